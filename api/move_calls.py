@@ -17,7 +17,7 @@ from assay.api.gateway import Gateway
 from assay.api.http.problems import Problem
 from assay.api.moves import Call
 from assay.api.payouts import payouts
-from assay.api.schemas import AmountGiven, Asked, HashGiven
+from assay.api.schemas import AddressText, AmountGiven, Asked, HashGiven
 from assay.api.server import Server
 from assay.chain.state import EscrowState
 from assay.chain.statements import OPERATOR, VERIFIER
@@ -59,6 +59,8 @@ class _Place(Asked):
     epoch_cap: AmountGiven
     epochs: Annotated[int, Field(ge=1, lt=2**32)]
     deadline: _Number
+    lot: AmountGiven
+    operators: Annotated[tuple[AddressText, ...], Field(max_length=256, strict=False)]
 
 
 class _Run(Asked):
@@ -158,7 +160,7 @@ def _place(chain: Gateway, account: str, given: _Place) -> Planned:
     calls = _paid(
         chain, account, "RunEscrow", "openRun", budget,
         bytes.fromhex(given.spec_hash[2:]), budget, int(given.epoch_cap), given.epochs, given.deadline,
-        chain.set_version(),
+        chain.set_version(), int(given.lot), sorted(given.operators, key=lambda account: int(account, 16)),
     )  # fmt: skip
     summary = f"open run of spec {given.spec_hash[2:10]} with {_money(given.budget)} in escrow"
     return Planned(calls=calls, amount=budget, summary=summary)

@@ -234,7 +234,7 @@ class StakeAnswer(Answer):
     active: Amount
     leaving: Amount
     minimum: Amount
-    frozen_until: int
+    free: Amount
     rewards: Amount
     banned: bool
 

@@ -52,11 +52,7 @@ __all__ = [
 ]
 
 
-SignedStatement = tuple[Statement, bytes]
 NO_SALT = bytes(32)
-_NO_STATEMENT = Statement(
-    deployment_id=bytes(32), run_id=bytes(32), epoch=0, kind=0, slot=bytes(32), value=bytes(32)
-)
 
 
 class Chain(ChainReader):
@@ -106,6 +102,28 @@ class Chain(ChainReader):
         lacking = target - self.stake_of(self.address, role).active
         return self.stake(role, lacking) if lacking > 0 else ALREADY_DONE
 
+    def ensure_lot(self, role: int, commitment: bytes, target: int, until: int) -> Sent:
+        """Locks free stake until this account's lot has `target` token units and `until`, if it lacks either.
+
+        Args:
+            role: OPERATOR or VERIFIER.
+            commitment: See `lot_of`. Locking is the account's consent to it.
+            target: Token units.
+            until: Chain time; the account is bound to no run or term that ends later.
+        """
+        lot = self.lot_of(self.address, role, commitment)
+        if lot.amount >= target and lot.until >= until:
+            return ALREADY_DONE
+        added = max(target - lot.amount, 0)
+        return self._move("lock", "StakeVault", "lock", role, commitment, added, max(until, lot.until))
+
+    def release_lot(self, account: str, role: int, commitment: bytes) -> Sent:
+        """Makes an account's lot free stake again once nothing about it can be disputed; anyone may."""
+        return self._once(
+            lambda: self.lot_of(account, role, commitment).until == 0,
+            lambda: self._move("release", "StakeVault", "release", account, role, commitment),
+        )
+
     def delegate(self, hot_key: str, expiry: int, consent: bytes) -> Sent:
         """Lets `hot_key` sign for this account until `expiry` (Unix seconds).
 
@@ -118,14 +136,14 @@ class Chain(ChainReader):
         )
 
     def request_unstake(self, role: int, amount: int) -> int:
-        """Starts unbonding `amount` token units of active stake; returns the withdrawal ticket."""
+        """Starts unbonding `amount` token units of free stake; returns the withdrawal ticket."""
         sent = self._move("request unstake", "StakeVault", "requestUnstake", role, amount)
         receipt = self._rpc.receipt("request unstake", sent.tx_hash or b"")
         event = self._contracts["StakeVault"].events.UnstakeRequested()
         return int(event.process_receipt(receipt)[0]["args"]["ticket"])
 
     def cancel_unstake(self, ticket: int) -> Sent:
-        """Makes a ticket's stake active again."""
+        """Makes a ticket's stake free again."""
         return self._once(
             lambda: self.ticket(ticket).is_spent,
             lambda: self._move("cancel unstake", "StakeVault", "cancelUnstake", ticket),
@@ -149,6 +167,8 @@ class Chain(ChainReader):
         epochs: int,
         deadline: int,
         set_version: int | None = None,
+        lot: int = 0,
+        operators: Sequence[str] = (),
     ) -> bytes:
         """Opens a run, unless it is open, and returns its id.
 
@@ -160,6 +180,8 @@ class Chain(ChainReader):
             deadline: Chain time, Unix seconds, after which no result is taken. A run found open keeps the
                 deadline it was opened with.
             set_version: The run's verifier set; the current one by default.
+            lot: Token units that each operator has locked for this run; the vault's minimum by default.
+            operators: Their accounts.
         """
         run_id = self.run_id_of(self.address, spec_hash)
 
@@ -169,10 +191,11 @@ class Chain(ChainReader):
 
         def send() -> Sent:
             version = self.set_version() if set_version is None else set_version
+            backing = lot or int(self._ask("StakeVault", "minStake", statements.OPERATOR))
+            seats = sorted(operators, key=lambda account: int(account, 16))
             self._approve("RunEscrow", budget)
-            return self._move(
-                "open run", "RunEscrow", "openRun", spec_hash, budget, epoch_cap, epochs, deadline, version
-            )
+            terms = (spec_hash, budget, epoch_cap, epochs, deadline, version, backing, seats)
+            return self._move("open run", "RunEscrow", "openRun", *terms)
 
         self._once(is_open, send)
         return run_id
@@ -240,10 +263,10 @@ class Chain(ChainReader):
         )
 
     def enlist(self) -> Sent:
-        """Adds this account's lots to the list of juries: one for each minimum of its verifier's stake."""
+        """Puts this account on the list of juries, with an entry for each minimum of its verifier's stake."""
         sent = ALREADY_DONE
-        while self.lots_lacking(self.address) > 0:
-            room = int(self._ask("VerifierSet", "roomForLot"))
+        while self.entries_lacking(self.address) > 0:
+            room = int(self._ask("VerifierSet", "roomForEntry"))
             sent = self._move("enlist", "VerifierSet", "enlist", room)
         return sent
 
@@ -361,23 +384,12 @@ class Chain(ChainReader):
             self._move("commit report", "SlashCourt", "commitReport", commitment)
         return salt
 
-    def open_case(self, slash_order: SlashOrder, cert: bytes, seen: SignedStatement | None = None) -> Sent:
-        """Opens a case on a certified slash order and locks the bond; its id is the order's offence id.
-
-        Args:
-            slash_order: The order.
-            cert: Of the run's verifier set.
-            seen: Of an operator: a statement about the run that its hot key signed, which shows that it works
-                there. Verifiers are in the run's set.
-        """
-        statement, signature = (_NO_STATEMENT, b"") if seen is None else seen
-        order, shown = values(slash_order), values(statement)
+    def open_case(self, slash_order: SlashOrder, cert: bytes) -> Sent:
+        """Opens a case on an order that the run's set certified; locks the bond. Its id is the offence's."""
 
         def send() -> Sent:
             self._approve("SlashCourt", int(self._ask("SlashCourt", "caseBond")))
-            return self._move(
-                "open case", "SlashCourt", "openCase", order, CERT_ECDSA, cert, shown, signature
-            )
+            return self._move("open case", "SlashCourt", "openCase", values(slash_order), CERT_ECDSA, cert)
 
         return self._once(lambda: self.is_punished(slash_order.offence_id), send)
 

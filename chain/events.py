@@ -37,7 +37,7 @@ class Staked(ChainEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnstakeRequested(ChainEvent):
-    """`amount`, as valued at that time, left active stake; a later slash still applies to it."""
+    """`amount` left free stake; it is lost if the account contradicts itself."""
 
     CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
@@ -178,6 +178,7 @@ class RunOpened(ChainEvent):
     epochs: int
     deadline: int
     set_version: int
+    lot: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

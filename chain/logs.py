@@ -138,7 +138,7 @@ def _events(logs: Iterable[Any]) -> list[ChainEvent]:
 
 
 def event_of(log: Any) -> ChainEvent | None:
-    """One log as an event; None for a log that the books do not need, such as Frozen or Reserved."""
+    """One log as an event; None for a log that the books do not need, such as LotLocked or Reserved."""
     known = _by_topic().get(bytes(log["topics"][0]))
     if known is None:
         return None

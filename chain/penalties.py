@@ -17,7 +17,7 @@ def check_penalties(money: MoneySpec, case_ppm_max: int) -> None:
 
     Args:
         money: The run's rules.
-        case_ppm_max: `SlashCourt.casePpmMax` of its deployment, in millionths of a stake.
+        case_ppm_max: `SlashCourt.casePpmMax` of its deployment, in millionths of a lot.
 
     Raises:
         ConfigError: each penalty above the cap, with both numbers.
@@ -26,7 +26,7 @@ def check_penalties(money: MoneySpec, case_ppm_max: int) -> None:
         "slash": money.slash_ppm, "withheld": money.withheld_ppm, "verifier_slash": money.verifier_slash_ppm,
     }  # fmt: skip
     above = [
-        f"[budget] {name} takes {ppm / PPM:g} of a stake, the slash court of this deployment at most "
+        f"[budget] {name} takes {ppm / PPM:g} of a lot, the slash court of this deployment at most "
         f"{case_ppm_max / PPM:g}: every slash order would be refused"
         for name, ppm in shares.items()
         if ppm > case_ppm_max

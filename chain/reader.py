@@ -25,12 +25,21 @@ from assay.chain.state import (
     EscrowState,
     FinalEscrow,
     HotKey,
+    LotState,
     S,
     StakeState,
     Ticket,
     state_of,
 )
-from assay.chain.statements import VERIFIER, Address, EpochResult, Statement
+from assay.chain.statements import (
+    OPERATOR,
+    VERIFIER,
+    Address,
+    EpochResult,
+    SlashOrder,
+    Statement,
+    term_of,
+)
 from assay.protocol.errors import ConfigError
 
 
@@ -116,23 +125,58 @@ class ChainReader:
         return int(self._ask("AssayToken", "totalSupply"))
 
     def stake_of(self, account: str, role: int) -> StakeState:
-        """Active and unbonding stake of an account; both can be slashed."""
+        """Stake of an account in a role."""
         active, unbonding = self._ask("StakeVault", "stakeOf", account, role)
         return StakeState(
             active=active,
+            free=self._ask("StakeVault", "freeOf", account, role),
             unbonding=unbonding,
             minimum=self._ask("StakeVault", "minStake", role),
-            frozen_until=self._ask("StakeVault", "frozenUntil", account),
         )
+
+    def lot_of(self, account: str, role: int, commitment: bytes) -> LotState:
+        """What an account has locked for a commitment.
+
+        Args:
+            account: Whose.
+            role: OPERATOR or VERIFIER.
+            commitment: Of an operator the run's id, of a verifier `statements.term_of` the set's number.
+        """
+        amount, until, cases = self._ask("StakeVault", "lotOf", account, role, commitment)
+        return LotState(amount=amount, until=until, cases=cases)
+
+    def commitment_end(self, role: int, commitment: bytes) -> int:
+        """When a commitment was or will be over, chain time; 0 before it began, 2^64 - 1 if unknown."""
+        return int(self._ask("RunEscrow", "endOf", role, commitment))
+
+    def can_release(self, account: str, role: int, commitment: bytes) -> bool:
+        """Whether anybody can make this lot free stake again now."""
+        lot, end = self.lot_of(account, role, commitment), self.commitment_end(role, commitment)
+        over_at = min(end or lot.until, lot.until) + self.evidence_window()
+        return lot.until > 0 and not lot.cases and self.timestamp() >= over_at
+
+    def set_version_of(self, run_id: bytes) -> int:
+        """The number of the verifier set that a run was opened with."""
+        return int(self._ask("RunEscrow", "setVersionOf", run_id))
+
+    def commitment_of(self, order: SlashOrder) -> bytes:
+        """The commitment of the lot that a slash order reaches: a run, or a term in its set."""
+        if order.role == OPERATOR:
+            return order.run_id
+        return term_of(self.set_version_of(order.run_id))
+
+    def evidence_window(self) -> int:
+        """Seconds after a run in which its members can be accused; then their lots are free."""
+        return int(self._ask("SlashCourt", "evidenceWindow"))
 
     def ticket(self, ticket: int) -> Ticket:
         """An unstake ticket, with its present value."""
-        account, role, _, ready_at, shares = self._ask("StakeVault", "tickets", ticket)
+        account, role, ready_at, amount = self._ask("StakeVault", "tickets", ticket)
         return Ticket(
             account=account,
             role=role,
             ready_at=ready_at,
-            is_spent=shares == 0,
+            is_spent=amount == 0,
             amount=self._ask("StakeVault", "ticketValue", ticket),
         )
 
@@ -149,21 +193,21 @@ class ChainReader:
         return int(self._ask("RunEscrow", "closeDelay"))
 
     def case_ppm_max(self) -> int:
-        """The most that one slash order may take of a stake, in millionths."""
+        """The most that one slash order may take of a lot, in millionths."""
         return int(self._ask("SlashCourt", "casePpmMax"))
 
     def unbonding_delay(self) -> int:
         """Seconds between an unstake request and the withdrawal."""
         return int(self._ask("StakeVault", "unbondingDelay"))
 
-    def lots_lacking(self, account: str) -> int:
-        """Lots that an account's verifier's stake allows beyond those it has on the list of juries."""
+    def entries_lacking(self, account: str) -> int:
+        """Entries that an account's verifier's stake allows beyond those it has on the list of juries."""
         stake = self.stake_of(account, VERIFIER)
-        return stake.active // stake.minimum - int(self._ask("VerifierSet", "lotsOf", account))
+        return stake.active // stake.minimum - int(self._ask("VerifierSet", "entriesOf", account))
 
-    def slash_cap_left(self, account: str, role: int) -> int:
-        """Millionths of an account's stake that slash orders may still take in this period."""
-        return int(self._ask("SlashCourt", "capLeft", account, role))
+    def slash_cap_left(self, account: str, role: int, commitment: bytes) -> int:
+        """Millionths of an account's lot that slash orders may still take in this period."""
+        return int(self._ask("SlashCourt", "capLeft", account, role, commitment))
 
     def challenge_window(self) -> int:
         """Seconds in which a result can be challenged."""
@@ -246,7 +290,7 @@ class ChainReader:
 
     def pot_of(self, offence_id: bytes) -> int:
         """Slashed token units of a case that are neither paid out nor returned yet."""
-        _, _, is_open, amount, _, _ = self._ask("StakeVault", "pots", offence_id)
+        _, _, is_open, amount, _, _, _ = self._ask("StakeVault", "pots", offence_id)
         return int(amount) if is_open else 0
 
     def case_bond(self, case_id: bytes) -> int:

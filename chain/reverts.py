@@ -15,14 +15,15 @@ from assay.chain.units import UNIT, money_text
 _TEXTS = {
     # stake
     "AccountBanned": "the account {0} equivocated, was slashed and can never stake again",
-    "AccountFrozen": "a case against this account is open; nothing can be withdrawn until {0:moment}, "
-    "or until the case ends",
     "BelowMinimum": "{0:money} would be active; expected nothing, or at least {1:money}",
     "HotKeyTaken": "this hot key is bound to the account {0} for ever",
     "BadConsent": "the delegation is signed by {0}, expected the hot key's signature",
-    "NotEnoughStake": "{1:money} were requested, but only {0:money} are active",
-    "NotStaked": "the account {0} lacks the stake that a verifier needs, or its hot key is not delegated",
-    "StakeHeld": "this verifier signed results of a run that is not over; its minimum stake stays until then",
+    "NotEnoughStake": "{1:money} were asked for, but only {0:money} are free",
+    "NotStaked": "the account {0} has not locked a verifier's lot for this term and so long, or its hot key "
+    "is not delegated",
+    "BadUntil": "a lot is locked for 400 days at most, and never for less than before; {0:moment} arrived",
+    "LotHeld": "{0} cases about this lot are open",
+    "NoLot": "the account {0} has not locked the lot that this needs",
     "NotYourTicket": "ticket {0} belongs to another account, or to nobody",
     "TicketSpent": "ticket {0} was withdrawn or cancelled before",
     "TooEarly": "not before {0:moment}",
@@ -33,7 +34,8 @@ _TEXTS = {
     "AboveEpochCap": "the result pays {0:money}, but one epoch may cost only {1:money}",
     "AlreadyClosing": "the run already closes at {0:moment}",
     "BadRun": "the escrow refuses this run; expected amounts above 0, a deadline between the close delay and "
-    "366 days from now, and the current verifiers",
+    "366 days from now, the current verifiers, the vault's minimum as lot at least, and "
+    "ascending operators",
     "EpochOutOfRange": "there is no epoch {0} in a run of {1}",
     "NotClosed": "the run is open until {0:moment}",
     "NothingToRefund": "everything unspent was returned before",
@@ -60,8 +62,7 @@ _TEXTS = {
     "WrongSetVersion": "signed for verifier set {0}, the run has set {1}",
     "QuorumNotReached": "{0} signatures, {1} needed",
     # the court
-    "AboveCap": "slash orders may still take {1} ppm of this stake in these 30 days; {0} arrived",
-    "NotInTheRun": "nothing shows that the account {0} is in this run",
+    "AboveCap": "slash orders may still take {1} ppm of this lot in these 30 days; {0} arrived",
     "AlreadyPunished": "the offence {0} has a case already",
     "CommittedInThisBlock": "the report's commitment is in the same block; send the report in a later block",
     "DifferentSigners": "one statement is signed by {0}, the other by {1}",

@@ -43,12 +43,21 @@ class CasePhase(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StakeState:
-    """Stake of one account in one role; a slash takes the same fraction of both parts."""
+    """Stake of one account in one role, token units."""
 
-    active: int
+    active: int  # free, or locked in lots
+    free: int
     unbonding: int
     minimum: int
-    frozen_until: int  # zero when no case is open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LotState:
+    """What one account has locked for one run, or for one term as a verifier; all zero if nothing."""
+
+    amount: int
+    until: int  # the account is bound to nothing that ends later
+    cases: int  # open ones, each of which keeps the lot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +95,8 @@ class EscrowState:
     paid: int
     returned: int
     spec_hash: bytes
-    holds: bool  # the stake of its verifier set, from the first result until a refund ends the run
+    holds: bool  # the lots of its verifier set, until a refund ends the run
+    lot: int  # of each operator
 
     @property
     def free(self) -> int:
@@ -139,6 +149,7 @@ class CaseState:
     opener: Address  # owner of the bond
     run_id: bytes
     evidence_hash: bytes
+    lot: bytes  # the commitment of the offender's lot: the run's id, or the set's number
 
 
 S = TypeVar("S", EscrowState, EpochState, CaseState)

@@ -38,6 +38,7 @@ SIGNATURE_BYTES = 65
 MEMBERS_MAX = 64
 CERT_ECDSA = 0
 OPERATOR, VERIFIER = 0, 1  # roles of stake
+LOCK_S_MAX = 400 * 86_400  # StakeVault.LOCK_SECONDS_MAX
 
 _SECP256K1_N = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 _DOMAIN_TYPE = "EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)"
@@ -334,3 +335,8 @@ def _separator(domain: Domain) -> bytes:
     parts = [keccak(text=_DOMAIN_TYPE), keccak(text=domain.name), keccak(text="1")]
     kinds = ["bytes32", "bytes32", "bytes32", "uint256", "address"]
     return keccak(encode(kinds, [*parts, domain.chain_id, domain.verifying_contract]))
+
+
+def term_of(set_version: int) -> bytes:
+    """The commitment of a verifier's lot: its place in the verifier set of this number."""
+    return set_version.to_bytes(32, "big")

@@ -1,4 +1,4 @@
-"""Stake: `assay stake` adds, unstakes and withdraws stake, and shows its status.
+"""Stake: `assay stake` adds, locks, releases, unstakes and withdraws stake, and shows its status.
 
 Room: cli (edge). The rules are participant/wallet/stake.py; each command reads the chain, prints what
 follows, and makes at most one kind of transaction.
@@ -15,6 +15,10 @@ import typer
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text, show
 
 stake_app = typer.Typer(no_args_is_help=True, help="Add, remove, withdraw and show your stake.")
+Set = Annotated[
+    int | None,
+    typer.Option("--set", min=1, help="A verifier's term: the verifier set; the current one by default."),
+]
 Amount = Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="Tokens, such as 250 or 12.5.")]
 TICKET_MAX = 2**64 - 1
 
@@ -43,6 +47,24 @@ def remove(
 ) -> None:
     """Start to unstake AMOUNT; or, with --to, only the excess, so that repeating it removes nothing."""
     show(remove_lines(file, amount, to, is_dry=dry_run))
+
+
+@stake_app.command()
+def lock(
+    file: ConfigFile,
+    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help="What the lot shall hold, in tokens.")],
+    days: Annotated[int, typer.Option(help="Bind it for at most so many days.")] = 60,
+    set_version: Set = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Lock AMOUNT of your free stake for your seat in this run, or your term as a verifier: you consent."""
+    show(lock_lines(file, amount, days, set_version, is_dry=dry_run))
+
+
+@stake_app.command()
+def release(file: ConfigFile, set_version: Set = None, dry_run: DryRun = False) -> None:
+    """Make the lot of this run, or of the present term, free stake again."""
+    show(release_lines(file, set_version, is_dry=dry_run))
 
 
 @stake_app.command()
@@ -123,6 +145,47 @@ def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool
     yield f"withdraw from {when_text(ticket.ready_at, now)}"
 
 
+def lock_lines(file: Path, amount: str, days: int, set_version: int | None, *, is_dry: bool) -> Iterator[str]:
+    """Lock a lot; repeating it with the same amount locks no more.
+
+    Raises:
+        ConfigError: more than is free, or too long. ChainRefused: the vault refused.
+    """
+    from assay.chain.times import when_text
+    from assay.chain.units import parse_money
+    from assay.participant.wallet.stake import read_stake_status, to_lock
+
+    account, units = account_of(file), parse_money(amount)
+    status = read_stake_status(account, set_version)
+    until = to_lock(status, units, days)
+    what = f"{_money(units)} for {status.commitment.hex()[:16]}, until {when_text(until, status.now)}"
+    if is_dry:
+        yield f"would lock in StakeVault {account.deployment.stake_vault}: {what}"
+        return
+    sent = account.chain.ensure_lot(status.role, status.commitment, units, until)
+    yield f"locked {what}: {sent_text(sent)}"
+
+
+def release_lines(file: Path, set_version: int | None, *, is_dry: bool) -> Iterator[str]:
+    """Release the lot of this run, or of the present term.
+
+    Raises:
+        ChainRefused: it can still be disputed.
+    """
+    from assay.participant.wallet.stake import read_stake_status
+
+    account = account_of(file)
+    status = read_stake_status(account, set_version)
+    if not status.lot.until:
+        yield "there is no lot to release"
+    elif is_dry:
+        vault = account.deployment.stake_vault
+        yield f"would send to StakeVault {vault}: release of {_money(status.lot.amount)}"
+    else:
+        sent = account.chain.release_lot(account.address, status.role, status.commitment)
+        yield f"released {_money(status.lot.amount)}: {sent_text(sent)}"
+
+
 def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[str]:
     """Withdraw; one line per ticket.
 
@@ -185,16 +248,18 @@ def stake_lines(file: Path) -> Iterator[str]:
     yield f"active    {_money(stake.active)}, least {_money(stake.minimum)}" + (
         "" if stake.active >= stake.minimum else ": NOT enough to take part"
     )
+    if status.lot.until:
+        bound = when_text(status.lot.until, now)
+        yield f"lot       {_money(status.lot.amount)} for this run or term, until {bound}"
+    yield f"free      {_money(stake.free)}"
     yield f"unbonding {_money(stake.unbonding)}"
     for number, ticket in status.tickets.items():
-        is_ripe = status.free_at(ticket) <= now
+        is_ripe = ticket.ready_at <= now
         when = "can be withdrawn now" if is_ripe else waits_for(status, ticket)
         yield f"ticket    {number}: {_money(ticket.amount)}, {when}"
     yield f"wallet    {_money(status.wallet)}"
     if status.rewards:
         yield f"rewards   {_money(status.rewards)} from slashes, see `assay stake collect`"
-    if stake.frozen_until > now:
-        yield f"frozen    by a case in court until {when_text(stake.frozen_until, now)}"
     if status.is_banned:
         yield "banned    for ever: this account equivocated"
     hot = status.hot

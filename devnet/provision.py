@@ -21,7 +21,7 @@ from assay.chain.client import Chain
 from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.deployment.deploy import LOCALNET, deploy
-from assay.chain.statements import OPERATOR, VERIFIER, Delegation, sign
+from assay.chain.statements import OPERATOR, VERIFIER, Delegation, sign, term_of
 from assay.devnet.faults.behaviours import HONEST
 from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import DECIMALS, scaled
@@ -136,22 +136,30 @@ def establish(
     step("stakes and escrow")
     bank = Chain(anvil.rpc_url, deployment, deployer_key)
     everyone = [evm_address(member.keys.account_address) for member in seats]
-    operator_stake = scaled(order.budget.operator_stake, DECIMALS)
+    operator_stake = order.lot_units
     verifier_stake = scaled(order.budget.verifier_stake, DECIMALS)
     bonds = BONDS_MAX * LOCALNET.challenge_bond + CASES_MAX * LOCALNET.case_bond
     wealth = max(operator_stake, verifier_stake, order.budget_units()) + bonds
     bank.fund_many(everyone, token_amount=wealth, amount_wei=GAS_WEI)
     now = bank.timestamp()
+    run_id = Digest(bank.run_id_of(evm_address(buyer.keys.account_address), digest(spec)))
+    until = now + RUN_S_MAX
 
     def take_member(member: LocalMember) -> None:
         chain = Chain(anvil.rpc_url, deployment, member.keys.account)
-        chain.stake(*((OPERATOR, operator_stake) if member.role == "node" else (VERIFIER, verifier_stake)))
+        if member.role == "node":
+            chain.stake(OPERATOR, operator_stake)
+            chain.ensure_lot(OPERATOR, run_id, operator_stake, until)
+        else:
+            chain.stake(VERIFIER, verifier_stake)
+            chain.ensure_lot(VERIFIER, term_of(1), verifier_stake, until)
         _delegate(chain, deployment, member, now + HOT_KEY_S)
 
     with ThreadPoolExecutor(len(seats)) as pool:
         list(pool.map(take_member, [*nodes, *verifiers]))
-    _open_run(Chain(anvil.rpc_url, deployment, buyer.keys.account), order, spec, now)  # its judges have stake
-    run_id = Digest(bank.run_id_of(evm_address(buyer.keys.account_address), digest(spec)))
+    _open_run(
+        Chain(anvil.rpc_url, deployment, buyer.keys.account), order, spec, now
+    )  # its members' lots are locked
 
     step("configuration")
     network = ProvisionedNetwork(
@@ -231,6 +239,8 @@ def _open_run(chain: Chain, order: Order, spec: RunSpec, now: int) -> None:
         epoch_cap=order.epoch_units_max(),
         epochs=spec.epochs,
         deadline=now + RUN_S_MAX,
+        lot=order.lot_units,
+        operators=[evm_address(member.account) for member in spec.nodes],
     )
 
 

@@ -63,6 +63,11 @@ class Order:
         """Settlements of the run."""
         return -(-self.run.rounds // self.budget.epoch_rounds)
 
+    @property
+    def lot_units(self) -> int:
+        """What each operator locks for the run, in token units."""
+        return scaled(self.budget.operator_stake, DECIMALS)
+
     def epoch_units_max(self) -> int:
         """The most that one epoch can cost, in token units: the escrow's cap per epoch."""
         return self._gross_units(min(self.budget.epoch_rounds, self.run.rounds))

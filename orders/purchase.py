@@ -15,6 +15,7 @@ from assay.chain.client import ChainReader, EpochState, EscrowState
 from assay.chain.commit_statement import evm_address
 from assay.chain.penalties import check_penalties
 from assay.chain.state import EpochPhase
+from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.chain.times import span_text, time_text, when_text
 from assay.chain.units import UNIT, money_text
 from assay.ledger.settlement.funding import check_close_delay, closing_s
@@ -100,6 +101,38 @@ def check_place(account: Account, quote: Quote) -> None:
         )
 
 
+def check_lots(account: Account, lot: int, deadline: int) -> None:
+    """Do nothing if each operator and two thirds of the verifiers have locked what the run needs.
+
+    Raises:
+        ConfigError: whose lot is missing, too small, or bound for too short a time.
+    """
+    chain, spec = account.chain, account.spec
+    operators = [evm_address(member.account) for member in spec.nodes]
+    lacking = [
+        f"the operator {operator} has locked {_money(found.amount)} for this run, until "
+        f"{time_text(found.until)}; expected {_money(lot)} until {time_text(deadline)}"
+        for operator in operators
+        for found in [chain.lot_of(operator, OPERATOR, account.run_id)]
+        if found.amount < lot or found.until < deadline
+    ]
+    if lacking:
+        raise ConfigError("\n".join([*lacking, "it does that with `assay stake lock`"]))
+    term, least = term_of(chain.set_version()), chain.stake_of(account.address, VERIFIER).minimum
+    verifiers = [evm_address(member.account) for member in spec.verifiers]
+    missing = [
+        verifier
+        for verifier in verifiers
+        for found in [chain.lot_of(verifier, VERIFIER, term)]
+        if found.amount < least or found.until < deadline
+    ]
+    if 3 * len(missing) >= len(verifiers):
+        raise ConfigError(
+            f"of {len(verifiers)} verifiers {len(missing)} have locked no lot of {_money(least)} until "
+            f"{time_text(deadline)}: {', '.join(missing)}"
+        )
+
+
 def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
     """Do nothing if a run that is open already is the quoted one.
 
@@ -107,10 +140,12 @@ def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
         ConfigError: it was opened on other terms, with less money, or is over.
     """
     run = escrow.run
-    if (run.epoch_cap, run.epochs, run.spec_hash) != (quote.epoch_cap, spec.epochs, digest(spec)):
+    terms = (quote.epoch_cap, spec.epochs, quote.lot, digest(spec))
+    if (run.epoch_cap, run.epochs, run.lot, run.spec_hash) != terms:
         raise ConfigError(
-            f"the run is open for {run.epochs} epochs of at most {_money(run.epoch_cap)}; "
-            f"quoted were {spec.epochs} of at most {_money(quote.epoch_cap)}"
+            f"the run is open for {run.epochs} epochs of at most {_money(run.epoch_cap)}, with lots of "
+            f"{_money(run.lot)}; quoted were {spec.epochs} of at most {_money(quote.epoch_cap)}, "
+            f"with lots of {_money(quote.lot)}"
         )
     if escrow.is_closed:
         raise ConfigError(
@@ -143,9 +178,11 @@ def place(account: Account, quote: Quote, deadline: int) -> Escrow:
     """Open the run with the quoted escrow, or find it open; call after `check_place`.
 
     Raises:
-        ConfigError: the account holds less than the budget. ChainRefused: the contract refused.
+        ConfigError: the account holds less than the budget, or a member lacks its lot.
+        ChainRefused: the contract refused.
     """
     check_wallet(account, quote.budget)
+    check_lots(account, quote.lot, deadline)
     account.chain.open_run(
         digest(account.spec),
         budget=quote.budget,
@@ -153,6 +190,8 @@ def place(account: Account, quote: Quote, deadline: int) -> Escrow:
         epochs=account.spec.epochs,
         deadline=deadline,
         set_version=SET_VERSION,
+        lot=quote.lot,
+        operators=[evm_address(member.account) for member in account.spec.nodes],
     )
     return need_escrow(account)
 

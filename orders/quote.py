@@ -69,10 +69,11 @@ class Terms:
 class Quote:
     """The terms, and the amount to put into escrow for them. Amounts in token units."""
 
-    TAG: ClassVar[bytes] = b"assay/quote/1"
+    TAG: ClassVar[bytes] = b"assay/quote/2"
     terms: Terms
     budget: int  # put into escrow; what is not earned returns
     epoch_cap: int  # what one epoch can cost at most
+    lot: int  # what each operator has at stake in the run
 
     @property
     def name(self) -> Digest:
@@ -118,7 +119,9 @@ def quote_of(order: Order) -> Quote:
         money=money,
         timing=timing_spec(order),
     )
-    return Quote(terms=terms, budget=order.budget_units(), epoch_cap=order.epoch_units_max())
+    return Quote(
+        terms=terms, budget=order.budget_units(), epoch_cap=order.epoch_units_max(), lot=order.lot_units
+    )
 
 
 def terms_of(spec: RunSpec) -> Terms:

@@ -188,7 +188,7 @@ def stake(
         active=str(found.active),
         leaving=str(found.unbonding),
         minimum=str(found.minimum),
-        frozen_until=found.frozen_until,
+        free=str(found.free),
         rewards=str(chain.rewards_of(holder)),
         banned=chain.is_banned(holder),
     )

@@ -49,7 +49,7 @@ def prepare(server: TheServer, caller: Mover, body: PrepareAsked, request: Reque
     """The unsigned transactions of a move, and the statement that the account signs with them.
 
     Actions: stake.add {role, amount}, stake.remove {role, amount}, stake.withdraw {ticket},
-    claim {run, epoch, index}, order.place {spec_hash, budget, epoch_cap, epochs, deadline},
+    claim {run, epoch, index}, order.place {spec_hash, budget, epoch_cap, epochs, deadline, lot, operators},
     order.topup {run_id, amount}, order.cancel {run_id}, order.refund {run_id}.
     """
     return once(server, caller, request, body, lambda: (201, _prepare(server, caller, body)))

@@ -45,7 +45,6 @@ class ChainParams:
     payout_delay_s: int  # from executing a slash order to its pay-out; until then a veto reverses it
     report_window_s: int  # validity of a commitment to report
     unbonding_s: int
-    freeze_s_max: int
     draw_delay_blocks: int  # from a challenge to its jury
     jury_seats: int
     challenge_bond: int  # of an epoch's first proposal and first challenge; below 2^96
@@ -54,7 +53,7 @@ class ChainParams:
     min_verifier_stake: int
     slash_buyer_ppm: int  # at most 500,000; of a slash by order
     accuser_fee: int  # at most 30 % of what is slashed
-    case_ppm_max: int  # of one account's stake, by all slash orders of 30 days
+    case_ppm_max: int  # of one lot, by all slash orders of 30 days
     token_supply: int
 
 
@@ -70,7 +69,6 @@ LOCALNET = ChainParams(
     payout_delay_s=3,
     report_window_s=60,
     unbonding_s=45,
-    freeze_s_max=30,
     draw_delay_blocks=1,
     jury_seats=5,
     challenge_bond=10 * UNIT,
@@ -94,7 +92,6 @@ MAINNET = ChainParams(
     payout_delay_s=7 * 86_400,
     report_window_s=86_400,
     unbonding_s=21 * 86_400,
-    freeze_s_max=10 * 86_400,
     draw_delay_blocks=8,
     jury_seats=15,
     challenge_bond=500 * UNIT,
@@ -183,7 +180,7 @@ def _arguments(
     given: list[list[Any]] = [
         [p.token_supply],
         [vault, members],
-        [token, court, escrow, (p.unbonding_s, p.freeze_s_max, *stakes)],
+        [token, court, escrow, (p.unbonding_s, *stakes)],
         [
             vault,
             verifier_set,

@@ -21,6 +21,7 @@ from assay.orders.purchase import (
     Escrow,
     check_cancel,
     check_found,
+    check_lots,
     check_place,
     check_refund,
     check_wallet,
@@ -140,8 +141,10 @@ def place_lines(
     deadline = deadline_after(account, days)
     if is_dry:
         check_wallet(account, quote.budget)
+        check_lots(account, quote.lot, deadline)
         yield f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},"
-        yield f"    {_money(quote.budget)}, {_money(quote.epoch_cap)}, {spec.epochs}, {deadline})"
+        yield f"    {_money(quote.budget)}, {_money(quote.epoch_cap)}, {spec.epochs}, {deadline},"
+        yield f"    lots of {_money(quote.lot)} of {len(spec.nodes)} operators)"
         yield f"and before it, to the token: approve(RunEscrow, {_money(quote.budget)})"
         return
     opened = place(account, quote, deadline)

@@ -16,7 +16,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///      |                   v          |
 ///      '--- wrong --- CHALLENGED -----'
 ///
-///         A challenge is judged by a jury that is drawn after it, from the lots of all verifiers but the signers of
+///         A challenge is judged by a jury that is drawn after it, from the list of all staked verifiers but the signers of
 ///         the result. Who proposes and who challenges each put up a bond, which doubles with every challenge of the
 ///         epoch that ended: delay and theft cost more each time, and no answer, late or wrong, is the last.
 ///         A result that fell may be proposed again. One whose predecessor fell is an orphan until then; anyone may
@@ -73,7 +73,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint88 claimed;
         address challenger;
         uint48 asked; // block of the challenge
-        uint32 lots; // on the list at that time
+        uint32 entries; // on the jury list at that time
         address proposer;
         uint8 level; // of the proposer's bond
         uint64 signers; // bitmap of the members of the run's set that signed
@@ -234,7 +234,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (block.timestamp >= e.until) revert WindowOver(e.until);
         uint128 bond = bondOf(runId, epoch);
         (e.state, e.until) = (State.CHALLENGED, uint64(block.timestamp) + resolveWindow);
-        (e.challenger, e.asked, e.lots) = (msg.sender, uint48(block.number), uint32(verifierSet.lotCount()));
+        (e.challenger, e.asked, e.entries) = (msg.sender, uint48(block.number), uint32(verifierSet.entryCount()));
         emit Challenged(runId, epoch, msg.sender, reasonHash, bond);
         token.pull(bond);
     }
@@ -248,7 +248,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         address[] memory jury = verifierSet.draw(
             keccak256(abi.encode(block.prevrandao, runId, epoch, e.digest, _level[runId][epoch])),
             jurySeats,
-            e.lots,
+            e.entries,
             e.asked,
             escrow.setVersionOf(runId),
             e.signers,

@@ -13,10 +13,10 @@ interface IVerifierSet {
         external
         view
         returns (uint256 weight, uint256 signers);
-    function requireStaked() external view;
-    function memberOf(uint32 version, address hotKey) external view returns (address);
+    function vault() external view returns (IStakeVault);
+    function requireStaked(uint64 until) external view;
     function isSeated(uint32 version, address account) external view returns (bool);
-    function lotCount() external view returns (uint256);
+    function entryCount() external view returns (uint256);
     function draw(
         bytes32 seed,
         uint256 seats,
@@ -32,13 +32,17 @@ interface IStakeVault {
     function token() external view returns (IBurnableToken);
     function court() external view returns (address);
     function unbondingDelay() external view returns (uint64);
-    function freezeMax() external view returns (uint64);
     function accountOf(address hotKey) external view returns (address);
     function minStake(uint8 role) external view returns (uint256);
     function stakeOf(address who, uint8 role) external view returns (uint256 active, uint256 unbonding);
+    function lotOf(address who, uint8 role, bytes32 commitment)
+        external
+        view
+        returns (uint256 amount, uint64 until, uint64 cases);
     function slash(
         address who,
         uint8 role,
+        bytes32 commitment,
         uint256 ppm,
         bytes32 offenceId,
         address buyer,
@@ -48,8 +52,8 @@ interface IStakeVault {
     function payOut(bytes32 offenceId) external;
     function restore(bytes32 offenceId) external;
     function bar(address who, bytes32 offenceId, address reporter) external;
-    function freeze(address who, uint64 until) external;
-    function unfreeze(address who) external;
+    function hold(address who, uint8 role, bytes32 commitment) external;
+    function unhold(address who, uint8 role, bytes32 commitment) external;
     function lockBond(bytes32 caseId, address who, uint128 amount) external;
     function returnBond(bytes32 caseId) external;
     function burnBond(bytes32 caseId) external;
@@ -62,7 +66,7 @@ interface IRunEscrow {
     function closesAtOf(bytes32 runId) external view returns (uint64);
     function reserve(bytes32 runId, uint64 epoch, uint128 total) external;
     function release(bytes32 runId, uint128 total, uint64 openUntil) external;
-    function isHeld(address verifier) external view returns (bool);
+    function endOf(uint8 role, bytes32 commitment) external view returns (uint64);
     function settle(bytes32 runId, uint64 epoch) external;
     function pay(bytes32 runId, address account, uint128 amount) external;
     function returnUnclaimed(bytes32 runId, uint128 amount) external;
@@ -75,6 +79,7 @@ interface IEpochSettlement {
 
 interface ISlashCourt {
     function vault() external view returns (IStakeVault);
+    function evidenceWindow() external view returns (uint64);
     function vetoWindow() external view returns (uint64);
     function executeWindow() external view returns (uint64);
     function margin() external view returns (uint64);

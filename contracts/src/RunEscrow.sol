@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {Guarded} from "./Guarded.sol";
-import {IVerifierSet} from "./Interfaces.sol";
+import {IStakeVault, IVerifierSet} from "./Interfaces.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
 /// @title A buyer's money for one run: held here, reserved per epoch, paid by claims, the rest returned.
@@ -25,7 +25,8 @@ contract RunEscrow is Guarded {
         uint128 paid;
         uint128 returned;
         bytes32 specHash;
-        bool holds; // the stake of its verifier set, until a refund ends it
+        bool holds; // the lots of its verifier set, until a refund ends it
+        uint128 lot;
     }
 
     /// @dev A Run as it is stored: the fields that a claim changes share one storage word.
@@ -34,7 +35,7 @@ contract RunEscrow is Guarded {
         uint32 epochs;
         uint32 setVersion;
         uint24 pending;
-        bool holds; // its set's stake: from the first result to the refund
+        bool holds; // its set's lots: from the opening to the refund
         uint64 deadline;
         uint64 closesAt;
         uint128 budget;
@@ -43,20 +44,24 @@ contract RunEscrow is Guarded {
         uint128 reserved;
         uint128 paid;
         bytes32 specHash;
+        uint128 lot; // of each operator, token units
     }
 
     /// @notice The longest run: a lost buyer's key, or verifiers that left, cannot lock the money for longer.
     uint64 public constant RUN_SECONDS_MAX = 366 days;
+    uint8 private constant OPERATOR = 0;
 
     bytes32 public immutable deploymentId;
     IBurnableToken public immutable token;
     IVerifierSet public immutable verifierSet;
+    IStakeVault public immutable vault;
     address public immutable settlement;
     uint64 public immutable closeDelay;
 
     mapping(bytes32 runId => Kept) private _runs;
-    /// @notice Runs of a set in which it signed a result, and which are not over.
+    /// @notice Runs of a set which no refund has ended.
     mapping(uint32 setVersion => uint256 count) public heldBy;
+    mapping(uint32 setVersion => uint64 time) private _lastEnd; // of a run of the set
 
     event RunOpened(
         bytes32 indexed runId,
@@ -66,7 +71,8 @@ contract RunEscrow is Guarded {
         uint128 epochCap,
         uint32 epochs,
         uint64 deadline,
-        uint32 setVersion
+        uint32 setVersion,
+        uint128 lot
     );
     event RunToppedUp(bytes32 indexed runId, address indexed payer, uint128 amount);
     event RunClosing(bytes32 indexed runId, uint64 closesAt);
@@ -79,6 +85,7 @@ contract RunEscrow is Guarded {
     error RunExists(bytes32 runId);
     error UnknownRun(bytes32 runId);
     error BadRun();
+    error NoLot(address operator, uint256 amount, uint64 until);
     error RunClosed(uint64 closesAt);
     error AlreadyClosing(uint64 closesAt);
     error NotClosed(uint64 closesAt);
@@ -104,6 +111,7 @@ contract RunEscrow is Guarded {
         deploymentId = deploymentId_;
         token = token_;
         verifierSet = verifierSet_;
+        vault = verifierSet_.vault();
         settlement = settlement_;
         closeDelay = closeDelay_;
     }
@@ -111,24 +119,30 @@ contract RunEscrow is Guarded {
     // ---- the buyer's moves
 
     /// @notice Opens a run and pulls its budget. One buyer opens one specification once.
+    /// @param lot What each operator has at stake in this run alone, and nowhere else: each has locked it itself before.
+    /// @param operators The accounts of the run's nodes, ascending.
     function openRun(
         bytes32 specHash,
         uint128 budget,
         uint128 epochCap,
         uint32 epochs,
         uint64 deadline,
-        uint32 setVersion
+        uint32 setVersion,
+        uint128 lot,
+        address[] calldata operators
     ) external nonReentrant returns (bytes32 runId) {
         runId = runIdOf(msg.sender, specHash);
         if (_runs[runId].buyer != address(0)) revert RunExists(runId);
         if (budget == 0 || epochCap == 0 || epochs == 0 || deadline < block.timestamp + closeDelay) revert BadRun();
-        if (deadline > block.timestamp + RUN_SECONDS_MAX) revert BadRun();
+        if (deadline > block.timestamp + RUN_SECONDS_MAX || lot < vault.minStake(OPERATOR)) revert BadRun();
         // Members of older sets may have left with their stake; they judge what they began and nothing new.
         if (setVersion != verifierSet.currentVersion()) revert BadRun();
-        verifierSet.requireStaked();
+        verifierSet.requireStaked(deadline);
+        _requireLots(runId, lot, operators, deadline);
         _runs[runId] =
-            Kept(msg.sender, epochs, setVersion, 0, false, deadline, deadline, budget, epochCap, 0, 0, 0, specHash);
-        emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion);
+            Kept(msg.sender, epochs, setVersion, 0, true, deadline, deadline, budget, epochCap, 0, 0, 0, specHash, lot);
+        heldBy[setVersion] += 1;
+        emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion, lot);
         token.pull(budget);
     }
 
@@ -152,7 +166,7 @@ contract RunEscrow is Guarded {
         emit RunClosing(runId, closesAt);
     }
 
-    /// @notice Ends a closed run: sends the free rest to its buyer, and frees its verifiers' stake. Anyone may call.
+    /// @notice Ends a closed run: sends the free rest to its buyer, and its set's lots wait for it no more. Anyone may call.
     function refund(bytes32 runId) external nonReentrant {
         Kept storage run = _known(runId);
         if (block.timestamp < run.closesAt) revert NotClosed(run.closesAt);
@@ -162,6 +176,7 @@ contract RunEscrow is Guarded {
         if (run.holds) {
             run.holds = false;
             heldBy[run.setVersion] -= 1;
+            _lastEnd[run.setVersion] = uint64(block.timestamp);
         }
         run.returned += amount;
         emit Refunded(runId, run.buyer, amount);
@@ -179,11 +194,6 @@ contract RunEscrow is Guarded {
         if (total > free) revert AboveBudget(total, free);
         run.reserved += total;
         run.pending += 1;
-        // Not when it is opened: anybody opens a run, and would hold the stake of verifiers that never work in it.
-        if (!run.holds) {
-            run.holds = true;
-            heldBy[run.setVersion] += 1;
-        }
         emit Reserved(runId, epoch, total);
     }
 
@@ -245,18 +255,22 @@ contract RunEscrow is Guarded {
             paid: k.paid,
             returned: k.returned,
             specHash: k.specHash,
-            holds: k.holds
+            holds: k.holds,
+            lot: k.lot
         });
     }
 
-    /// @notice Whether this verifier signs for a run that is not over.
-    /// @dev    Sets are installed by a quorum each, so there are few.
-    function isHeld(address verifier) external view returns (bool) {
-        for (uint32 version = verifierSet.currentVersion(); version != 0; version--) {
-            // slither-disable-next-line calls-loop
-            if (heldBy[version] != 0 && verifierSet.isSeated(version, verifier)) return true;
+    /// @notice When a commitment of stake was over: its run, or all runs of its verifier set. Zero if it has not begun,
+    ///         the end of time if nobody can say yet. What was said once as a time in the past never changes.
+    function endOf(uint8 role, bytes32 commitment) external view returns (uint64) {
+        if (role == OPERATOR) {
+            Kept storage run = _runs[commitment];
+            return run.pending != 0 ? type(uint64).max : run.closesAt;
         }
-        return false;
+        uint32 version = uint32(uint256(commitment));
+        uint32 current = verifierSet.currentVersion();
+        if (version > current) return 0;
+        return version == current || heldBy[version] != 0 ? type(uint64).max : _lastEnd[version];
     }
 
     function buyerOf(bytes32 runId) external view returns (address) {
@@ -272,6 +286,20 @@ contract RunEscrow is Guarded {
     }
 
     // ---- inside
+
+    /// @dev The buyer pays for the length of its list. The vault is one of ours: no call to it can be made to fail.
+    function _requireLots(bytes32 runId, uint128 lot, address[] calldata operators, uint64 deadline) private view {
+        address last = address(0);
+        for (uint256 i = 0; i < operators.length; i++) {
+            address operator = operators[i];
+            if (operator <= last) revert BadRun();
+            last = operator;
+            // The cases against it, the third value, are none before the run is opened.
+            // slither-disable-next-line unused-return,calls-loop
+            (uint256 amount, uint64 until,) = vault.lotOf(operator, OPERATOR, runId);
+            if (amount < lot || until < deadline) revert NoLot(operator, amount, until);
+        }
+    }
 
     function _known(bytes32 runId) private view returns (Kept storage run) {
         run = _runs[runId];

@@ -10,9 +10,9 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 /// @title The only contract that can slash.
 /// @notice Two separate procedures. Objective: two signed statements, or two signed results of one epoch, that
 ///         contradict each other take the whole stake at once, on anyone's report. Subjective: a verifier quorum's slash order opens a case with
-///         a bond, freezes the offender's withdrawals, waits out a veto window, takes a share, capped by account
-///         and time whatever the number of cases, and
-///         pays it out after a delay in which a veto still gives it back.
+///         a bond against the offender's lot in that run, keeps the lot, waits out a veto window, takes a share of it,
+///         capped by lot and time whatever the number of cases, and pays it out after a delay in which a veto still
+///         gives it back.
 ///
 ///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED --delay over, payOut--> PAID
 ///                          |                                    |
@@ -25,9 +25,8 @@ contract SlashCourt is Judge, Guarded {
     using Statements for Veto;
 
     uint256 public constant PPM = 1_000_000;
-    uint8 private constant ROLES = 2;
     uint8 private constant VERIFIER = 1;
-    /// @notice The time over which the cap of an account counts.
+    /// @notice The time over which the cap of a lot counts.
     uint64 public constant CAP_PERIOD = 30 days;
 
     enum State {
@@ -46,7 +45,7 @@ contract SlashCourt is Judge, Guarded {
         uint64 margin; // seconds
         uint64 payoutDelay; // seconds from a slash by order to its pay-out
         uint64 reportWindow; // seconds for which a commitment to report counts
-        uint32 casePpmMax; // of a stake, by all cases of one account and role in CAP_PERIOD
+        uint32 casePpmMax; // of a lot, by all cases about it in CAP_PERIOD
         uint96 caseBond; // token units
     }
 
@@ -62,6 +61,7 @@ contract SlashCourt is Judge, Guarded {
         address opener;
         bytes32 runId;
         bytes32 evidenceHash;
+        bytes32 lot; // the commitment of the lot that it is about
     }
 
     /// @dev Counts up until no case was opened for a whole period: no 30 days see more than the cap.
@@ -90,7 +90,7 @@ contract SlashCourt is Judge, Guarded {
 
     mapping(bytes32 offenceId => bool) public punished;
     mapping(bytes32 caseId => Case) private _cases;
-    mapping(address account => mapping(uint8 role => Usage)) private _usage;
+    mapping(address account => mapping(uint8 role => mapping(bytes32 commitment => Usage))) private _usage;
     mapping(address reporter => mapping(bytes32 commitment => Commitment)) public commitments;
 
     event Equivocation(
@@ -123,8 +123,6 @@ contract SlashCourt is Judge, Guarded {
     error UnknownSigner(address signer);
     error AlreadyPunished(bytes32 offenceId);
     error AboveCap(uint32 ppm, uint32 cap);
-    error UnknownRole(uint8 role);
-    error NotInTheRun(address account);
     error WrongState(State state);
     error TooEarly(uint64 readyAt);
     error WindowOver(uint64 endedAt);
@@ -141,13 +139,11 @@ contract SlashCourt is Judge, Guarded {
         if (vault_.court() != address(this)) revert BadParams();
         if (p.casePpmMax == 0 || p.casePpmMax > PPM || p.vetoWindow == 0 || p.executeWindow == 0) revert BadParams();
         if (p.payoutDelay == 0 || p.reportWindow == 0 || p.caseBond == 0) revert BadParams();
-        // Nobody may leave before a case about the last piece of work can be opened.
+        // Free stake leaves no sooner than a contradiction in the last piece of work can be reported.
         uint256 slowest = uint256(p.evidenceWindow) + p.vetoWindow + p.executeWindow + p.margin;
         if (vault_.unbondingDelay() <= slowest) revert BadParams();
         // A veto, at its latest, still gives back to the cap what its case counted.
         if (uint256(p.vetoWindow) + p.executeWindow + p.payoutDelay >= CAP_PERIOD) revert BadParams();
-        // A case holds withdrawals to its end, so the vault must let it.
-        if (vault_.freezeMax() < uint256(p.vetoWindow) + p.executeWindow) revert BadParams();
         token = vault_.token();
         vault = vault_;
         verifierSet = verifierSet_;
@@ -211,7 +207,8 @@ contract SlashCourt is Judge, Guarded {
         address signer = ECDSA.recover(first, sigA);
         address other = ECDSA.recover(second, sigB);
         if (signer != other) revert DifferentSigners(signer, other);
-        address account = verifierSet.memberOf(escrow.setVersionOf(a.runId), signer);
+        address account = vault.accountOf(signer);
+        if (!verifierSet.isSeated(escrow.setVersionOf(a.runId), account)) revert UnknownSigner(signer);
         _punish(account, signer, a.runId, doubleResultId(signer, a.runId, a.epoch), first, second, salt);
     }
 
@@ -219,30 +216,21 @@ contract SlashCourt is Judge, Guarded {
 
     /// @notice Opens a case on a slash order of the run's verifier set. The case's id is the offence's id. The sender
     ///         puts up a bond, which burns if the case is vetoed or left to expire.
-    /// @param seen What shows that the offender is in the run: of an operator, a statement about it that its hot key
-    ///             signed; a verifier is in the run's set, and needs none.
-    /// @dev   What is left of the account's cap is taken if that is less than the order names.
-    function openCase(
-        SlashOrder calldata r,
-        uint8 certType,
-        bytes calldata cert,
-        Statement calldata seen,
-        bytes calldata seenSig
-    ) external nonReentrant {
+    /// @dev   What is left of the lot's cap is taken if that is less than the order names. Only who locked a lot for
+    ///        the run, or for a term in its set, can be accused: the vault has no other to hold.
+    function openCase(SlashOrder calldata r, uint8 certType, bytes calldata cert) external nonReentrant {
         _requireOurs(r.deploymentId);
         if (r.ppm == 0 || r.ppm > casePpmMax) revert AboveCap(r.ppm, casePpmMax);
-        if (r.role >= ROLES) revert UnknownRole(r.role);
         if (punished[r.offenceId]) revert AlreadyPunished(r.offenceId);
         uint32 version = escrow.setVersionOf(r.runId);
-        // A set that was replaced accuses nobody once its run is over.
-        uint64 endsAt = escrow.closesAtOf(r.runId);
-        if (version == verifierSet.currentVersion()) endsAt += evidenceWindow;
+        // To the second from which the run's lots can be released.
+        uint64 endsAt = escrow.closesAtOf(r.runId) + evidenceWindow;
         if (block.timestamp >= endsAt) revert WindowOver(endsAt);
         // slither-disable-next-line unused-return
         verifierSet.verify(version, slashOrderDigest(r), certType, cert);
-        _requireInRun(r, version, seen, seenSig);
         punished[r.offenceId] = true;
-        uint32 ppm = _useCap(r.offender, r.role, r.ppm);
+        bytes32 lot = r.role == VERIFIER ? bytes32(uint256(version)) : r.runId;
+        uint32 ppm = _useCap(r.offender, r.role, lot, r.ppm);
         uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;
         uint64 executeBy = vetoEndsAt + executeWindow;
         _cases[r.offenceId] = Case({
@@ -256,7 +244,8 @@ contract SlashCourt is Judge, Guarded {
             challenger: r.challenger,
             opener: msg.sender,
             runId: r.runId,
-            evidenceHash: r.evidenceHash
+            evidenceHash: r.evidenceHash,
+            lot: lot
         });
         emit CaseOpened(
             r.offenceId,
@@ -270,7 +259,7 @@ contract SlashCourt is Judge, Guarded {
             vetoEndsAt,
             executeBy
         );
-        vault.freeze(r.offender, executeBy);
+        vault.hold(r.offender, r.role, lot);
         vault.lockBond(r.offenceId, msg.sender, caseBond);
         token.pull(caseBond);
         token.push(address(vault), caseBond);
@@ -290,7 +279,7 @@ contract SlashCourt is Judge, Guarded {
         _giveBackCap(c);
         emit CaseClosed(caseId, State.VETOED);
         if (isExecuted) vault.restore(caseId);
-        else vault.unfreeze(c.offender);
+        vault.unhold(c.offender, c.role, c.lot);
         vault.burnBond(caseId);
     }
 
@@ -301,9 +290,9 @@ contract SlashCourt is Judge, Guarded {
         if (block.timestamp >= c.executeBy) revert WindowOver(c.executeBy);
         uint64 payableAt = uint64(block.timestamp) + payoutDelay;
         (c.state, c.payableAt) = (State.EXECUTED, payableAt);
-        vault.unfreeze(c.offender);
+        address buyer = escrow.buyerOf(c.runId);
         uint256 amount =
-            vault.slash(c.offender, c.role, c.ppm, caseId, escrow.buyerOf(c.runId), c.challenger, payableAt);
+            vault.slash(c.offender, c.role, c.lot, c.ppm, caseId, buyer, c.challenger, payableAt);
         emit CaseExecuted(caseId, amount, payableAt);
     }
 
@@ -313,6 +302,7 @@ contract SlashCourt is Judge, Guarded {
         if (block.timestamp < c.payableAt) revert TooEarly(c.payableAt);
         c.state = State.PAID;
         emit CaseClosed(caseId, State.PAID);
+        vault.unhold(c.offender, c.role, c.lot);
         vault.returnBond(caseId);
         vault.payOut(caseId);
     }
@@ -324,7 +314,7 @@ contract SlashCourt is Judge, Guarded {
         c.state = State.EXPIRED;
         _giveBackCap(c);
         emit CaseClosed(caseId, State.EXPIRED);
-        vault.unfreeze(c.offender);
+        vault.unhold(c.offender, c.role, c.lot);
         vault.burnBond(caseId);
     }
 
@@ -346,9 +336,9 @@ contract SlashCourt is Judge, Guarded {
         return keccak256(abi.encode(deploymentId, signer, runId, epoch));
     }
 
-    /// @notice What cases may still take of an account's stake in a role, if they are opened now.
-    function capLeft(address account, uint8 role) public view returns (uint32) {
-        Usage memory usage = _usage[account][role];
+    /// @notice What cases may still take of a lot, if they are opened now.
+    function capLeft(address account, uint8 role, bytes32 commitment) public view returns (uint32) {
+        Usage memory usage = _usage[account][role][commitment];
         return block.timestamp >= usage.last + CAP_PERIOD ? casePpmMax : casePpmMax - usage.ppm;
     }
 
@@ -392,34 +382,21 @@ contract SlashCourt is Judge, Guarded {
         vault.bar(account, offenceId, reporter);
     }
 
-    function _requireInRun(SlashOrder calldata r, uint32 version, Statement calldata seen, bytes calldata seenSig)
-        private
-        view
-    {
-        if (r.role == VERIFIER) {
-            if (!verifierSet.isSeated(version, r.offender)) revert NotInTheRun(r.offender);
-            return;
-        }
-        address signer = ECDSA.recover(statementDigest(seen), seenSig);
-        bool isOurs = seen.deploymentId == deploymentId && seen.runId == r.runId;
-        if (!isOurs || vault.accountOf(signer) != r.offender) revert NotInTheRun(r.offender);
-    }
-
     /// @dev Counts a new case: what the order names, or the rest of the cap.
-    function _useCap(address account, uint8 role, uint32 asked) private returns (uint32 ppm) {
-        uint32 left = capLeft(account, role);
+    function _useCap(address account, uint8 role, bytes32 lot, uint32 asked) private returns (uint32 ppm) {
+        uint32 left = capLeft(account, role, lot);
         // Nothing is left exactly when the whole cap was used.
         // slither-disable-next-line incorrect-equality
         if (left == 0) revert AboveCap(asked, 0);
         ppm = asked < left ? asked : left;
-        _usage[account][role] = Usage(uint64(block.timestamp), casePpmMax - left + ppm);
+        _usage[account][role][lot] = Usage(uint64(block.timestamp), casePpmMax - left + ppm);
     }
 
     /// @dev A case that ends without a slash no longer counts. Once a period has passed since the case was opened, its
-    ///      account's count may have started again without it, so a later end gives nothing back.
+    ///      lot's count may have started again without it, so a later end gives nothing back.
     function _giveBackCap(Case storage c) private {
         uint64 openedAt = c.executeBy - vetoWindow - executeWindow;
-        if (block.timestamp < openedAt + CAP_PERIOD) _usage[c.offender][c.role].ppm -= c.ppm;
+        if (block.timestamp < openedAt + CAP_PERIOD) _usage[c.offender][c.role][c.lot].ppm -= c.ppm;
     }
 
     /// @dev The sender, if it promised this report early enough and not too early.

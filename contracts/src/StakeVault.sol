@@ -5,16 +5,16 @@ import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {Guarded} from "./Guarded.sol";
-import {IRunEscrow} from "./Interfaces.sol";
+import {IRunEscrow, ISlashCourt} from "./Interfaces.sol";
 import {Delegation, Judge, PeerBinding, Statements} from "./Statements.sol";
 import {IBurnableToken, Tokens} from "./Tokens.sol";
 
-/// @title Stake of operators and verifiers, as shares of one pool per (account, role).
-/// @notice A slash takes tokens out of the pool and leaves the shares alone, so active and leaving stake
-///         lose the same fraction, matured tickets included, until the moment they are withdrawn.
-///         What a case takes waits in a pot, from which it is paid out, or goes back into the pool.
-/// @dev    Only the slash court can slash or freeze; there is no pause. Rounding: a slash rounds up, a
-///         withdrawal down; whoever withdraws the last shares takes the dust.
+/// @title Stake of operators and verifiers: free, locked in lots, or leaving.
+/// @notice A lot is locked to one commitment: an operator's seat in a run, or a verifier's place in a verifier set. Only
+///         its owner locks it. A slash by order takes a share of the lot of the commitment it is about, and of nothing
+///         else; a contradiction takes all three parts. What a case took waits in a pot, from which it is paid out, or
+///         goes back into the lot. A lot is released once nothing about its commitment can be disputed.
+/// @dev    Only the slash court can slash or hold a lot; there is no pause.
 contract StakeVault is Judge, Guarded {
     using Tokens for IBurnableToken;
     using Statements for Delegation;
@@ -27,29 +27,35 @@ contract StakeVault is Judge, Guarded {
     ///      in one hand still lose money.
     uint256 public constant BUYER_PPM_MAX = 500_000;
     uint256 public constant FEE_PPM_MAX = 300_000;
+    /// @notice The longest time for which an account can bind itself: the longest run, and time to open it.
+    uint64 public constant LOCK_SECONDS_MAX = 400 days;
 
     struct Params {
         uint64 unbondingDelay; // seconds
-        uint64 freezeMax; // seconds a case may hold withdrawals
         uint256 minOperatorStake; // token units
         uint256 minVerifierStake; // token units
         uint256 buyerPpm; // of a slash by order; of an equivocation the buyer gets nothing
         uint256 accuserFee; // token units, whatever was slashed: accusing pays its cost and no more
     }
 
-    struct Pool {
-        uint256 tokens; // active and leaving together
-        uint256 shares; // active and leaving together
-        uint256 activeShares;
-        uint64 generation; // counts the times a slash emptied the pool
+    /// @dev One account's stake in one role; all zero once it is banned.
+    struct Stake {
+        uint256 free;
+        uint256 locked; // in lots
+        uint256 leaving; // in tickets
+    }
+
+    struct Lot {
+        uint128 amount;
+        uint64 until; // its owner is bound to nothing that ends later; zero where there is no lot
+        uint64 cases; // open ones, each of which keeps the lot
     }
 
     struct Ticket {
         address who;
         uint8 role;
-        uint64 generation;
         uint64 readyAt;
-        uint256 shares; // zero once withdrawn or cancelled
+        uint256 amount; // zero once withdrawn or cancelled
     }
 
     /// @dev What a case took, until it is paid out or restored.
@@ -60,16 +66,12 @@ contract StakeVault is Judge, Guarded {
         uint256 amount;
         address buyer;
         address challenger;
+        bytes32 commitment;
     }
 
     struct Bond {
         address who;
         uint96 amount; // zero once returned or burnt
-    }
-
-    struct Hold {
-        uint64 until; // the latest end of the cases counted
-        uint32 count; // open cases
     }
 
     struct HotKey {
@@ -81,16 +83,15 @@ contract StakeVault is Judge, Guarded {
     address public immutable court;
     IRunEscrow public immutable escrow;
     uint64 public immutable unbondingDelay;
-    uint64 public immutable freezeMax;
     uint256 public immutable buyerPpm;
     uint256 public immutable accuserFee;
     uint256 private immutable _minOperatorStake;
     uint256 private immutable _minVerifierStake;
 
-    mapping(address who => mapping(uint8 role => Pool)) private _pools;
+    mapping(address who => mapping(uint8 role => Stake)) private _stakes;
+    mapping(address who => mapping(uint8 role => mapping(bytes32 commitment => Lot))) private _lots;
     mapping(uint256 id => Ticket) public tickets;
     mapping(address hotKey => HotKey) public hotKeys;
-    mapping(address who => Hold) private _holds;
     /// @notice Accounts that contradicted themselves; they lose everything once and never stake again.
     mapping(address who => bool) public banned;
     mapping(bytes32 offenceId => Pot) public pots;
@@ -135,29 +136,28 @@ contract StakeVault is Judge, Guarded {
     event BondBurnt(bytes32 indexed caseId, address indexed account, uint256 amount);
     event RewardCollected(address indexed account, uint256 amount);
     event HotKeyDelegated(address indexed account, address indexed hotKey, uint64 expiry);
-    event Frozen(address indexed account, uint64 until);
-    event Unfrozen(address indexed account, uint32 casesLeft);
+    event LotLocked(address indexed account, uint8 role, bytes32 indexed commitment, uint256 amount, uint64 until);
+    event LotReleased(address indexed account, uint8 role, bytes32 indexed commitment, uint256 amount);
 
     error OnlyCourt();
     error UnknownRole(uint8 role);
     error BadParams();
     error ZeroAmount();
     error BelowMinimum(uint256 left, uint256 minimum);
-    error NotEnoughStake(uint256 active, uint256 asked);
+    error NotEnoughStake(uint256 free, uint256 asked);
     error NotYourTicket(uint256 ticket);
     error TicketSpent(uint256 ticket);
     error TooEarly(uint64 readyAt);
-    error AccountFrozen(uint64 until);
-    error FreezeTooLong(uint64 until);
+    error BadUntil(uint64 until);
+    error NoLot(address who, bytes32 commitment);
+    error LotHeld(uint64 cases);
     error HotKeyTaken(address account);
     error BadConsent(address signer);
     error AlreadySlashed(bytes32 offenceId);
     error NoOpenPot(bytes32 offenceId);
     error BondTaken(bytes32 caseId);
     error NoBond(bytes32 caseId);
-    error NotHeld(address who);
     error AccountBanned(address who);
-    error StakeHeld(address who);
 
     modifier onlyCourt() {
         if (msg.sender != court) revert OnlyCourt();
@@ -173,7 +173,6 @@ contract StakeVault is Judge, Guarded {
         court = court_;
         escrow = escrow_;
         unbondingDelay = p.unbondingDelay;
-        freezeMax = p.freezeMax;
         buyerPpm = p.buyerPpm;
         accuserFee = p.accuserFee;
         _minOperatorStake = p.minOperatorStake;
@@ -186,58 +185,71 @@ contract StakeVault is Judge, Guarded {
         uint256 minimum = minStake(role);
         if (amount == 0) revert ZeroAmount();
         if (banned[msg.sender]) revert AccountBanned(msg.sender);
-        Pool storage pool = _pools[msg.sender][role];
-        _deposit(pool, amount);
-        uint256 active = _value(pool, pool.activeShares);
+        Stake storage s = _stakes[msg.sender][role];
+        s.free += amount;
+        uint256 active = s.free + s.locked;
         if (active < minimum) revert BelowMinimum(active, minimum);
         emit Staked(msg.sender, role, amount);
         token.pull(amount);
     }
 
-    /// @notice Starts to leave with `amount` of active stake; what stays is nothing or at least the minimum.
-    function requestUnstake(uint8 role, uint256 amount) external nonReentrant returns (uint256 ticket) {
+    /// @notice Locks `amount` more of the caller's free stake in its lot for a commitment that ends at `until`. No
+    ///         lot's time becomes shorter; a lot that a slash has cut is made whole in the same way.
+    /// @param commitment Of an operator: the run's id. Of a verifier: the number of the verifier set.
+    function lock(uint8 role, bytes32 commitment, uint128 amount, uint64 until) external {
+        _lock(msg.sender, role, commitment, amount, until);
+    }
+
+    /// @notice Makes a lot free stake again. Anyone may call once the commitment is over and can no longer be disputed;
+    ///         its owner also before the commitment has begun.
+    function release(address who, uint8 role, bytes32 commitment) external {
+        Lot memory lot = _lotAt(who, role, commitment);
+        if (lot.cases != 0) revert LotHeld(lot.cases);
+        uint64 end = escrow.endOf(role, commitment);
+        // Zero is what the escrow answers for what has not begun.
+        // slither-disable-next-line incorrect-equality
+        if (end != 0 || msg.sender != who) {
+            if (end == 0 || end > lot.until) end = lot.until;
+            uint64 readyAt = end + ISlashCourt(court).evidenceWindow();
+            if (block.timestamp < readyAt) revert TooEarly(readyAt);
+        }
+        delete _lots[who][role][commitment];
+        uint256 amount = _valueOf(who, lot);
+        Stake storage s = _stakes[who][role];
+        s.locked -= amount;
+        s.free += amount;
+        emit LotReleased(who, role, commitment, amount);
+    }
+
+    /// @notice Starts to leave with `amount` of free stake; what stays is nothing or at least the minimum.
+    function requestUnstake(uint8 role, uint256 amount) external returns (uint256 ticket) {
         uint256 minimum = minStake(role);
         if (amount == 0) revert ZeroAmount();
-        Pool storage pool = _pools[msg.sender][role];
-        uint256 active = _value(pool, pool.activeShares);
-        if (amount > active) revert NotEnoughStake(active, amount);
-        uint256 left = active - amount;
+        Stake storage s = _stakes[msg.sender][role];
+        if (amount > s.free) revert NotEnoughStake(s.free, amount);
+        uint256 left = s.free + s.locked - amount;
         if (left != 0 && left < minimum) revert BelowMinimum(left, minimum);
-        _requireFree(role, left, minimum);
-        // Whoever asks for everything gives all shares, dust included; a gift of tokens moves no book of ours.
-        // slither-disable-next-line incorrect-equality
-        uint256 shares =
-            left == 0 ? pool.activeShares : Math.mulDiv(amount, pool.shares, pool.tokens, Math.Rounding.Ceil);
-        pool.activeShares -= shares;
+        s.free -= amount;
+        s.leaving += amount;
         uint64 readyAt = uint64(block.timestamp) + unbondingDelay;
         ticket = ++ticketCount;
-        tickets[ticket] = Ticket(msg.sender, role, pool.generation, readyAt, shares);
+        tickets[ticket] = Ticket(msg.sender, role, readyAt, amount);
         emit UnstakeRequested(msg.sender, role, ticket, amount, readyAt);
     }
 
-    function cancelUnstake(uint256 ticket) external nonReentrant {
-        (Ticket memory t, Pool storage pool, uint256 amount) = _spend(ticket);
-        // A count of emptied pools, which only a slash moves.
-        // slither-disable-next-line incorrect-equality
-        if (t.generation == pool.generation) pool.activeShares += t.shares;
-        emit UnstakeCancelled(msg.sender, t.role, ticket, amount);
+    function cancelUnstake(uint256 ticket) external {
+        (uint8 role, Stake storage s, uint256 amount) = _spend(ticket);
+        s.leaving -= amount;
+        s.free += amount;
+        emit UnstakeCancelled(msg.sender, role, ticket, amount);
     }
 
     function withdraw(uint256 ticket) external nonReentrant {
-        (Ticket memory t, Pool storage pool, uint256 amount) = _spend(ticket);
-        if (block.timestamp < t.readyAt) revert TooEarly(t.readyAt);
-        uint64 held = frozenUntil(msg.sender);
-        if (block.timestamp < held) revert AccountFrozen(held);
-        // A ticket may be older than what its owner signed since.
-        Pool storage active = _pools[msg.sender][t.role];
-        _requireFree(t.role, _value(active, active.activeShares), minStake(t.role));
-        // As in cancelUnstake.
-        // slither-disable-next-line incorrect-equality
-        if (t.generation == pool.generation) {
-            pool.shares -= t.shares;
-            pool.tokens -= amount;
-        }
-        emit Withdrawn(msg.sender, t.role, ticket, amount);
+        uint64 readyAt = tickets[ticket].readyAt;
+        (uint8 role, Stake storage s, uint256 amount) = _spend(ticket);
+        if (block.timestamp < readyAt) revert TooEarly(readyAt);
+        s.leaving -= amount;
+        emit Withdrawn(msg.sender, role, ticket, amount);
         token.push(msg.sender, amount);
     }
 
@@ -265,22 +277,25 @@ contract StakeVault is Judge, Guarded {
 
     // ---- the court's moves
 
-    /// @notice Moves a share of active and leaving stake into a pot, where it waits to be paid out or restored.
-    /// @return amount What was taken: the ceiling of ppm of active and leaving stake together.
+    /// @notice Moves a share of a lot into a pot, where it waits to be paid out or restored.
+    /// @return amount What was taken: the ceiling of ppm of the lot.
     function slash(
         address who,
         uint8 role,
+        bytes32 commitment,
         uint256 ppm,
         bytes32 offenceId,
         address buyer,
         address challenger,
         uint64 payableAt
     ) external onlyCourt nonReentrant returns (uint256 amount) {
-        if (role > VERIFIER) revert UnknownRole(role);
         if (ppm > PPM || payableAt == 0) revert BadParams();
         if (pots[offenceId].who != address(0)) revert AlreadySlashed(offenceId);
-        amount = _draw(who, role, ppm);
-        pots[offenceId] = Pot(who, role, true, amount, buyer, challenger);
+        Lot storage lot = _lotAt(who, role, commitment);
+        amount = Math.mulDiv(_valueOf(who, lot), ppm, PPM, Math.Rounding.Ceil);
+        lot.amount -= uint128(amount);
+        _stakes[who][role].locked -= amount;
+        pots[offenceId] = Pot(who, role, true, amount, buyer, challenger, commitment);
         potsTotal += amount;
         (uint256 toBuyer, uint256 toChallenger) = _shares(who, amount, buyer, challenger);
         uint256 burnt = amount - toBuyer - toChallenger;
@@ -302,20 +317,17 @@ contract StakeVault is Judge, Guarded {
         token.destroy(burnt);
     }
 
-    /// @notice Undoes a slash: the pot goes back to active and leaving stake alike; to active stake alone if so much
-    ///         has left since that a share would be worth more than the token that once paid for it.
-    /// @dev    All shares of a pool are one account's, so no other account gains. An account that was banned since
-    ///         gets nothing back. A pool never has more tokens than shares: else rounding would cost more than a unit.
+    /// @notice Undoes a slash: the pot goes back into the lot, which its case has kept. An account that was banned since
+    ///         gets nothing back.
     function restore(bytes32 offenceId) external onlyCourt nonReentrant {
         Pot memory pot = _closed(offenceId);
         if (banned[pot.who]) revert AccountBanned(pot.who);
-        Pool storage pool = _pools[pot.who][pot.role];
-        if (pool.tokens + pot.amount <= pool.shares) pool.tokens += pot.amount;
-        else _deposit(pool, pot.amount);
+        _lotAt(pot.who, pot.role, pot.commitment).amount += uint128(pot.amount);
+        _stakes[pot.who][pot.role].locked += pot.amount;
         emit SlashReversed(pot.who, pot.role, offenceId, pot.amount);
     }
 
-    /// @notice Takes the whole stake in every role at once and bans the account from staking for ever. Otherwise
+    /// @notice Takes the whole stake in every role at once, free, locked and leaving, and bans the account from staking for ever. Otherwise
     ///         an offence reported while the stake was small could be repeated without loss when it is large.
     /// @dev   No buyer is paid: who reports itself in a run of its own would have a share back. The fee is paid once.
     function bar(address who, bytes32 offenceId, address reporter) external onlyCourt nonReentrant {
@@ -326,22 +338,13 @@ contract StakeVault is Judge, Guarded {
         token.destroy(burnt + more);
     }
 
-    /// @notice Holds withdrawals while a case is open; bounded in time even if the case is never ended.
-    function freeze(address who, uint64 until) external onlyCourt {
-        if (until > block.timestamp + freezeMax) revert FreezeTooLong(until);
-        Hold storage hold = _holds[who];
-        hold.count += 1;
-        if (until > hold.until) hold.until = until;
-        emit Frozen(who, hold.until);
+    /// @notice Keeps a lot where it is until the case ends, which anybody can bring about in time.
+    function hold(address who, uint8 role, bytes32 commitment) external onlyCourt {
+        _lotAt(who, role, commitment).cases += 1;
     }
 
-    /// @notice A case has ended; with the last one the account's stake is free again.
-    function unfreeze(address who) external onlyCourt {
-        Hold storage hold = _holds[who];
-        if (hold.count == 0) revert NotHeld(who);
-        hold.count -= 1;
-        if (hold.count == 0) hold.until = 0;
-        emit Unfrozen(who, hold.count);
+    function unhold(address who, uint8 role, bytes32 commitment) external onlyCourt {
+        _lotAt(who, role, commitment).cases -= 1;
     }
 
     /// @notice Books a bond whose tokens the court sent here just before.
@@ -374,22 +377,30 @@ contract StakeVault is Judge, Guarded {
         return role == OPERATOR ? _minOperatorStake : _minVerifierStake;
     }
 
-    /// @notice When withdrawals are free again at the latest; zero when no case is open.
-    function frozenUntil(address who) public view returns (uint64) {
-        return _holds[who].until;
-    }
-
+    /// @return active What is free or locked.
     function stakeOf(address who, uint8 role) external view returns (uint256 active, uint256 unbonding) {
-        Pool storage pool = _pools[who][role];
-        active = _value(pool, pool.activeShares);
-        unbonding = pool.tokens - active;
+        Stake storage s = _stakes[who][role];
+        return (s.free + s.locked, s.leaving);
     }
 
-    /// @notice What a ticket would pay now; zero when it is spent or its pool was slashed to nothing.
+    function freeOf(address who, uint8 role) external view returns (uint256) {
+        return _stakes[who][role].free;
+    }
+
+    /// @notice A lot's value, its time and the cases that keep it; zeros where there is none.
+    function lotOf(address who, uint8 role, bytes32 commitment)
+        external
+        view
+        returns (uint256 amount, uint64 until, uint64 cases)
+    {
+        Lot storage lot = _lots[who][role][commitment];
+        return (_valueOf(who, lot), lot.until, lot.cases);
+    }
+
+    /// @notice What a ticket will pay; zero when it is spent or its account was banned.
     function ticketValue(uint256 ticket) external view returns (uint256) {
         Ticket storage t = tickets[ticket];
-        Pool storage pool = _pools[t.who][t.role];
-        return t.generation == pool.generation ? _value(pool, t.shares) : 0;
+        return banned[t.who] ? 0 : t.amount;
     }
 
     function accountOf(address hotKey) external view returns (address) {
@@ -407,30 +418,30 @@ contract StakeVault is Judge, Guarded {
 
     // ---- inside
 
-    function _value(Pool storage pool, uint256 shares) private view returns (uint256) {
-        // Exactly zero shares are worth nothing, also in a pool that has none to divide by.
-        // slither-disable-next-line incorrect-equality
-        return shares == 0 ? 0 : Math.mulDiv(shares, pool.tokens, pool.shares);
-    }
-
-    function _deposit(Pool storage pool, uint256 amount) private {
-        uint256 shares = pool.tokens == 0 ? amount : Math.mulDiv(amount, pool.shares, pool.tokens);
-        pool.tokens += amount;
-        pool.shares += shares;
-        pool.activeShares += shares;
-    }
-
-    function _draw(address who, uint8 role, uint256 ppm) private returns (uint256 amount) {
-        Pool storage pool = _pools[who][role];
-        amount = Math.mulDiv(pool.tokens, ppm, PPM, Math.Rounding.Ceil);
-        pool.tokens -= amount;
-        // Zero only when everything was taken, or nothing was there.
-        // slither-disable-next-line incorrect-equality
-        if (pool.tokens == 0 && amount != 0) {
-            pool.shares = 0;
-            pool.activeShares = 0;
-            pool.generation += 1; // tickets of the emptied pool are worth nothing
+    /// @dev The one place in which a lot grows: every consent of its owner ends here.
+    function _lock(address who, uint8 role, bytes32 commitment, uint128 amount, uint64 until) private {
+        if (role > VERIFIER) revert UnknownRole(role);
+        Stake storage s = _stakes[who][role];
+        if (amount > s.free) revert NotEnoughStake(s.free, amount);
+        Lot storage lot = _lots[who][role][commitment];
+        if (until <= block.timestamp || until > block.timestamp + LOCK_SECONDS_MAX || until < lot.until) {
+            revert BadUntil(until);
         }
+        s.free -= amount;
+        s.locked += amount;
+        lot.amount += amount;
+        lot.until = until;
+        if (lot.amount == 0) revert ZeroAmount();
+        emit LotLocked(who, role, commitment, amount, until);
+    }
+
+    function _lotAt(address who, uint8 role, bytes32 commitment) private view returns (Lot storage lot) {
+        lot = _lots[who][role][commitment];
+        if (lot.until == 0) revert NoLot(who, commitment);
+    }
+
+    function _valueOf(address who, Lot memory lot) private view returns (uint256) {
+        return banned[who] ? 0 : lot.amount;
     }
 
     /// @dev Nobody earns from an own fault; such a share burns with the rest.
@@ -454,19 +465,14 @@ contract StakeVault is Judge, Guarded {
         private
         returns (uint256 burnt, bool isPaid)
     {
-        uint256 amount = _draw(who, role, PPM);
+        Stake memory s = _stakes[who][role];
+        uint256 amount = s.free + s.locked + s.leaving;
         if (amount == 0) return (0, false);
+        delete _stakes[who][role];
         (, uint256 fee) = _shares(who, amount, address(0), reporter);
         (burnt, isPaid) = (amount - fee, fee != 0);
         _credit(reporter, fee);
         emit Slashed(who, role, offenceId, amount, burnt, address(0), 0, reporter, fee, 0);
-    }
-
-    /// @dev A verifier of a run that is not over keeps the minimum at stake.
-    function _requireFree(uint8 role, uint256 left, uint256 minimum) private view {
-        // As in minStake.
-        // slither-disable-next-line incorrect-equality
-        if (role == VERIFIER && left < minimum && escrow.isHeld(msg.sender)) revert StakeHeld(msg.sender);
     }
 
     function _closed(bytes32 offenceId) private returns (Pot memory pot) {
@@ -483,16 +489,13 @@ contract StakeVault is Judge, Guarded {
         bondsTotal -= amount;
     }
 
-    function _spend(uint256 ticket) private returns (Ticket memory t, Pool storage pool, uint256 amount) {
-        t = tickets[ticket];
+    function _spend(uint256 ticket) private returns (uint8 role, Stake storage s, uint256 amount) {
+        Ticket storage t = tickets[ticket];
         if (t.who != msg.sender) revert NotYourTicket(ticket);
         // Zero is written when a ticket is spent, and no ticket is made with it.
         // slither-disable-next-line incorrect-equality
-        if (t.shares == 0) revert TicketSpent(ticket);
-        pool = _pools[t.who][t.role];
-        // As in cancelUnstake.
-        // slither-disable-next-line incorrect-equality
-        amount = t.generation == pool.generation ? _value(pool, t.shares) : 0;
-        tickets[ticket].shares = 0;
+        if (t.amount == 0) revert TicketSpent(ticket);
+        (role, s, amount) = (t.role, _stakes[msg.sender][t.role], banned[msg.sender] ? 0 : t.amount);
+        t.amount = 0;
     }
 }

@@ -7,12 +7,12 @@ import {Judge, Rotation, Statements} from "./Statements.sol";
 
 /// @title The verifiers, as numbered sets that never change once written.
 /// @notice A set hands over to the next by its own quorum; old versions stay readable, because a run
-///         is judged by the set it was opened with. A member that joins by a rotation has stake, and a hot
-///         key whose equivocation costs that stake. The first set is chosen by the deployer; no run is opened while
-///         a third of a set lack either.
+///         is judged by the set it was opened with. A member that joins by a rotation has locked a lot for its term in
+///         that set, and has a hot key whose equivocation costs its stake. The first set is chosen by the deployer; no
+///         run is opened while a third of a set lack either.
 ///
-///         Juries are drawn from the list of lots. A lot is the minimum of verifier's stake of one account,
-///         enlisted by it. A lot counts for questions asked after it was enlisted, while its stake is there.
+///         Juries are drawn from a list. An entry is the minimum of verifier's stake, free or locked, of one account,
+///         enlisted by it. An entry counts for questions asked after it was enlisted, while its stake is there.
 contract VerifierSet is Judge {
     using Statements for Rotation;
 
@@ -21,14 +21,14 @@ contract VerifierSet is Judge {
     uint256 private constant SIGNATURE_BYTES = 65;
     uint8 private constant VERIFIER = 1;
     uint256 private constant JURORS_MIN = 3; // different accounts on a jury
-    uint256 private constant DRAWS_PER_SEAT = 16; // bounds a draw among lots that do not count
+    uint256 private constant DRAWS_PER_SEAT = 16; // bounds a draw among entries that do not count
 
     struct Member {
         address account;
         address hotKey;
     }
 
-    struct Lot {
+    struct Entry {
         address account;
         uint64 since; // block
     }
@@ -45,11 +45,11 @@ contract VerifierSet is Judge {
     mapping(uint32 version => Member[]) private _members;
     mapping(uint32 version => mapping(address hotKey => uint256 indexPlusOne)) private _seat;
     mapping(uint32 version => mapping(address account => uint256 indexPlusOne)) private _seatOf;
-    Lot[] private _lots;
-    mapping(address account => uint256 count) public lotsOf;
+    Entry[] private _list;
+    mapping(address account => uint256 count) public entriesOf;
 
     event SetRotated(uint32 indexed version, bytes32 setHash, uint64 fromEpoch);
-    event LotEnlisted(address indexed account, uint256 place);
+    event Enlisted(address indexed account, uint256 place);
 
     error BadSetSize(uint256 size);
     error MembersNotAscending(address hotKey);
@@ -63,7 +63,7 @@ contract VerifierSet is Judge {
     error QuorumNotReached(uint256 have, uint256 need);
     error EpochGoesBack(uint64 fromEpoch);
     error NotStaked(address account);
-    error LotTaken(uint256 place, address account);
+    error EntryTaken(uint256 place, address account);
     error NoJury(uint256 jurors);
 
     constructor(bytes32 deploymentId_, IStakeVault vault_, Member[] memory firstSet)
@@ -80,19 +80,19 @@ contract VerifierSet is Judge {
         verify(version, rotationDigest(version, hashOf(newSet), fromEpoch), certType, cert);
         // At most 64 members, and the vault is one of ours that cannot be replaced: no call here can be made to fail.
         for (uint256 i = 0; i < newSet.length; i++) {
-            if (!_isStaked(newSet[i])) revert NotStaked(newSet[i].account);
+            if (!_isStaked(newSet[i], version + 1, uint64(block.timestamp))) revert NotStaked(newSet[i].account);
         }
         _install(newSet, fromEpoch);
     }
 
-    /// @notice Reverts if a third or more of the current set lack the minimum of active stake or their hot key: no
-    ///         single member can keep runs from being opened, and every quorum has stake to lose.
-    function requireStaked() external view {
+    /// @notice Reverts if a third or more of the current set lack a lot for this term until `until`, or their hot key:
+    ///         no single member can keep runs from being opened, and every quorum has stake to lose.
+    function requireStaked(uint64 until) external view {
         Member[] storage set = _members[currentVersion];
         uint256 lacking = 0;
         address last = address(0);
         for (uint256 i = 0; i < set.length; i++) {
-            if (_isStaked(set[i])) continue;
+            if (_isStaked(set[i], currentVersion, until)) continue;
             lacking++;
             last = set[i].account;
         }
@@ -101,24 +101,24 @@ contract VerifierSet is Judge {
 
     // ---- juries
 
-    /// @notice Adds a lot of the caller's to the list, at its end or in place of one without stake.
+    /// @notice Adds an entry of the caller's to the list, at its end or in place of one without stake.
     function enlist(uint256 place) external {
         uint256 minimum = vault.minStake(VERIFIER);
-        if (place != _lots.length) {
-            address holder = _lots[place].account;
-            if (_isBacked(holder, minimum)) revert LotTaken(place, holder);
-            lotsOf[holder] -= 1;
-            _lots[place] = Lot(msg.sender, uint64(block.number));
+        if (place != _list.length) {
+            address holder = _list[place].account;
+            if (_isBacked(holder, minimum)) revert EntryTaken(place, holder);
+            entriesOf[holder] -= 1;
+            _list[place] = Entry(msg.sender, uint64(block.number));
         } else {
-            _lots.push(Lot(msg.sender, uint64(block.number)));
+            _list.push(Entry(msg.sender, uint64(block.number)));
         }
-        lotsOf[msg.sender] += 1;
+        entriesOf[msg.sender] += 1;
         if (!_isBacked(msg.sender, minimum)) revert NotStaked(msg.sender);
-        emit LotEnlisted(msg.sender, place);
+        emit Enlisted(msg.sender, place);
     }
 
-    /// @notice A jury of `seats` lots, each drawn by `seed` from the first `count` lots of the list. Left out are lots
-    ///         enlisted in block `asked` or later, lots without stake, the members of `version` in the bitmap
+    /// @notice A jury of `seats` entries, each drawn by `seed` from the first `count` of the list. Left out are entries
+    ///         of block `asked` or later, entries without stake, the members of `version` in the bitmap
     ///         `signers`, and two accounts more. An account may have several seats.
     /// @dev    Reverts with fewer than three accounts: one or two are no jury.
     function draw(
@@ -135,9 +135,9 @@ contract VerifierSet is Judge {
         uint256 found = 0;
         uint256 accounts = 0;
         for (uint256 i = 0; count != 0 && found < seats && i < seats * DRAWS_PER_SEAT; i++) {
-            Lot memory lot = _lots[uint256(keccak256(abi.encode(seed, i))) % count];
-            address who = lot.account;
-            if (lot.since >= asked || who == parties[0] || who == parties[1]) continue;
+            Entry memory entry = _list[uint256(keccak256(abi.encode(seed, i))) % count];
+            address who = entry.account;
+            if (entry.since >= asked || who == parties[0] || who == parties[1]) continue;
             uint256 seat = _seatOf[version][who];
             if (seat != 0 && signers >> (seat - 1) & 1 != 0) continue;
             if (!_isBacked(who, minimum)) continue;
@@ -188,24 +188,18 @@ contract VerifierSet is Judge {
         return uint256(versions[version].size) * 2 / 3 + 1;
     }
 
-    /// @notice The account of a member of a set; zero for a hot key that is not in it.
-    function memberOf(uint32 version, address hotKey) external view returns (address) {
-        uint256 seat = _seat[version][hotKey];
-        return seat == 0 ? address(0) : _members[version][seat - 1].account;
-    }
-
     function isSeated(uint32 version, address account) external view returns (bool) {
         return _seatOf[version][account] != 0;
     }
 
-    function lotCount() external view returns (uint256) {
-        return _lots.length;
+    function entryCount() external view returns (uint256) {
+        return _list.length;
     }
 
-    /// @notice Where the list has room for a lot: at the first lot without stake, else at its end.
-    function roomForLot() external view returns (uint256 place) {
+    /// @notice Where the list has room for an entry: at the first one without stake, else at its end.
+    function roomForEntry() external view returns (uint256 place) {
         uint256 minimum = vault.minStake(VERIFIER);
-        while (place < _lots.length && _isBacked(_lots[place].account, minimum)) place++;
+        while (place < _list.length && _isBacked(_list[place].account, minimum)) place++;
     }
 
     function setHash(uint32 version) external view returns (bytes32) {
@@ -226,9 +220,12 @@ contract VerifierSet is Judge {
 
     // ---- inside
 
-    function _isStaked(Member memory m) private view returns (bool) {
+    function _isStaked(Member memory m, uint32 version, uint64 atLeast) private view returns (bool) {
+        // slither-disable-next-line unused-return,calls-loop
+        (uint256 amount, uint64 until,) = vault.lotOf(m.account, VERIFIER, bytes32(uint256(version)));
+        if (until < atLeast) return false;
         // slither-disable-next-line calls-loop
-        return vault.accountOf(m.hotKey) == m.account && _active(m.account) >= vault.minStake(VERIFIER);
+        return amount >= vault.minStake(VERIFIER) && vault.accountOf(m.hotKey) == m.account;
     }
 
     /// @dev What is leaving, the other value, does not count.
@@ -238,7 +235,7 @@ contract VerifierSet is Judge {
     }
 
     function _isBacked(address account, uint256 minimum) private view returns (bool) {
-        return _active(account) >= lotsOf[account] * minimum;
+        return _active(account) >= entriesOf[account] * minimum;
     }
 
     function _install(Member[] memory set, uint64 fromEpoch) private {

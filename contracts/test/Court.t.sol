@@ -3,6 +3,7 @@ pragma solidity 0.8.37;
 
 import {IStakeVault} from "../src/Interfaces.sol";
 import {SlashCourt} from "../src/SlashCourt.sol";
+import {StakeVault} from "../src/StakeVault.sol";
 import {SlashOrder, Statement} from "../src/Statements.sol";
 import {VerifierSet} from "../src/VerifierSet.sol";
 import {World} from "./World.sol";
@@ -23,7 +24,7 @@ contract CourtTest is World {
         fund(BUYER, address(escrow), 1e25);
         fund(OPENER, address(court), 1e25);
         vm.prank(BUYER);
-        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1);
+        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
         bytes memory consent = signature(HOT, vault.delegationDigest(OFFENDER, vm.addr(HOT), 1));
         vm.prank(OFFENDER);
         vault.delegate(vm.addr(HOT), 1, consent);
@@ -32,6 +33,7 @@ contract CourtTest is World {
     function staked(uint256 amount) private {
         vm.prank(OFFENDER);
         vault.stake(0, amount);
+        lockLot(OFFENDER, 0, runId, uint128(amount));
     }
 
     function slashOrder(uint32 ppm) private view returns (SlashOrder memory) {
@@ -41,19 +43,13 @@ contract CourtTest is World {
     function opened(uint32 ppm) private returns (SlashCourt.Case memory) {
         SlashOrder memory r = slashOrder(ppm);
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
-        bytes memory seenSig = signature(HOT, court.statementDigest(seen()));
         vm.prank(OPENER);
-        court.openCase(r, 0, cert, seen(), seenSig);
+        court.openCase(r, 0, cert);
         return court.getCase(r.offenceId);
     }
 
     function fee(uint256 taken) private pure returns (uint256) {
         return taken * 3 / 10 < FEE ? taken * 3 / 10 : FEE;
-    }
-
-    /// @notice What shows that the offender works in the run.
-    function seen() private view returns (Statement memory) {
-        return Statement(ID, runId, 0, 1, bytes32(uint256(1)), "a commit");
     }
 
     function vetoed() private returns (bool taken) {
@@ -104,26 +100,23 @@ contract CourtTest is World {
         require(vault.potsTotal() == 0 && vault.bondsTotal() == 0, "something is stuck");
     }
 
-    /// @notice A veto frees the account's withdrawals at once, if no other case holds them; the bond burns.
-    function testFuzz_aVetoLiftsTheFreezeAtOnceUnlessAnotherCaseHolds(bool another) public {
+    /// @notice A veto frees the lot at once, if no other case holds it; the bond burns.
+    function testFuzz_aVetoFreesTheLotAtOnceUnlessAnotherCaseHolds(bool another) public {
         staked(1_000);
-        vm.prank(OFFENDER);
-        uint256 ticket = vault.requestUnstake(0, 1_000);
-        pass(UNBONDING);
+        vm.warp(escrow.closesAtOf(runId) + 7 * DAY - 1); // the last second in which it can be accused
         opened(200_000);
         if (another) {
             SlashOrder memory r = slashOrder(1_000);
             r.offenceId = "another";
             bytes memory cert = certificate(court.slashOrderDigest(r), 3);
-            bytes memory seenSig = signature(HOT, court.statementDigest(seen()));
             vm.prank(OPENER);
-            court.openCase(r, 0, cert, seen(), seenSig);
+            court.openCase(r, 0, cert);
         }
+        pass(1);
         uint256 supply = token.totalSupply();
         require(vetoed() && !vetoed(), "no veto, or two");
         require(supply - token.totalSupply() == CASE_BOND, "the bond did not burn");
-        vm.prank(OFFENDER);
-        (bool left,) = address(vault).call(abi.encodeCall(vault.withdraw, (ticket)));
+        (bool left,) = address(vault).call(abi.encodeCall(vault.release, (OFFENDER, 0, runId)));
         require(left == !another, "held without a case, or free with one");
     }
 
@@ -162,26 +155,41 @@ contract CourtTest is World {
         bytes memory cert = certificate(court.slashOrderDigest(r), 4);
         vm.prank(OPENER);
         vm.expectPartialRevert(SlashCourt.AboveCap.selector);
-        court.openCase(r, 0, cert, seen(), "");
+        court.openCase(r, 0, cert);
     }
 
-    /// @notice I6: while a case can still be executed no stake leaves; afterwards it can, and the case cannot.
-    function testFuzz_anOpenCaseHoldsTheStakeToItsLastSecond(uint64 head, uint64 when) public {
+    /// @notice I6: until the last second in which a fault of its run can be brought to court the lot stays, and while a
+    ///         case about it is open; then anybody releases it, and no case can be opened.
+    function testFuzz_aLotStaysWhileItsRunCanBeAccused(uint64 when, bool accused) public {
         staked(1_000);
         vm.prank(OFFENDER);
-        uint256 ticket = vault.requestUnstake(0, 1_000);
-        pass(between(head, UNBONDING - 10 * DAY, UNBONDING + 10 * DAY)); // the ticket ripens before, in or after
-        SlashCourt.Case memory c = opened(300_000);
-        (,,, uint64 readyAt,) = vault.tickets(ticket);
-        uint256 at_ = between(when, _now(), c.executeBy + DAY);
-        vm.warp(at_);
-        uint256 before = token.balanceOf(OFFENDER);
-        vm.prank(OFFENDER);
-        (bool left,) = address(vault).call(abi.encodeCall(vault.withdraw, (ticket)));
-        (bool executed,) = address(court).call(abi.encodeCall(court.execute, (OFFENCE)));
-        require(executed == (at_ >= c.vetoEndsAt && at_ < c.executeBy), "executed at the wrong time");
-        require(left == (at_ >= c.executeBy && at_ >= readyAt), "left at the wrong time");
-        require(token.balanceOf(OFFENDER) - before == (left ? 1_000 : 0), "left with another sum");
+        vm.expectPartialRevert(StakeVault.NotEnoughStake.selector);
+        vault.requestUnstake(0, 1);
+        uint64 end = escrow.closesAtOf(runId) + 7 * DAY;
+        vm.warp(between(when, end - 2 * DAY, end + 2 * DAY));
+        uint256 at_ = _now();
+        SlashOrder memory r = slashOrder(300_000);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 3);
+        bool opens;
+        if (accused) {
+            vm.prank(OPENER);
+            (opens,) = address(court).call(abi.encodeCall(court.openCase, (r, 0, cert)));
+            require(opens == (at_ < end), "accused at the wrong time");
+        }
+        (bool left,) = address(vault).call(abi.encodeCall(vault.release, (OFFENDER, 0, runId)));
+        require(left == (at_ >= end), "left at the wrong time");
+        require(vault.freeOf(OFFENDER, 0) == (left ? 1_000 : 0), "left with another sum");
+        if (!opens) return;
+        SlashCourt.Case memory c = court.getCase(OFFENCE);
+        vm.warp(between(when >> 8, c.vetoEndsAt, c.executeBy - 1));
+        court.execute(OFFENCE);
+        vm.expectPartialRevert(StakeVault.LotHeld.selector);
+        vault.release(OFFENDER, 0, runId);
+        pass(7 * DAY);
+        court.payOut(OFFENCE);
+        if (_now() < end) vm.warp(end);
+        vault.release(OFFENDER, 0, runId);
+        require(vault.freeOf(OFFENDER, 0) == 700, "another sum after the slash");
     }
 
     /// @notice A case may expire at any later time, and what it gives back to the cap is never another case's.
@@ -195,13 +203,12 @@ contract CourtTest is World {
         SlashOrder memory r = slashOrder(ppm);
         r.offenceId = "later";
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
-        bytes memory seenSig = signature(HOT, court.statementDigest(seen()));
         vm.prank(OPENER);
-        court.openCase(r, 0, cert, seen(), seenSig);
+        court.openCase(r, 0, cert);
         require(_now() >= executeBy, "not late");
         court.expire(OFFENCE);
         require(court.getCase(OFFENCE).state == SlashCourt.State.EXPIRED, "not expired");
-        require(court.capLeft(OFFENDER, 0) == CASE_PPM_MAX - ppm, "the later case no longer counts");
+        require(court.capLeft(OFFENDER, 0, runId) == CASE_PPM_MAX - ppm, "the later case no longer counts");
     }
 
     /// @notice I8: a certificate over one slashOrder opens no other, whichever field differs.
@@ -219,9 +226,8 @@ contract CourtTest is World {
         if (field == 6) r.offenceId = bytes32(uint256(r.offenceId) ^ flip);
         if (field == 7) r.evidenceHash = bytes32(uint256(r.evidenceHash) ^ flip);
         if (field == 8) r.challenger = address(uint160(r.challenger) ^ uint160(flip));
-        bytes memory seenSig = signature(HOT, court.statementDigest(seen()));
         vm.prank(OPENER);
-        (bool taken,) = address(court).call(abi.encodeCall(court.openCase, (r, 0, cert, seen(), seenSig)));
+        (bool taken,) = address(court).call(abi.encodeCall(court.openCase, (r, 0, cert)));
         require(!taken, "a certificate fitted another slash order");
     }
 

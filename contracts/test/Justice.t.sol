@@ -27,7 +27,7 @@ contract JusticeTest is World {
         fund(CHALLENGER, address(court), 1e25);
         token.approve(address(settlement), type(uint256).max); // this contract proposes
         vm.prank(BUYER);
-        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1);
+        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
         bytes memory consent = signature(HOT, vault.delegationDigest(OPERATOR, vm.addr(HOT), 1));
         vm.prank(OPERATOR);
         vault.delegate(vm.addr(HOT), 1, consent);
@@ -162,7 +162,7 @@ contract JusticeTest is World {
     function test_aSignerOfTheResultNeverSitsOnItsJury() public {
         for (uint256 i = 0; i < 4; i++) {
             address member = address(uint160(0xE000 + i));
-            uint256 end = set.lotCount();
+            uint256 end = set.entryCount();
             vm.prank(member);
             set.enlist(end);
         }
@@ -206,10 +206,10 @@ contract JusticeTest is World {
         fund(CHALLENGER, address(settlement), 1e25);
         token.approve(address(settlement), type(uint256).max);
         vm.prank(BUYER);
-        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1);
+        runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
     }
 
-    function test_aLotEnlistedAfterTheChallengeIsNotDrawn() public {
+    function test_whoEnlistsAfterTheChallengeIsNotDrawn() public {
         propose(result(0, 0, THIEF));
         challenge(0);
         address late = address(0x9999);
@@ -217,7 +217,7 @@ contract JusticeTest is World {
         vm.prank(late);
         vault.stake(1, 1e25);
         for (uint256 i = 0; i < 20; i++) {
-            uint256 end = set.lotCount();
+            uint256 end = set.entryCount();
             vm.prank(late);
             set.enlist(end);
         }
@@ -229,23 +229,23 @@ contract JusticeTest is World {
         }
     }
 
-    function test_aJurorHasALotForEachMinimumOfStakeAndNoMore() public {
-        uint256 end = set.lotCount();
+    function test_aJurorHasAnEntryForEachMinimumOfStakeAndNoMore() public {
+        uint256 end = set.entryCount();
         vm.prank(juror(0));
         vm.expectPartialRevert(VerifierSet.NotStaked.selector);
         set.enlist(end);
         vm.prank(juror(1));
-        vm.expectPartialRevert(VerifierSet.LotTaken.selector);
+        vm.expectPartialRevert(VerifierSet.EntryTaken.selector);
         set.enlist(0);
         vm.prank(juror(0));
         vault.requestUnstake(1, MIN_VERIFIER_STAKE);
         fund(juror(1), address(vault), MIN_VERIFIER_STAKE);
         vm.prank(juror(1));
         vault.stake(1, MIN_VERIFIER_STAKE);
-        require(set.roomForLot() == 0, "a lot without stake keeps its place");
+        require(set.roomForEntry() == 0, "an entry without stake keeps its place");
         vm.prank(juror(1));
         set.enlist(0);
-        require(set.lotsOf(juror(0)) == 0 && set.lotsOf(juror(1)) == 2, "another count of lots");
+        require(set.entriesOf(juror(0)) == 0 && set.entriesOf(juror(1)) == 2, "another count of entries");
     }
 
     function test_aJurorVotesOnceAndAStrangerNever() public {
@@ -273,45 +273,169 @@ contract JusticeTest is World {
 
     // ---- verifiers' stake
 
-    function test_noRunOpensWhileAThirdOfItsJudgesHaveNoStake() public {
-        vm.prank(address(uint160(0xE000)));
-        vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+    function openRun(bytes32 spec) private {
         vm.prank(BUYER);
-        escrow.openRun("one member cannot stop it", 1, 1, 1, uint64(_now() + 40 * DAY), 1);
-        vm.prank(address(uint160(0xE001)));
+        escrow.openRun(spec, 1, 1, 1, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
+    }
+
+    function test_noRunOpensWhileAThirdOfItsJudgesHaveNoLotForSoLong() public {
+        pass(60 * DAY + 1); // the first set's terms end a second before the run would
+        vm.expectPartialRevert(VerifierSet.NotStaked.selector);
+        openRun("too long");
+        lockLot(address(uint160(0xE000)), 1, bytes32(uint256(1)), 0);
+        lockLot(address(uint160(0xE001)), 1, bytes32(uint256(1)), 0);
+        vm.expectPartialRevert(VerifierSet.NotStaked.selector);
+        openRun("half lack one");
+        lockLot(address(uint160(0xE002)), 1, bytes32(uint256(1)), 0);
+        openRun("one member cannot stop it");
+    }
+
+    function test_aVerifiersLotStaysForItsTermAndEndsWithIt() public {
+        address member = address(uint160(0xE000));
+        vm.prank(member);
+        vm.expectPartialRevert(StakeVault.TooEarly.selector);
+        vault.release(member, 1, bytes32(uint256(1)));
+        vm.prank(member);
+        vm.expectPartialRevert(StakeVault.NotEnoughStake.selector);
         vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+        pass(107 * DAY - 1); // its term, and the evidence window
+        vm.expectPartialRevert(StakeVault.TooEarly.selector);
+        vault.release(member, 1, bytes32(uint256(1)));
+        pass(1); // nobody ended the run, and it is not held for that
+        vault.release(member, 1, bytes32(uint256(1)));
+        require(vault.freeOf(member, 1) == MIN_VERIFIER_STAKE, "the stake never came back");
+    }
+
+    function rotateToAJuror() private {
+        VerifierSet.Member[] memory next = new VerifierSet.Member[](1);
+        next[0] = VerifierSet.Member(juror(0), vm.addr(1_000));
+        set.rotate(next, 0, 0, certificate(set.rotationDigest(1, set.hashOf(next), 0), 3));
+    }
+
+    function test_nobodyIsSeatedWithoutHavingLockedALotForThatTerm() public {
+        vm.expectPartialRevert(VerifierSet.NotStaked.selector);
+        this.rotate_();
+        lockLot(juror(0), 1, bytes32(uint256(2)), uint128(MIN_VERIFIER_STAKE));
+        rotateToAJuror();
+    }
+
+    function rotate_() external {
+        rotateToAJuror();
+    }
+
+    function test_aReplacedSetsLotsAreFreeAWindowAfterItsLastRun() public {
+        address member = address(uint160(0xE000));
+        lockLot(juror(0), 1, bytes32(uint256(2)), uint128(MIN_VERIFIER_STAKE));
+        rotateToAJuror();
+        vm.prank(BUYER);
+        escrow.requestClose(runId);
+        pass(2 * DAY);
+        escrow.refund(runId);
+        pass(7 * DAY - 1);
+        vm.expectPartialRevert(StakeVault.TooEarly.selector);
+        vault.release(member, 1, bytes32(uint256(1)));
+        pass(1);
+        vault.release(member, 1, bytes32(uint256(1)));
+        require(vault.freeOf(member, 1) == MIN_VERIFIER_STAKE, "another sum");
+    }
+
+    // ---- operators' lots
+
+    function seats(address who) private pure returns (address[] memory found) {
+        found = new address[](1);
+        found[0] = who;
+    }
+
+    function test_noRunOpensWithoutTheLotsOfItsOperators() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 150);
+        bytes32 one = escrow.runIdOf(BUYER, "one");
+        bytes32 two = escrow.runIdOf(BUYER, "two");
+        uint64 deadline = uint64(_now() + 100 * DAY);
+        vm.prank(BUYER);
+        vm.expectPartialRevert(RunEscrow.NoLot.selector);
+        escrow.openRun("one", 1, 1, 1, deadline, 1, 100, seats(OPERATOR)); // it never agreed
+        lockLot(OPERATOR, 0, one, 100);
+        vm.prank(BUYER);
+        vm.expectPartialRevert(RunEscrow.NoLot.selector);
+        escrow.openRun("one", 1, 1, 1, deadline, 1, 101, seats(OPERATOR)); // to so much
+        pass(1);
         vm.prank(BUYER);
         vm.expectPartialRevert(VerifierSet.NotStaked.selector);
-        escrow.openRun("another", 1, 1, 1, uint64(_now() + 40 * DAY), 1);
+        escrow.openRun("one", 1, 1, 1, deadline + 1, 1, 100, seats(OPERATOR));
+        vm.prank(BUYER);
+        escrow.openRun("one", 1, 1, 1, deadline, 1, 100, seats(OPERATOR));
+        vm.prank(OPERATOR); // one lot backs one run at a time
+        vm.expectPartialRevert(StakeVault.NotEnoughStake.selector);
+        vault.lock(0, two, 100, deadline);
+        vm.prank(BUYER);
+        vm.expectPartialRevert(RunEscrow.NoLot.selector);
+        escrow.openRun("two", 1, 1, 1, deadline, 1, 100, seats(OPERATOR));
     }
 
-    function test_aVerifiersStakeStaysFromTheFirstResultToTheEndOfTheRun() public {
-        address member = address(uint160(0xE000));
-        vm.prank(member);
-        uint256 ticket = vault.requestUnstake(1, MIN_VERIFIER_STAKE); // before it signs anything
-        propose(result(0, 0, OPERATOR));
-        pass(UNBONDING);
-        vm.prank(member);
-        vm.expectPartialRevert(StakeVault.StakeHeld.selector);
-        vault.withdraw(ticket);
-        vm.prank(address(uint160(0xE001)));
-        vm.expectPartialRevert(StakeVault.StakeHeld.selector);
-        vault.requestUnstake(1, MIN_VERIFIER_STAKE);
-        settlement.finalize(runId, 0);
-        pass(40 * DAY);
-        escrow.refund(runId);
-        vm.prank(member);
-        vault.withdraw(ticket);
-        require(token.balanceOf(member) == MIN_VERIFIER_STAKE, "the stake never came back");
+    function test_anOperatorIsBoundForNoLongerThanItAgreed() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 100);
+        bytes32 one = escrow.runIdOf(BUYER, "one");
+        vm.prank(OPERATOR);
+        vault.lock(0, one, 100, uint64(_now() + 40 * DAY - 1));
+        vm.prank(BUYER);
+        vm.expectPartialRevert(RunEscrow.NoLot.selector);
+        escrow.openRun("one", 1, 1, 1, uint64(_now() + 40 * DAY), 1, 100, seats(OPERATOR));
+        vm.prank(OPERATOR);
+        vm.expectPartialRevert(StakeVault.BadUntil.selector);
+        vault.lock(0, one, 0, uint64(_now() + 39 * DAY)); // no lot's time becomes shorter
+        vm.prank(OPERATOR);
+        vm.expectPartialRevert(StakeVault.BadUntil.selector);
+        vault.lock(0, one, 0, uint64(_now() + 401 * DAY));
     }
 
-    function test_aRunThatNobodySignedForHoldsNoStake() public {
-        address member = address(uint160(0xE000));
-        vm.prank(member);
-        uint256 ticket = vault.requestUnstake(1, MIN_VERIFIER_STAKE);
+    function test_aLotForARunThatWasNotOpenedIsFreeForItsOwnerAndNobodyElse() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 100);
+        lockLot(OPERATOR, 0, "a run", 100);
+        vm.expectPartialRevert(StakeVault.TooEarly.selector);
+        vault.release(OPERATOR, 0, "a run"); // else a stranger keeps runs from being opened
+        vm.prank(OPERATOR);
+        vault.release(OPERATOR, 0, "a run");
+        require(vault.freeOf(OPERATOR, 0) == 100, "another sum");
+    }
+
+    function test_aSlashReachesTheLotOfItsRunAndNothingElse() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1_000);
+        lockLot(OPERATOR, 0, runId, 400);
+        lockLot(OPERATOR, 0, "another run", 400);
+        vm.prank(OPERATOR);
+        uint256 ticket = vault.requestUnstake(0, 100);
+        open("offence", OPERATOR, 0, 300_000);
+        pass(3 * DAY);
+        court.execute("offence");
+        require(lotOf(OPERATOR, 0, runId) == 280, "another share of the lot");
+        require(lotOf(OPERATOR, 0, "another run") == 400, "the wrong lot");
+        require(vault.freeOf(OPERATOR, 0) == 100 && vault.ticketValue(ticket) == 100, "stake of no run");
+    }
+
+    function test_aContradictionReachesEverything() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1_000);
+        lockLot(OPERATOR, 0, runId, 400);
+        lockLot(OPERATOR, 0, "another run", 400);
+        vm.prank(OPERATOR);
+        uint256 ticket = vault.requestUnstake(0, 100);
+        Statement memory a = Statement(ID, runId, 0, 1, "s", "1");
+        Statement memory b = Statement(ID, runId, 0, 1, "s", "2");
+        bytes memory sigA = signature(HOT, court.statementDigest(a));
+        bytes memory sigB = signature(HOT, court.statementDigest(b));
+        court.reportEquivocation(a, sigA, b, sigB, 0);
+        require(lotOf(OPERATOR, 0, "another run") == 0 && vault.freeOf(OPERATOR, 0) == 0, "something is left");
         pass(UNBONDING);
-        vm.prank(member);
+        uint256 before = token.balanceOf(OPERATOR);
+        vm.prank(OPERATOR);
         vault.withdraw(ticket);
+        vm.prank(OPERATOR);
+        vault.release(OPERATOR, 0, "another run");
+        require(token.balanceOf(OPERATOR) == before && vault.freeOf(OPERATOR, 0) == 0, "something came back");
     }
 
     function test_twoCertifiedResultsOfOneEpochCostTheirSignerItsStake() public {
@@ -320,7 +444,7 @@ contract JusticeTest is World {
         bytes32 first = settlement.resultDigest(a);
         bytes32 second = settlement.resultDigest(b);
         for (uint256 i = 0; i < 4; i++) {
-            address account = set.memberOf(1, vm.addr(hotKeys[i]));
+            address account = vault.accountOf(vm.addr(hotKeys[i]));
             court.reportDoubleResult(a, signature(hotKeys[i], first), b, signature(hotKeys[i], second), 0);
             (uint256 active,) = vault.stakeOf(account, 1);
             require(vault.banned(account) && active == 0, "a double signature was free");
@@ -345,88 +469,76 @@ contract JusticeTest is World {
 
     // ---- accusations
 
-    function open(bytes32 offence, address offender, uint8 role, uint32 ppm, Statement memory seen) private {
+    function open(bytes32 offence, address offender, uint8 role, uint32 ppm) private {
         SlashOrder memory r = SlashOrder(ID, runId, 1, offender, role, ppm, offence, 0, CHALLENGER);
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
-        bytes memory seenSig = signature(HOT, court.statementDigest(seen));
         vm.prank(CHALLENGER);
-        court.openCase(r, 0, cert, seen, seenSig);
-    }
-
-    function committed() private view returns (Statement memory) {
-        return Statement(ID, runId, 0, 1, "slot", "value");
+        court.openCase(r, 0, cert);
     }
 
     function test_noNumberOfCasesTakesMoreThanTheCapInThirtyDays() public {
         vm.prank(OPERATOR);
         vault.stake(0, 1e24);
-        open("first", OPERATOR, 0, 200_000, committed());
-        open("second", OPERATOR, 0, 200_000, committed()); // the rest of the cap
+        lockLot(OPERATOR, 0, runId, 1e24);
+        open("first", OPERATOR, 0, 200_000);
+        open("second", OPERATOR, 0, 200_000); // the rest of the cap
         require(court.getCase("second").ppm == 100_000, "another rest");
         SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "third", 0, CHALLENGER);
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
-        bytes memory seenSig = signature(HOT, court.statementDigest(committed()));
-        Statement memory seen = committed();
         vm.prank(CHALLENGER);
         vm.expectPartialRevert(SlashCourt.AboveCap.selector);
-        court.openCase(r, 0, cert, seen, seenSig);
+        court.openCase(r, 0, cert);
         pass(3 * DAY);
         court.execute("first");
         court.execute("second");
-        (uint256 left,) = vault.stakeOf(OPERATOR, 0);
+        uint256 left = lotOf(OPERATOR, 0, runId);
         require(left >= 7e23, "above the cap");
         pass(27 * DAY);
-        open("later", OPERATOR, 0, 200_000, committed());
+        open("later", OPERATOR, 0, 200_000);
     }
 
     function test_aVetoedCaseUsesNothingOfTheCap() public {
         vm.prank(OPERATOR);
         vault.stake(0, 1e24);
-        open("first", OPERATOR, 0, 300_000, committed());
+        lockLot(OPERATOR, 0, runId, 1e24);
+        open("first", OPERATOR, 0, 300_000);
         court.veto("first", "reason", 0, certificate(court.vetoDigest("first", "reason"), 3));
-        require(court.capLeft(OPERATOR, 0) == CASE_PPM_MAX, "a veto cost the cap");
+        require(court.capLeft(OPERATOR, 0, runId) == CASE_PPM_MAX, "a veto cost the cap");
     }
 
-    function test_whoIsNotInTheRunCannotBeAccusedInIt() public {
-        address victim = address(0x7777);
-        SlashOrder memory r = SlashOrder(ID, runId, 1, victim, 0, 1, "offence", 0, CHALLENGER);
+    function refused(SlashOrder memory r) private {
         bytes memory cert = certificate(court.slashOrderDigest(r), 4);
-        Statement memory another = committed();
-        bytes memory sig = signature(HOT, court.statementDigest(another));
         vm.prank(CHALLENGER);
-        vm.expectPartialRevert(SlashCourt.NotInTheRun.selector);
-        court.openCase(r, 0, cert, another, sig); // somebody else's commit
-        r.offender = OPERATOR;
-        cert = certificate(court.slashOrderDigest(r), 4);
-        another.runId = "another run";
-        sig = signature(HOT, court.statementDigest(another));
-        vm.prank(CHALLENGER);
-        vm.expectPartialRevert(SlashCourt.NotInTheRun.selector);
-        court.openCase(r, 0, cert, another, sig); // a commit in another run
-        (r.offender, r.role) = (juror(0), 1);
-        cert = certificate(court.slashOrderDigest(r), 4);
-        vm.prank(CHALLENGER);
-        vm.expectPartialRevert(SlashCourt.NotInTheRun.selector);
-        court.openCase(r, 0, cert, another, sig); // a verifier of another set
-        r.offender = address(uint160(0xE001));
-        cert = certificate(court.slashOrderDigest(r), 4);
-        vm.prank(CHALLENGER);
-        court.openCase(r, 0, cert, another, sig); // a verifier of this one
+        vm.expectPartialRevert(StakeVault.NoLot.selector);
+        court.openCase(r, 0, cert);
     }
 
-    function test_aSetThatWasReplacedAccusesNobodyAfterItsRun() public {
-        VerifierSet.Member[] memory next = new VerifierSet.Member[](1);
-        next[0] = VerifierSet.Member(juror(0), vm.addr(1_000));
-        set.rotate(next, 0, 0, certificate(set.rotationDigest(1, set.hashOf(next), 0), 3));
-        open("in time", OPERATOR, 0, 1, committed());
-        pass(40 * DAY);
+    function test_whoLockedNoLotForTheRunCannotBeAccusedInIt() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1_000);
+        lockLot(OPERATOR, 0, "another run", 100);
+        refused(SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "offence", 0, CHALLENGER));
+        refused(SlashOrder(ID, runId, 1, juror(0), 1, 1, "offence", 0, CHALLENGER)); // staked, and in no set
+        refused(SlashOrder(ID, runId, 1, OPERATOR, 2, 1, "offence", 0, CHALLENGER));
+        lockLot(OPERATOR, 0, runId, 100);
+        open("offence", OPERATOR, 0, 1);
+        open("a verifier's", address(uint160(0xE001)), 1, 1);
+    }
+
+    function test_aSetThatWasReplacedAccusesToTheEndOfTheWindowAndNotLater() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1_000);
+        lockLot(OPERATOR, 0, runId, 100);
+        lockLot(juror(0), 1, bytes32(uint256(2)), uint128(MIN_VERIFIER_STAKE));
+        rotateToAJuror();
+        pass(47 * DAY - 1);
+        open("in time", OPERATOR, 0, 1);
+        pass(1);
         SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "late", 0, CHALLENGER);
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
-        Statement memory seen = committed();
-        bytes memory sig = signature(HOT, court.statementDigest(seen));
         vm.prank(CHALLENGER);
         vm.expectPartialRevert(SlashCourt.WindowOver.selector);
-        court.openCase(r, 0, cert, seen, sig);
+        court.openCase(r, 0, cert);
     }
 
     /// @notice In a run of its own, by a friend that committed first: at most the fee, not half of the stake.
@@ -434,7 +546,7 @@ contract JusticeTest is World {
         address sybil = address(0x5151);
         fund(sybil, address(escrow), 1);
         vm.prank(sybil);
-        bytes32 own = escrow.openRun("mine", 1, 1, 1, uint64(_now() + 40 * DAY), 1);
+        bytes32 own = escrow.openRun("mine", 1, 1, 1, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
         vm.prank(OPERATOR);
         vault.stake(0, 1e24);
         Statement memory a = Statement(ID, own, 0, 1, "s", "1");
@@ -454,7 +566,8 @@ contract JusticeTest is World {
     function test_anAccusersRewardIsAFeeWhateverIsTaken() public {
         vm.prank(OPERATOR);
         vault.stake(0, 1e24);
-        open("offence", OPERATOR, 0, 300_000, committed());
+        lockLot(OPERATOR, 0, runId, 1e24);
+        open("offence", OPERATOR, 0, 300_000);
         pass(3 * DAY);
         court.execute("offence");
         pass(7 * DAY);

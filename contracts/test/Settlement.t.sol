@@ -39,7 +39,7 @@ contract SettlementHandler is World {
             address buyer = buyers[i % 2];
             if (i < 2) fund(buyer, address(escrow), 1e25);
             vm.prank(buyer);
-            runs.push(escrow.openRun(bytes32(i), 2_500, CAP, EPOCHS, uint64(_now() + 40 * DAY), 1));
+            runs.push(escrow.openRun(bytes32(i), 2_500, CAP, EPOCHS, uint64(_now() + 40 * DAY), 1, 1, new address[](0)));
         }
     }
 
@@ -401,7 +401,7 @@ contract SettlementTest is World {
         fund(buyer, address(escrow), 1e28);
         token.approve(address(settlement), BOND);
         vm.prank(buyer);
-        bytes32 runId = escrow.openRun(0, 1e28, 1e28, 1, uint64(_now() + 40 * DAY), 1);
+        bytes32 runId = escrow.openRun(0, 1e28, 1e28, 1, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
         EpochResult memory r =
             EpochResult(ID, runId, 0, 1, 0, bytes32(uint256(1)), 0, bytes32(uint256(2)), uint128(1) << 88);
         bytes memory cert = certificate(settlement.resultDigest(r), 3);

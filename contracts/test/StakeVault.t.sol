@@ -14,7 +14,10 @@ contract StakeHandler is World {
     address[3] public people = [address(0xA1), address(0xA2), address(0xA3)];
     address[2] public payees = [address(0xB1), address(0xA1)]; // a buyer, and one who may be the offender too
     uint256[] public open; // tickets neither withdrawn nor cancelled
-    mapping(address => uint256) public held; // open cases
+    uint64 public constant evidenceWindow = 7 * DAY; // as the court, which this contract is
+    bytes32[2] public commitments = [bytes32("red"), bytes32("blue")];
+    mapping(bytes32 commitment => uint64) public endOf_; // as the escrow
+    mapping(address => mapping(uint8 => mapping(bytes32 => uint256))) public holds; // open cases
     mapping(address => mapping(uint8 => uint256)) public put;
     mapping(address => mapping(uint8 => uint256)) public out;
     mapping(address => mapping(uint8 => uint256)) public taken;
@@ -36,15 +39,20 @@ contract StakeHandler is World {
             IBurnableToken(address(token)),
             address(this),
             IRunEscrow(address(this)),
-            StakeVault.Params(UNBONDING, 10 * DAY, 1, 1, 200_000, FEE)
+            StakeVault.Params(UNBONDING, 1, 1, 200_000, FEE)
         );
         for (uint256 i = 0; i < 3; i++) {
             fund(people[i], address(vault), 1e25);
         }
     }
 
-    function isHeld(address) external pure returns (bool) {
-        return false;
+    function endOf(uint8, bytes32 commitment) external view returns (uint64) {
+        return endOf_[commitment];
+    }
+
+    /// @notice A commitment begins, and ends now or later.
+    function end(uint256 seed, uint64 when) external {
+        endOf_[commitments[seed % 2]] = uint64(_now() + between(when, 0, 20 * DAY));
     }
 
     function owed() external view returns (uint256 sum) {
@@ -66,29 +74,27 @@ contract StakeHandler is World {
             if (vault.banned(who)) broken = "a banned account staked";
             put[who][in_] += amount;
             (uint256 activeNow, uint256 leavingNow) = vault.stakeOf(who, in_);
-            // A unit may go from the newcomer to those who leave, by rounding; never the other way.
-            if (activeNow > active + amount || leavingNow < leaving) broken = "staking took from those who leave";
+            if (activeNow != active + amount || leavingNow != leaving) broken = "staking moved something else";
         } catch {
-            // Dust can round to less than the minimum in a pool that was slashed: then it is refused whole.
-            if (!vault.banned(who) && amount > 7) broken = "a stake was refused";
+            if (!vault.banned(who)) broken = "a stake was refused";
         }
     }
 
     function requestUnstake(uint256 seed, uint8 role, uint256 amount) external {
         (address who, uint8 in_) = (people[seed % 3], role % 2);
-        (uint256 active,) = vault.stakeOf(who, in_);
-        if (active == 0) return;
-        amount = seed % 4 == 0 ? active : between(amount, 1, active);
+        uint256 free = vault.freeOf(who, in_);
+        if (free == 0) return;
+        amount = seed % 4 == 0 ? free : between(amount, 1, free);
         vm.prank(who);
         uint256 ticket = vault.requestUnstake(in_, amount);
         open.push(ticket);
-        if (vault.ticketValue(ticket) > amount + 1) broken = "a ticket is worth more than was asked for";
+        if (vault.ticketValue(ticket) != amount) broken = "a ticket is worth something else than was asked for";
     }
 
     function cancelUnstake(uint256 seed) external {
         if (open.length == 0) return;
         uint256 ticket = _forget(seed);
-        (address who,,,,) = vault.tickets(ticket);
+        (address who,,,) = vault.tickets(ticket);
         vm.prank(who);
         vault.cancelUnstake(ticket);
     }
@@ -96,16 +102,15 @@ contract StakeHandler is World {
     function withdraw(uint256 seed) external {
         if (open.length == 0) return;
         uint256 ticket = open[seed % open.length];
-        (address who, uint8 role,, uint64 readyAt,) = vault.tickets(ticket);
+        (address who, uint8 role, uint64 readyAt,) = vault.tickets(ticket);
         uint256 before = token.balanceOf(who);
         vm.prank(who);
         try vault.withdraw(ticket) {
             if (_now() < readyAt) broken = "stake left before its time";
-            if (_now() < vault.frozenUntil(who)) broken = "frozen stake left";
             out[who][role] += token.balanceOf(who) - before;
             _forget(seed);
         } catch {
-            if (_now() >= readyAt && _now() >= vault.frozenUntil(who)) broken = "ripe stake was held";
+            if (_now() >= readyAt) broken = "ripe stake was held";
         }
         vm.prank(who);
         try vault.withdraw(ticket) {
@@ -113,20 +118,61 @@ contract StakeHandler is World {
         } catch {}
     }
 
+    function lock(uint256 seed, uint8 role, uint256 amount, uint64 until) external {
+        (address who, uint8 in_) = (people[seed % 3], role % 2);
+        bytes32 commitment = commitments[(seed >> 8) % 2];
+        uint256 free = vault.freeOf(who, in_);
+        (uint256 before, uint64 bound,) = vault.lotOf(who, in_, commitment);
+        amount = between(amount, 0, free + free / 8 + 1);
+        uint64 to = uint64(_now() + between(until, 1, 60 * DAY));
+        vm.prank(who);
+        try vault.lock(in_, commitment, uint128(amount), to) {
+            if (amount > free) broken = "more was locked than was free";
+            if (to < bound) broken = "a lot's time became shorter";
+            if (lotOf(who, in_, commitment) != before + amount) broken = "a lot of another size";
+        } catch {
+            if (amount != 0 && amount <= free && to >= bound) broken = "a lock was refused";
+        }
+    }
+
+    function release(uint256 seed, uint8 role) external {
+        (address who, uint8 in_) = (people[seed % 3], role % 2);
+        bytes32 commitment = commitments[(seed >> 8) % 2];
+        (uint256 amount, uint64 until, uint64 cases) = vault.lotOf(who, in_, commitment);
+        if (until == 0) return;
+        uint64 over = endOf_[commitment];
+        bool unbegun = over == 0 && (seed >> 9) % 2 == 0;
+        uint256 at_ = (over == 0 || over > until ? until : over) + evidenceWindow;
+        uint256 free = vault.freeOf(who, in_);
+        vm.prank((seed >> 9) % 2 == 0 ? who : address(0xE1));
+        try vault.release(who, in_, commitment) {
+            if (cases != 0 || (_now() < at_ && !unbegun)) broken = "a lot left before its time";
+            if (vault.freeOf(who, in_) != free + amount) broken = "a release of another size";
+        } catch {
+            if (cases == 0 && (_now() >= at_ || unbegun)) broken = "a lot was kept";
+        }
+    }
+
     function slash(uint256 seed, uint8 role, uint32 ppm) external {
         (address who, uint8 in_) = (people[seed % 3], role % 2);
+        bytes32 commitment = commitments[(seed >> 8) % 2];
+        (uint256 lot, uint64 until,) = vault.lotOf(who, in_, commitment);
+        if (until == 0) return;
         uint256 share = between(ppm, 1, PPM);
         (uint256 active, uint256 leaving) = vault.stakeOf(who, in_);
-        uint256[] memory worth = _worth();
         bytes32 offence = bytes32(++offences);
-        uint256 amount =
-            vault.slash(who, in_, share, offence, payees[seed % 2], payees[(seed >> 8) % 2], uint64(_now() + 1));
+        vault.hold(who, in_, commitment);
+        holds[who][in_][commitment]++;
+        uint256 amount = vault.slash(
+            who, in_, commitment, share, offence, payees[seed % 2], payees[(seed >> 8) % 2], uint64(_now() + 1)
+        );
         pots.push(offence);
         taken[who][in_] += amount;
         takenTotal += amount;
-        if (amount != (share * (active + leaving) + PPM - 1) / PPM) broken = "a slash of another size";
-        _proRata(who, in_, worth, active + leaving, active + leaving - amount);
-        try vault.slash(who, in_, share, offence, address(0), address(0), 1) {
+        if (amount != (share * lot + PPM - 1) / PPM) broken = "a slash of another size";
+        (uint256 activeNow, uint256 leavingNow) = vault.stakeOf(who, in_);
+        if (activeNow != active - amount || leavingNow != leaving) broken = "a slash reached more than its lot";
+        try vault.slash(who, in_, commitment, share, offence, address(0), address(0), 1) {
             broken = "one offence slashed twice";
         } catch {}
     }
@@ -134,7 +180,8 @@ contract StakeHandler is World {
     function payOut(uint256 seed) external {
         if (pots.length == 0) return;
         bytes32 offence = _drop(pots, seed);
-        (,,, uint256 amount,,) = vault.pots(offence);
+        (,,, uint256 amount,,,) = vault.pots(offence);
+        _unhold(offence);
         uint256 before = vault.rewardsTotal() + supply - token.totalSupply();
         vault.payOut(offence);
         if (vault.rewardsTotal() + supply - token.totalSupply() != before + amount) broken = "a pot paid another sum";
@@ -144,13 +191,15 @@ contract StakeHandler is World {
     function restore(uint256 seed) external {
         if (pots.length == 0) return;
         bytes32 offence = pots[seed % pots.length];
-        (address who, uint8 role,, uint256 amount,,) = vault.pots(offence);
+        (address who, uint8 role,, uint256 amount,,, bytes32 commitment) = vault.pots(offence);
+        uint256 lot = lotOf(who, role, commitment);
         (uint256 active, uint256 leaving) = vault.stakeOf(who, role);
         try vault.restore(offence) {
             if (vault.banned(who)) broken = "who contradicted itself got a slash back";
             (uint256 activeNow, uint256 leavingNow) = vault.stakeOf(who, role);
             if (activeNow + leavingNow != active + leaving + amount) broken = "another sum was restored";
-            if (leavingNow < leaving) broken = "a restored slash took from those who leave";
+            if (lotOf(who, role, commitment) != lot + amount) broken = "a slash went back to somewhere else";
+            _unhold(offence);
             taken[who][role] -= amount;
             takenTotal -= amount;
             _drop(pots, seed);
@@ -212,23 +261,12 @@ contract StakeHandler is World {
         vault.bar(who, bytes32(++offences), payees[1]);
     }
 
-    function freeze(uint256 seed, uint64 duration) external {
-        address who = people[seed % 3];
-        uint64 before = vault.frozenUntil(who);
-        vault.freeze(who, uint64(_now() + between(duration, 0, 10 * DAY)));
-        held[who] += 1;
-        if (vault.frozenUntil(who) < before) broken = "a freeze became shorter";
-    }
-
-    function unfreeze(uint256 seed) external {
-        address who = people[seed % 3];
-        uint64 before = vault.frozenUntil(who);
-        try vault.unfreeze(who) {
-            held[who] -= 1;
-            if (vault.frozenUntil(who) != (held[who] == 0 ? 0 : before)) broken = "another freeze was lifted";
-        } catch {
-            if (held[who] != 0) broken = "a freeze could not be lifted";
-        }
+    function _unhold(bytes32 offence) private {
+        (address who, uint8 role,,,,, bytes32 commitment) = vault.pots(offence);
+        vault.unhold(who, role, commitment);
+        holds[who][role][commitment]--;
+        (,, uint64 cases) = vault.lotOf(who, role, commitment);
+        if (cases != holds[who][role][commitment]) broken = "another count of cases";
     }
 
     function collect(uint256 seed) external {
@@ -246,23 +284,30 @@ contract StakeHandler is World {
 
     /// @notice Everybody leaves with everything, asking nobody.
     function drain() external {
+        while (pots.length != 0) {
+            bytes32 offence = _drop(pots, 0);
+            _unhold(offence);
+            vault.payOut(offence);
+        }
+        pass(70 * DAY); // longer than anybody bound itself, and the evidence window
         for (uint256 i = 0; i < 3; i++) {
             for (uint8 role = 0; role < 2; role++) {
-                (uint256 active,) = vault.stakeOf(people[i], role);
-                if (active == 0) continue;
+                for (uint256 k = 0; k < 2; k++) {
+                    (, uint64 until,) = vault.lotOf(people[i], role, commitments[k]);
+                    if (until != 0) vault.release(people[i], role, commitments[k]);
+                }
+                uint256 free = vault.freeOf(people[i], role);
+                if (free == 0) continue;
                 vm.prank(people[i]);
-                open.push(vault.requestUnstake(role, active));
+                open.push(vault.requestUnstake(role, free));
             }
         }
-        pass(UNBONDING + 11 * DAY);
-        while (pots.length != 0) {
-            vault.payOut(_drop(pots, 0));
-        }
+        pass(UNBONDING);
         while (locked.length != 0) {
             vault.returnBond(_drop(locked, 0));
         }
         for (uint256 i = 0; i < open.length; i++) {
-            (address who,,,,) = vault.tickets(open[i]);
+            (address who,,,) = vault.tickets(open[i]);
             vm.prank(who);
             vault.withdraw(open[i]);
         }
@@ -278,25 +323,6 @@ contract StakeHandler is World {
         open.pop();
     }
 
-    function _worth() private view returns (uint256[] memory worth) {
-        worth = new uint256[](open.length);
-        for (uint256 i = 0; i < open.length; i++) {
-            worth[i] = vault.ticketValue(open[i]);
-        }
-    }
-
-    /// @dev Each ticket kept the fraction its pool kept, ripe or not, but for one unit of rounding.
-    function _proRata(address who, uint8 role, uint256[] memory worth, uint256 pool, uint256 left) private {
-        for (uint256 i = 0; i < open.length; i++) {
-            (address owner, uint8 in_,,,) = vault.tickets(open[i]);
-            uint256 value = vault.ticketValue(open[i]);
-            if (owner != who || in_ != role) {
-                if (value != worth[i]) broken = "a slash reached somebody else";
-            } else if (value * pool > (worth[i] + 1) * left || (value + 1) * pool < worth[i] * left) {
-                broken = "a slash was not pro rata";
-            }
-        }
-    }
 }
 
 contract StakeVaultTest is World {
@@ -319,8 +345,8 @@ contract StakeVaultTest is World {
 
     function targetSelectors() external view returns (Selectors[] memory targets) {
         targets = new Selectors[](1);
-        targets[0] = Selectors(address(handler), new bytes4[](14));
-        bytes4[14] memory moves = [
+        targets[0] = Selectors(address(handler), new bytes4[](15));
+        bytes4[15] memory moves = [
             StakeHandler.stake.selector,
             StakeHandler.requestUnstake.selector,
             StakeHandler.cancelUnstake.selector,
@@ -331,12 +357,13 @@ contract StakeVaultTest is World {
             StakeHandler.lockBond.selector,
             StakeHandler.endBond.selector,
             StakeHandler.bar.selector,
-            StakeHandler.freeze.selector,
-            StakeHandler.unfreeze.selector,
+            StakeHandler.lock.selector,
+            StakeHandler.release.selector,
+            StakeHandler.end.selector,
             StakeHandler.collect.selector,
             StakeHandler.wait_.selector
         ];
-        for (uint256 i = 0; i < 14; i++) {
+        for (uint256 i = 0; i < 15; i++) {
             targets[0].selectors[i] = moves[i];
         }
     }
@@ -368,17 +395,17 @@ contract StakeVaultTest is World {
         require((burnt - handler.bondsBurnt()) * 5 >= ended, "less than a fifth was burnt");
     }
 
-    /// @notice I1: all tickets of a pool together never claim more than what is leaving it.
+    /// @notice I1: the tickets of an account in a role together are what is leaving.
     function invariant_ticketsAreCovered() public view {
         for (uint256 i = 0; i < 3; i++) {
             for (uint8 role = 0; role < 2; role++) {
                 (, uint256 leaving) = vault.stakeOf(handler.people(i), role);
                 uint256 claims;
                 for (uint256 j = 0; j < handler.openCount(); j++) {
-                    (address who, uint8 in_,,,) = vault.tickets(handler.open(j));
+                    (address who, uint8 in_,,) = vault.tickets(handler.open(j));
                     if (who == handler.people(i) && in_ == role) claims += vault.ticketValue(handler.open(j));
                 }
-                require(claims <= leaving, "tickets above what is leaving");
+                require(claims == leaving, "tickets are not what is leaving");
             }
         }
     }
@@ -388,11 +415,11 @@ contract StakeVaultTest is World {
         require(bytes(handler.broken()).length == 0, handler.broken());
     }
 
-    /// @notice I10: whatever happened, everybody can leave; less than a unit per pool stays behind.
+    /// @notice I10: whatever happened, everybody can leave, with every unit.
     function afterInvariant() public {
         handler.drain();
         require(vault.rewardsTotal() + vault.potsTotal() + vault.bondsTotal() == 0, "I10: rewards are stuck");
-        require(token.balanceOf(address(vault)) <= 6, "I10: stake is stuck");
+        require(token.balanceOf(address(vault)) == 0, "I10: stake is stuck");
     }
 
     /// @notice A round trip without a slash pays exactly what was put in.

@@ -26,14 +26,14 @@ contract Surroundings {
         return (1, 1);
     }
 
-    function requireStaked() external pure {}
+    function requireStaked(uint64) external pure {}
 
-    function lotCount() external pure returns (uint256) {
-        return 0;
+    function minStake(uint8) external pure returns (uint256) {
+        return 1;
     }
 
-    function isHeld(address) external pure returns (bool) {
-        return false;
+    function entryCount() external pure returns (uint256) {
+        return 0;
     }
 
     function vault() external view returns (address) {
@@ -103,7 +103,7 @@ contract SymbolicEscrow is Symbolic {
         uint128[3] calldata amounts,
         bool falls
     ) public {
-        runId = escrow.openRun(0, budget, cap, 2, uint64(block.timestamp + 2 days), 1);
+        runId = escrow.openRun(0, budget, cap, 2, uint64(block.timestamp + 2 days), 1, 1, new address[](0));
         if (more != 0) escrow.topUp(runId, more);
         escrow.reserve(runId, 0, amounts[0]);
         if (falls) {
@@ -124,7 +124,7 @@ contract SymbolicEscrow is Symbolic {
     /// @notice I2: what is reserved for two epochs is each within the cap and together within the budget,
     ///         and no more can be paid than was reserved.
     function check_paymentsStayInCapAndBudget(uint128 budget, uint128 cap, uint128[4] calldata amounts) public {
-        runId = escrow.openRun(0, budget, cap, 2, uint64(block.timestamp + 2 days), 1);
+        runId = escrow.openRun(0, budget, cap, 2, uint64(block.timestamp + 2 days), 1, 1, new address[](0));
         escrow.reserve(runId, 0, amounts[0]);
         escrow.reserve(runId, 1, amounts[1]);
         assert(amounts[0] <= cap && amounts[1] <= cap);
@@ -137,8 +137,8 @@ contract SymbolicEscrow is Symbolic {
 
     /// @notice I1, I5: whatever is done to one run, another run's books stay as they are.
     function check_runsDoNotTouch(bytes32 other, uint128 reserved, uint128 paid, uint128 back) public {
-        runId = escrow.openRun(0, 1e18, 1e18, 2, uint64(block.timestamp + 2 days), 1);
-        bytes32 second = escrow.openRun(bytes32(uint256(1)), 2e18, 1e18, 2, uint64(block.timestamp + 2 days), 1);
+        runId = escrow.openRun(0, 1e18, 1e18, 2, uint64(block.timestamp + 2 days), 1, 1, new address[](0));
+        bytes32 second = escrow.openRun(bytes32(uint256(1)), 2e18, 1e18, 2, uint64(block.timestamp + 2 days), 1, 1, new address[](0));
         require(other != second);
         escrow.reserve(other, 0, reserved);
         escrow.pay(other, PAYEE, paid);
@@ -245,16 +245,25 @@ contract SymbolicVault is Symbolic {
             IBurnableToken(address(token)),
             address(this),
             IRunEscrow(address(around)),
-            StakeVault.Params(21 days, 10 days, 1, 1, 200_000, 20)
+            StakeVault.Params(21 days, 1, 1, 200_000, 20)
         );
         token.approve(address(vault), type(uint256).max);
     }
 
-    /// @notice I4: one offence, one slash.
-    function check_anOffenceIsSlashedOnce(bytes32 offence, uint8 role, uint256 again) public {
+    /// @notice I4: one offence, one slash, of one lot and not above it; what is free or in another lot stays.
+    function check_anOffenceIsSlashedOnce(bytes32 offence, bytes32 lot, uint32 ppm, uint256 again) public {
         vault.stake(0, 1_000);
-        vault.slash(address(this), role, 250_000, offence, BUYER, CHALLENGER, 1);
-        try vault.slash(address(this), role, again, offence, BUYER, CHALLENGER, 1) {
+        vault.lock(0, "another", 300, uint64(block.timestamp + 1));
+        vault.lock(0, lot, 400, uint64(block.timestamp + 1));
+        (uint256 before,,) = vault.lotOf(address(this), 0, lot);
+        uint256 amount = vault.slash(address(this), 0, lot, ppm, offence, BUYER, CHALLENGER, 1);
+        (uint256 left,,) = vault.lotOf(address(this), 0, lot);
+        assert(amount <= before && left == before - amount && vault.freeOf(address(this), 0) == 300);
+        if (lot != "another") {
+            (uint256 other,,) = vault.lotOf(address(this), 0, "another");
+            assert(other == 300);
+        }
+        try vault.slash(address(this), 0, lot, again, offence, BUYER, CHALLENGER, 1) {
             assert(false);
         } catch {}
     }

@@ -64,7 +64,7 @@ abstract contract World {
             IBurnableToken(made[0]),
             made[3],
             IRunEscrow(made[4]),
-            StakeVault.Params(UNBONDING, 10 * DAY, 1, MIN_VERIFIER_STAKE, 200_000, FEE)
+            StakeVault.Params(UNBONDING, 1, MIN_VERIFIER_STAKE, 200_000, FEE)
         );
         court = new SlashCourt(
             ID,
@@ -84,8 +84,17 @@ abstract contract World {
         );
         for (uint256 i = 0; i < members.length; i++) {
             join(members[i].account, hotKeys[i]);
+            lockLot(members[i].account, 1, bytes32(uint256(1)), uint128(MIN_VERIFIER_STAKE));
         }
+    }
 
+    function lockLot(address who, uint8 role, bytes32 commitment, uint128 amount) internal {
+        vm.prank(who);
+        vault.lock(role, commitment, amount, uint64(_now() + 100 * DAY));
+    }
+
+    function lotOf(address who, uint8 role, bytes32 commitment) internal view returns (uint256 amount) {
+        (amount,,) = vault.lotOf(who, role, commitment);
     }
 
     /// @notice `count` members, and their hot keys in `hotKeys`.
@@ -115,16 +124,16 @@ abstract contract World {
         vault.delegate(vm.addr(hotKey), 1, consent);
     }
 
-    /// @notice `count` verifiers more, who are in no set and have a lot each.
+    /// @notice `count` verifiers more, who are in no set and have an entry on the jury list each.
     function enlistJurors(uint256 count) internal {
         for (uint256 i = 0; i < count; i++) {
             address who = juror(i);
             join(who, 1_000 + i);
-            uint256 end = set.lotCount();
+            uint256 end = set.entryCount();
             vm.prank(who);
             set.enlist(end);
         }
-        vm.roll(vm.getBlockNumber() + 1); // a lot counts for challenges of later blocks
+        vm.roll(vm.getBlockNumber() + 1); // an entry counts for challenges of later blocks
     }
 
     function juror(uint256 i) internal pure returns (address) {

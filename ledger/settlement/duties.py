@@ -86,7 +86,16 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refund:
-    """Return the rest of the escrow to the buyer, and free the verifiers' stake."""
+    """Return the rest of the escrow to the buyer; the lots of its verifier set wait for it no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Make a lot free stake again."""
+
+    account: Address
+    role: int
+    commitment: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +150,7 @@ class Expire:
 
 Effect = (
     Propose | Challenge | DrawJury | Vote | TimeOut | ClearOrphan | Finalize | Sweep | Refund
-    | Enlist | CollectBond | CollectReward | ReportDouble | Veto | Execute | PayOut | Expire
+    | Release | Enlist | CollectBond | CollectReward | ReportDouble | Veto | Execute | PayOut | Expire
 )  # fmt: skip
 OUR_OWN = (Challenge, DrawJury, Vote, Enlist, CollectBond, CollectReward)  # these wait for nobody else
 
@@ -180,7 +189,8 @@ class Look:
     doubles: tuple[DoubleResult, ...] = ()  # not punished yet
     bonds_owed: int = 0
     rewards_owed: int = 0
-    lots_lacking: int = 0
+    entries_lacking: int = 0
+    free_lots: tuple[Release, ...] = ()  # that can be released now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,9 +302,10 @@ def _ends(look: Look) -> Iterator[Effect]:
     is_over = escrow is not None and look.now >= escrow.closes_at and not escrow.pending
     if escrow is not None and is_over and (escrow.free or escrow.holds):
         yield Refund()
+    yield from look.free_lots
     if look.bonds_owed:
         yield CollectBond()
     if look.rewards_owed:
         yield CollectReward()
-    if look.lots_lacking > 0:
+    if look.entries_lacking > 0:
         yield Enlist()

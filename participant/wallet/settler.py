@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult, double_results
 from assay.chain.state import CaseState, EpochPhase, EpochState
-from assay.chain.statements import EpochResult, SlashOrder
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, term_of
 from assay.ledger.settlement import duties
 from assay.ledger.settlement.duties import CaseView, Effect, EpochView, Look, Watch
 from assay.ledger.settlement.results import (
@@ -81,6 +82,7 @@ class Settler:
         self._proposals: list[CertifiedResult] = []
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
+        self._lots_end: int | None = None  # chain time from which the run's lots may be released
         self._host: Host
 
     async def run(self, host: Host) -> None:
@@ -164,8 +166,24 @@ class Settler:
             ),
             bonds_owed=chain.bonds_owed(chain.address),
             rewards_owed=chain.rewards_of(chain.address),
-            lots_lacking=chain.lots_lacking(chain.address),
+            entries_lacking=chain.entries_lacking(chain.address),
+            free_lots=self._free_lots(chain),
         )
+
+    def _free_lots(self, chain: ChainReader) -> tuple[duties.Release, ...]:
+        """The lots of this run's members that can be released now, once the run is long enough over."""
+        if self._lots_end is None or chain.timestamp() < self._lots_end:
+            run = chain.run(self._me.run_id)
+            if run is None or run.pending or run.holds:
+                return ()
+            self._lots_end = run.closes_at + chain.evidence_window()
+            if chain.timestamp() < self._lots_end:
+                return ()
+        spec, term = self._me.spec, term_of(chain.set_version_of(self._me.run_id))
+        seats = [(member.account, OPERATOR, bytes(self._me.run_id)) for member in spec.nodes]
+        seats += [(member.account, VERIFIER, term) for member in spec.verifiers]
+        wanted = [duties.Release(account=evm_address(a), role=r, commitment=c) for a, r, c in seats]
+        return tuple(one for one in wanted if chain.can_release(one.account, one.role, one.commitment))
 
     async def _opinion(self, epoch: int, state: EpochState) -> bool | None:
         """Whether the posted result is what we compute; None if there is none, or we cannot say yet."""
@@ -216,6 +234,8 @@ class Settler:
                 await run_sync(chain.sweep_unclaimed, run_id, epoch)
             case duties.Refund():
                 await run_sync(chain.refund, run_id)
+            case duties.Release(account=account, role=role, commitment=commitment):
+                await run_sync(chain.release_lot, account, role, commitment)
             case duties.Enlist():
                 await run_sync(chain.enlist)
             case duties.CollectBond():

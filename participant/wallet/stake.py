@@ -4,8 +4,10 @@ Room: participant (edge: the chain, in `read_stake_status` alone). The rest is p
 transaction is checked by the vault's rules before it costs gas, and refused with a reason.
 The contract still decides.
 
-    wallet --add--> active --remove--> a ticket --unbonded, not frozen--> wallet
-                        a slash takes the same share of both
+    wallet --add--> free --remove--> a ticket --unbonded--> wallet
+                     | ^
+                  lock v | release, once the run or term is over and can no longer be disputed
+                     a lot: what a slash order reaches
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from assay.chain.state import HotKey, StakeState, Ticket
-from assay.chain.statements import Address
+from assay.chain.state import HotKey, LotState, StakeState, Ticket
+from assay.chain.statements import LOCK_S_MAX, OPERATOR, Address, term_of
 from assay.chain.times import when_text
 from assay.chain.units import UNIT, money_text
 from assay.participant.wallet.account import ROLE_NAMES, Account, role_in
 from assay.protocol.errors import ConfigError, Unavailable
+
+DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +40,17 @@ class StakeStatus:
     hot_address: Address
     hot: HotKey | None  # the hot key's delegation
     unbonding_s: int
+    commitment: bytes  # of an operator the run, of a verifier a term in a verifier set
+    lot: LotState  # for it
 
     @property
     def role_name(self) -> str:
         """Operator or verifier."""
         return ROLE_NAMES[self.role]
 
-    def free_at(self, ticket: Ticket) -> int:
-        """Earliest time at which a ticket can be withdrawn, as known now."""
-        return max(ticket.ready_at, self.stake.frozen_until)
 
-
-def read_stake_status(account: Account) -> StakeStatus:
-    """Read an account's stake status from the chain.
+def read_stake_status(account: Account, set_version: int | None = None) -> StakeStatus:
+    """Read an account's stake status from the chain; of a verifier, with its term in a set (the current one).
 
     Raises:
         ConfigError: the account has no stake in this run.
@@ -56,6 +58,7 @@ def read_stake_status(account: Account) -> StakeStatus:
     """
     role, chain = role_in(account.spec, account.address), account.chain
     tickets = chain.tickets_of(account.address)
+    commitment = account.run_id if role == OPERATOR else term_of(set_version or chain.set_version())
     return StakeStatus(
         account=account.address,
         role=role,
@@ -68,7 +71,26 @@ def read_stake_status(account: Account) -> StakeStatus:
         hot_address=account.hot_address,
         hot=chain.hot_key(account.hot_address),
         unbonding_s=chain.unbonding_delay(),
+        commitment=commitment,
+        lot=chain.lot_of(account.address, role, commitment),
     )
+
+
+def to_lock(status: StakeStatus, amount: int, days: int) -> int:
+    """Until when to lock, chain time, for a lot of `amount` for `days` from now.
+
+    Raises:
+        ConfigError: the vault would refuse.
+    """
+    if not 0 < days <= LOCK_S_MAX // DAY_S:
+        raise ConfigError(f"{days} days: a lot is locked for 1 to {LOCK_S_MAX // DAY_S}")
+    lacking = amount - status.lot.amount
+    if lacking > status.stake.free:
+        raise ConfigError(
+            f"{_money(lacking)} to lock, but only {_money(status.stake.free)} are free: "
+            "one lot backs one run at a time; see `assay stake add`"
+        )
+    return max(status.now + days * DAY_S, status.lot.until)
 
 
 def to_add(status: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:
@@ -103,8 +125,10 @@ def to_remove(status: StakeStatus, *, amount: int | None = None, to: int | None 
     """
     active, minimum = status.stake.active, status.stake.minimum
     removed = _one_of(amount, to, max(active - (to or 0), 0))
-    if removed > active:
-        raise ConfigError(f"{_money(removed)} to remove, but only {_money(active)} are active")
+    if removed > status.stake.free:
+        raise ConfigError(
+            f"{_money(removed)} to remove, but only {_money(status.stake.free)} are free of {_money(active)}"
+        )
     if removed and 0 < active - removed < minimum:
         raise ConfigError(
             f"{_money(active - removed)} would stay active; expected nothing (--to 0), "
@@ -118,7 +142,7 @@ def ripe(status: StakeStatus) -> dict[int, Ticket]:
     return {
         number: ticket
         for number, ticket in status.tickets.items()
-        if ticket.amount and status.free_at(ticket) <= status.now
+        if ticket.amount and ticket.ready_at <= status.now
     }
 
 
@@ -133,16 +157,13 @@ def check_ticket(status: StakeStatus, number: int, ticket: Ticket) -> None:
         raise ConfigError(f"there is no ticket {number}")
     if ticket.account != status.account:
         raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {status.account}")
-    if not ticket.is_spent and status.free_at(ticket) > status.now:
+    if not ticket.is_spent and ticket.ready_at > status.now:
         raise Unavailable(f"ticket {number}: {waits_for(status, ticket)}")
 
 
 def waits_for(status: StakeStatus, ticket: Ticket) -> str:
-    """Reason, and end time, for which a ticket cannot be withdrawn."""
-    when = when_text(status.free_at(ticket), status.now)
-    if status.stake.frozen_until > max(ticket.ready_at, status.now):
-        return f"frozen by a case in court until {when}"
-    return f"can be withdrawn from {when}"
+    """When a ticket can be withdrawn."""
+    return f"can be withdrawn from {when_text(ticket.ready_at, status.now)}"
 
 
 def _one_of(amount: int | None, to: int | None, lacking: int) -> int:

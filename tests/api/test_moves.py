@@ -101,7 +101,7 @@ def test_a_run_is_placed_topped_up_and_closed_by_moves(world_api: ApiWorld, worl
     now = world.bank.timestamp()
     placed = prepare(
         world_api, token, "order.place", spec_hash="0x" + "ab" * 32, budget="1000000", epoch_cap="500000",
-        epochs=2, deadline=now + 10**6,
+        epochs=2, deadline=now + 10**6, lot="100000000", operators=[],
     ).json()  # fmt: skip
     assert landed(world_api, token, send(world_api, token, signed(placed, buyer.key)))["state"] == "mined"
     run_id = "0x" + world.bank.run_id_of(buyer.account, bytes.fromhex("ab" * 32)).hex()
@@ -344,6 +344,8 @@ def test_a_move_that_the_chain_reverts_says_so(world_api: ApiWorld, world: World
         epoch_cap="1000",
         epochs=1,
         deadline=1,
+        lot="1",
+        operators=[],
     ).json()
     done = landed(world_api, token, send(world_api, token, signed(made, person.key)))
 

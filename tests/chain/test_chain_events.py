@@ -10,11 +10,11 @@ from assay.chain.rpc import artefact
 from assay.chain.state import CaseState, EpochState, EscrowState, field_names, snake
 
 BOOKKEEPING_FREE = {
-    "Frozen",
-    "Unfrozen",
+    "LotLocked",
+    "LotReleased",
     "Reserved",
     "Released",
-    "LotEnlisted",
+    "Enlisted",
     "JuryDrawn",
     "Voted",
 }  # move no money, or follow from another event in the same transaction

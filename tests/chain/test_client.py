@@ -13,7 +13,7 @@ import requests
 
 from assay.chain.client import ALREADY_DONE, UNIT, Chain, ChainRefused
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
-from assay.chain.statements import OPERATOR, VERIFIER
+from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.protocol.errors import AssayError, ConfigError
 from tests.contracts.chain_world import PURSE, World, a_person
 
@@ -178,12 +178,28 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
         chain, role = world.as_(who), rng.choice([OPERATOR, VERIFIER])
         try:
             match rng.choice(
-                ["stake", "leave", "withdraw", "cancel", "case", "wait", "collect", "epoch", "pay out"]
+                [
+                    "stake",
+                    "lock",
+                    "leave",
+                    "withdraw",
+                    "cancel",
+                    "case",
+                    "case",
+                    "wait",
+                    "collect",
+                    "epoch",
+                    "pay out",
+                ]
             ):
                 case "stake":
                     chain.stake(role, rng.randrange(1, 300 * UNIT))
+                case "lock":
+                    free = chain.stake_of(who.account, role).free
+                    lot = world.run_id if role == OPERATOR else term_of(1)
+                    world.lock(who, rng.randrange(free + 1), role, lot)
                 case "leave":
-                    active = chain.stake_of(who.account, role).active
+                    active = chain.stake_of(who.account, role).free
                     tickets.append(
                         (people.index(who), chain.request_unstake(role, rng.choice([active, active // 2])))
                     )
@@ -195,7 +211,7 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
                     world.as_(people[at]).cancel_unstake(ticket)
                 case "case":
                     slash_order = world.a_ruling(who, role=role, ppm=rng.randrange(1, 300_000))
-                    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+                    world.bank.open_case(slash_order, world.cert(slash_order))
                     cases.append(slash_order.offence_id)
                     world.advance(world.params.veto_window_s)
                     world.bank.execute_case(slash_order.offence_id)

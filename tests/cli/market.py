@@ -30,10 +30,10 @@ from assay.chain.statements import (
     Address,
     Delegation,
     SlashOrder,
-    Statement,
     address_of,
     certificate,
     sign_digest,
+    term_of,
 )
 from assay.ledger.journal.store import BookStore
 from assay.ledger.settlement.payouts import Settlement
@@ -128,7 +128,9 @@ class Market:
 
     def join_as_verifier(self, name: str) -> None:
         """The minimum of stake, and leave for the hot key to sign."""
-        self.as_(name).stake(VERIFIER, WINDOWS.min_verifier_stake)
+        chain, least = self.as_(name), WINDOWS.min_verifier_stake
+        chain.stake(VERIFIER, least)
+        chain.ensure_lot(VERIFIER, term_of(1), least, self.bank.timestamp() + 390 * 86_400)
         self.delegate(name)
 
     def delegate(self, name: str) -> None:
@@ -197,20 +199,8 @@ class Market:
             challenger=wallet(challenger),
         )
         signed = self.deployment.digest(ruling)
-        self.delegate(name)
-        seen = Statement(
-            deployment_id=self.deployment.deployment_id,
-            run_id=self.run_id,
-            epoch=0,
-            kind=1,
-            slot=bytes(32),
-            value=bytes(32),
-        )
-        self.bank.open_case(
-            ruling,
-            certificate(signed, [sign_digest(signed, a_hot_key(v)) for v in VERIFIERS]),
-            (seen, sign_digest(self.deployment.digest(seen), a_hot_key(name))),
-        )
+        signatures = [sign_digest(signed, a_hot_key(v)) for v in VERIFIERS]
+        self.bank.open_case(ruling, certificate(signed, signatures))
         return ruling.offence_id
 
     # ---- a run that was trained
@@ -218,6 +208,15 @@ class Market:
     @property
     def spec_hash(self) -> bytes:
         return digest(self.spec)
+
+    def lock(self, name: str, amount: int | None = None) -> None:
+        """A node's lot for the run, by default the order's."""
+        found = load_order(self.order_file).lot_units if amount is None else amount
+        chain = self.as_(name)
+        lacking = found - chain.stake_of(chain.address, OPERATOR).free
+        if lacking > 0:
+            chain.stake(OPERATOR, lacking)
+        chain.ensure_lot(OPERATOR, self.run_id, found, self.bank.timestamp() + 390 * 86_400)
 
     def open_run(self) -> None:
         order = load_order(self.order_file)
@@ -227,6 +226,7 @@ class Market:
             epoch_cap=order.epoch_units_max(),
             epochs=self.spec.epochs,
             deadline=self.bank.timestamp() + 30 * 86_400,
+            lot=order.lot_units,
         )
 
     @cached_property

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,9 @@ def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, marke
         (["add", FILE, "99.999999"], "the least in the role of operator is 100.000000 aUSD"),
         (["add", FILE], "either AMOUNT or --to"),
         (["add", FILE, "1", "--to", "2"], "either AMOUNT or --to"),
-        (["remove", FILE, "1"], "0.000000 aUSD are active"),
+        (["remove", FILE, "1"], "only 0.000000 aUSD are free"),
+        (["lock", FILE, "1"], "only 0.000000 aUSD are free"),
+        (["lock", FILE, "1", "--days", "401"], "a lot is locked for 1 to 400"),
         (["withdraw", FILE, "--ticket", "-1"], "--ticket"),
         (["withdraw", FILE, "--ticket", str(2**64)], "--ticket"),
     ],
@@ -172,24 +175,27 @@ def test_show_tells_what_stands_in_the_way(assay: Assay, market: Market):
     assert "EXPIRED" in assay("stake", "show", file)[1]
 
 
-def test_a_frozen_ticket_waits_for_the_court_and_a_slash_is_told(assay: Assay, market: Market):
+def test_a_lot_is_locked_for_the_run_slashed_in_it_and_released_after_it(assay: Assay, market: Market):
     chain, file = market.as_(NODE), market.config_of(NODE)
-    chain.stake(OPERATOR, 300 * UNIT)
-    ticket = chain.request_unstake(OPERATOR, 100 * UNIT)
-    market.advance(market.params.unbonding_s)
+    chain.stake(OPERATOR, 500 * UNIT)
+    assert "no lot to release" in assay("stake", "release", file)[1]
+    code, out, _ = assay("stake", "lock", file, "300")
+    assert code == 0 and "locked 300.000000 aUSD" in out and "(in 5" in out
+    assert assay("stake", "lock", file, "300")[0] == 0  # no more
+    assert "lot       300.000000 aUSD" in assay("stake", "show", file)[1]
+    code, _, err = assay("stake", "remove", file, "300")
+    assert code == 2 and "only 200.000000 aUSD are free" in err
+
     market.accuse(NODE, ppm=250_000)
-
-    code, _, err = assay("stake", "withdraw", file, "--ticket", ticket)
-    assert code == 1 and "frozen by a case in court until" in err
-    assert "frozen    by a case in court" in assay("stake", "show", file)[1]
-
-    market.advance(market.params.freeze_s_max)
-    _, out, _ = assay("stake", "withdraw", file)
-    assert f"ticket {ticket}: 100.000000 aUSD withdrawn" in out  # nobody carried the ruling out
+    market.advance(40 * 86_400)  # nobody carried the order out
+    market.bank.expire_case(sha256(b"offence").digest())
+    code, out, _ = assay("stake", "release", file)
+    assert code == 0 and "released 300.000000 aUSD" in out
+    assert assay("stake", "remove", file, "--to", "0")[0] == 0
 
 
 def test_the_rewards_of_a_slash_are_collected_once(assay: Assay, market: Market):
-    market.as_(NODE).stake(OPERATOR, 300 * UNIT)
+    market.lock(NODE, 300 * UNIT)
     case = market.accuse(NODE, ppm=250_000, challenger=VERIFIERS[0])
     market.advance(market.params.veto_window_s)
     market.bank.execute_case(case)

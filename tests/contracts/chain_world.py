@@ -35,6 +35,7 @@ from assay.chain.statements import (
     address_of,
     certificate,
     sign_digest,
+    term_of,
 )
 
 WINDOWS = replace(
@@ -108,6 +109,8 @@ class World:
         self.bank.fund_many([p.account for p in judges], token_amount=params.min_verifier_stake, amount_wei=0)
         for judge in judges:
             self.join(judge, VERIFIER, params.min_verifier_stake)
+        for verifier in self.verifiers:
+            self.lock(verifier, params.min_verifier_stake, VERIFIER, term_of(1))
         for juror in self.jurors:
             self.as_(juror).enlist()
         self.ready_block = self.bank.block_number() + 1
@@ -139,9 +142,22 @@ class World:
     # ---- stake
 
     def join(self, person: Person, role: int, amount: int) -> None:
-        chain = self.as_(person)
-        chain.stake(role, amount)
+        """Stakes and delegates; an operator locks all of it for the world's run."""
+        self.as_(person).stake(role, amount)
         self.delegate(person)
+        if role == OPERATOR:
+            self.lock(person, amount)
+
+    def lock(
+        self, person: Person, amount: int, role: int = OPERATOR, commitment: bytes | None = None
+    ) -> None:
+        """Locks staked tokens, for 100 days; as an operator in the world's run by default."""
+        chain, until = self.as_(person), self.bank.timestamp() + 100 * 86_400
+        chain.ensure_lot(role, commitment or self.run_id, amount, until)
+
+    def lot_of(self, person: Person) -> int:
+        """What an operator of the world's run has locked for it."""
+        return self.bank.lot_of(person.account, OPERATOR, self.run_id).amount
 
     def delegate(self, person: Person, expiry: int = 2**40) -> None:
         consent = Delegation(
@@ -236,22 +252,6 @@ class World:
             value=b"one".ljust(32, b"\0"),
         )
         return replace(statement, **changes)
-
-    def seen_of(self, order: SlashOrder) -> tuple[Statement, bytes]:
-        """What shows that the offender works in the run: a commit, signed by its hot key."""
-        everyone = [*self.operators, *self.verifiers, self.bystander, self.buyer]
-        offender = next(person for person in everyone if person.account == order.offender)
-        if self.bank.hot_key(offender.hot_key) is None:
-            self.delegate(offender)
-        statement = Statement(
-            deployment_id=self.deployment.deployment_id,
-            run_id=order.run_id,
-            epoch=1,
-            kind=1,
-            slot=b"a step".ljust(32, b"\0"),
-            value=bytes(32),
-        )
-        return statement, self.signed(statement, offender.hot)
 
     def a_ruling(self, offender: Person, **changes: Any) -> SlashOrder:
         slash_order = SlashOrder(

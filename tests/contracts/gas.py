@@ -61,8 +61,10 @@ def _of_stake(world: World) -> Iterator[Cost]:
     yield Cost("withdraw", _send(world, one, "StakeVault", "withdraw", 1))
 
     slash_order = world.a_ruling(one, ppm=250_000, offence_id=sha256(b"offence").digest())
-    seen, signature = world.seen_of(slash_order)
-    opening = (values(slash_order), CERT_ECDSA, world.cert(slash_order), values(seen), signature)
+    opening = (values(slash_order), CERT_ECDSA, world.cert(slash_order))
+    until = world.bank.timestamp() + 100 * 86_400
+    lot = (OPERATOR, world.run_id, 400 * UNIT, until)
+    yield Cost("lock a lot", _send(world, one, "StakeVault", "lock", *lot))
     _send(world, two, "AssayToken", "approve", world.deployment.address("SlashCourt"), 2**255)
     yield Cost("slash: open a case, 3 signatures", _send(world, two, "SlashCourt", "openCase", *opening))
     world.advance(world.params.veto_window_s)

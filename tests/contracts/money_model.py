@@ -15,6 +15,9 @@ from assay.chain.state import CasePhase
 
 PPM = 10**6
 ROLES = (0, 1)
+FOREVER = 2**64 - 1
+LOCK_S_MAX = 400 * 86_400
+TERM = "term"  # of verifiers: the set that is current throughout
 PROPOSER = "eve"  # who sends every result
 CAP_PERIOD_S = 30 * 86_400
 ANYTHING = "*"  # a certificate over other bytes recovers to anybody: the word for it is chance
@@ -36,34 +39,25 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 @dataclass
-class Pool:
+class Stake:
     """One account's stake in one role."""
 
-    tokens: int = 0
-    shares: int = 0
-    active_shares: int = 0
-    generation: int = 0
-
-    def worth(self, shares: int) -> int:
-        return shares * self.tokens // self.shares if shares else 0
+    free: int = 0
+    locked: int = 0
+    leaving: int = 0
 
     @property
     def active(self) -> int:
-        return self.worth(self.active_shares)
+        return self.free + self.locked
 
-    def deposit(self, amount: int) -> None:
-        shares = amount * self.shares // self.tokens if self.tokens else amount
-        self.tokens += amount
-        self.shares += shares
-        self.active_shares += shares
 
-    def draw(self, ppm: int) -> int:
-        amount = -(-self.tokens * ppm // PPM)
-        self.tokens -= amount
-        if amount and not self.tokens:
-            self.shares = self.active_shares = 0
-            self.generation += 1
-        return amount
+@dataclass
+class Lot:
+    """What is locked for one run, or for a term."""
+
+    amount: int = 0
+    until: int = 0
+    cases: int = 0
 
 
 @dataclass
@@ -72,9 +66,8 @@ class Leaving:
 
     who: str
     role: int
-    generation: int
     ready_at: int
-    shares: int
+    amount: int
 
 
 @dataclass
@@ -88,7 +81,7 @@ class Run:
     paid: int = 0
     returned: int = 0
     pending: int = 0
-    holds: bool = False
+    holds: bool = True  # from the opening to the refund
 
     @property
     def free(self) -> int:
@@ -132,36 +125,68 @@ class Model:
     params: ChainParams
     balance: dict[str, int]
     burnt: int = 0
-    pools: dict[tuple[str, int], Pool] = field(default_factory=dict)
+    stakes: dict[tuple[str, int], Stake] = field(default_factory=dict)
+    lots: dict[tuple[str, int, str], Lot] = field(default_factory=dict)
     tickets: list[Leaving] = field(default_factory=list)
     delegated: set[str] = field(default_factory=set)
     banned: set[str] = field(default_factory=set)
-    holds: dict[str, list[int]] = field(default_factory=dict)  # count, until
     rewards: dict[str, int] = field(default_factory=dict)
     owed: dict[str, int] = field(default_factory=dict)  # bonds of challenges
     runs: dict[str, Run] = field(default_factory=dict)
     results: dict[tuple[str, int], Result] = field(default_factory=dict)
     levels: dict[tuple[str, int], int] = field(default_factory=dict)  # challenges that ended
     jurors_owed: int = 0
-    usage: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # last case, ppm
+    usage: dict[tuple[str, int, str], tuple[int, int]] = field(default_factory=dict)  # last case, ppm
     paid_rows: set[tuple[str, int, int]] = field(default_factory=set)
     cases: dict[bytes, Case] = field(default_factory=dict)
 
     # ---- stake
 
-    def pool(self, who: str, role: int) -> Pool:
-        return self.pools.setdefault((who, role), Pool())
+    def stake_of(self, who: str, role: int) -> Stake:
+        return self.stakes.setdefault((who, role), Stake())
 
     def stake(self, now: int, who: str, role: int, amount: int) -> bool:
         require(amount > 0, "ZeroAmount")
         require(who not in self.banned, "AccountBanned")
-        pool = self.pool(who, role)
-        after = Pool(pool.tokens, pool.shares, pool.active_shares, pool.generation)
-        after.deposit(amount)
-        require(after.active >= self._minimum(role), "BelowMinimum")
+        found = self.stake_of(who, role)
+        require(found.active + amount >= self._minimum(role), "BelowMinimum")
         self._pull(who, amount)
-        self.pools[who, role] = after
+        found.free += amount
         return True
+
+    def lock(self, now: int, who: str, role: int, of: str, amount: int, until: int) -> bool:
+        found, lot = self.stake_of(who, role), self.lots.get((who, role, of), Lot())
+        require(amount <= found.free, "NotEnoughStake")
+        require(now < until <= now + LOCK_S_MAX and until >= lot.until, "BadUntil")
+        require(lot.amount + amount > 0, "ZeroAmount")
+        found.free -= amount
+        found.locked += amount
+        self.lots[who, role, of] = Lot(lot.amount + amount, until, lot.cases)
+        return True
+
+    def release(self, now: int, sender: str, who: str, role: int, of: str) -> bool:
+        lot = self.lots.get((who, role, of))
+        if lot is None:
+            return False
+        require(lot.cases == 0, "LotHeld")
+        end = self._end_of(role, of)
+        if end or sender != who:
+            require(now >= min(end or lot.until, lot.until) + self.params.evidence_window_s, "TooEarly")
+        del self.lots[who, role, of]
+        amount = 0 if who in self.banned else lot.amount
+        self.stake_of(who, role).locked -= amount
+        self.stake_of(who, role).free += amount
+        return True
+
+    def lot_worth(self, who: str, role: int, of: str) -> tuple[int, int, int]:
+        lot = self.lots.get((who, role, of), Lot())
+        return (0 if who in self.banned else lot.amount, lot.until, lot.cases)
+
+    def _end_of(self, role: int, of: str) -> int:
+        if role == 1:
+            return FOREVER
+        run = self.runs.get(of)
+        return 0 if run is None else FOREVER if run.pending else run.closes_at
 
     def delegate(self, now: int, who: str) -> bool:
         if who in self.delegated:
@@ -170,52 +195,46 @@ class Model:
         return True
 
     def unstake(self, now: int, who: str, role: int, amount: int) -> bool:
-        pool = self.pool(who, role)
+        found = self.stake_of(who, role)
         require(amount > 0, "ZeroAmount")
-        require(amount <= pool.active, "NotEnoughStake")
-        left = pool.active - amount
+        require(amount <= found.free, "NotEnoughStake")
+        left = found.active - amount
         require(left == 0 or left >= self._minimum(role), "BelowMinimum")
-        shares = pool.active_shares if left == 0 else -(-amount * pool.shares // pool.tokens)
-        pool.active_shares -= shares
-        ready_at = now + self.params.unbonding_s
-        self.tickets.append(Leaving(who, role, pool.generation, ready_at, shares))
+        found.free -= amount
+        found.leaving += amount
+        self.tickets.append(Leaving(who, role, now + self.params.unbonding_s, amount))
         return True
 
     def cancel(self, now: int, who: str, number: int) -> bool:
-        if not self._ticket(number).shares:
+        ticket = self._ticket(number)
+        if not ticket.amount:
             return False
-        ticket, pool, _ = self._spend(who, number)
-        if ticket.generation == pool.generation:
-            pool.active_shares += ticket.shares
-        ticket.shares = 0
+        require(ticket.who == who, "NotYourTicket")
+        amount, ticket.amount = self.ticket_worth(number), 0
+        found = self.stake_of(who, ticket.role)
+        found.leaving -= amount
+        found.free += amount
         return True
 
     def withdraw(self, now: int, who: str, number: int) -> bool:
         ticket = self._ticket(number)
-        if ticket.who == who and not ticket.shares:
+        if ticket.who == who and not ticket.amount:
             return False
-        ticket, pool, amount = self._spend(who, number)
+        require(ticket.who == who, "NotYourTicket")
         require(now >= ticket.ready_at, "TooEarly")
-        require(now >= self.frozen_until(who), "AccountFrozen")
-        if ticket.generation == pool.generation:
-            pool.shares -= ticket.shares
-            pool.tokens -= amount
-        ticket.shares = 0
+        amount, ticket.amount = self.ticket_worth(number), 0
+        self.stake_of(who, ticket.role).leaving -= amount
         self.balance[who] += amount
         return True
 
     def ticket_worth(self, number: int) -> int:
         ticket = self._ticket(number)
-        pool = self.pool(ticket.who, ticket.role)
-        return pool.worth(ticket.shares) if ticket.generation == pool.generation else 0
+        return 0 if ticket.who in self.banned else ticket.amount
 
     def collect(self, now: int, who: str) -> bool:
         amount = self.rewards.pop(who, 0)
         self.balance[who] += amount
         return amount > 0
-
-    def frozen_until(self, who: str) -> int:
-        return self.holds.get(who, [0, 0])[1]
 
     # ---- a buyer's run
 
@@ -278,7 +297,6 @@ class Model:
         self._pull(PROPOSER, bond)
         found.reserved += total
         found.pending += 1
-        found.holds = True
         until = now + self.params.challenge_window_s
         self.results[run, epoch] = Result(EpochPhase.PROPOSED, until, digest, tuple(rows), total)
         self.results[run, epoch].proposer, self.results[run, epoch].bond = PROPOSER, bond
@@ -399,7 +417,8 @@ class Model:
         self.banned.add(offender)
         reporter = who if for_reward else ""
         for role in ROLES:
-            taken = self.pool(offender, role).draw(PPM)
+            found = self.stakes.pop((offender, role), Stake())
+            taken = found.active + found.leaving
             paid = self._share_out(offender, taken, "", reporter)
             reporter = "" if paid else reporter
         return True
@@ -411,11 +430,12 @@ class Model:
             return False
         require(0 < ppm <= self.params.case_ppm_max, "AboveCap")
         require(now < self._run(run).closes_at + self.params.evidence_window_s, "WindowOver")
-        require(role == 0 and offender in self.delegated, "NotInTheRun")  # nobody here is in the run's set
-        last, used = self.usage.get((offender, role), (0, 0))
+        of = TERM if role else run
+        last, used = self.usage.get((offender, role, of), (0, 0))
         used = 0 if now >= last + CAP_PERIOD_S else used
         require(used < self.params.case_ppm_max, "AboveCap")
         ppm = min(ppm, self.params.case_ppm_max - used)
+        require((offender, role, of) in self.lots, "NoLot")
         self._pull(opener, self.params.case_bond)
         veto_ends_at = now + self.params.veto_window_s
         execute_by = veto_ends_at + self.params.execute_window_s
@@ -423,9 +443,8 @@ class Model:
             CasePhase.OPEN, offender, role, ppm, run, finder, opener, veto_ends_at, execute_by
         )
         self.cases[case].bond = self.params.case_bond
-        self.usage[offender, role] = (now, used + ppm)
-        count, until = self.holds.get(offender, [0, 0])
-        self.holds[offender] = [count + 1, max(until, execute_by)]
+        self.usage[offender, role, of] = (now, used + ppm)
+        self.lots[offender, role, of].cases += 1
         return True
 
     def veto(self, now: int, case: bytes) -> bool:
@@ -437,14 +456,10 @@ class Model:
         require(now < (found.payable_at if is_executed else found.execute_by), "WindowOver")
         if is_executed:
             require(found.offender not in self.banned, "AccountBanned")
-            pool = self.pool(found.offender, found.role)
-            if pool.tokens + found.pot <= pool.shares:
-                pool.tokens += found.pot
-            else:
-                pool.deposit(found.pot)
+            self._lot(found).amount += found.pot
+            self.stake_of(found.offender, found.role).locked += found.pot
             found.pot = 0
-        else:
-            self._unfreeze(found.offender)
+        self._lot(found).cases -= 1
         found.phase = CasePhase.VETOED
         self._give_back_cap(now, found)
         self._burn_bond(found)
@@ -458,8 +473,10 @@ class Model:
         require(now >= found.veto_ends_at, "TooEarly")
         require(now < found.execute_by, "WindowOver")
         found.phase, found.payable_at = CasePhase.EXECUTED, now + self.params.payout_delay_s
-        self._unfreeze(found.offender)
-        found.pot = self.pool(found.offender, found.role).draw(found.ppm)
+        lot = self._lot(found)
+        found.pot = 0 if found.offender in self.banned else -(-lot.amount * found.ppm // PPM)
+        lot.amount -= found.pot
+        self.stake_of(found.offender, found.role).locked -= found.pot
         return True
 
     def pay_out(self, now: int, case: bytes) -> bool:
@@ -469,6 +486,7 @@ class Model:
         require(found.phase is CasePhase.EXECUTED, "WrongState")
         require(now >= found.payable_at, "TooEarly")
         found.phase = CasePhase.PAID
+        self._lot(found).cases -= 1
         self._reward(found.opener, found.bond)
         self._share_out(found.offender, found.pot, self._buyer(found.run), found.challenger)
         found.bond = found.pot = 0
@@ -482,18 +500,22 @@ class Model:
         require(now >= found.execute_by, "TooEarly")
         found.phase = CasePhase.EXPIRED
         self._give_back_cap(now, found)
-        self._unfreeze(found.offender)
+        self._lot(found).cases -= 1
         self._burn_bond(found)
         return True
 
     # ---- inside
 
+    def _lot(self, case: Case) -> Lot:
+        return self.lots[case.offender, case.role, TERM if case.role else case.run]
+
     def _give_back_cap(self, now: int, case: Case) -> None:
         opened_at = case.execute_by - self.params.veto_window_s - self.params.execute_window_s
         if now >= opened_at + CAP_PERIOD_S:
             return
-        last, used = self.usage[case.offender, case.role]
-        self.usage[case.offender, case.role] = (last, used - case.ppm)
+        place = (case.offender, case.role, TERM if case.role else case.run)
+        last, used = self.usage[place]
+        self.usage[place] = (last, used - case.ppm)
 
     def _owe(self, who: str, amount: int) -> None:
         if amount:
@@ -513,12 +535,7 @@ class Model:
 
     def _ticket(self, number: int) -> Leaving:
         found = self.tickets[number - 1 : number]
-        return found[0] if found else Leaving("", 0, 0, 0, 0)
-
-    def _spend(self, who: str, number: int) -> tuple[Leaving, Pool, int]:
-        ticket = self._ticket(number)
-        require(ticket.who == who, "NotYourTicket")
-        return ticket, self.pool(ticket.who, ticket.role), self.ticket_worth(number)
+        return found[0] if found else Leaving("", 0, 0, 0)
 
     def _run(self, run: str) -> Run:
         require(run in self.runs, "UnknownRun")
@@ -546,10 +563,6 @@ class Model:
     def _case(self, case: bytes) -> Case:
         require(case in self.cases, "WrongState")
         return self.cases[case]
-
-    def _unfreeze(self, who: str) -> None:
-        count, until = self.holds[who]
-        self.holds[who] = [count - 1, until if count > 1 else 0]
 
     def _burn_bond(self, case: Case) -> None:
         self.burnt += case.bond

@@ -22,15 +22,16 @@ from assay.chain.client import EpochPhase
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
-from assay.chain.statements import EpochResult, SlashOrder, Statement, Veto
+from assay.chain.statements import EpochResult, SlashOrder, Statement, Veto, term_of
 from tests.contracts.chain_world import MODEL, Person, World
-from tests.contracts.money_model import ROLES, Model
+from tests.contracts.money_model import ROLES, TERM, Model
 
 DAY = 86_400
 RUNS = {"red": "buyer", "blue": "ann"}  # who opens it; ann is staked and buys as well
 STAKERS = ("ann", "ben")
 EVERYBODY = ("ann", "ben", "buyer", "eve")
 EPOCHS = 3
+LOTS = ((0, "red"), (0, "blue"), (1, TERM))
 Move = tuple[str, tuple[Any, ...]]
 
 
@@ -90,6 +91,15 @@ class Party:
         person, already = self.people[who], self.world.bank.hot_key(self.people[who].hot_key)
         self.world.delegate(person)
         return Was(already is not None)
+
+    def _lock(self, who: str, role: int, of: str, amount: int, until: int) -> Any:
+        self.clients[who]._move("lock", "StakeVault", "lock", role, self.commitment(of), amount, until)
+
+    def _release(self, sender: str, who: str, role: int, of: str) -> Any:
+        return self.clients[sender].release_lot(self.people[who].account, role, self.commitment(of))
+
+    def commitment(self, of: str) -> bytes:
+        return term_of(1) if of == TERM else self.run_ids[of]
 
     def _unstake(self, who: str, role: int, amount: int) -> Any:
         self.clients[who].request_unstake(role, amount)
@@ -178,9 +188,7 @@ class Party:
             evidence_hash=bytes(32),
             challenger=self.people[finder].account,
         )
-        return self.clients[opener].open_case(
-            slash_order, self.world.cert(slash_order), self.world.seen_of(slash_order)
-        )
+        return self.clients[opener].open_case(slash_order, self.world.cert(slash_order))
 
     def _veto(self, case: bytes) -> Any:
         said = Veto(deployment_id=self.world.deployment.deployment_id, case_id=case, reason_hash=bytes(32))
@@ -228,7 +236,9 @@ class Party:
             asked[f"{who} bonds"] = ("EpochSettlement", "bondsOwed", [account])
             asked[f"{who} barred"] = ("StakeVault", "banned", [account])
         for who in STAKERS:
-            asked[f"{who} frozen"] = ("StakeVault", "frozenUntil", [self.people[who].account])
+            for role, of in LOTS:
+                lot = [self.people[who].account, role, self.commitment(of)]
+                asked[f"{who} {role} {of}"] = ("StakeVault", "lotOf", lot)
             for role in ROLES:
                 asked[f"{who} {role}"] = ("StakeVault", "stakeOf", [self.people[who].account, role])
         for number in range(1, len(model.tickets) + 1):
@@ -312,7 +322,7 @@ def _plain(name: str, answer: tuple[Any, ...]) -> Any:
 
 def expected(model: Model, supply: int) -> dict[str, Any]:
     """What `Party.seen` should say."""
-    at_stake = sum(pool.tokens for pool in model.pools.values())
+    at_stake = sum(stake.active + stake.leaving for stake in model.stakes.values())
     waiting = sum(case.pot + case.bond for case in model.cases.values())
     bonded = sum(one.bond for one in model.results.values())
     bonded += sum(model.bond(*at) for at, one in model.results.items() if one.phase is EpochPhase.CHALLENGED)
@@ -329,10 +339,11 @@ def expected(model: Model, supply: int) -> dict[str, Any]:
         told[f"{who} bonds"] = model.owed.get(who, 0)
         told[f"{who} barred"] = who in model.banned
     for who in STAKERS:
-        told[f"{who} frozen"] = model.frozen_until(who)
+        for role, of in LOTS:
+            told[f"{who} {role} {of}"] = model.lot_worth(who, role, of)
         for role in ROLES:
-            pool = model.pool(who, role)
-            told[f"{who} {role}"] = (pool.active, pool.tokens - pool.active)
+            stake = model.stake_of(who, role)
+            told[f"{who} {role}"] = (stake.active, stake.leaving)
     for number in range(1, len(model.tickets) + 1):
         told[f"ticket {number}"] = model.ticket_worth(number)
     for name in RUNS:

@@ -26,21 +26,22 @@ def report(world: World, offender: Person, reporter: Person, **changes: object) 
 def test_two_values_in_one_slot_cost_the_whole_stake_in_every_role_once(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 300 * UNIT)
+    world.as_(offender).stake(OPERATOR, 100 * UNIT)
     world.as_(offender).stake(VERIFIER, 200 * UNIT)
-    ticket = world.as_(offender).request_unstake(OPERATOR, 300 * UNIT)
+    ticket = world.as_(offender).request_unstake(OPERATOR, 100 * UNIT)
 
     report(world, offender, world.bystander)
     report(world, offender, world.operators[1])  # told again: nothing more
 
     events = world.bank.events(world.deployment.block)
-    assert [e.amount for e in events if isinstance(e, Slashed)] == [300 * UNIT, 200 * UNIT]
+    assert [e.amount for e in events if isinstance(e, Slashed)] == [400 * UNIT, 200 * UNIT]
     assert len([e for e in events if isinstance(e, Equivocation)]) == 1
     assert world.bank.rewards_of(world.bystander.account) == FEE
     assert world.bank.rewards_of(world.buyer.account) == 0
     assert world.bank.rewards_of(world.operators[1].account) == 0
     world.advance(world.params.unbonding_s)
     world.as_(offender).withdraw(ticket)
-    assert world.as_(offender).token_balance() == PURSE - 500 * UNIT
+    assert world.as_(offender).token_balance() == PURSE - 600 * UNIT
 
 
 def test_an_account_that_contradicted_itself_never_stakes_again(world: World):
@@ -82,7 +83,7 @@ def test_a_ruling_cannot_use_up_a_contradictions_name(world: World):
     world.join(offender, OPERATOR, 300 * UNIT)
     name = world.bank.equivocation_id(offender.hot_key, world.said())
     slash_order = world.a_ruling(offender, offence_id=name, ppm=1)
-    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(name)
     first = world.said()
@@ -232,10 +233,8 @@ def test_a_ruling_is_carried_out_after_its_veto_window_and_not_before(world: Wor
     offender = world.operators[0]
     world.join(offender, OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(offender)
-    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
-    assert (
-        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order)) == ALREADY_DONE
-    )
+    world.bank.open_case(slash_order, world.cert(slash_order))
+    assert world.bank.open_case(slash_order, world.cert(slash_order)) == ALREADY_DONE
     with pytest.raises(ChainRefused, match="TooEarly"):
         world.bank.execute_case(slash_order.offence_id)
     assert world.bank.stake_of(offender.account, OPERATOR).active == 400 * UNIT
@@ -252,7 +251,7 @@ def test_a_veto_ends_a_case_without_a_slash(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(offender)
-    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order))
     veto = Veto(
         deployment_id=world.deployment.deployment_id, case_id=slash_order.offence_id, reason_hash=b"\1" * 32
     )
@@ -265,7 +264,7 @@ def test_a_veto_ends_a_case_without_a_slash(world: World):
     with pytest.raises(ChainRefused, match="WrongState"):
         world.bank.execute_case(slash_order.offence_id)
     assert (
-        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order)) == ALREADY_DONE
+        world.bank.open_case(slash_order, world.cert(slash_order)) == ALREADY_DONE
     )  # and it never comes back
     assert world.bank.stake_of(offender.account, OPERATOR).active == 400 * UNIT
 
@@ -279,7 +278,7 @@ def veto_of(world: World, case_id: bytes) -> bytes:
 def executed(world: World, offender: Person, ppm: int = 250_000) -> bytes:
     """A case up to its slash, on the bystander's bond."""
     slash_order = world.a_ruling(offender, ppm=ppm)
-    world.as_(world.bystander).open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+    world.as_(world.bystander).open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(slash_order.offence_id)
     return slash_order.offence_id
@@ -307,53 +306,22 @@ def test_a_slash_by_ruling_is_paid_out_only_after_its_delay(world: World):
         world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
 
 
-def test_a_veto_before_the_payout_gives_active_and_leaving_stake_back(world: World):
+def test_a_veto_before_the_payout_makes_the_lot_whole_again(world: World):
     offender = world.operators[0]
-    world.join(offender, OPERATOR, 400 * UNIT)
-    ticket = world.as_(offender).request_unstake(OPERATOR, 100 * UNIT)
+    world.join(offender, OPERATOR, 300 * UNIT)
+    world.as_(offender).stake(OPERATOR, 100 * UNIT)
     case_id = executed(world, offender)
-    assert world.bank.ticket(ticket).amount == 75 * UNIT
+    assert world.lot_of(offender) == 225 * UNIT
+    assert world.bank.stake_of(offender.account, OPERATOR).free == 100 * UNIT
 
     world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
 
-    state = world.bank.stake_of(offender.account, OPERATOR)
-    assert (state.active, state.unbonding) == (300 * UNIT, 100 * UNIT)
+    assert world.lot_of(offender) == 300 * UNIT
     assert world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id)) == ALREADY_DONE
     world.advance(world.params.payout_delay_s)
     with pytest.raises(ChainRefused, match="WrongState"):
         world.bank.pay_out_case(case_id)
     assert world.bank.rewards_of(world.buyer.account) == 0
-
-
-def test_what_a_veto_gives_back_is_stake_again_although_the_rest_has_left(world: World):
-    offender = world.operators[0]
-    chain = world.as_(offender)
-    world.join(offender, OPERATOR, 400 * UNIT)
-    ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
-    world.advance(world.params.unbonding_s)
-    case_id = executed(world, offender)
-    chain.withdraw(ticket)
-    assert chain.token_balance() == PURSE - 100 * UNIT
-
-    world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
-
-    assert chain.stake_of(chain.address, OPERATOR).active == 100 * UNIT
-
-
-def test_what_a_veto_gives_back_makes_no_share_worth_more_than_was_paid_for_it(world: World):
-    """Else whoever asks for one unit leaves with thirty, and the least stake means nothing."""
-    offender = world.operators[0]
-    chain = world.as_(offender)
-    world.join(offender, OPERATOR, PURSE)
-    ticket = chain.request_unstake(OPERATOR, PURSE - 100 * UNIT)
-    world.advance(world.params.unbonding_s)
-    case_id = executed(world, offender, 300_000)
-    chain.withdraw(ticket)
-
-    world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
-
-    assert abs(chain.stake_of(chain.address, OPERATOR).active - (PURSE * 3 // 10 + 70 * UNIT)) <= 1
-    assert chain.ticket(chain.request_unstake(OPERATOR, 1)).amount <= 2
 
 
 def test_who_contradicted_itself_gets_no_slash_back(world: World):
@@ -381,8 +349,9 @@ def test_a_veto_after_the_delay_is_too_late(world: World):
 
 
 def test_a_case_that_nobody_carried_out_cannot_be_vetoed_either(world: World):
+    world.join(world.operators[0], OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(world.operators[0])
-    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s + world.params.execute_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):
         world.bank.veto_case(slash_order.offence_id, bytes(32), veto_of(world, slash_order.offence_id))
@@ -396,7 +365,7 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
     world.join(world.operators[0], OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(world.operators[0])
     case_id, supply = slash_order.offence_id, world.bank.token_supply()
-    opener.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+    opener.open_case(slash_order, world.cert(slash_order))
     assert opener.token_balance() == PURSE - bond
     assert world.bank.case_bond(case_id) == bond
     world.advance(world.params.veto_window_s)
@@ -422,86 +391,70 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
 
 
 def test_nobody_opens_a_case_without_the_bond(world: World):
+    world.join(world.operators[0], OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(world.operators[0])
     pauper = world.as_(world.bystander)
     pauper.transfer_token(world.buyer.account, PURSE - world.params.case_bond + 1)
     with pytest.raises(ChainRefused, match="ERC20InsufficientBalance"):
-        pauper.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+        pauper.open_case(slash_order, world.cert(slash_order))
     assert not world.bank.is_punished(slash_order.offence_id)
 
 
-def test_a_veto_frees_withdrawals_at_once_unless_another_case_holds_them(world: World):
+def test_a_case_holds_its_lot_and_ends_by_time(world: World):
     offender = world.operators[0]
     chain = world.as_(offender)
     world.join(offender, OPERATOR, 400 * UNIT)
-    ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
-    world.advance(world.params.unbonding_s)
-    cases = [world.a_ruling(offender), world.a_ruling(offender, ppm=1)]
-    for slash_order in cases:
-        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
-    world.bank.veto_case(cases[0].offence_id, bytes(32), veto_of(world, cases[0].offence_id))
-    with pytest.raises(ChainRefused, match="AccountFrozen"):
-        chain.withdraw(ticket)
-    world.bank.veto_case(cases[1].offence_id, bytes(32), veto_of(world, cases[1].offence_id))
-    assert chain.stake_of(chain.address, OPERATOR).frozen_until == 0
-
-    chain.withdraw(ticket)
-
-    assert chain.token_balance() == PURSE
-
-
-def test_a_case_holds_withdrawals_and_ends_by_time(world: World):
-    offender = world.operators[0]
-    chain = world.as_(offender)
-    chain.stake(OPERATOR, 400 * UNIT)
-    ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
-    world.advance(world.params.unbonding_s)
+    run = world.bank.run(world.run_id)
+    assert run is not None
+    world.advance(run.closes_at + world.params.evidence_window_s - world.bank.timestamp() - 60)
     slash_order = world.a_ruling(offender)
-    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
-    with pytest.raises(ChainRefused, match="AccountFrozen"):
-        chain.withdraw(ticket)
+    world.bank.open_case(slash_order, world.cert(slash_order))
+    world.advance(60)
+    with pytest.raises(ChainRefused, match="LotHeld"):
+        chain.release_lot(chain.address, OPERATOR, world.run_id)
     with pytest.raises(ChainRefused, match="TooEarly"):
         world.bank.expire_case(slash_order.offence_id)
     world.advance(world.params.veto_window_s + world.params.execute_window_s)
-
     with pytest.raises(ChainRefused, match="WindowOver"):
         world.bank.execute_case(slash_order.offence_id)
     world.bank.expire_case(slash_order.offence_id)
 
+    world.as_(world.bystander).release_lot(chain.address, OPERATOR, world.run_id)
+
+    assert chain.release_lot(chain.address, OPERATOR, world.run_id) == ALREADY_DONE
+    ticket = chain.request_unstake(OPERATOR, 400 * UNIT)
+    world.advance(world.params.unbonding_s)
     chain.withdraw(ticket)
     assert chain.token_balance() == PURSE
 
 
 @pytest.mark.parametrize(("ppm", "expected"), [(300_000, None), (300_001, "AboveCap"), (0, "AboveCap")])
 def test_a_ruling_takes_at_most_the_cap(world: World, ppm: int, expected: str | None):
+    world.join(world.operators[0], OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(world.operators[0], ppm=ppm)
     if expected is None:
-        world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+        world.bank.open_case(slash_order, world.cert(slash_order))
     else:
         with pytest.raises(ChainRefused, match=expected):
-            world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+            world.bank.open_case(slash_order, world.cert(slash_order))
 
 
 def test_a_ruling_needs_the_runs_quorum_and_a_known_run(world: World):
     slash_order = world.a_ruling(world.operators[0])
     with pytest.raises(ChainRefused, match="QuorumNotReached"):
-        world.bank.open_case(slash_order, world.cert(slash_order, 2), world.seen_of(slash_order))
+        world.bank.open_case(slash_order, world.cert(slash_order, 2))
+    other = replace(slash_order, offender=world.operators[1].account)
     with pytest.raises(ChainRefused):
-        world.bank.open_case(
-            replace(slash_order, offender=world.operators[1].account),
-            world.cert(slash_order),
-            world.seen_of(slash_order),
-        )
+        world.bank.open_case(other, world.cert(slash_order))
     nowhere = replace(slash_order, run_id=b"\5" * 32)
     with pytest.raises(ChainRefused, match="UnknownRun"):
-        world.bank.open_case(nowhere, world.cert(nowhere), world.seen_of(nowhere))
+        world.bank.open_case(nowhere, world.cert(nowhere))
 
 
 def test_a_runs_verifiers_open_no_case_once_its_evidence_is_out_of_time(world: World):
     slash_order = world.a_ruling(world.operators[0])
     run = world.bank.run(world.run_id)
-    seen, signature = world.seen_of(slash_order)
-    given = (values(slash_order), 0, world.cert(slash_order), values(seen), signature)
+    given = (values(slash_order), 0, world.cert(slash_order))
     assert run is not None
     world.rpc("evm_setNextBlockTimestamp", run.closes_at + world.params.evidence_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):

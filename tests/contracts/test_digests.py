@@ -19,6 +19,7 @@ from assay.chain.statements import (
     Rotation,
     Supersession,
     Veto,
+    term_of,
     values,
 )
 from tests.contracts.chain_world import MODEL, Person, World, a_person, view
@@ -86,6 +87,7 @@ def staked(world: World, count: int, amount: int = 100 * UNIT) -> list[Person]:
     world.bank.fund_many([p.account for p in people], token_amount=amount, amount_wei=10**18)
     for person in people:
         world.join(person, VERIFIER, amount)
+        world.lock(person, amount, VERIFIER, term_of(2))
     return people
 
 

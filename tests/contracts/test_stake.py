@@ -1,4 +1,4 @@
-"""Stake: leaves late, is reached by a slash until it has left, and every unit is accounted for."""
+"""Stake: locked in lots, slashed by the lot, leaves late, and every unit is accounted for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from assay.chain.client import ALREADY_DONE, MAINNET, UNIT, ChainRefused
 from assay.chain.deployment.deploy import deploy
 from assay.chain.events import Slashed
-from assay.chain.statements import OPERATOR, VERIFIER, Delegation
+from assay.chain.statements import OPERATOR, VERIFIER, Delegation, term_of
 from assay.protocol.errors import ConfigError
 from tests.contracts.chain_world import PURSE, Person, World, view
 
@@ -18,7 +18,7 @@ from tests.contracts.chain_world import PURSE, Person, World, view
 def punish(world: World, offender: Person, ppm: int, role: int = OPERATOR) -> bytes:
     """A case to its slash, which is not paid out yet; its id."""
     slash_order = world.a_ruling(offender, ppm=ppm, role=role)
-    world.bank.open_case(slash_order, world.cert(slash_order), world.seen_of(slash_order))
+    world.bank.open_case(slash_order, world.cert(slash_order))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(slash_order.offence_id)
     return slash_order.offence_id
@@ -39,23 +39,35 @@ def test_stake_comes_back_whole_after_the_delay(world: World):
     assert chain.stake_of(chain.address, OPERATOR).active == 300 * UNIT
 
 
-def test_a_slash_reaches_active_and_leaving_stake_alike(world: World):
+def test_a_slash_reaches_the_lot_of_its_run_and_nothing_else(world: World):
     offender = world.operators[0]
     chain = world.as_(offender)
-    chain.stake(OPERATOR, 400 * UNIT)
-    ripe = chain.request_unstake(OPERATOR, 100 * UNIT)
-    world.advance(world.params.unbonding_s)  # ripe, not yet taken
-    young = chain.request_unstake(OPERATOR, 100 * UNIT)
+    world.join(offender, OPERATOR, 400 * UNIT)
+    chain.stake(OPERATOR, 200 * UNIT)
+    world.lock(offender, 50 * UNIT, commitment=b"another run".ljust(32, b"\0"))
+    ticket = chain.request_unstake(OPERATOR, 100 * UNIT)
 
     punish(world, offender, 250_000)
 
     state = chain.stake_of(offender.account, OPERATOR)
-    assert (state.active, state.unbonding) == (150 * UNIT, 150 * UNIT)
-    assert (chain.ticket(ripe).amount, chain.ticket(young).amount) == (75 * UNIT, 75 * UNIT)
+    assert (state.active, state.free, state.unbonding) == (400 * UNIT, 50 * UNIT, 100 * UNIT)
+    assert world.lot_of(offender) == 300 * UNIT
     world.advance(world.params.unbonding_s)
-    chain.withdraw(ripe)
-    chain.withdraw(young)
-    assert chain.token_balance() == PURSE - 400 * UNIT + 150 * UNIT
+    chain.withdraw(ticket)
+    assert (
+        chain.ensure_lot(OPERATOR, world.run_id, 340 * UNIT, 0).tx_hash is not None
+    )  # whole again, as far as it goes
+    assert world.lot_of(offender) == 340 * UNIT
+
+
+def test_one_lot_backs_one_run_at_a_time(world: World):
+    chain = world.as_(world.operators[0])
+    chain.stake(OPERATOR, 400 * UNIT)
+    world.lock(world.operators[0], 300 * UNIT)
+    with pytest.raises(ChainRefused, match="NotEnoughStake"):
+        world.lock(world.operators[0], 300 * UNIT, commitment=b"another run".ljust(32, b"\0"))
+    with pytest.raises(ChainRefused, match="NotEnoughStake"):
+        chain.request_unstake(OPERATOR, 400 * UNIT)
 
 
 def test_a_slash_in_one_role_leaves_the_other_alone(world: World):
@@ -67,14 +79,15 @@ def test_a_slash_in_one_role_leaves_the_other_alone(world: World):
     punish(world, offender, 100_000, VERIFIER)
 
     assert chain.stake_of(offender.account, OPERATOR).active == 400 * UNIT
-    assert chain.stake_of(offender.account, VERIFIER).active == 270 * UNIT
+    assert chain.stake_of(offender.account, VERIFIER).active == 290 * UNIT
+    assert chain.lot_of(offender.account, VERIFIER, term_of(1)).amount == 90 * UNIT
 
 
 @pytest.mark.parametrize("amount", [100 * UNIT, 100 * UNIT + 1, 123_456_789, 999_999_999])
 @pytest.mark.parametrize("ppm", [1, 333_333 // 3, 299_999])
 def test_slashed_is_burnt_plus_rewards_to_the_unit(world: World, amount: int, ppm: int):
     offender = world.operators[0]
-    world.as_(offender).stake(OPERATOR, amount)
+    world.join(offender, OPERATOR, amount)
     supply = world.bank.token_supply()
 
     case_id = punish(world, offender, ppm)
@@ -94,16 +107,14 @@ def test_slashed_is_burnt_plus_rewards_to_the_unit(world: World, amount: int, pp
     assert world.bank.token_balance(world.verifiers[0].account) == PURSE + slashed.challenger_amount
 
 
-def test_stake_added_after_a_slash_is_worth_what_was_paid(world: World):
+def test_stake_that_a_slash_took_can_be_topped_up(world: World):
     offender = world.operators[0]
     chain = world.as_(offender)
-    chain.stake(OPERATOR, 400 * UNIT)
+    world.join(offender, OPERATOR, 400 * UNIT)
     punish(world, offender, 300_000)
-    chain.stake(OPERATOR, 100 * UNIT)
-    assert abs(chain.stake_of(offender.account, OPERATOR).active - 380 * UNIT) <= 1
-    assert chain.ensure_stake(OPERATOR, 300 * UNIT) == ALREADY_DONE
+    assert chain.ensure_stake(OPERATOR, 280 * UNIT) == ALREADY_DONE
     chain.ensure_stake(OPERATOR, 450 * UNIT)
-    assert abs(chain.stake_of(offender.account, OPERATOR).active - 450 * UNIT) <= 1
+    assert chain.stake_of(offender.account, OPERATOR).active == 450 * UNIT
 
 
 def test_what_stays_is_nothing_or_the_minimum(world: World):
@@ -126,15 +137,15 @@ def test_what_stays_is_nothing_or_the_minimum(world: World):
         world.raw(world.operators[0], "StakeVault", "withdraw", ticket)
 
 
-def test_nobody_but_the_court_slashes_or_freezes(world: World):
+def test_nobody_but_the_court_slashes_or_holds_a_lot(world: World):
     victim = world.operators[0].account
     for function, arguments in {
-        "slash": (victim, 0, 1, bytes(32), victim, victim, 1),
+        "slash": (victim, 0, bytes(32), 1, bytes(32), victim, victim, 1),
         "payOut": (bytes(32),),
         "restore": (bytes(32),),
         "bar": (victim, bytes(32), victim),
-        "freeze": (victim, 1),
-        "unfreeze": (victim,),
+        "hold": (victim, 0, bytes(32)),
+        "unhold": (victim, 0, bytes(32)),
         "lockBond": (bytes(32), victim, 1),
         "returnBond": (bytes(32),),
         "burnBond": (bytes(32),),
@@ -174,7 +185,6 @@ SLOWEST_CASE_S = (
             + MAINNET.margin_s
         },
         {"challenge_window_s": 20 * 86_400},
-        {"freeze_s_max": MAINNET.veto_window_s + MAINNET.execute_window_s - 1},
         {"slash_buyer_ppm": 500_001},
         {"jury_seats": 2},
         {"draw_delay_blocks": 0},

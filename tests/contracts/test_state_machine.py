@@ -36,6 +36,7 @@ from tests.contracts.money_party import (
     DAY,
     EPOCHS,
     EVERYBODY,
+    LOTS,
     RUNS,
     STAKERS,
     Move,
@@ -48,6 +49,7 @@ people = st.sampled_from(EVERYBODY)
 stakers = st.sampled_from(STAKERS)
 roles = st.sampled_from(ROLES)
 runs = st.sampled_from(tuple(RUNS))
+lots = st.sampled_from(LOTS)
 epochs = st.integers(0, EPOCHS - 1)
 dice = st.integers(0, 10**6)
 
@@ -99,6 +101,7 @@ class Money(RuleBasedStateMachine):
         """Two who have staked and can be held to their word, a run or two, and some work done on one."""
         for who in STAKERS:
             self.do("stake", who, 0, 1_000 * UNIT + 333_337)  # no share of it is whole
+            self.do("lock", who, 0, "red", 400 * UNIT + 1, self.party.now() + 60 * DAY)
             self.do("delegate", who)
         deadline = self.party.now() + 60 * DAY
         for run, buyer in list(RUNS.items())[: 1 + both]:
@@ -107,7 +110,7 @@ class Money(RuleBasedStateMachine):
             self._put_forward("red", at, (("ann", 70 * UNIT), ("ben", 5), ("eve", 30 * UNIT)), 100 * UNIT + 5)
             self.party.wait_until(self.party.now() + WINDOWS.challenge_window_s)
             self.do("finalize", "red", at)
-        if accused:  # with a ticket that is ripe, and would leave but for the case
+        if accused:  # with a ticket that is ripe, and leaves in spite of the case
             self.do("unstake", "ann", 0, 500 * UNIT)
             self.party.wait_until(self.party.now() + WINDOWS.unbonding_s)
             self.open_case("buyer", "ann", 0, "red", "eve", 300_000, False)
@@ -135,7 +138,22 @@ class Money(RuleBasedStateMachine):
 
     @rule(who=stakers, role=roles, part=st.sampled_from([10**6, 10**6, 500_000, 333_333, 1]))
     def unstake(self, who: str, role: int, part: int) -> None:
-        self.do("unstake", who, role, self.model.pool(who, role).active * part // 10**6)
+        self.do("unstake", who, role, self.model.stake_of(who, role).free * part // 10**6)
+
+    @rule(
+        who=stakers,
+        lot=lots,
+        part=st.sampled_from([10**6, 10**6, 500_000, 333_333, 0]),
+        days=st.integers(-1, 61),
+    )
+    def lock(self, who: str, lot: tuple[int, str], part: int, days: int) -> None:
+        role, of = lot
+        amount = self.model.stake_of(who, role).free * part // 10**6 + (days == 7)
+        self.do("lock", who, role, of, amount, self.party.now() + (days if days < 61 else 401) * DAY + 9)
+
+    @rule(sender=people, who=stakers, lot=lots)
+    def release(self, sender: str, who: str, lot: tuple[int, str]) -> None:
+        self.do("release", sender, who, *lot)
 
     @precondition(lambda self: self.model.tickets)
     @rule(at=dice, name=st.sampled_from(["withdraw", "cancel", "withdraw"]))
@@ -275,8 +293,19 @@ class Money(RuleBasedStateMachine):
     def _deadlines(self) -> Iterator[tuple[int, list[Move]]]:
         """Every moment at which something becomes possible or impossible, with the moves it is about."""
         for number, ticket in enumerate(self.model.tickets, 1):
-            if ticket.shares:
+            if ticket.amount:
                 yield ticket.ready_at, [("withdraw", (ticket.who, number))]
+        for (who, role, of), lot in self.model.lots.items():
+            end = self.model._end_of(role, of)
+            at = min(end or lot.until, lot.until) + WINDOWS.evidence_window_s
+            case: Move = ("open_case", ("buyer", sha256(b"late").digest(), who, role, 5, of, "eve"))
+            yield (
+                at,
+                [
+                    ("release", ("eve", who, role, of)),
+                    case if of in RUNS else ("release", (who, who, role, of)),
+                ],
+            )
         for name, run in self.model.runs.items():
             yield run.closes_at, [("refund", (name,)), ("top_up", ("eve", name, 5)), ("refund", (name,))]
         for (name, epoch), one in self.model.results.items():
@@ -330,9 +359,11 @@ class Money(RuleBasedStateMachine):
                 self.do("clear_orphan", run, epoch)
             elif one_.phase < EpochPhase.FINAL:
                 self.do("finalize", run, epoch)
-        for who, role in list(model.pools):
-            if model.pool(who, role).active:
-                self.do("unstake", who, role, model.pool(who, role).active)
+        for who, role, of in list(model.lots):
+            self.do("release", "eve", who, role, of)
+        for (who, role), stake in list(model.stakes.items()):
+            if stake.active:
+                self.do("unstake", who, role, stake.active)
         self.party.wait_until(self.party.now() + WINDOWS.claim_period_s)
         for run, epoch in sorted(model.results):
             self.do("sweep", run, epoch)

@@ -20,7 +20,7 @@ from assay.chain.client import LOCALNET, Chain, EpochPhase, deploy
 from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.events import ModelRegistered
-from assay.chain.statements import VERIFIER, Delegation, sign_digest
+from assay.chain.statements import VERIFIER, Delegation, sign_digest, term_of
 from assay.ledger.settlement.results import epoch_result, model_record, result_digest
 from assay.network.blob_store import DiskBlobs, MemoryBlobs
 from assay.network.host import Handler, PeerAddress, open_host
@@ -111,6 +111,7 @@ def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
 def join(chain: Chain, name: str, stake: int) -> None:
     """Stake, and leave for the hot key to sign, without which no run is opened."""
     chain.stake(VERIFIER, stake)
+    chain.ensure_lot(VERIFIER, term_of(1), stake, chain.timestamp() + 86_400)
     consent = Delegation(
         deployment_id=chain.deployment.deployment_id,
         account=chain.address,

@@ -81,7 +81,7 @@ class Contract:
     def run(self, _run_id: bytes) -> EscrowState:
         return EscrowState(
             buyer=NOBODY, epochs=2, set_version=1, pending=1, deadline=10**9, closes_at=10**9, budget=0,
-            epoch_cap=0, reserved=0, paid=0, returned=0, spec_hash=b"", holds=False,
+            epoch_cap=0, reserved=0, paid=0, returned=0, spec_hash=b"", holds=False, lot=0,
         )  # fmt: skip
 
     def bonds_owed(self, _account: str) -> int:
@@ -90,7 +90,7 @@ class Contract:
     def rewards_of(self, _account: str) -> int:
         return 0
 
-    def lots_lacking(self, _account: str) -> int:
+    def entries_lacking(self, _account: str) -> int:
         return 0
 
     def epoch_state(self, _run_id: bytes, epoch: int) -> EpochState:

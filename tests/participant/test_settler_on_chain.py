@@ -26,6 +26,7 @@ from assay.ledger.settlement.duties import (
     PayOut,
     Propose,
     Refund,
+    Release,
     ReportDouble,
     Sweep,
     TimeOut,
@@ -36,7 +37,7 @@ from assay.ledger.settlement.payouts import Row, Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from tests.builders import a_digest, a_history, a_spec
 from tests.contracts.chain_world import MODEL, PURSE, Person, World, a_person
 
@@ -196,14 +197,14 @@ def test_a_case_that_no_manifest_implies_is_vetoed_and_one_that_is_implied_is_ca
     true, false, late = (world.a_ruling(offender, ppm=ppm) for ppm in (100_000, 100_001, 1_000))
     town.implied = {order.offence_id: order for order in (true, late)}
     for order in (true, false):
-        world.as_(watcher).open_case(order, world.cert(order), world.seen_of(order))
+        world.as_(watcher).open_case(order, world.cert(order))
     town.turn(watcher)
     assert world.bank.case(false.offence_id).phase is CasePhase.VETOED
     world.advance(world.params.veto_window_s)
     town.turn(watcher)
     world.advance(world.params.payout_delay_s)
     town.turn(watcher)
-    world.bank.open_case(late, world.cert(late), world.seen_of(late))
+    world.bank.open_case(late, world.cert(late))
     world.advance(world.params.veto_window_s + world.params.execute_window_s)
     town.turn(watcher)
     town.turn(watcher)
@@ -218,11 +219,11 @@ def test_a_verifiers_stake_is_listed_for_juries_by_its_own_watchtower(town: Town
     world, newcomer = town.world, a_person()
     world.bank.fund_many([newcomer.account], token_amount=250 * UNIT, amount_wei=10**18)
     world.as_(newcomer).stake(VERIFIER, 250 * UNIT)
-    assert world.bank.lots_lacking(newcomer.account) == 2
+    assert world.bank.entries_lacking(newcomer.account) == 2
 
     town.turn(newcomer)
 
-    assert world.bank.lots_lacking(newcomer.account) == 0
+    assert world.bank.entries_lacking(newcomer.account) == 0
     assert Enlist in town.kinds
 
 
@@ -236,3 +237,27 @@ def test_what_is_left_of_a_run_that_nobody_worked_in_goes_home(town: Town):
     assert town.kinds == {Refund}
     assert world.bank.token_balance(world.buyer.account) == PURSE
     assert world.held("RunEscrow") == 0
+
+
+def test_every_members_lot_is_free_stake_again_once_nothing_can_be_disputed_by_anybodys_call(town: Town):
+    world, (one, two, _) = town.world, town.world.operators
+    accounts = [Address(bytes.fromhex(person.account[2:])) for person in (one, two)]
+    members = [replace(node, account=a) for node, a in zip(town.spec.nodes, accounts, strict=False)]
+    town.spec, town.settlements = replace(town.spec, nodes=tuple(members)), {}
+    for person in (one, two):
+        world.join(person, OPERATOR, 400 * UNIT)
+    run = world.bank.run(world.run_id)
+    assert run is not None
+    world.advance(run.closes_at + world.params.evidence_window_s - world.bank.timestamp() - 60)
+    order = world.a_ruling(two)
+    world.bank.open_case(order, world.cert(order))
+    town.turn(world.bystander)
+    assert town.kinds == {Refund, VetoCase}
+    assert world.lot_of(one) == 400 * UNIT
+    world.advance(60)
+
+    town.turn(world.bystander)
+
+    for person in (one, two):
+        assert world.bank.stake_of(person.account, OPERATOR).free == 400 * UNIT
+    assert Release in town.kinds

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -53,9 +52,6 @@ from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundI
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest
 from assay.verifier.service.driver import EVIDENCE
-
-if TYPE_CHECKING:
-    from assay.chain.client import SignedStatement
 
 log = logging.getLogger(__name__)
 TAKEOVER_S = 20.0  # each later accuser waits this much longer for the earlier ones to open the case
@@ -272,28 +268,20 @@ class ChainDuties:
                 chain = await trio.to_thread.run_sync(open_chain, self._me)
                 if await trio.to_thread.run_sync(chain.is_punished, slash_order.offence_id):
                     return
+                lot = await trio.to_thread.run_sync(chain.commitment_of, slash_order)
                 left = await trio.to_thread.run_sync(
-                    chain.slash_cap_left, slash_order.offender, slash_order.role
+                    chain.slash_cap_left, slash_order.offender, slash_order.role, lot
                 )
                 if not left:
                     log.warning("no case: slash orders took all they may in these 30 days", extra=fields)
                     return
                 signatures = await self._signatures(request, slash_order)
-                seen = self._participation(request) if request.verifier == NOBODY else None
-                await trio.to_thread.run_sync(chain.open_case, slash_order, signatures, seen)
+                await trio.to_thread.run_sync(chain.open_case, slash_order, signatures)
                 log.info("case opened", extra=fields)
                 return
             except AssayError as error:
                 log.warning("prosecution retried", extra={"reason": str(error)})
                 await trio.sleep(RETRY_S)
-
-    def _participation(self, request: SlashOrderRequest) -> SignedStatement:
-        """What the node's hot key signed about the step: it shows the court that the node is in this run."""
-        (link,) = self._me.store.links(request.round, 1)
-        for signed in link.manifest.commits:
-            if signed.commit.node == request.node:
-                return commit_statement(self._me.spec, signed.commit), signed.statement
-        raise Unavailable(f"no commit of {request.node.hex()[:8]} in round {request.round} here")
 
     async def _signatures(self, wanted: SlashOrderRequest, slash_order: SlashOrder) -> bytes:
         """A quorum's signatures on the slash order, sorted as the contract expects them.

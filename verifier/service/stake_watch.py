@@ -1,9 +1,8 @@
-"""Stake watch: reports whether the stake behind each node at the run's start is still there.
+"""Stake watch: reports whether the lot behind each node is whole.
 
-Room: verifier (edge: the chain, in threads). An operator's stake deters only while it can be slashed:
-unstaked amounts stay slashable until they are paid out, and a run may be longer than that. Once more than f
-verifiers report a decrease, every step of the node is audited until the stake is back; the node then begins
-on probation.
+Room: verifier (edge: the chain, in threads). An operator's stake deters as far as it is locked for this run.
+Once more than f verifiers report that a lot was never locked, or was cut by a slash, every step of its node
+is audited until it is whole; the node then begins on probation.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.state import StakeState
 from assay.chain.statements import OPERATOR
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
@@ -30,12 +28,11 @@ if TYPE_CHECKING:
     from assay.chain.client import Chain
 
 log = logging.getLogger(__name__)
-POLL_S = 60.0  # unstaking takes days
-FACT = "stake/"  # key in the store: a node's active stake when this verifier first read it
+POLL_S = 60.0  # a lot is cut by a case of days
 
 
 class StakeWatch:
-    """One verifier's watch of operators' stakes."""
+    """One verifier's watch of operators' lots."""
 
     def __init__(
         self, me: Participant, follower: Follower, broadcast: Callable[[SignedStakeReport], None]
@@ -50,46 +47,41 @@ class StakeWatch:
         self._chain: Chain | None = None
 
     async def run(self) -> None:
-        """Poll every operator's stake; ends only by cancellation."""
+        """Poll every operator's lot; ends only by cancellation."""
         while not self._follower.run_state.is_complete:
             try:
-                stakes = await trio.to_thread.run_sync(self._stakes)
+                whole = await trio.to_thread.run_sync(self._whole)
             except AssayError as error:  # an unreachable chain says nothing about stake
                 log.info("stakes not read", extra={"reason": str(error)})
             else:
-                for report in self.due_reports(stakes):
+                for report in self.due_reports(whole):
                     signature = sign(self._me.keys.peer, self._me.domain, report)
                     self._broadcast(SignedStakeReport(stake_report=report, signature=signature))
             await trio.sleep(POLL_S)
 
-    def due_reports(self, stakes: Mapping[PeerId, StakeState]) -> list[StakeReport]:
+    def due_reports(self, whole: Mapping[PeerId, bool]) -> list[StakeReport]:
         """The stake reports due now, whether sent before or not: they may have been lost."""
         run_state = self._follower.run_state
         found = []
-        for node, stake in sorted(stakes.items()):
+        for node, is_whole in sorted(whole.items()):
             report = StakeReport(
                 run_id=self._me.run_id,
                 round=RoundId(max(int(run_state.round) - 1, 0)),
                 node=node,
                 verifier=self._me.me,
-                is_whole=self._is_whole(node, stake),
+                is_whole=is_whole,
             )
             if _is_due(run_state, report):
                 found.append(report)
         return found
 
-    def _is_whole(self, node: PeerId, stake: StakeState) -> bool:
-        name = FACT + node.hex()
-        first = self._me.store.value(name)
-        if first is None:
-            first = stake.active.to_bytes(32, "big")
-            self._me.store.set_value(name, first)
-        return stake.active >= max(int.from_bytes(first, "big"), stake.minimum)
-
-    def _stakes(self) -> dict[PeerId, StakeState]:
+    def _whole(self) -> dict[PeerId, bool]:
         chain = self._chain = self._chain or open_chain(self._me)
+        run, run_id = chain.run(self._me.run_id), self._me.run_id
+        if run is None:  # nobody opened it, and no round begins
+            return {}
         return {
-            member.peer: chain.stake_of(evm_address(member.account), OPERATOR)
+            member.peer: chain.lot_of(evm_address(member.account), OPERATOR, run_id).amount >= run.lot
             for member in self._me.spec.nodes
             if not self._follower.run_state.nodes[member.peer].banned
         }

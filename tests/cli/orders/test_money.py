@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from assay.chain.client import UNIT
+from assay.chain.statements import OPERATOR
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.load import load_order
 from assay.orders.purchase import check_place
@@ -25,6 +26,13 @@ pytestmark = pytest.mark.slow
 
 DAY = 86_400
 FILE, ORDERED = "the buyer's file", "the order's file"
+
+
+@pytest.fixture(autouse=True)
+def lots(market: Market) -> None:
+    """The nodes have locked what the order asks of them."""
+    for name in NODES:
+        market.lock(name)
 
 
 def budget(market: Market) -> int:
@@ -154,6 +162,26 @@ def test_a_run_that_is_not_what_was_quoted_is_not_paid_for(
     assert market.bank.run(market.run_id) is None
 
 
+def test_a_run_whose_operator_has_not_locked_its_lot_is_not_paid_for(assay: Assay, market: Market):
+    market.as_(NODES[1]).release_lot(wallet(NODES[1]), OPERATOR, market.run_id)
+
+    code, _, err = assay("order", "place", market.config_of("buyer"), market.order_file)
+
+    assert code == 2 and held(market) == PURSE and market.bank.run(market.run_id) is None
+    assert f"the operator {wallet(NODES[1])} has locked 0.000000" in err and "assay stake lock" in err
+
+
+def test_a_run_that_outlasts_its_verifiers_terms_is_not_paid_for(assay: Assay, market: Market):
+    market.advance(30 * DAY)
+    for name in NODES:
+        market.lock(name)
+
+    code, _, err = assay("order", "place", market.config_of("buyer"), market.order_file, "--days", 365)
+
+    assert code == 2 and held(market) == PURSE and market.bank.run(market.run_id) is None
+    assert "of 4 verifiers 4 have locked no lot" in err
+
+
 def test_a_quote_that_was_another_one_is_not_paid_for(assay: Assay, market: Market):
     name = quote_of(load_order(market.order_file)).name.hex()
     for other in (name[:-1] + ("0" if name[-1] != "0" else "1"), name[:16], "", "\x1b[2J"):
@@ -207,7 +235,7 @@ def test_a_run_found_on_other_terms_is_told(assay: Assay, market: Market):
     deadline = market.bank.timestamp() + 30 * DAY
     chain, file = market.as_("buyer"), market.config_of("buyer")
     snapshot = market.rpc("evm_snapshot")
-    told = {"epoch_cap": order.epoch_units_max(), "epochs": 2, "deadline": deadline}
+    told = {"epoch_cap": order.epoch_units_max(), "epochs": 2, "deadline": deadline, "lot": order.lot_units}
     chain.open_run(market.spec_hash, budget=order.budget_units() - 1, **told)
     code, _, err = assay("order", "place", file, market.order_file)
     assert code == 2 and "order topup --to" in err

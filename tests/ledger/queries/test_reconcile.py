@@ -57,7 +57,7 @@ def read(world: World, books: BookStore, table: Settlement) -> None:
 def slash(world: World) -> bytes:
     """A case from its opening to the slash, which is not paid out yet; its id."""
     ruling = world.a_ruling(world.operators[0])
-    world.bank.open_case(ruling, world.cert(ruling), world.seen_of(ruling))
+    world.bank.open_case(ruling, world.cert(ruling))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(ruling.offence_id)
     return ruling.offence_id
@@ -72,6 +72,7 @@ def test_after_a_whole_life_books_and_contracts_agree(world: World, books: BookS
     world.advance(world.params.payout_delay_s)
     world.bank.pay_out_case(case_id)
     world.bank.collect(world.buyer.account)
+    world.as_(world.operators[0]).stake(OPERATOR, 100 * UNIT)
     world.as_(world.operators[0]).request_unstake(OPERATOR, 100 * UNIT)
     world.bank.claim_all(world.run_id, 0, table.tree())
     buyer = world.as_(world.buyer)
@@ -135,7 +136,7 @@ def test_the_books_see_where_a_cases_slash_and_bond_are(world: World, books: Boo
     case_id, reason, bond = ruling.offence_id, b"\1" * 32, world.params.case_bond
     veto = Veto(deployment_id=ruling.deployment_id, case_id=case_id, reason_hash=reason)
     supply = world.bank.token_supply()
-    opener.open_case(ruling, world.cert(ruling), world.seen_of(ruling))
+    opener.open_case(ruling, world.cert(ruling))
     read(world, books, a_table(world))
     assert reconcile(books, world.bank, {}) == ()
     assert balance_of(books, f"casebond:{case_id.hex()}") == bond

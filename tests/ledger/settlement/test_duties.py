@@ -45,7 +45,7 @@ def an_escrow(**changes: Any) -> EscrowState:
     whole: dict[str, Any] = {
         "buyer": OTHER, "epochs": 4, "set_version": 1, "pending": 0, "deadline": 2 * NOW,
         "closes_at": 2 * NOW, "budget": 10, "epoch_cap": 10, "reserved": 0, "paid": 0, "returned": 0,
-        "spec_hash": bytes(32), "holds": False,
+        "spec_hash": bytes(32), "holds": False, "lot": 1,
     }  # fmt: skip
     return EscrowState(**{**whole, **changes})
 
@@ -68,7 +68,7 @@ def a_case(phase: CasePhase, *, is_implied: bool, **changes: Any) -> CaseView:
     whole: dict[str, Any] = {
         "phase": phase, "role": 0, "ppm": 1, "veto_ends_at": NOW + 10, "execute_by": NOW + 20,
         "payable_at": 0, "offender": OTHER, "challenger": OTHER, "opener": OTHER,
-        "run_id": bytes(32), "evidence_hash": bytes(32),
+        "run_id": bytes(32), "evidence_hash": bytes(32), "lot": bytes(32),
     }  # fmt: skip
     return CaseView(case_id=CASE, state=CaseState(**{**whole, **changes}), is_implied=is_implied)
 
@@ -163,7 +163,7 @@ def test_a_run_that_is_over_is_ended(changes: dict[str, Any], expected: tuple[Ef
 
 
 def test_what_is_ours_is_fetched_and_our_stake_listed_without_patience():
-    look = a_look(bonds_owed=1, rewards_owed=1, lots_lacking=1)
+    look = a_look(bonds_owed=1, rewards_owed=1, entries_lacking=1)
     assert set(due(look, patience_s=60)) == {CollectBond(), CollectReward(), Enlist()}
 
 

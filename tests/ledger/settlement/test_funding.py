@@ -23,7 +23,7 @@ def an_escrow(**changes) -> EscrowState:
     whole = {
         "buyer": "0x1", "epochs": SPEC.epochs, "set_version": 1, "pending": 0, "deadline": DEADLINE,
         "closes_at": DEADLINE, "budget": 2 * PRICE + LAST, "epoch_cap": PRICE, "reserved": 0, "paid": 0,
-        "returned": 0, "spec_hash": digest(SPEC), "holds": False,
+        "returned": 0, "spec_hash": digest(SPEC), "holds": False, "lot": 1,
     }  # fmt: skip
     return EscrowState(**{**whole, **changes})
 
