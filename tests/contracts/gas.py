@@ -100,8 +100,13 @@ def _of_the_registry(world: World) -> Iterator[Cost]:
 def _of_a_run(world: World) -> Iterator[Cost]:
     _send(world, world.buyer, "AssayToken", "approve", world.deployment.address("RunEscrow"), 2**255)
     deadline = world.bank.timestamp() + 30 * 86_400
-    terms = (sha256(b"run").digest(), BUDGET, 1_000 * UNIT, 5, deadline, 1)
-    yield Cost("open a run", _send(world, world.buyer, "RunEscrow", "openRun", *terms))
+    lot, run_id = 100 * UNIT, world.bank.run_id_of(world.buyer.account, sha256(b"run").digest())
+    for operator in world.operators:
+        world.as_(operator).stake(OPERATOR, lot)
+        world.lock(operator, lot, commitment=run_id)
+    seats = sorted((operator.account for operator in world.operators), key=lambda account: int(account, 16))
+    terms = (sha256(b"run").digest(), BUDGET, 1_000 * UNIT, 5, deadline, 1, lot, seats)
+    yield Cost("open a run, 3 operators", _send(world, world.buyer, "RunEscrow", "openRun", *terms))
 
     first = _table(world, 0)
     _post(world, 0, first, 3)

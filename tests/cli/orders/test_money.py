@@ -274,7 +274,7 @@ def test_an_order_that_the_contracts_cannot_carry_out_is_not_placed(assay: Assay
 
     code, _, err = assay("order", "place", market.config_of("buyer"), harsh)
 
-    assert code == 2 and "slash takes 0.4 of a stake" in err and "at most 0.3" in err
+    assert code == 2 and "slash takes 0.4 of a lot" in err and "at most 0.3" in err
     assert held(market) == PURSE
 
 

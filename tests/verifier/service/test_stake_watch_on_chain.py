@@ -13,7 +13,7 @@ from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR
 from assay.protocol.messages import SignedStakeReport
 from assay.protocol.state_transition import advance
-from assay.protocol.types import Address
+from assay.protocol.types import Address, Digest
 from assay.verifier.service import stake_watch as stake_watch
 from tests.builders import DOMAIN, NODES, a_peer_key, a_spec, peer
 from tests.builders import a_history as the_start
@@ -37,8 +37,8 @@ def test_a_lot_that_a_slash_cut_is_reported_and_a_whole_one_is_not(
 ) -> None:
     monkeypatch.setattr(stake_watch, "POLL_S", 0.01)
     for person in world.operators:
-        world.join(person, OPERATOR, 500 * UNIT)
-    run_state = a_history_of(world)
+        world.join(person, OPERATOR, 100 * UNIT)
+    run_state = replace(a_history_of(world), run_id=Digest(world.run_id))
     me: Any = SimpleNamespace(
         run_id=world.run_id, me=VERA, spec=run_state.spec, deployment=world.deployment, domain=DOMAIN,
         config=SimpleNamespace(rpc_url=world.rpc_url),
