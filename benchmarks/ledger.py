@@ -125,7 +125,6 @@ def _settle(place: Place) -> None:
     opened = RunOpened(
         block_number=1, block_hash=_hash(1), tx_hash=bytes(32), log_index=0, run_id=RUN_ID, buyer=BUYER,
         spec_hash=bytes(32), budget=total, epoch_cap=total, epochs=1, deadline=1, set_version=1,
-        lot=1,
     )  # fmt: skip
     store.take_blocks([opened], 0, 1, {})
     began = time.perf_counter()

@@ -178,7 +178,6 @@ class RunOpened(ChainEvent):
     epochs: int
     deadline: int
     set_version: int
-    lot: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

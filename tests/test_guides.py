@@ -27,7 +27,7 @@ GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("opera
 LONG = {
     "watchtower",
     "node run", "verifier run", "ledger serve", "buyer run", "chain dev", "localnet", "redteam", "sim train",
-    "audit calibrate", "stake add", "claim", "order place", "order data",
+    "audit calibrate", "stake add", "stake lock", "stake release", "claim", "order place", "order data",
 }  # fmt: skip
 ROUND = 7
 

@@ -71,8 +71,7 @@ contract RunEscrow is Guarded {
         uint128 epochCap,
         uint32 epochs,
         uint64 deadline,
-        uint32 setVersion,
-        uint128 lot
+        uint32 setVersion
     );
     event RunToppedUp(bytes32 indexed runId, address indexed payer, uint128 amount);
     event RunClosing(bytes32 indexed runId, uint64 closesAt);
@@ -142,7 +141,7 @@ contract RunEscrow is Guarded {
         _runs[runId] =
             Kept(msg.sender, epochs, setVersion, 0, true, deadline, deadline, budget, epochCap, 0, 0, 0, specHash, lot);
         heldBy[setVersion] += 1;
-        emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion, lot);
+        emit RunOpened(runId, msg.sender, specHash, budget, epochCap, epochs, deadline, setVersion);
         token.pull(budget);
     }
 

@@ -205,7 +205,6 @@ class Tale:
             epochs=2,
             deadline=10**9,
             set_version=1,
-            lot=1,
         )
 
     def staked(self, name: str, amount: int, role: int = 0) -> None:

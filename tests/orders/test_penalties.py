@@ -38,7 +38,7 @@ def test_a_penalty_may_reach_the_cap_and_not_exceed_it(name):
     money = replace(money, **others)
 
     check_penalties(money, 250_000)
-    with pytest.raises(ConfigError, match=r"takes 0\.25 of a stake.* at most 0\.249999"):
+    with pytest.raises(ConfigError, match=r"takes 0\.25 of a lot.* at most 0\.249999"):
         check_penalties(money, 249_999)
 
 
@@ -52,5 +52,5 @@ def test_a_penalty_may_reach_the_cap_and_not_exceed_it(name):
     ],
 )
 def test_check_quote_and_start_refuse_a_penalty_above_the_cap(tmp_path, budget, use):
-    with pytest.raises(ConfigError, match=r"of a stake, the slash court of this deployment at most 0\.3"):
+    with pytest.raises(ConfigError, match=r"of a lot, the slash court of this deployment at most 0\.3"):
         use(an_order(tmp_path, budget))
