@@ -15,7 +15,7 @@ from assay.protocol.commitments import check_known_answer, check_sketch_opening
 from assay.protocol.double_votes import check_double_vote
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.finality import check_certified
-from assay.protocol.identity import Domain
+from assay.protocol.identity import Domain, verify
 from assay.protocol.inclusion import required
 from assay.protocol.messages import CertifiedManifest, Manifest, Outcome
 from assay.protocol.quorum import quorum
@@ -27,6 +27,7 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     may_report_funding,
     may_report_stake,
+    may_return,
     may_show_double_vote,
     next_chain,
     with_reports,
@@ -62,6 +63,13 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     need(manifest.round == run_state.round, f"expected round {run_state.round}")
     need(manifest.parent == run_state.parent, "does not extend the manifest before")
     need(not run_state.is_complete, "the run is complete")
+    least_s = run_state.time_s
+    need(manifest.time_s >= least_s, f"its time is {manifest.time_s}, before its parent's {least_s}")
+    due_s = run_state.due_s
+    need(
+        due_s is None or bool(manifest.returns) or manifest.time_s >= due_s,
+        f"nothing is left but openings overdue until {due_s}, expected a return or that time",
+    )
     commits = tuple(signed.commit for signed in manifest.commits)
     need(all(a.node < b.node for a, b in pairwise(commits)), "commits must ascend by node, one each")
     active = set(run_state.active)
@@ -118,6 +126,17 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     for report in reports:
         subject = f"{report.verifier.hex()[:8]} on the stake of {report.node.hex()[:8]}"
         need(may_report_stake(run_state, report), f"carries a stake report by {subject}, not admissible now")
+    returns = [one.returned for one in manifest.returns]
+    need(all(a.node < b.node for a, b in pairwise(returns)), "returns must ascend by node, one each")
+    for signed in manifest.returns:
+        node = signed.returned.node
+        need(
+            may_return(run_state, signed.returned, manifest.time_s),
+            f"carries a return of {node.hex()[:8]}, not admissible now",
+        )
+        verify(
+            node, Domain(run_state.spec.deployment_id, run_state.run_id), signed.returned, signed.signature
+        )
     _check_inclusion(run_state, manifest)
     _check_funding(run_state, manifest)
     check_messages(run_state, manifest)

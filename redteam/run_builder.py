@@ -242,6 +242,8 @@ class Network:
         return Manifest(
             run_id=run_state.run_id,
             round=run_state.round,
+            time_s=0,
+            returns=(),
             parent=run_state.parent,
             commits=tuple(
                 SignedCommit(commit=one, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))

@@ -27,6 +27,7 @@ CLASSES = (
     "inconclusive",
     "expired",
     "superseded",
+    "late",
 )
 
 
@@ -151,6 +152,8 @@ def kind_of(audit: Audit) -> str:
             return "dismissed"
         case AuditStatus.SUPERSEDED:
             return "superseded"
+        case AuditStatus.OVERDUE | AuditStatus.LATE:
+            return "late"
         case _:
             return "inconclusive" if outcomes == {Outcome.INCONCLUSIVE} else "expired"
 
