@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from assay.bundle.read import read
+from assay.participant.keyring import load_keys
 from assay.protocol.audits import AuditStatus
-from assay.protocol.types import PeerId
+from assay.protocol.identity import peer_of
 from tests.conftest import Assay
 from tests.e2e.nets import (
     broken_invariants,
@@ -46,7 +47,8 @@ def test_a_node_that_hangs_loses_the_pay_of_what_it_owed_and_no_stake(assay: Ass
     assert broken_invariants(summary) == []
     assert slashed(summary) == ["stale-parameters"]  # and not the one that hung
     delivered = read(run)
-    node = PeerId(bytes.fromhex(next(one["peer"] for one in summary["nodes"] if one["name"] == "node-0")))
+    people = run / "participants"
+    node = peer_of(load_keys(people / "node-0" / "keys", (people / "password").read_text()).peer)
     found = Counter(
         audit.ruling
         for audit in {k: a for state in delivered.run_states for k, a in state.audits.items()}.values()
