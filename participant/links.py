@@ -7,6 +7,7 @@ the sender. What only a verifier can check
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from assay.protocol import audits
@@ -48,6 +49,16 @@ def extend(run_state: RunState, certified: CertifiedManifest) -> RunState:
     return advance(run_state, certified.manifest)
 
 
+def _need(manifest: Manifest) -> Callable[[bool, str], None]:
+    """A check that refuses the manifest with a reason unless something holds."""
+
+    def need(holds: bool, reason: str) -> None:
+        if not holds:
+            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
+
+    return need
+
+
 def check_place(run_state: RunState, manifest: Manifest) -> None:
     """Do nothing if a manifest's parent, ordering and members fit the run state it extends.
 
@@ -55,10 +66,7 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
         MalformedMessage: which part does not fit.
     """
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     need(manifest.run_id == run_state.run_id, "is of another run")
     need(manifest.round == run_state.round, f"expected round {run_state.round}")
     need(manifest.parent == run_state.parent, "does not extend the manifest before")
@@ -145,10 +153,7 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
 def _check_inclusion(run_state: RunState, manifest: Manifest) -> None:
     """Do nothing if a manifest with commits carries a quorum's inclusion lists, and what more than f name."""
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     lists, spec = [signed.inclusion_list for signed in manifest.inclusion_lists], run_state.spec
     place = (run_state.run_id, run_state.round, run_state.parent)
     need(
@@ -178,10 +183,7 @@ def _check_inclusion(run_state: RunState, manifest: Manifest) -> None:
 def _check_funding(run_state: RunState, manifest: Manifest) -> None:
     """Do nothing if a manifest's funding reports are admissible, and no round begins that is not paid for."""
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     reports = [one.funding_report for one in manifest.funding_reports]
     need(
         all(a.verifier < b.verifier for a, b in pairwise(reports)),
@@ -208,10 +210,7 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
         MalformedMessage: which message does not fit.
     """
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     at, rules = int(manifest.round), run_state.spec.audit
 
     def audit_of(round_id: RoundId, node: PeerId) -> Audit:

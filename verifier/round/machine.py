@@ -28,7 +28,7 @@ from assay.protocol.double_votes import check_double_vote
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
-from assay.protocol.inclusion import listed, nodes_bitmap, required, satisfied
+from assay.protocol.inclusion import compatible_lists, listed, nodes_bitmap, required
 from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
     STAKE_REPORTS_MAX,
@@ -384,7 +384,7 @@ def lacking_commits(state: Round) -> Mapping[PeerId, tuple[PeerId, ...]]:
 def _carried_lists(state: Round) -> tuple[SignedInclusionList, ...]:
     """The lists for a manifest with the commits held, ascending by verifier; () if fewer than a quorum."""
     spec = state.run_state.spec
-    chosen = satisfied(spec.node_peers, _lists(state), state.commits.keys(), len(spec.verifiers))
+    chosen = compatible_lists(spec.node_peers, _lists(state), state.commits.keys(), len(spec.verifiers))
     return tuple(state.inclusion_lists[peer] for peer in sorted(one.verifier for one in chosen))
 
 
