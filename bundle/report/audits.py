@@ -45,6 +45,7 @@ class Counts:
     inconclusive: int = 0
     expired: int = 0
     superseded: int = 0
+    late: int = 0  # overdue, or found true after that
     expected: float = 0.0  # draws by the rule, given the passed audits that the chain knew
     variance: float = 0.0
     false_steps: int = 0
