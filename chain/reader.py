@@ -165,10 +165,6 @@ class ChainReader:
             return order.run_id
         return term_of(self.set_version_of(order.run_id))
 
-    def evidence_window(self) -> int:
-        """Seconds after a run in which its members can be accused; then their lots are free."""
-        return int(self._ask("SlashCourt", "evidenceWindow"))
-
     def ticket(self, ticket: int) -> Ticket:
         """An unstake ticket, with its present value."""
         account, role, ready_at, amount = self._ask("StakeVault", "tickets", ticket)
@@ -195,6 +191,10 @@ class ChainReader:
     def case_ppm_max(self) -> int:
         """The most that one slash order may take of a lot, in millionths."""
         return int(self._ask("SlashCourt", "casePpmMax"))
+
+    def evidence_window(self) -> int:
+        """Seconds after a run's end in which a case about it can be opened."""
+        return int(self._ask("SlashCourt", "evidenceWindow"))
 
     def unbonding_delay(self) -> int:
         """Seconds between an unstake request and the withdrawal."""

@@ -115,7 +115,12 @@ def establish(
     deployment = deploy(
         anvil.rpc_url,
         deployer_key,
-        replace(LOCALNET, close_delay_s=close_delay_s),
+        replace(
+            LOCALNET,
+            close_delay_s=close_delay_s,
+            evidence_window_s=LOCALNET.evidence_window_s + order.verify.absence_s,
+            unbonding_s=LOCALNET.unbonding_s + order.verify.absence_s,
+        ),
         secrets.token_bytes(32),
         [(evm_address(s.keys.account_address), evm_address(s.keys.hot_address)) for s in verifiers],
     )

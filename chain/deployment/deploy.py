@@ -20,7 +20,7 @@ from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.penalties import CASE_PPM_MAX
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.statements import Address
-from assay.chain.times import CLOSE_DELAY_S
+from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 from assay.protocol.errors import ConfigError, Unavailable
 
 UNIT = 10**6  # token units in one token
@@ -85,7 +85,7 @@ MAINNET = ChainParams(
     resolve_window_s=3 * 86_400,
     claim_period_s=180 * 86_400,
     close_delay_s=CLOSE_DELAY_S,
-    evidence_window_s=7 * 86_400,
+    evidence_window_s=EVIDENCE_WINDOW_S,
     veto_window_s=3 * 86_400,
     execute_window_s=7 * 86_400,
     margin_s=86_400,
