@@ -94,7 +94,7 @@ class Buyer:
             await self._show_final(chain, settled)
             await _patiently(lambda: self._take_back(chain))
             inputs = await trio.to_thread.run_sync(
-                read_inputs, self.me.spec, self.me.config.data, self.me.config.base
+                read_inputs, self.me.spec, self.me.config.data, self.me.base
             )
             registered = await self._register(chain, settled, inputs)
             anchor = await _patiently(lambda: self._anchored(chain))
@@ -303,9 +303,7 @@ class Buyer:
         anchor: Anchored | None,
     ) -> None:
         log_point = await witnessed_point(self.me, self._host)
-        key = await trio.to_thread.run_sync(
-            release_key, self.me.config.folder / "keys", self.me.config.password
-        )
+        key = await trio.to_thread.run_sync(release_key, self.me.config.keys, self.me.config.password)
         run = Finished(
             spec=self.me.spec,
             run_id=self.me.run_id,

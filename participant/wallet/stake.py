@@ -17,7 +17,7 @@ from assay.chain.state import HotKey, StakeState, Ticket
 from assay.chain.statements import Address
 from assay.chain.times import when_text
 from assay.chain.units import UNIT, money_text
-from assay.participant.wallet.account import ROLE_NAMES, Account, role_in
+from assay.participant.wallet.account import ROLE_NAMES, Account
 from assay.protocol.errors import ConfigError, Unavailable
 
 
@@ -51,10 +51,10 @@ def read_stake_status(account: Account) -> StakeStatus:
     """Read an account's stake status from the chain.
 
     Raises:
-        ConfigError: the account has no stake in this run.
+        ConfigError: the account has no role in which it stakes.
         Unavailable: the endpoint is gone.
     """
-    role, chain = role_in(account.spec, account.address), account.chain
+    role, chain = account.role, account.chain
     tickets = chain.tickets_of(account.address)
     return StakeStatus(
         account=account.address,
