@@ -98,8 +98,8 @@ class ChainReader:
 
     def code_hash(self, contract: str) -> bytes:
         """The keccak-256 of a contract's code on chain, immutables included."""
-        where, eth = self.deployment.address(contract), self._rpc.web3.eth
-        return keccak(self._rpc.read("code", lambda: bytes(eth.get_code(where))))
+        where: Any = self.deployment.address(contract)
+        return keccak(self._rpc.read("code", lambda: bytes(self._rpc.web3.eth.get_code(where))))
 
     def parameters(self) -> ChainParams:
         """The deployment's immutable parameters, and the token's present supply."""

@@ -75,9 +75,7 @@ def join_lines(
     if file.exists():
         raise ConfigError(f"{file} is there already: see `assay doctor {file}`")
     found = read_given(text)
-    url = rpc or next(iter(found.endpoints), None)
-    if url is None:
-        raise ConfigError("the invitation names no endpoint: give one with --rpc")
+    url = rpc or found.first_endpoint
     yield f"network  {found.name}; compare its digest with the founder's: {spoken_digest(found)}"
     check_network(found, ChainReader(url, found.deployment))
     if (role is None) != (address is None):

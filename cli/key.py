@@ -194,11 +194,11 @@ def key_facts(folder: Path, password: str, network: Path | None) -> dict[str, An
     }
     if network is not None:
         from assay.chain.reader import ChainReader
-        from assay.cli.process import first_endpoint
         from assay.participant.files.invitation import read_invitation
         from assay.participant.wallet.delegation import delegation_text
 
-        chain = ChainReader(first_endpoint(network), read_invitation(network).deployment)
+        invitation = read_invitation(network)
+        chain = ChainReader(invitation.first_endpoint, invitation.deployment)
         chain.check_deployment()
         hot, now = chain.hot_key(found["hot_key"]), chain.timestamp()
         found["delegation"] = delegation_text(found["hot_key"], hot, found["account"], now)
@@ -224,8 +224,8 @@ def own_record(folder: Path, password: str, role: str, address: str) -> Any:
 
 def password_of(folder: Path, file: Path | None, *, may_make: bool = False) -> tuple[str, list[str]]:
     """The password of a folder's keys; a fresh one in a new file where there is none, and a line about it."""
-    from assay.cli.process import PASSWORD
     from assay.participant.files.private import read_password, write_private
+    from assay.participant.keyring import PASSWORD
 
     path = folder.parent / PASSWORD if file is None else file
     if not may_make or path.exists():

@@ -6,7 +6,7 @@ Room: cli (edge). The invitation is participant/files/invitation.py's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -119,7 +119,7 @@ def network_lines(text: str, rpc: str | None, *, is_offline: bool) -> Iterator[s
     if not is_offline:
         from assay.chain.reader import ChainReader
 
-        url = rpc or _first(found.endpoints)
+        url = rpc or found.first_endpoint
         check_network(found, ChainReader(url, found.deployment))
         yield f"the chain at {url} has this network: code, wiring, parameters and first verifiers"
 
@@ -141,7 +141,7 @@ def fund_lines(
     found, now_s = read_given(text), int(time.time())
     accounts = [evm_address(read_record(one, now_s).record.account) for one in records]
     founder = load_keys(keys, password_of(keys, password_file)[0])
-    chain = Chain(_first(found.endpoints), found.deployment, founder.account)
+    chain = Chain(found.first_endpoint, found.deployment, founder.account)
     chain.check_deployment()
     chain.fund_many(accounts, token_amount=parse_money(tokens), amount_wei=int(gas * 10**6) * 10**12)
     for account in accounts:
@@ -180,9 +180,3 @@ def read_given(text: str) -> Invitation:
     if text.startswith(f"{PREFIX}."):
         return parse_invitation(text, int(time.time()))
     return read_invitation(Path(text))
-
-
-def _first(endpoints: Sequence[str]) -> str:
-    if not endpoints:
-        raise ConfigError("the invitation names no endpoint: give one with --rpc")
-    return endpoints[0]

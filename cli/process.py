@@ -28,6 +28,7 @@ from assay.participant.files.invitation import read_invitation
 from assay.participant.files.private import read_password
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.json_log import log_as_json
+from assay.participant.keyring import PASSWORD
 from assay.protocol.errors import ConfigError
 
 if sys.version_info < (3, 11):
@@ -37,7 +38,6 @@ if sys.version_info < (3, 11):
 THREADS_MAX = 1024
 DEFAULT_PORT = 4001
 ANY_IPV4, ANY_IPV6 = "0.0.0.0", "::"
-PASSWORD = "password"  # file beside the folder of keys
 
 
 class DeclarationsSection(BaseModel):
@@ -110,7 +110,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         folder=base / given.folder,
         port=port,
         ip=ip,
-        rpc_url=given.rpc_url or first_endpoint(base / given.network),
+        rpc_url=given.rpc_url or read_invitation(base / given.network).first_endpoint,
         rpc_urls=given.rpc_urls,
         one_rpc_suffices=given.one_rpc_suffices,
         data=base / given.data,
@@ -127,18 +127,6 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         threads=0 if given.threads == "auto" else given.threads,
     )
     return config, given
-
-
-def first_endpoint(network: Path) -> str:
-    """The endpoint that an invitation names first.
-
-    Raises:
-        ConfigError: the invitation cannot be read, or names none.
-    """
-    endpoints = read_invitation(network).endpoints
-    if not endpoints:
-        raise ConfigError(f"{network} names no endpoint: set rpc_url")
-    return endpoints[0]
 
 
 def _listening(own: Path, port: int | None, ip: str | None) -> tuple[int, str]:

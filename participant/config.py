@@ -12,25 +12,29 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from assay.chain.addresses import Deployment
 from assay.chain.endpoint import check_endpoint
-from assay.network.blob_store import DiskBlobs
-from assay.network.host import Handler, Host, PeerAddress, open_host
-from assay.participant.compute import Workplace
 from assay.participant.declarations import NO_DECLARATIONS, Declarations
 from assay.participant.files.armour import read_text
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import SignedRecord, read_records
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keyring import Keys, load_keys
-from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.identity import Domain, peer_of
 from assay.protocol.params import RunSpec, check_spec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
-from assay.training.model.initial import BASE
+
+if (
+    TYPE_CHECKING
+):  # libp2p and torch take seconds to import; commands that only read a configuration need none
+    from assay.network.blob_store import DiskBlobs
+    from assay.network.host import Handler, Host, PeerAddress
+    from assay.participant.compute import Workplace
+    from assay.participant.store import Store
 
 log = logging.getLogger(__name__)
 BLOB_STORE_BYTES = 4 << 30
@@ -83,11 +87,15 @@ class Participant:
     @property
     def base(self) -> Path | None:
         """The imported starting parameters, if the spec names some."""
+        from assay.training.model.initial import BASE
+
         return None if self.spec.model.base == NO_DIGEST else self.config.data / BASE
 
     @property
     def workplace(self) -> Workplace:
         """Where and on what our compute worker computes."""
+        from assay.participant.compute import Workplace
+
         config = self.config
         return Workplace(
             data=str(config.data),
@@ -119,6 +127,9 @@ def open_participant(config: Config) -> Participant:
     Raises:
         ConfigError: a file is missing, damaged, or belongs to another deployment.
     """
+    from assay.network.blob_store import DiskBlobs
+    from assay.participant.store import Store
+
     run, deployment = read_run(config)
     try:
         check_endpoint(config.rpc_url, deployment)
@@ -156,13 +167,15 @@ def addresses_of(run: RunFile, known: Mapping[PeerId, SignedRecord]) -> dict[Pee
 
     A known record replaces the run file's only if it has the same account and role.
     """
+    from assay.network.host import PeerAddress
+
     found = {}
     for signed in run.content.records:
         record, other = signed.record, known.get(signed.record.peer, signed).record
         is_moved = other.sequence > record.sequence
         if is_moved and (other.account, other.role) == (record.account, record.role):
             record = other
-        found[record.peer] = record.address
+        found[record.peer] = PeerAddress(peer=record.peer, host=record.host, port=record.port)
     return found
 
 
@@ -194,6 +207,8 @@ def read_deployment(path: Path) -> Deployment:
 @asynccontextmanager
 async def open_network(me: Participant, handlers: Mapping[str, Handler]) -> AsyncIterator[Host]:
     """Run the participant's host, open to its known peers only."""
+    from assay.network.host import open_host
+
     async with open_host(
         seed=bytes(me.keys.peer),
         listen_port=me.config.port,

@@ -41,6 +41,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.types import Digest
 
 PEER, ACCOUNT, HOT, RELEASE = "peer.key", "account.json", "hot.json", "release.key"
+PASSWORD = "password"  # the usual name of the file beside the folder
 _FILES = (PEER, ACCOUNT, HOT)
 _SALT = nacl.pwhash.argon2id.SALTBYTES
 

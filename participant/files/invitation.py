@@ -68,6 +68,17 @@ class Invitation:
             chain_id=self.chain_id, deployment_id=self.deployment_id, block=self.block, **addresses
         )
 
+    @property
+    def first_endpoint(self) -> str:
+        """The endpoint to ask where no other is given.
+
+        Raises:
+            ConfigError: it names none.
+        """
+        if not self.endpoints:
+            raise ConfigError(f"the invitation to {self.name} names no endpoint: give one of your own")
+        return self.endpoints[0]
+
 
 def invitation_of(
     chain: ChainReader, name: str, endpoints: Sequence[str], verifiers: Sequence[SignedRecord]

@@ -1,8 +1,8 @@
 """Record: what others need to know about a participant, signed by its peer key and its hot key.
 
 Room: participant (pure; the last section reads and writes files). A record names keys, account, role and one
-network address, and nothing else. That the account agrees is shown on chain, by the hot key's delegation. A
-participant that moves signs a new record with a higher sequence number, and whoever knows it refuses older ones.
+network address, and nothing else. That the account agrees is shown on chain, by the hot key's delegation.
+A participant that moves signs a new record with a higher sequence number; whoever knows it refuses older ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from eth_utils.crypto import keccak
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import BadSignatureError, recover, sign_digest
 from assay.chain.times import time_text
-from assay.network.host import PeerAddress
 from assay.participant.files.armour import from_text, read_text, to_text, write_text
 from assay.participant.keyring import Keys
 from assay.protocol.encoding.codec import Max, digest
@@ -69,11 +68,6 @@ class Record:
     def member(self) -> Member:
         """This participant as a run's spec names it."""
         return Member(peer=self.peer, account=self.account, hot=self.hot)
-
-    @property
-    def address(self) -> PeerAddress:
-        """Where it listens."""
-        return PeerAddress(peer=self.peer, host=self.host, port=self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

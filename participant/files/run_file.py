@@ -1,4 +1,4 @@
-"""Run file: what each participant of a run needs besides its keys and the network: the spec, and all addresses.
+"""Run file: what a participant of a run needs besides keys and network: the spec, and all addresses.
 
 Room: participant (pure; `read_run_file` and `write_run_file` touch one file). The buyer's account signs it,
 and the escrow holds the spec's digest, so that nobody else can add a peer or pass on another spec. The
@@ -115,6 +115,11 @@ def write_run_file(path: Path, found: RunFile) -> None:
     write_text(path, to_text(PREFIX, found, notes))
 
 
+def missing_run(path: Path) -> ConfigError:
+    """The error of a participant that has no run file."""
+    return ConfigError(f"run file {path} is missing: the buyer's `assay order place` writes it")
+
+
 def read_run_file(path: Path, now_s: int) -> RunFile:
     """A checked run file.
 
@@ -122,7 +127,7 @@ def read_run_file(path: Path, now_s: int) -> RunFile:
         ConfigError: it cannot be read, is damaged, or `check_run_file` refuses it.
     """
     if not path.exists():
-        raise ConfigError(f"run file {path} is missing: the buyer's `assay order place` writes it")
+        raise missing_run(path)
     try:
         found = from_text(PREFIX, RunFile, read_text(path, "run file", RUN_FILE_BYTES_MAX))
         check_run_file(found, now_s)

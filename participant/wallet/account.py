@@ -1,4 +1,4 @@
-"""Account: opens a participant's on-chain account for transactions that its owner sends by hand, in a run or before.
+"""Account: opens a participant's on-chain account for transactions that its owner sends by hand.
 
 Room: participant (edge: files, the chain). Reads the same files as the participant's process,
 with the same checks, but opens neither its store nor its port,

@@ -15,13 +15,12 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.state import HotKey
 from assay.chain.statements import Address, Delegation, sign
 from assay.chain.times import time_text, when_text
-from assay.participant.config import Participant
 from assay.participant.keyring import Keys
-from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError, ConfigError
 
 if TYPE_CHECKING:  # web3 takes a second to import
     from assay.chain.client import Chain, Sent
+    from assay.participant.config import Participant
 
 log = logging.getLogger(__name__)
 DAY_S = 86_400
@@ -79,6 +78,8 @@ def delegation_fault(found: HotKey | None, account: Address, until_s: int) -> st
 
 async def watch_delegation(me: Participant) -> None:
     """Log a warning, every hour, while our hot key's delegation ends within `WARN_S`."""
+
+    from assay.participant.wallet.claims import open_chain
 
     def look() -> tuple[str | None, int]:
         chain = open_chain(me)

@@ -1,7 +1,7 @@
 """Founding: deploys a network's contracts with its first verifiers, and gives its people tokens and gas.
 
-Room: participant (edge: the chain). The founder keeps no right over the contracts; it holds the token's supply
-and pays out of it whoever it wants to take part.
+Room: participant (edge: the chain). The founder keeps no right over the contracts; it holds the token's
+supply and pays out of it whoever it wants to take part.
 """
 
 from __future__ import annotations
