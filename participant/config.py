@@ -28,9 +28,7 @@ from assay.protocol.identity import Domain, peer_of
 from assay.protocol.params import RunSpec, check_spec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
-if (
-    TYPE_CHECKING
-):  # libp2p and torch take seconds to import; commands that only read a configuration need none
+if TYPE_CHECKING:  # libp2p takes seconds to import; commands that only read a configuration do without
     from assay.network.blob_store import DiskBlobs
     from assay.network.host import Handler, Host, PeerAddress
     from assay.participant.compute import Workplace

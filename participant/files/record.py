@@ -2,7 +2,7 @@
 
 Room: participant (pure; the last section reads and writes files). A record names keys, account, role and one
 network address, and nothing else. That the account agrees is shown on chain, by the hot key's delegation.
-A participant that moves signs a new record with a higher sequence number; whoever knows it refuses older ones.
+A participant that moves signs a new record with a higher sequence number, which makes older ones void.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""People who share only a chain and small files found a network, join it and finish a run, by commands alone."""
+"""Strangers who share only a chain and small files found a network, join it and finish a run, by commands."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -73,8 +74,6 @@ class Person:
 
 
 def environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, **ONE_THREAD}
 
 
@@ -111,8 +110,8 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
         person.assay("key", "new", "keys")
         if person is not founder:
             role, at = ROLES[person.name], address[person.name]
-            person.assay("key", "card", "keys", "--role", role, "--address", at, "--out", "me.record")
-            person.gives("me.record", founder, f"{person.name}.record")
+            person.assay("key", "card", "keys", "--role", role, "--address", at)
+            person.gives("keys/own.record", founder, f"{person.name}.record")
 
     each([founder, *everyone], introduce)
     account = json.loads(founder.assay("key", "show", "keys", "--json"))["account"]
@@ -127,7 +126,7 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
         verifiers = [f"{name}.record" for name, role in ROLES.items() if role == "verifier"]
         (founder.folder / "network.toml").write_text(
             f'name = "strangers"\nrpc_url = "http://127.0.0.1:{chain_port}"\npreset = "localnet"\n'
-            f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 300\n"
+            f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 600\n"
         )
         founder.assay("network", "create", "network.toml", "--keys", "keys")
         records = [f"{name}.record" for name in ROLES]
