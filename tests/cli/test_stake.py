@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, address_of, sign_digest
+from assay.protocol.types import Digest
 from tests.builders import NODES, VERIFIERS, a_hot_key
 from tests.cli.market import PURSE, Market, account_key, wallet
 from tests.conftest import Assay
@@ -207,16 +207,15 @@ def test_the_rewards_of_a_slash_are_collected_once(assay: Assay, market: Market)
 
 
 def test_another_deployments_contracts_are_refused(assay: Assay, market: Market):
-    vault = {"stake_vault": market.deployment.token}  # some contract, not the vault
-    swapped = {**json.loads(market.deployment.to_json()), **vault}
-    (market.folder / "deployment.json").write_text(json.dumps(swapped))
+    market.invite(replace(market.deployment, stake_vault=market.deployment.token))
     before = market.bank.block_number()
 
     code, _, err = assay("stake", "add", market.config_of(NODE), "300")
     assert code != 0 and "Traceback" not in err and err.startswith("assay: ")
 
     other = replace(market.deployment, deployment_id=b"x" * 32)
-    (market.folder / "deployment.json").write_text(other.to_json())
+    market.invite(other)
+    market.write_run(replace(market.spec, deployment_id=Digest(b"x" * 32)))
     code, _, err = assay("stake", "add", market.config_of(NODE), "300")
     assert code == 2 and "another deployment" in err
     assert market.bank.block_number() == before
@@ -224,7 +223,7 @@ def test_another_deployments_contracts_are_refused(assay: Assay, market: Market)
 
 def test_an_endpoint_of_another_chain_is_refused(assay: Assay, market: Market):
     other = replace(market.deployment, chain_id=1)
-    (market.folder / "deployment.json").write_text(other.to_json())
+    market.invite(other)
     code, _, err = assay("stake", "show", market.config_of(NODE))
     assert code == 2 and "wrong chain" in err
 

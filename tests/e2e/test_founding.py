@@ -97,10 +97,8 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
     need_anvil()
     founder, host = Person(tmp_path, "founder"), Person(tmp_path, "chain-host")
     people = {name: Person(tmp_path, name) for name in ROLES}
-    everyone, staked = (
-        list(people.values()),
-        [people[n] for n, r in ROLES.items() if r in ("node", "verifier")],
-    )
+    everyone = list(people.values())
+    staked = [people[name] for name, role in ROLES.items() if role in ("node", "verifier")]
     chain_port, *own_ports = ports(1 + len(ROLES))
     address = {name: f"127.0.0.1:{port}" for name, port in zip(ROLES, own_ports, strict=True)}
     buyer = people["buyer"]
