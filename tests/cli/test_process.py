@@ -108,7 +108,7 @@ def test_what_a_buyer_states_of_its_model_is_handed_on(tmp_path: Path) -> None:
         ({"port": '"many"'}, "port"),
         ({"port": "70000"}, "port"),
         ({"rpc_url": '"file:///etc/passwd"'}, "rpc_url"),
-        ({"password_file": '"elsewhere"'}, "elsewhere: is missing"),
+        ({"password_file": '"elsewhere"'}, "elsewhere is missing"),
         ({"behaviour": '"stale-parameters"'}, "unknown key"),
         ({"books": '"ledger.db"'}, "books"),
         ({"rpc_urls": '"http://one"'}, "rpc_urls"),
