@@ -324,9 +324,9 @@ def test_a_member_that_cannot_be_held_to_its_work_is_refused_before_money_moves(
         rotated = replace(keys_of(NODES[0]), hot=keys_of("x").hot)
         write_record(members / "0.record", sign_record(rotated, Role.NODE, "::1", 1, NOW + 1))
     if what == "owner":  # a record that claims the account of somebody with stake
-        rotated = replace(keys_of(NODES[0]), account=keys_of(VERIFIERS[0]).account, hot=keys_of(NODES[1]).hot)
-        market.as_(VERIFIERS[0]).stake(OPERATOR, market.params.min_operator_stake)
-        write_record(members / "0.record", sign_record(rotated, Role.NODE, "::1", 1, NOW + 1))
+        claimed = replace(keys_of(NODES[0]), account=keys_of("stranger").account)
+        market.as_("stranger").stake(OPERATOR, market.params.min_operator_stake)
+        write_record(members / "0.record", sign_record(claimed, Role.NODE, "::1", 1, NOW + 1))
     if what == "expiry":
         delegate(market.as_(NODES[0]), keys_of(NODES[0]), 5, market.bank.timestamp())
     if what == "count":
