@@ -78,8 +78,8 @@ def backup(
     password_file: Password = None,
 ) -> None:
     """Write all keys to one new file, encrypted with a password of its own."""
-    from assay.participant.files.private import read_password
     from assay.participant.keyring import back_up_keys
+    from assay.participant.private_files import read_password
 
     back_up_keys(folder, password_of(folder, password_file)[0], out, read_password(backup_password))
     typer.echo(f"{out} holds all keys of {folder}; keep its password elsewhere")
@@ -93,8 +93,8 @@ def restore(
     password_file: Password = None,
 ) -> None:
     """Write the keys of a backup to FOLDER, which has none; the record has to be made anew."""
-    from assay.participant.files.private import read_password
     from assay.participant.keyring import restore_keys
+    from assay.participant.private_files import read_password
 
     password, note = password_of(folder, password_file, may_make=True)
     keys = restore_keys(file, read_password(backup_password), folder, password)
@@ -224,8 +224,8 @@ def own_record(folder: Path, password: str, role: str, address: str) -> Any:
 
 def password_of(folder: Path, file: Path | None, *, may_make: bool = False) -> tuple[str, list[str]]:
     """The password of a folder's keys; a fresh one in a new file where there is none, and a line about it."""
-    from assay.participant.files.private import read_password, write_private
     from assay.participant.keyring import PASSWORD
+    from assay.participant.private_files import read_password, write_private
 
     path = folder.parent / PASSWORD if file is None else file
     if not may_make or path.exists():

@@ -25,10 +25,10 @@ from assay.orders.toml import read_tables
 from assay.participant.config import Config
 from assay.participant.declarations import Declarations
 from assay.participant.files.invitation import read_invitation
-from assay.participant.files.private import read_password
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.json_log import log_as_json
 from assay.participant.keyring import PASSWORD
+from assay.participant.private_files import read_password
 from assay.protocol.errors import ConfigError
 
 if sys.version_info < (3, 11):

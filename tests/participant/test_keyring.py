@@ -9,8 +9,8 @@ import pytest
 
 from assay.chain.statements import address_of
 from assay.participant import keyring
-from assay.participant.files.private import read_password
 from assay.participant.keyring import QUICK, RELEASE, STRONG, load_keys
+from assay.participant.private_files import read_password
 from assay.protocol.errors import ConfigError
 
 FILES = ("peer.key", "account.json", "hot.json")
