@@ -73,6 +73,10 @@ def run_localnet(
     staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run
     shutil.rmtree(staged, ignore_errors=True)
     try:
+        staged.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{root}: cannot be created ({error.strerror})") from None
+    try:
         manifest = collect_data(order, staged)
         base = write_base(order, staged)
         _make_room(root)

@@ -23,7 +23,10 @@ def read_private(path: Path, bytes_max: int = PRIVATE_BYTES_MAX) -> bytes:
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            _check_mode(path, os.fstat(file.fileno()), "600")
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigError(f"{path} is not a regular file")
+            _check_mode(path, found, "600")
             body = file.read(bytes_max + 1)
     except OSError as error:
         reason = (
@@ -109,12 +112,8 @@ def replace_private(path: Path, body: bytes) -> None:
 
 
 def _check_mode(path: Path, found: os.stat_result, mode: str) -> None:
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise ConfigError(f"{path} is not a regular file")
     if found.st_uid not in (os.geteuid(), 0):
         raise ConfigError(f"{path} belongs to user {found.st_uid}, expected {os.geteuid()}")
-    if stat.S_ISREG(found.st_mode) == (mode == "700"):
-        raise ConfigError(f"{path} cannot be read (Is a directory)")
     if found.st_mode & 0o077:
         shown = f"{stat.S_IMODE(found.st_mode):04o}"
         raise ConfigError(f"{path}: others may read or change it (mode {shown}): run `chmod {mode} {path}`")

@@ -132,6 +132,10 @@ def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], w
         (["localnet", "--data", "nowhere"], "does not exist"),
         (["run", "verify", "nowhere"], "no delivered run"),
         (["order", "check", "nowhere.toml"], "cannot be read"),
+        (["localnet", "--out", "/proc/nowhere/run"], "/proc/nowhere/run: cannot be created"),
+        (["chain", "dev", "--folder", "/proc/nowhere"], "/proc/nowhere cannot be created"),
+        (["chain", "dev", "--fund", "0x12"], "'0x12' is not an account"),
+        (["join", "nowhere.txt", "--keys", "keys"], "nowhere.txt: cannot be read"),
     ],
 )
 def test_a_command_says_it_in_one_line_and_exits_with_2(
