@@ -10,8 +10,9 @@ import pytest
 
 from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, address_of, sign_digest
+from tests.a_network import account_key
 from tests.builders import NODES, VERIFIERS, a_hot_key
-from tests.cli.market import PURSE, Market, account_key, wallet
+from tests.cli.market import PURSE, Market, wallet
 from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
