@@ -117,12 +117,14 @@ def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
 def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
     """Follow a funded run: check every round, claim the refund, receive the model."""
     from assay.cli.process import read_process_file, run_process
-    from assay.observer.buyer.service import run_buyer
+    from assay.observer.buyer.service import run_buyer, sign_delivered
 
     config, given = read_process_file(file)
     status = file.parent / (given.status or Path("status.jsonl"))
-    bundle = file.parent / (given.bundle or Path("bundle"))
+    bundle = file.parent / (given.bundle or Path("delivered/bundle"))
     run_process(lambda: run_buyer(config, status, bundle), is_tethered=tethered)
+    if given.bundle is None and bundle.is_dir():  # a folder of its own, which nobody else writes to
+        sign_delivered(config, bundle.parent)
 
 
 @app.command()
