@@ -110,7 +110,7 @@ def read(root: Path) -> Delivered:
     run_id = run_id_of(spec)
     links: list[CertifiedManifest] = []
     run_states = [start(spec, run_id)]
-    while not run_states[-1].is_complete:
+    while not run_states[-1].is_settled:
         with _about(f"{BUNDLE}/links/{len(links):06d}.cbor") as name:
             link = decode(CertifiedManifest, _bytes(root, name))
             if not links and link.manifest.run_id != run_id:

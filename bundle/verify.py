@@ -159,7 +159,8 @@ def report_lines(report: Report) -> Iterator[str]:
     if report.anchor is not None:
         block = f"block {report.anchor.block_number} ({report.anchor.block_hash.hex()[:16]})"
         yield (
-            f"anchor: {report.anchored or 'books that are not here'} in {block} by {report.anchor.ledger_service}; "
+            f"anchor: {report.anchored or 'books elsewhere'} in {block} "
+            f"by {report.anchor.ledger_service}; "
             "`assay ledger audit --rpc` asks the chain itself"
         )
 

@@ -6,10 +6,28 @@ would confirm faults and take nothing.
 
 from __future__ import annotations
 
+from assay.chain.times import span_text
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import PPM, MoneySpec
+from assay.protocol.params import PPM, AuditSpec, MoneySpec
 
 CASE_PPM_MAX = 300_000  # what both parameter sets in `deployment.deploy` allow one slash order to take
+
+
+def check_absence(audit: AuditSpec, evidence_window_s: int) -> None:
+    """Do nothing if a court still takes a case when an overdue opening counts as withheld.
+
+    Args:
+        audit: The run's rules.
+        evidence_window_s: `SlashCourt.evidenceWindow` of its deployment.
+
+    Raises:
+        ConfigError: with what the run wants and what there is.
+    """
+    if audit.absence_s > evidence_window_s:
+        raise ConfigError(
+            f"[verify] absence_s lets an opening be overdue for {span_text(audit.absence_s)}, the slash "
+            f"court of this deployment takes cases for {span_text(evidence_window_s)} after a run"
+        )
 
 
 def check_penalties(money: MoneySpec, case_ppm_max: int) -> None:

@@ -172,6 +172,10 @@ class ChainReader:
         """The most that one slash order may take of a stake, in millionths."""
         return int(self._ask("SlashCourt", "casePpmMax"))
 
+    def evidence_window(self) -> int:
+        """Seconds after a run's end in which a case about it can be opened."""
+        return int(self._ask("SlashCourt", "evidenceWindow"))
+
     def unbonding_delay(self) -> int:
         """Seconds between an unstake request and the withdrawal."""
         return int(self._ask("StakeVault", "unbondingDelay"))

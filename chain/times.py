@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 CLOSE_DELAY_S = 2 * 86_400  # of a public deployment's escrow
+EVIDENCE_WINDOW_S = 7 * 86_400  # of a public deployment's slash court
 SECONDS_MAX = 253_402_300_799  # the last second of the year 9999
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 

@@ -115,7 +115,12 @@ def establish(
     invitation = found_network(
         anvil.rpc_url,
         anvil.keys[0],
-        replace(LOCALNET, close_delay_s=order_closing_s(order) + FINALITY_S),
+        replace(
+            LOCALNET,
+            close_delay_s=order_closing_s(order) + FINALITY_S,
+            evidence_window_s=LOCALNET.evidence_window_s + order.verify.absence_s,
+            unbonding_s=LOCALNET.unbonding_s + order.verify.absence_s,
+        ),
         order.run.name,
         [anvil.rpc_url],
         [member.record for member in verifiers],

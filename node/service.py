@@ -31,7 +31,7 @@ from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
 from assay.protocol import audits
-from assay.protocol.audits import Audit
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
@@ -42,9 +42,11 @@ from assay.protocol.messages import (
     Commit,
     KnownAnswer,
     OpeningNotice,
+    Return,
     SignedCommit,
     SignedReceipt,
     SignedRefusal,
+    SignedReturn,
     SketchOpening,
     StepRequest,
     Submission,
@@ -60,6 +62,7 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
+RETURN_S = 3.0  # between two attempts to say that we are back
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -120,6 +123,7 @@ class Service:
         async with participate(self.me, self.follower, {"open": self._on_open_request}) as (host, nursery):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
+            nursery.start_soon(self._return_when_overdue)
             nursery.start_soon(claim_everything, self.me, self.follower)
             nursery.start_soon(watch_delegation, self.me)
             if self.attester is not None:
@@ -133,9 +137,15 @@ class Service:
     async def _train(self) -> None:
         while self.follower.run_state.is_training:
             run_state = self.follower.run_state
-            if self.me.me not in run_state.active:
+            if run_state.nodes[self.me.me].banned:
                 log.warning("banned from training", extra={"round": int(run_state.round)})
                 return
+            if self.me.me in run_state.late:
+                log.warning(
+                    "not training: an opening of ours is overdue", extra={"round": int(run_state.round)}
+                )
+                await self.follower.grown(int(run_state.round))
+                continue
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._contribute, run_state)
@@ -251,7 +261,7 @@ class Service:
 
     async def _open_when_drawn(self) -> None:
         """Send each auditor what it needs, as the chain asks for it; ends only by cancellation."""
-        notified: set[tuple[StepId, PeerId]] = set()
+        notified: set[tuple[StepId, Digest, PeerId]] = set()
         async with trio.open_nursery() as nursery:
             while True:
                 run_state = self.follower.run_state
@@ -261,17 +271,37 @@ class Service:
                     for verifier in self.me.spec.verifier_peers:
                         if (
                             may_commit_verdict(run_state, audit, verifier)
-                            and (step, verifier) not in notified
+                            and (step, audit.pattern, verifier) not in notified
                         ):
                             nursery.start_soon(self._send_opening, verifier, audit, notified)
                     for message in self._due_messages(run_state, audit):
                         for verifier in self.me.spec.verifier_peers:
                             nursery.start_soon(self._send_message, verifier, message)
                 for step in [
-                    s for s in self._opened if (a := run_state.audits.get(s)) is None or not a.is_open
+                    s for s in self._opened if (a := run_state.audits.get(s)) is None or a.has_ended
                 ]:
                     self.me.blobs.remove(self._opened.pop(step).opening)
                 await self.follower.grown(int(run_state.round))
+
+    async def _return_when_overdue(self) -> None:
+        """Say that we are back while an opening of ours is overdue and we can make it."""
+        while True:
+            run_state = self.follower.run_state
+            overdue = [a for a in run_state.audits.values() if a.node == self.me.me and a.is_late]
+            if any(a.ruling is AuditStatus.OVERDUE for a in overdue):
+                try:
+                    for audit in overdue:
+                        await self._opening(audit)
+                except AssayError as error:
+                    log.error("overdue opening cannot be made", extra={"reason": str(error)})
+                else:
+                    returned = Return(run_id=self.me.run_id, round=run_state.round, node=self.me.me)
+                    signature = sign(self.me.keys.peer, self.me.domain, returned)
+                    async with trio.open_nursery() as nursery:
+                        for verifier in self.me.spec.verifier_peers:
+                            signed = SignedReturn(returned=returned, signature=signature)
+                            nursery.start_soon(self._send_message, verifier, signed)
+            await trio.sleep(RETURN_S)
 
     def _due_messages(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
         """The messages that the chain expects from us about a step of ours now."""
@@ -286,23 +316,27 @@ class Service:
         ):
             yield known_answers
 
-    async def _send_message(self, verifier: PeerId, message: SketchOpening | KnownAnswer) -> None:
+    async def _send_message(
+        self, verifier: PeerId, message: SketchOpening | KnownAnswer | SignedReturn
+    ) -> None:
         try:
             await self._host.request(verifier, "shown", encode(message), timeout_s=10)
         except AssayError as error:
             log.info(
-                "sketch opening not delivered", extra={"verifier": verifier.hex()[:8], "reason": str(error)}
+                "message not delivered",
+                extra={"kind": type(message).__name__, "verifier": verifier.hex()[:8], "reason": str(error)},
             )
 
     async def _send_opening(
-        self, verifier: PeerId, audit: Audit, notified: set[tuple[StepId, PeerId]]
+        self, verifier: PeerId, audit: Audit, notified: set[tuple[StepId, Digest, PeerId]]
     ) -> None:
-        notified.add(((audit.round, audit.node), verifier))
+        key = ((audit.round, audit.node), audit.pattern, verifier)
+        notified.add(key)
         try:
             opened = await self._opening(audit)
             await self._host.request(verifier, "opened", encode(opened), timeout_s=10)
         except AssayError as error:
-            notified.discard(((audit.round, audit.node), verifier))
+            notified.discard(key)
             log.warning("opening not delivered", extra={"round": int(audit.round), "reason": str(error)})
 
     async def _opening(self, audit: Audit) -> OpeningNotice:

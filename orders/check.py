@@ -9,8 +9,8 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
-from assay.chain.penalties import CASE_PPM_MAX, check_penalties
-from assay.chain.times import CLOSE_DELAY_S
+from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
+from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data
@@ -38,6 +38,7 @@ def check_order(path: Path | None) -> list[str]:
     """
     order = load_order(path)
     check_penalties(money_spec(order, Address(bytes(20))), CASE_PPM_MAX)
+    check_absence(audit_spec(order), EVIDENCE_WINDOW_S)
     check_close_delay(order_closing_s(order), CLOSE_DELAY_S)
     manifest = collect_data(order, None)
     data, model = data_spec(order, manifest), model_spec(order)

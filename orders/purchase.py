@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from assay.chain.client import ChainReader, EpochState, EscrowState
 from assay.chain.commit_statement import evm_address
-from assay.chain.penalties import check_penalties
+from assay.chain.penalties import check_absence, check_penalties
 from assay.chain.state import EpochPhase
 from assay.chain.times import span_text, time_text, when_text
 from assay.chain.units import UNIT, money_text
@@ -84,6 +84,7 @@ def check_place(account: Account, quote: Quote) -> None:
     spec, chain = account.spec, account.chain
     check_spec_keeps(quote, spec)
     check_penalties(spec.money, chain.case_ppm_max())
+    check_absence(spec.audit, chain.evidence_window())
     final = chain.final_escrow(account.run_id)
     need_s = closing_s(spec.audit, spec.timing, len(spec.verifiers))
     check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from assay.chain.penalties import CASE_PPM_MAX, check_penalties
-from assay.chain.times import CLOSE_DELAY_S
+from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
+from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.check import audit_share
 from assay.orders.order import Order
@@ -103,6 +103,7 @@ def quote_of(order: Order) -> Quote:
     """
     money = money_spec(order, _NOBODY)
     check_penalties(money, CASE_PPM_MAX)
+    check_absence(audit_spec(order), EVIDENCE_WINDOW_S)
     check_close_delay(order_closing_s(order), CLOSE_DELAY_S)
     terms = Terms(
         name=order.run.name,

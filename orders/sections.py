@@ -186,6 +186,7 @@ class VerifySection(Section):
     # rounds; as many as the number of verifiers needs if left out, but at least 8 and 4
     audit_rounds: Annotated[int, Field(ge=4, le=1000)] | None = None
     dispute_rounds: Annotated[int, Field(ge=2, le=1000)] | None = None
+    absence_s: Annotated[int, Field(ge=0, le=30 * 86_400)] = 4 * 3600  # an opening may come late by so much
     state_every: Positive = 1
 
 

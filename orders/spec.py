@@ -65,6 +65,7 @@ def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_cou
         takeover_rounds=verify.takeover_rounds,
         audit_rounds=order.audit_rounds,
         dispute_rounds=order.dispute_rounds,
+        absence_s=verify.absence_s,
         limits=NO_DIGEST if order.limits is None else order.limits.digest(),
         known_answers=known_answers,
         known_answer_count=known_answer_count,

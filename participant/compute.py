@@ -15,6 +15,7 @@ from assay.protocol.types import Digest, RoundId
 from assay.training.optimiser.public_state import PublicState
 
 PATH_CHARS_MAX = 4096
+HELD_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,14 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Asks to keep the parameters of these rounds, and of no other old ones; answered by `AtRound`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/hold/1"
+    rounds: Annotated[tuple[RoundId, ...], Max(HELD_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AtRound:
     """The round that the parameters are at: the answer to a start too."""
 
@@ -83,7 +92,7 @@ class State:
 class ComputeWorker:
     """A worker that holds a run's parameters; subclasses add requests of their own."""
 
-    REQUESTS: ClassVar[tuple[type[Message], ...]] = (GetRound, GetState, Apply, Reset)
+    REQUESTS: ClassVar[tuple[type[Message], ...]] = (GetRound, GetState, Apply, Reset, Hold)
 
     def __init__(self, parameters: PublicState) -> None:
         self.parameters = parameters
@@ -109,4 +118,6 @@ class ComputeWorker:
                 return State(digest=self.apply(request.round, request.aggregate))
             case Reset():
                 self.reset()
+            case Hold():
+                self.parameters.hold(request.rounds)
         return AtRound(round=RoundId(self.parameters.round))

@@ -17,7 +17,7 @@ from assay.network.host import Host
 from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.audits import Audit, AuditStatus, Fault
-from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.encoding.codec import decode, encode, encode_list
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import (
@@ -122,17 +122,13 @@ class Follower:
     async def answer_links(self, _peer: PeerId, body: bytes) -> bytes:
         """Handler of `links`: certified manifests from a round on, as many as fit."""
         first = decode(StepRequest, body).number
-        links: list[CertifiedManifest] = []
-        size = 0
-        if first >= self.run_state.round:
-            return encode(ManifestRange(links=()))
-        for certified in self._store.links(first, LINKS_MAX):
-            size += len(encode(certified))
-            if links and size > LINKS_BYTES_MAX:
-                break
-            links.append(certified)
-            await trio.lowlevel.checkpoint()  # a long response must not block other tasks
-        return encode(ManifestRange(links=tuple(links)))
+        links: list[bytes] = []
+        if first < self.run_state.round:
+            for body in self._store.link_bodies(first, LINKS_MAX):
+                if links and sum(map(len, links)) + len(body) > LINKS_BYTES_MAX:
+                    break
+                links.append(body)  # as it is stored: decoding it would cost a peer nothing and us everything
+        return encode_list(ManifestRange, links)
 
     async def ask(self, host: Host, peer: PeerId) -> int:
         """Fetch missing certified manifests from one peer; returns the number of new ones.

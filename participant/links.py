@@ -7,6 +7,7 @@ the sender. What only a verifier can check
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from assay.protocol import audits
@@ -15,7 +16,7 @@ from assay.protocol.commitments import check_known_answer, check_sketch_opening
 from assay.protocol.double_votes import check_double_vote
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.finality import check_certified
-from assay.protocol.identity import Domain
+from assay.protocol.identity import Domain, verify
 from assay.protocol.inclusion import required
 from assay.protocol.messages import CertifiedManifest, Manifest, Outcome
 from assay.protocol.quorum import quorum
@@ -27,6 +28,7 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     may_report_funding,
     may_report_stake,
+    may_return,
     may_show_double_vote,
     next_chain,
     with_reports,
@@ -47,6 +49,16 @@ def extend(run_state: RunState, certified: CertifiedManifest) -> RunState:
     return advance(run_state, certified.manifest)
 
 
+def _need(manifest: Manifest) -> Callable[[bool, str], None]:
+    """A check that refuses the manifest with a reason unless something holds."""
+
+    def need(holds: bool, reason: str) -> None:
+        if not holds:
+            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
+
+    return need
+
+
 def check_place(run_state: RunState, manifest: Manifest) -> None:
     """Do nothing if a manifest's parent, ordering and members fit the run state it extends.
 
@@ -54,14 +66,18 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
         MalformedMessage: which part does not fit.
     """
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     need(manifest.run_id == run_state.run_id, "is of another run")
     need(manifest.round == run_state.round, f"expected round {run_state.round}")
     need(manifest.parent == run_state.parent, "does not extend the manifest before")
     need(not run_state.is_complete, "the run is complete")
+    least_s = run_state.time_s
+    need(manifest.time_s >= least_s, f"its time is {manifest.time_s}, before its parent's {least_s}")
+    due_s = run_state.due_s
+    need(
+        due_s is None or bool(manifest.returns) or manifest.time_s >= due_s,
+        f"nothing is left but openings overdue until {due_s}, expected a return or that time",
+    )
     commits = tuple(signed.commit for signed in manifest.commits)
     need(all(a.node < b.node for a, b in pairwise(commits)), "commits must ascend by node, one each")
     active = set(run_state.active)
@@ -118,6 +134,17 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     for report in reports:
         subject = f"{report.verifier.hex()[:8]} on the stake of {report.node.hex()[:8]}"
         need(may_report_stake(run_state, report), f"carries a stake report by {subject}, not admissible now")
+    returns = [one.returned for one in manifest.returns]
+    need(all(a.node < b.node for a, b in pairwise(returns)), "returns must ascend by node, one each")
+    for signed in manifest.returns:
+        node = signed.returned.node
+        need(
+            may_return(run_state, signed.returned, manifest.time_s),
+            f"carries a return of {node.hex()[:8]}, not admissible now",
+        )
+        verify(
+            node, Domain(run_state.spec.deployment_id, run_state.run_id), signed.returned, signed.signature
+        )
     _check_inclusion(run_state, manifest)
     _check_funding(run_state, manifest)
     check_messages(run_state, manifest)
@@ -126,10 +153,7 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
 def _check_inclusion(run_state: RunState, manifest: Manifest) -> None:
     """Do nothing if a manifest with commits carries a quorum's inclusion lists, and what more than f name."""
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     lists, spec = [signed.inclusion_list for signed in manifest.inclusion_lists], run_state.spec
     place = (run_state.run_id, run_state.round, run_state.parent)
     need(
@@ -159,10 +183,7 @@ def _check_inclusion(run_state: RunState, manifest: Manifest) -> None:
 def _check_funding(run_state: RunState, manifest: Manifest) -> None:
     """Do nothing if a manifest's funding reports are admissible, and no round begins that is not paid for."""
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     reports = [one.funding_report for one in manifest.funding_reports]
     need(
         all(a.verifier < b.verifier for a, b in pairwise(reports)),
@@ -189,10 +210,7 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
         MalformedMessage: which message does not fit.
     """
 
-    def need(holds: bool, reason: str) -> None:
-        if not holds:
-            raise MalformedMessage(f"manifest of round {manifest.round}: {reason}")
-
+    need = _need(manifest)
     at, rules = int(manifest.round), run_state.spec.audit
 
     def audit_of(round_id: RoundId, node: PeerId) -> Audit:

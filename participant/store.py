@@ -52,10 +52,14 @@ class Store:
 
     def links(self, first: int = 0, count: int = 1 << 30) -> Iterator[CertifiedManifest]:
         """Certified manifests from round `first` on, ascending."""
+        return (decode(CertifiedManifest, body) for body in list(self.link_bodies(first, count)))
+
+    def link_bodies(self, first: int = 0, count: int = 1 << 30) -> Iterator[bytes]:
+        """The encodings of `links`, read one after another."""
         rows = self._db.execute(
             "SELECT body FROM link WHERE round >= ? ORDER BY round LIMIT ?", (first, count)
-        ).fetchall()
-        return (decode(CertifiedManifest, body) for (body,) in rows)
+        )
+        return (body for (body,) in rows)
 
     def add_record(self, iteration: int, body: bytes) -> None:
         """Append to the journal."""

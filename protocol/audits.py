@@ -10,8 +10,12 @@ commit-reveal: every auditor commits to its verdict before any verdict is reveal
                '--no verdict in time--> EXPIRED (paid: the node did its part)
     DISPUTED:  the committee commits, then reveals; its sketch pattern is drawn from the disputing manifest
                |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither)
+               |--quorum against, but not more than f say MISMATCH--> OVERDUE, if the run allows absence
                |--more than f matches, and not more than f mismatches--> DISMISSED
                '--neither--> a second committee of all verifiers, once; then EXPIRED (unpaid, no slash)
+    OVERDUE:   the opening did not come, as from a machine that is cut off; its step is unpaid
+               |--agreed time is over--> CONFIRMED
+               '--its node returns--> DISPUTED before all verifiers: found true LATE, withheld again OVERDUE
     A MATCH from before a dispute does not count in it: its verifier had not seen the node's sketch.
     When one audit of a node is CONFIRMED, or the node contradicts itself, its other open audits are
     SUPERSEDED: one slash, and nothing from the faulty step on is paid.
@@ -49,6 +53,8 @@ class AuditStatus(enum.Enum):
     CONFIRMED = "confirmed"
     KNOWN_ANSWER = "known-answer"
     EXPIRED = "expired"
+    OVERDUE = "overdue"
+    LATE = "late"
     SUPERSEDED = "superseded"
 
 
@@ -105,6 +111,8 @@ class Audit:
     dispute_round: int = 0  # 1 before the second committee
     dispute_opened_round: int = -1  # manifest that opened the dispute, or called the second committee
     pattern: Digest = NO_DIGEST  # of this dispute round's sketches
+    due_s: int = -1  # agreed time until which it may be overdue; -1: it never was
+    withheld: tuple[Verdict, ...] = ()  # verdicts of dispute rounds from before its node returned
     closed_round: int = -1
     faults: tuple[Fault, ...] = ()
 
@@ -120,8 +128,18 @@ class Audit:
 
     @property
     def is_open(self) -> bool:
-        """Whether further messages can still change the status."""
+        """Whether messages about the step can change the status now."""
         return self.ruling in (AuditStatus.OPEN, AuditStatus.DISPUTED)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its opening is overdue, or was and is judged now: its node may not train."""
+        return self.due_s >= 0 and not self.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can change the status any more."""
+        return not self.is_open and self.ruling is not AuditStatus.OVERDUE
 
     @property
     def adverse(self) -> tuple[Verdict, ...]:
@@ -287,7 +305,16 @@ def draw_replication(audit: Audit, now: int, seed: Digest, rules: AuditSpec, *, 
     return replace(audit, auditors_wanted=1 + again)
 
 
-def rule(audit: Audit, now: int, spec: RunSpec, manifest: Digest, *, is_banned: bool) -> Audit:
+def rule(
+    audit: Audit,
+    now: int,
+    spec: RunSpec,
+    manifest: Digest,
+    *,
+    is_banned: bool,
+    time_s: int = 0,
+    has_returned: bool = False,
+) -> Audit:
     """The audit after the manifest of `now`: closed, disputed, or one phase on.
 
     Args:
@@ -295,17 +322,33 @@ def rule(audit: Audit, now: int, spec: RunSpec, manifest: Digest, *, is_banned: 
         now: The manifest's round.
         spec: The run.
         manifest: Its digest; if it opens a dispute, the committee's sketch pattern is drawn from it.
-        is_banned: Whether the node is banned already.
+        is_banned: Whether the node is banned already, for a fault that ends its other audits.
+        time_s: Agreed time of the manifest.
+        has_returned: Whether the manifest carries the node's return.
     """
-    if audit.is_open and is_banned:
+    if not audit.has_ended and is_banned:
         return _closed(audit, AuditStatus.SUPERSEDED, now)
+    if audit.ruling is AuditStatus.OVERDUE:
+        return _awaited(audit, now, manifest, time_s, has_returned=has_returned)
     if audit.ruling is AuditStatus.PASSED and audit.is_known_answer:
         return _alarmed(audit, now, manifest)  # a verifier passed a step that is false on purpose
     if audit.ruling is AuditStatus.OPEN:
         return _investigated(audit, now, spec.audit, manifest)
     if audit.ruling is AuditStatus.DISPUTED:
-        return _decided(audit, now, spec.audit, manifest)
+        return _decided(audit, now, spec.audit, manifest, time_s)
     return audit
+
+
+def _awaited(audit: Audit, now: int, manifest: Digest, time_s: int, *, has_returned: bool) -> Audit:
+    if time_s >= audit.due_s:
+        return _closed(audit, AuditStatus.CONFIRMED, now)
+    if not has_returned:
+        return audit
+    # Who found the step false stays; who found nothing to judge, or judged before, judges again.
+    stands = tuple(v for v in audit.verdicts if v.outcome is Outcome.MISMATCH)
+    past = tuple(v for v in audit.verdicts if v.outcome is not Outcome.MISMATCH)
+    again = replace(audit, dispute_round=1, verdicts=stands, withheld=(*audit.withheld, *past))
+    return _alarmed(again, now, manifest)
 
 
 def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
@@ -333,7 +376,7 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
     return audit
 
 
-def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
+def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int) -> Audit:
     conclusive = [v for v in audit.verdicts if v.outcome in RECOMPUTED]
     if audit.is_known_answer and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
         return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # false on purpose, and found false: no fault
@@ -341,10 +384,14 @@ def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audi
     against = sum(v.verifier in judges for v in audit.adverse)
     matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.counted)
     if against >= quorum(len(judges)):
+        if rules.absence_s and not audit.is_false and not audit.is_known_answer:
+            due_s = audit.due_s if audit.due_s >= 0 else time_s + rules.absence_s
+            return replace(audit, ruling=AuditStatus.OVERDUE, due_s=due_s, open_from=-1)
         found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
         return _with_faults(_closed(audit, found, now))
     if matches > faults_tolerated(len(audit.order)) and not audit.is_false:
-        return _with_faults(_closed(audit, AuditStatus.DISMISSED, now))
+        found = AuditStatus.LATE if audit.is_late else AuditStatus.DISMISSED
+        return _with_faults(_closed(audit, found, now))
     if now >= last_verdict(rules, audit):
         if committee_size(len(audit.order), 1) > len(judges) and audit.dispute_round == 0:
             return _alarmed(replace(audit, dispute_round=1), now, manifest)

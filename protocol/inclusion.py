@@ -44,7 +44,7 @@ def required(
     return frozenset(peer for peer, count in named.items() if count > faults_tolerated(verifier_count))
 
 
-def satisfied(
+def compatible_lists(
     members: Collection[PeerId],
     lists: Iterable[InclusionList],
     held: Collection[PeerId],

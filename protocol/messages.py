@@ -161,6 +161,25 @@ class SketchOpening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """A node's statement that it is back: it opens every step of its own that is overdue."""
+
+    TAG: ClassVar[bytes] = b"assay/return/1"
+    run_id: Digest
+    round: RoundId  # of the manifest that it expects next: no older return can be sent again
+    node: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedReturn:
+    """A return with its node's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-return/1"
+    returned: Return
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAnswer:
     """Proof that a step was false on purpose, as committed in `AuditSpec.known_answers` before the run."""
 
@@ -299,10 +318,11 @@ class SignedInclusionList:
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/9"
+    TAG: ClassVar[bytes] = b"assay/manifest/10"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
+    time_s: int  # agreed time: Unix seconds by the leader's clock, never less than its parent's
     commits: Annotated[tuple[SignedCommit, ...], Max(NODES_MAX)]  # ascending by node
     inclusion_lists: Annotated[tuple[SignedInclusionList, ...], Max(VERIFIERS_MAX)]  # ascending by verifier
     beacon_shares: Annotated[tuple[BeaconShare, ...], Max(VERIFIERS_MAX)]  # for the round before, ascending
@@ -315,6 +335,7 @@ class Manifest:
     verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # likewise
     sketch_openings: Annotated[tuple[SketchOpening, ...], Max(VERDICTS_MAX)]  # by (round, node)
     known_answers: Annotated[tuple[KnownAnswer, ...], Max(VERDICTS_MAX)]  # likewise
+    returns: Annotated[tuple[SignedReturn, ...], Max(NODES_MAX)]  # ascending by node
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
     double_votes: Annotated[tuple[DoubleVote, ...], Max(CONTRADICTIONS_MAX)]  # ascending by verifier
     appraised: Annotated[tuple[SignedAppraisal, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
@@ -398,7 +419,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/8"
+    TAG: ClassVar[bytes] = b"assay/proposal/9"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -411,7 +432,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/8"
+    TAG: ClassVar[bytes] = b"assay/certified/9"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -502,7 +523,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/8"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/9"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -573,6 +594,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedVerdictCommitment,
         SketchOpening,
         KnownAnswer,
+        SignedReturn,
         SlashOrderRequest,
         Appraisal,
         SignedAppraisal,

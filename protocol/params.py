@@ -91,7 +91,7 @@ class DataSpec:
 class AuditSpec:
     """Audit rules of a run: rates, deadlines in rounds, and digests of what auditors rely on."""
 
-    TAG: ClassVar[bytes] = b"assay/audit-spec/5"
+    TAG: ClassVar[bytes] = b"assay/audit-spec/6"
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
     blocks: int  # count opened per audit, half uniform, half among non-empty blocks
@@ -101,6 +101,7 @@ class AuditSpec:
     takeover_rounds: int  # rounds after which the next verifier in the drawn order takes over
     audit_rounds: int  # a verdict counts up to this many rounds after the step
     dispute_rounds: int  # a committee's time after the dispute was opened
+    absence_s: int = 0  # agreed time for which an opening may be overdue before it counts as withheld
     limits: Digest = NO_DIGEST  # SHA-256 of the calibration for other execution classes; zero: none
     known_answers: Digest = NO_DIGEST  # Merkle root over known-answer tasks; zero without any
     known_answer_count: int = 0
@@ -160,7 +161,7 @@ class Member:
 class RunSpec:
     """Complete specification of one run: with the chain, it suffices to check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/5"
+    TAG: ClassVar[bytes] = b"assay/run-spec/6"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int

@@ -26,6 +26,7 @@ from assay.protocol.messages import (
     FundingReport,
     KnownAnswer,
     Manifest,
+    Return,
     SketchOpening,
     StakeReport,
     Verdict,
@@ -38,6 +39,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
 STAKE_REPORT_ROUNDS = 16  # rounds for which a stake report may wait for a manifest
+RETURN_PAUSE_S = 60  # agreed time between a node's first return and its second
 BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid
 StepId = tuple[RoundId, PeerId]
 
@@ -51,6 +53,11 @@ class NodeRecord:
     accepted: int = 0
     clean: int = 0  # audits passed in a row, since it was last on probation
     is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last on probation
+    missed: int = 0  # manifests with commits in a row that had none of its
+    returns: int = 0  # how often it came back from absence, since it was last on probation
+    absent_round: int = -1  # of the manifest that last found it absent, or took its return
+    absent_s: int = 0  # agreed time of its last return
+    is_lost: bool = False  # whether its fault is one that was confirmed after its absence
     is_suspect: bool = False  # more than f reported it since it last passed probation: its steps are unpaid
     exec_class: Digest = NO_DIGEST  # of its last accepted step
     fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
@@ -102,6 +109,7 @@ class RunState:
     funding_reports: Mapping[PeerId, FundingReport] = field(
         default_factory=dict
     )  # of each verifier the latest
+    time_s: int = 0  # agreed time of the last manifest
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
     appraised: Mapping[tuple[PeerId, PeerId], Appraisal] = field(default_factory=dict)  # (node, verifier)
 
@@ -111,9 +119,30 @@ class RunState:
         return self.spec.calendar(self.training_rounds)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether training is over and the pay of every epoch follows from this state or an earlier one."""
+        return self.round > self.calendar.last_round
+
+    @property
     def is_complete(self) -> bool:
         """Whether training, audits and disputes are over, so that no manifest can follow."""
-        return self.round > self.calendar.last_round
+        return self.is_settled and all(audit.has_ended for audit in self.audits.values())
+
+    @property
+    def late(self) -> frozenset[PeerId]:
+        """Nodes with a step whose opening is overdue, or is judged late now: they may not train."""
+        return frozenset(audit.node for audit in self.audits.values() if audit.is_late)
+
+    @property
+    def due_s(self) -> int | None:
+        """Agreed time that a manifest must have that follows now without a return; None where any may follow.
+
+        Once every epoch is settled, only overdue openings are left to wait for.
+        """
+        left = [audit for audit in self.audits.values() if not audit.has_ended]
+        if not left or not self.is_settled or any(audit.is_open for audit in left):
+            return None
+        return min(audit.due_s for audit in left)
 
     @property
     def is_training(self) -> bool:
@@ -145,7 +174,8 @@ class RunState:
         """Nodes whose commits the next manifest may take, ascending."""
         if not self.is_training:
             return ()
-        return tuple(m.peer for m in self.spec.nodes if not self.nodes[m.peer].banned)
+        late = self.late
+        return tuple(m.peer for m in self.spec.nodes if not self.nodes[m.peer].banned and m.peer not in late)
 
     @property
     def beacon(self) -> tuple[PeerId, ...]:
@@ -245,6 +275,24 @@ def may_appraise(run_state: RunState, appraisal: Appraisal) -> bool:
     is_young = appraisal.round < run_state.round <= appraisal.round + (life + 1) // 2
     known = run_state.appraised.get((appraisal.node, appraisal.verifier))
     return is_young and (known is None or known.round + max(life // 2, 1) <= appraisal.round)
+
+
+def may_return(run_state: RunState, returned: Return, time_s: int) -> bool:
+    """Whether the next manifest, of this agreed time, may carry this return of a node.
+
+    Its node has an overdue opening and signed after it was found absent. A return costs all verifiers a
+    dispute round, so each one since probation doubles the time until the next.
+    """
+    record = run_state.nodes.get(returned.node)
+    if record is None or record.banned or returned.run_id != run_state.run_id:
+        return False
+    is_overdue = any(
+        audit.node == returned.node and audit.ruling is AuditStatus.OVERDUE
+        for audit in run_state.audits.values()
+    )
+    pause = RETURN_PAUSE_S << min(record.returns - 1, 32) if record.returns else 0
+    is_fresh = record.absent_round < returned.round <= run_state.round
+    return is_overdue and is_fresh and time_s >= record.absent_s + pause
 
 
 def may_report_stake(run_state: RunState, report: StakeReport) -> bool:
@@ -360,11 +408,25 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             is_known_answer=bool(messages.known_answers),
         )
     here = digest(manifest) if name is None else name
+    returned = {signed.returned.node for signed in manifest.returns}
+    for node in returned:
+        nodes[node] = replace(
+            nodes[node], returns=nodes[node].returns + 1, absent_round=now, absent_s=manifest.time_s
+        )
     for step, audit in sorted(audits.items()):
-        after = rules.rule(audit, now, spec, here, is_banned=nodes[audit.node].banned)
+        record = nodes[audit.node]
+        after = rules.rule(
+            audit,
+            now,
+            spec,
+            here,
+            is_banned=record.banned and (audit.is_late or not record.is_lost),
+            time_s=manifest.time_s,
+            has_returned=audit.node in returned,
+        )
         audits[step] = after
         if after.ruling is not audit.ruling:
-            nodes[after.node] = _ruled(nodes[after.node], after, spec.audit.probation)
+            nodes[after.node] = _ruled(nodes[after.node], after, spec.audit.probation, now)
         for verifier in set(after.silent) - set(audit.silent):
             verifiers[verifier] = replace(verifiers[verifier], silent=verifiers[verifier].silent + 1)
         for fault in after.faults[len(audit.faults) :]:
@@ -406,10 +468,14 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             momentum=commit.momentum_after,
             base=now + 1,
             accepted=record.accepted + 1,
+            missed=0,
             exec_class=commit.exec_class,
         )
 
     commits = tuple(signed_commit.commit for signed_commit in manifest.commits)
+    if commits:
+        for node in set(run_state.active) - {commit.node for commit in commits}:
+            nodes[node] = replace(nodes[node], missed=nodes[node].missed + 1)
     reported = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
     training_rounds = run_state.training_rounds
     if run_state.is_training and reported.closing is not Closing.NO:
@@ -431,6 +497,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         stake_reports=stake_reports,
         funding_reports=reported.funding_reports,
         training_rounds=training_rounds,
+        time_s=manifest.time_s,
         drand_next=manifest.drand_next,
         appraised=appraised,
     )
@@ -514,11 +581,18 @@ def _messages_by_step(manifest: Manifest) -> dict[StepId, _StepMessages]:
     return found
 
 
-def _ruled(record: NodeRecord, audit: Audit, probation: int) -> NodeRecord:
-    """The node's record after a change of its audit's status."""
+def _ruled(record: NodeRecord, audit: Audit, probation: int, now: int) -> NodeRecord:
+    """The node's record after a change of its audit's status by the manifest of `now`."""
     if audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED):
         clean = record.clean + 1
-        return replace(record, clean=clean, is_suspect=record.is_suspect and clean < probation)
+        if clean < probation:
+            return replace(record, clean=clean)
+        return replace(record, clean=clean, is_suspect=False, returns=0)
+    if audit.ruling is AuditStatus.OVERDUE:  # whoever comes back begins on probation
+        return replace(record, clean=0, absent_round=now)
+    if audit.ruling is AuditStatus.CONFIRMED and audit.due_s >= 0:
+        # Its other steps were audited or not drawn long ago, and paid: they stand.
+        return replace(record, clean=0, fault_round=now, is_lost=True)
     if audit.ruling is AuditStatus.CONFIRMED:
         return replace(record, clean=0, fault_round=int(audit.round))
     return record
@@ -561,7 +635,7 @@ def _prune(
         return now <= calendar.settled_at(calendar.epoch_of(round_id)) + 1
 
     return (
-        {step: audit for step, audit in run_state.audits.items() if kept(step[0])},
+        {step: a for step, a in run_state.audits.items() if kept(step[0]) or not a.has_ended},
         {step: tokens for step, tokens in run_state.steps.items() if kept(step[0])},
         {round_id: peers for round_id, peers in run_state.beacon_shares.items() if kept(round_id)},
     )

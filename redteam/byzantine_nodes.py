@@ -20,7 +20,7 @@ from assay.protocol.draws import audit_rate_ppm, is_drawn
 from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.redteam.attack import Attack, Outcome, Where, without
 from assay.redteam.members import (
     MISMATCH,
@@ -258,6 +258,39 @@ def _partitioned(is_defended: bool, seed: int) -> Outcome:
     return one_act(False, record.banned or record.accepted != 7, 0.0, harm)
 
 
+def _cut_off_when_drawn(is_defended: bool, seed: int) -> Outcome:
+    """An honest node is cut off for ten rounds, minutes, when a step of its own has been drawn."""
+    network = a_network(seed=seed, rounds=40, absence_s=4 * 3600 if is_defended else 0)
+    network.is_checked, network.round_s = False, 60
+    network.grow(2)
+    network.absent, network.withheld = {NODE}, {(RoundId(0), NODE), (RoundId(1), NODE)}
+    network.grow(10)
+    network.absent, network.withheld, network.returning = set(), set(), {NODE}
+    network.finish()
+    record = network.run_state.nodes[NODE]
+    harm = (
+        f"{40 - record.accepted} of 40 steps unpaid, {'half its stake' if record.banned else 'no stake'} lost"
+    )
+    return one_act(False, record.banned, 0.0, harm)
+
+
+def _seems_away(is_defended: bool, seed: int) -> Outcome:
+    """Lies in every step, opens none that is drawn, and says that it is back as often as it may."""
+    network = a_network(seed=seed, rounds=80, absence_s=3600)
+    network.is_checked, network.round_s = False, 60
+    network.false, network.withheld, network.returning = all_steps(80), all_steps(80), {NODE}
+    off = (
+        nullcontext()
+        if is_defended
+        else without(assay.protocol.audits, "_awaited", lambda audit, *_, **__: audit)
+    )
+    with off:
+        network.grow(80)
+    record = network.run_state.nodes[NODE]
+    harm = f"{record.accepted} of 80 steps accepted, none of the drawn ones paid, {record.returns} returns"
+    return one_act(record.banned, not record.banned, 0.0, harm)
+
+
 LIAR_ATTACKS = (
     Attack(name="lie in every step", number=8, where=Where.CHAIN, run=_steady_liar,
            defence="the draw; quorum of auditors; ban"),
@@ -281,4 +314,8 @@ LIAR_ATTACKS = (
            defence="the reference class: every machine can judge it"),
     Attack(name="cut off an honest node", number=35, where=Where.CHAIN, run=_partitioned,
            defence="absence is no fault", has_off=False),
+    Attack(name="cut off an honest node that is drawn", number=35, where=Where.CHAIN, run=_cut_off_when_drawn,
+           defence="an opening may be overdue for hours of agreed time"),
+    Attack(name="seem to be away", number=19, where=Where.CHAIN, run=_seems_away,
+           defence="overdue openings are unpaid, keep from training, and cost the stake in the end"),
 )  # fmt: skip

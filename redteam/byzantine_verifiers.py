@@ -336,9 +336,9 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     network.known_answers = {(RoundId(0), NODE): known_answer_proof(RUN_ID, faults, 0)}
     true = assay.protocol.audits._decided
 
-    def list_is_proof(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) -> Audit:
+    def list_is_proof(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int) -> Audit:
         if not audit.is_known_answer:
-            return true(audit, now, rules, manifest)
+            return true(audit, now, rules, manifest, time_s)
         faults_ = tuple(
             assay.protocol.audits.Fault(v, assay.protocol.audits.FaultKind.PASSED)
             for v in audit.verdicts

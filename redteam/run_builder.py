@@ -26,8 +26,10 @@ from assay.protocol.messages import (
     KnownAnswer,
     Manifest,
     Outcome,
+    Return,
     SignedCommit,
     SignedInclusionList,
+    SignedReturn,
     SignedVerdict,
     SignedVerdictCommitment,
     SketchOpening,
@@ -50,6 +52,7 @@ from assay.protocol.state_transition import (
     advance,
     may_commit_verdict,
     may_open_verdict,
+    may_return,
     next_chain,
     start,
     with_reports,
@@ -197,6 +200,8 @@ class Network:
     false: steps that a recompute refutes. withheld: steps whose node sends no opening.
     minds: verifiers that are not honest. unopened: verifiers that commit and do not reveal.
     committed: nodes that do not open their sketches. known_answers: those that may be revealed, by step.
+    absent: nodes that do not commit. returning: nodes that say they are back whenever they may, unsigned, so
+    that `is_checked` must be off. round_s: agreed time between two manifests.
     """
 
     run_state: RunState
@@ -209,6 +214,8 @@ class Network:
     commit_changes: Callable[[RoundId, PeerId], Mapping[str, Any]] = lambda _round, _node: {}
     is_checked: bool = True
     absent: set[PeerId] = field(default_factory=set)
+    returning: set[PeerId] = field(default_factory=set)
+    round_s: int = 0
 
     def grow(self, rounds: int = 1) -> Network:
         """Add this many manifests, each message as soon as it is allowed."""
@@ -242,6 +249,15 @@ class Network:
         return Manifest(
             run_id=run_state.run_id,
             round=run_state.round,
+            time_s=run_state.time_s + self.round_s,
+            returns=tuple(
+                SignedReturn(returned=returned, signature=Signature(bytes(64)))
+                for returned in (
+                    Return(run_id=run_state.run_id, round=run_state.round, node=node)
+                    for node in sorted(self.returning)
+                )
+                if may_return(run_state, returned, run_state.time_s + self.round_s)
+            ),
             parent=run_state.parent,
             commits=tuple(
                 SignedCommit(commit=one, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))

@@ -319,6 +319,8 @@ def a_manifest(
     manifest = Manifest(
         run_id=RUN_ID,
         round=run_state.round,
+        time_s=0,
+        returns=(),
         parent=run_state.parent,
         commits=commits,
         inclusion_lists=inclusion_lists(run_state, nodes),

@@ -267,7 +267,7 @@ def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> dict[str, Any]:
         "rulings": {
             ruling.value: rulings[ruling]
             for ruling in AuditStatus
-            if ruling not in (AuditStatus.OPEN, AuditStatus.DISPUTED)
+            if ruling not in (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
         },
         "known_answers": {
             "ordered": spec.audit.known_answer_count,

@@ -27,6 +27,7 @@ CLASSES = (
     "inconclusive",
     "expired",
     "superseded",
+    "late",
 )
 
 
@@ -44,6 +45,7 @@ class Counts:
     inconclusive: int = 0
     expired: int = 0
     superseded: int = 0
+    late: int = 0  # overdue, or found true after that
     expected: float = 0.0  # draws by the rule, given the passed audits that the chain knew
     variance: float = 0.0
     false_steps: int = 0
@@ -151,6 +153,8 @@ def kind_of(audit: Audit) -> str:
             return "dismissed"
         case AuditStatus.SUPERSEDED:
             return "superseded"
+        case AuditStatus.OVERDUE | AuditStatus.LATE:
+            return "late"
         case _:
             return "inconclusive" if outcomes == {Outcome.INCONCLUSIVE} else "expired"
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from assay.chain.penalties import CASE_PPM_MAX
 from assay.chain.statements import OPERATOR, VERIFIER
-from assay.chain.times import CLOSE_DELAY_S
+from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 
 UNIT = 10**6  # token units in one token
 
@@ -78,7 +78,7 @@ MAINNET = ChainParams(
     resolve_window_s=3 * 86_400,
     claim_period_s=180 * 86_400,
     close_delay_s=CLOSE_DELAY_S,
-    evidence_window_s=7 * 86_400,
+    evidence_window_s=EVIDENCE_WINDOW_S,
     veto_window_s=3 * 86_400,
     execute_window_s=7 * 86_400,
     margin_s=86_400,

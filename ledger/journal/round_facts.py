@@ -57,7 +57,7 @@ def round_facts(
     ruled = (
         audit
         for step, audit in sorted(after.audits.items())
-        if not audit.is_open and (step not in before.audits or before.audits[step].is_open)
+        if audit.has_ended and (step not in before.audits or not before.audits[step].has_ended)
     )
     return RoundFacts(
         round=int(manifest.round),

@@ -52,6 +52,7 @@ class UnpaidReason(str, Enum):
     KNOWN_ANSWER = "known-answer"
     ACCUSED = "accused"
     BIASED = "biased"
+    LATE = "late"
     UNJUDGED = "unjudged"
     ROUNDED = "rounded"
     UNSETTLED = "unsettled"
@@ -69,6 +70,7 @@ _REASONS = {
     UnpaidReason.KNOWN_ANSWER: "it was a known-answer task",
     UnpaidReason.ACCUSED: "it was accused, and the accusation was not dismissed",
     UnpaidReason.BIASED: "its node's audits deviated in one direction, and it was on probation for that",
+    UnpaidReason.LATE: "its opening did not come in time",
     UnpaidReason.UNJUDGED: "no auditor could judge it",
     UnpaidReason.ROUNDED: "its share rounds to nothing",
     UnpaidReason.UNSETTLED: "its epoch is not settled",
@@ -132,7 +134,7 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
         )
     audits = {step: a for step, a in run_state.audits.items() if run_state.epoch_of(step[0]) == epoch}
     steps = {step: t for step, t in sorted(run_state.steps.items()) if run_state.epoch_of(step[0]) == epoch}
-    guilty = {audit.node for audit in audits.values() if audit.ruling is AuditStatus.CONFIRMED}
+    guilty = {a.node for a in audits.values() if a.ruling is AuditStatus.CONFIRMED and a.due_s < 0}
     paid: dict[PeerId, int] = {}
     unpaid = []
     for (round_id, node), tokens in steps.items():
@@ -178,9 +180,11 @@ def _unpaid_reason(
 
 
 def why_unpaid(audit: Audit) -> UnpaidReason | None:
-    """Why a step with this closed audit earns nothing; None if it is paid, unless its node is at fault."""
+    """Why a step with this audit earns nothing; None if it is paid, unless its node is at fault."""
     if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED:
         return UnpaidReason.KNOWN_ANSWER
+    if audit.due_s >= 0:
+        return UnpaidReason.LATE
     if audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED) and audit.dispute_opened_round >= 0:
         return UnpaidReason.ACCUSED
     if audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
@@ -207,7 +211,7 @@ def _verifier_weights(run_state: RunState, epoch: int, audits: Mapping[StepId, A
 
     last = (epoch + 1) * run_state.spec.money.epoch_rounds - 1
     for audit in audits.values():
-        for verdict in audit.verdicts:
+        for verdict in (*audit.withheld, *audit.verdicts):
             add(verdict.verifier, _verdict_weight(audit, verdict))
     for round_id, verifiers in run_state.beacon_shares.items():
         if run_state.epoch_of(round_id) == epoch:
@@ -220,6 +224,8 @@ def _verdict_weight(audit: Audit, verdict: Verdict) -> int:
     if verdict.outcome is Outcome.MATCH:
         return 0 if audit.ruling in (AuditStatus.CONFIRMED, AuditStatus.KNOWN_ANSWER) else VERDICT_WEIGHT
     if verdict.outcome not in ADVERSE or audit.ruling is AuditStatus.DISMISSED:
+        return 0
+    if audit.ruling is AuditStatus.LATE and verdict.outcome is Outcome.MISMATCH:
         return 0
     is_found = audit.ruling is AuditStatus.KNOWN_ANSWER and verdict.outcome is Outcome.MISMATCH
     return KNOWN_ANSWER_WEIGHT if is_found else VERDICT_WEIGHT

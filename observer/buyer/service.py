@@ -121,10 +121,10 @@ class Buyer:
     # ---- the model
 
     async def _replay_all(self) -> None:
-        """Apply every round's aggregate until the chain is complete."""
+        """Apply every round's aggregate until every epoch is settled."""
         while True:
             at = self.replay.round
-            if at == int(self.follower.run_state.round) and self.follower.run_state.is_complete:
+            if at == int(self.follower.run_state.round) and self.follower.run_state.is_settled:
                 return
             await self.follower.grown(at)
             (certified,) = self.me.store.links(at, 1)

@@ -18,7 +18,7 @@ import enum
 import functools
 import hashlib
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -58,6 +58,16 @@ def encode(message: Message) -> bytes:
         ValueError: a field is outside its declared type or bound (our own mistake).
     """
     return cbor2.dumps(_to_plain(message), canonical=True)
+
+
+def encode_list(kind: type[Message], bodies: Sequence[bytes]) -> bytes:
+    """The encoding of a message whose only field is a tuple of messages, from their encodings."""
+    return cbor2.dumps([kind.TAG, None])[:-1] + _array_head(len(bodies)) + b"".join(bodies)
+
+
+def _array_head(count: int) -> bytes:
+    """The CBOR head of an array of this length."""
+    return cbor2.dumps([0] * count)[: -count or None]
 
 
 def decode(kind: type[M], data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> M:

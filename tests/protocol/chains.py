@@ -213,6 +213,8 @@ def a_manifest(
     return Manifest(
         run_id=RUN_ID,
         round=run_state.round,
+        time_s=0,
+        returns=(),
         parent=run_state.parent,
         commits=tuple(
             SignedCommit(commit=c, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))

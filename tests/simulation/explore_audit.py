@@ -9,6 +9,8 @@ execution class, with its own, the node's or an invented sketch and witness, and
 is honest, or did other work (by more than the limits between classes, or by less), sealed the sketch of other
 work, or does not open. Some verifiers are of the node's class, the others judge in the reference class.
 
+Where the run allows absence the node may also return after its opening was overdue, and be judged anew.
+
 Leaders are all of any kind, which must not convict the honest or dismiss a false step; or every other one is
 honest and carries all that it holds, which must also pay honest steps and find false ones.
 """
@@ -22,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from assay.protocol.audits import (
     RECOMPUTED,
@@ -61,7 +63,8 @@ class Case:
     turn: whether even (0) or odd (1) manifests are an honest leader's; None: all are of any kind.
     rounds: of an audit and of a dispute; None: the least that the rules allow with honest turns, else fewer.
     own: verifiers of the node's class, the first in order. is_slight: false by less than the limits.
-    has_limits: whether the reference class may be used at all.
+    has_limits: whether the reference class may be used at all. has_returned: from the return on of a node
+    whose opening was overdue.
     """
 
     liar: int | None
@@ -73,6 +76,7 @@ class Case:
     own: int = 4
     is_slight: bool = False
     has_limits: bool = True
+    has_returned: bool = False
 
     @property
     def is_seen(self) -> bool:
@@ -84,7 +88,7 @@ class Case:
     def spec(self) -> RunSpec:
         """The run's rules."""
         audit, dispute = self.rounds or (SHORT if self.turn is None else LEAST)
-        return _spec(audit, dispute, PPM * (self.wanted - 1))
+        return _spec(audit, dispute, PPM * (self.wanted - 1), int(self.has_returned))
 
     @property
     def words(self) -> str:
@@ -94,6 +98,7 @@ class Case:
             f"liar {self.liar}, {self.wanted} auditors, honest turn {self.turn}, "
             f"{self.own} of the class{', no limits' * (not self.has_limits)}, "
             f"blocks {'slightly ' * self.is_slight}{'false' if self.is_false else 'true'}, sketch {sealed}"
+            f"{', returned' * self.has_returned}"
         )
 
     @property
@@ -118,8 +123,10 @@ class End:
 
 
 @functools.lru_cache
-def _spec(audit: int, dispute: int, replication_ppm: int) -> RunSpec:
-    return a_spec(audit_rounds=audit, dispute_rounds=dispute, replication_ppm=replication_ppm)
+def _spec(audit: int, dispute: int, replication_ppm: int, absence_s: int) -> RunSpec:
+    return a_spec(
+        audit_rounds=audit, dispute_rounds=dispute, replication_ppm=replication_ppm, absence_s=absence_s
+    )
 
 
 def explore(case: Case) -> tuple[dict[End, int], int]:
@@ -131,9 +138,15 @@ def explore(case: Case) -> tuple[dict[End, int], int]:
         seed=TRUE,
         order=VERIFIERS,
     )
-    front, count = [begun], 0
     ends: dict[End, int] = {}
     now = int(COMMIT.round) + 2
+    front, count = [begun], 0
+    if case.has_returned:
+        front = [
+            rule(one, now, case.spec, _name(now), is_banned=False, has_returned=True)
+            for one in _overdue(case, begun)
+        ]
+        now += 1
     while front:
         after: dict[object, Audit] = {}
         for one in front:
@@ -148,6 +161,31 @@ def explore(case: Case) -> tuple[dict[End, int], int]:
         count += len(after)
         front, now = list(after.values()), now + 1
     return ends, count
+
+
+def _overdue(case: Case, begun: Audit) -> Iterator[Audit]:
+    """The audit as it may have been left when its node was cut off, by what the liar said of it then."""
+    for outcome in (Outcome.WITHHELD, Outcome.MISMATCH, Outcome.MATCH):
+        has_worked = outcome in RECOMPUTED
+        yield replace(
+            begun,
+            ruling=AuditStatus.OVERDUE,
+            due_s=1,
+            dispute_opened_round=1,
+            auditors_wanted=1,
+            verdicts=tuple(
+                _verdict(
+                    place,
+                    outcome,
+                    OWN if has_worked else NO_DIGEST,
+                    JUNK if has_worked else NO_DIGEST,
+                    NO_DIGEST,
+                )
+                if place == case.liar
+                else _verdict(place, Outcome.WITHHELD, NO_DIGEST, NO_DIGEST, NO_DIGEST)
+                for place in range(len(VERIFIERS))
+            ),
+        )
 
 
 def _key(audit: Audit) -> object:
@@ -284,12 +322,17 @@ def broken(case: Case) -> tuple[list[str], int]:
             found.append(f"{place}: an honest verifier is at fault")
         if case.is_honest and status is AuditStatus.CONFIRMED:
             found.append(f"{place}: an honest node is convicted")
-        if case.is_seen and status is AuditStatus.DISMISSED:
+        if case.is_seen and status in (AuditStatus.DISMISSED, AuditStatus.LATE):
             found.append(f"{place}: a false step is dismissed")
         if case.turn is None:
             continue
-        if case.is_honest and (end.is_disputed and status is not AuditStatus.DISMISSED):
-            found.append(f"{place}: an honest step is unpaid")
+        cleared = AuditStatus.LATE if case.has_returned else AuditStatus.DISMISSED
+        if case.is_honest and (end.is_disputed and status is not cleared):
+            found.append(f"{place}: an honest step is not cleared")
+        if case.has_returned and case.sketch is None:
+            if status is not AuditStatus.OVERDUE:
+                found.append(f"{place}: an opening that never came is not overdue any more")
+            continue
         has_looked = case.liar != 0 or case.wanted > 1
         if case.is_seen and has_looked and status is not AuditStatus.CONFIRMED:
             found.append(f"{place}: a false step is not found though an honest verifier looked")
@@ -311,6 +354,7 @@ CASES = tuple(
     for wanted in (1, 2)
     for turn in (None, 0, 1)
 )
+CASES += tuple(replace(case, has_returned=True) for case in CASES if case.wanted == 1)
 
 
 def main() -> int:

@@ -152,6 +152,8 @@ class Liar:
         return Manifest(
             run_id=self.config.run_id,
             round=asked.round,
+            time_s=0,
+            returns=(),
             parent=asked.parent_manifest,
             commits=(),
             inclusion_lists=(),

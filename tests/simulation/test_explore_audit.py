@@ -32,7 +32,7 @@ def test_liars_change_how_an_audit_ends_and_only_they_are_at_fault_for_it() -> N
     assert {end.at_fault for end in ends} == {frozenset(), frozenset({1})}
 
 
-@pytest.mark.parametrize(("rounds", "says"), [((6, 4), "not found"), ((7, 3), "unpaid")])
+@pytest.mark.parametrize(("rounds", "says"), [((6, 4), "not found"), ((7, 3), "not cleared")])
 def test_one_round_less_than_the_least_lets_a_lying_leader_hide_a_verdict(
     rounds: tuple[int, int], says: str
 ) -> None:

@@ -392,6 +392,8 @@ def toy_manifest(asked: BuildProposal, host: int) -> Manifest:
     return Manifest(
         run_id=RUN_ID,
         round=asked.round,
+        time_s=0,
+        returns=(),
         parent=asked.parent_manifest,
         commits=(),
         inclusion_lists=(),

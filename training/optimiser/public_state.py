@@ -8,7 +8,7 @@ checkpoint every `keep` rounds bounds what a restart must replay.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,7 +26,7 @@ from assay.training.optimiser.outer import OuterState, apply, public_digest, sta
 
 
 def kept_rounds(spec: RunSpec) -> int:
-    """Rounds back for which audits need theta, so that it must be kept."""
+    """Rounds back for which audits need theta, so that it must be kept, but for openings that are overdue."""
     return spec.closing_rounds + 2 + spec.rule.read_lag
 
 
@@ -66,6 +66,9 @@ class PublicState:
             Diverged: that round is ahead of us or too old.
         """
         if round_id not in self._recent:
+            if self._held_path(round_id).exists():
+                held: NDArray[np.float32] = np.load(self._held_path(round_id), allow_pickle=False)
+                return held
             raise Diverged(
                 f"no parameters of round {round_id}: rounds {min(self._recent)} to {self.round} are kept"
             )
@@ -88,6 +91,16 @@ class PublicState:
             self._save(self.round)
         return self.digest()
 
+    def hold(self, rounds: Collection[int]) -> None:
+        """Keep what local work of these rounds starts from in files, as far as it is here, and no other."""
+        wanted = {max(round_id - self.spec.rule.read_lag, 0) for round_id in rounds}
+        for path in self._folder.glob("held-*.npy"):
+            if int(path.stem.split("-")[1]) not in wanted:
+                path.unlink()
+        for round_id in wanted & self._recent.keys():
+            if not self._held_path(round_id).exists():
+                write_array(self._held_path(round_id), self._recent[round_id])
+
     def reset(self) -> None:
         """Discard everything and start from round 0: what a diverged process does."""
         for round_id in self._checkpoints():
@@ -95,6 +108,9 @@ class PublicState:
         self.round = 0
         self.public = self._load(0)
         self._recent = {0: self.public.theta_P}
+
+    def _held_path(self, round_id: int) -> Path:
+        return self._folder / f"held-{round_id:08d}.npy"
 
     def _path(self, round_id: int) -> Path:
         return self._folder / f"public-{round_id:08d}.npz"

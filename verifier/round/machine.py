@@ -28,7 +28,7 @@ from assay.protocol.double_votes import check_double_vote
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
-from assay.protocol.inclusion import listed, nodes_bitmap, required, satisfied
+from assay.protocol.inclusion import compatible_lists, listed, nodes_bitmap, required
 from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
     STAKE_REPORTS_MAX,
@@ -43,6 +43,7 @@ from assay.protocol.messages import (
     SignedCommit,
     SignedFundingReport,
     SignedInclusionList,
+    SignedReturn,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -62,6 +63,7 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     may_report_funding,
     may_report_stake,
+    may_return,
     may_show_double_vote,
     next_chain,
     with_reports,
@@ -81,6 +83,8 @@ from assay.verifier.round.commits import (
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
+AHEAD_S = 10  # by which a manifest's time may be ahead of our clock
+MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
 # A leader looks at its notarised ancestors with every message. Without a cache each look folds all of them
 # anew, with their VRF proofs: a verifier that was slow once, and so has many, never catches up.
 ADVANCED_KEPT = 64
@@ -96,6 +100,7 @@ class Round:
     run_state: RunState
     state: Digest  # of the parameters that commits of this round must have used
     opened_ms: int
+    heard: Mapping[PeerId, RoundId] = field(default_factory=dict)  # when a node last sent us a commit
     commits: Mapping[PeerId, SignedCommit] = field(default_factory=dict)
     inclusion_lists: Mapping[PeerId, SignedInclusionList] = field(default_factory=dict)  # of each the newest
     beacon_shares: Mapping[PeerId, tuple[BeaconShare, ...]] = field(default_factory=dict)
@@ -103,6 +108,7 @@ class Round:
     verdicts: Mapping[AuditMessage, SignedVerdict] = field(default_factory=dict)
     sketch_openings: Mapping[StepId, SketchOpening] = field(default_factory=dict)
     known_answers: Mapping[StepId, KnownAnswer] = field(default_factory=dict)
+    returns: Mapping[PeerId, SignedReturn] = field(default_factory=dict)  # of each node the newest
     contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
     double_votes: Mapping[PeerId, DoubleVote] = field(default_factory=dict)  # by verifier, the first seen
     stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
@@ -117,6 +123,13 @@ class DrandRound:
 
     number: int
     signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Event: a node sent a commit, in time or not: it is not silent."""
+
+    node: PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +158,14 @@ Event = (
     | SignedVerdict
     | SketchOpening
     | KnownAnswer
+    | SignedReturn
     | Contradiction
     | DoubleVote
     | SignedAppraisal
     | SignedStakeReport
     | SignedFundingReport
     | DrandRound
+    | Heard
     | Advanced
 )
 
@@ -223,12 +238,20 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             return replace(state, verdicts={**state.verdicts, key: event}), ()
         case SketchOpening() | KnownAnswer():
             return _opened(state, event), ()
+        case SignedReturn(returned=one):
+            if one.node not in state.run_state.late or not _is_new(state.run_state, event):
+                raise OutOfPhase(one.node, f"Return of round {one.round} at {state.run_state.round}")
+            verify(one.node, state.rules.domain, one, event.signature)
+            return replace(state, returns={**state.returns, one.node: event}), ()
+        case Heard(node):
+            return replace(state, heard={**state.heard, node: state.run_state.round}), ()
         case Advanced(run_state, parameters, now_ms):
             return Round(
                 rules=state.rules,
                 run_state=run_state,
                 state=parameters,
                 opened_ms=now_ms,
+                heard=state.heard,
                 inclusion_lists={
                     k: one
                     for k, one in state.inclusion_lists.items()
@@ -239,6 +262,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(run_state, k)},
                 sketch_openings={k: v for k, v in state.sketch_openings.items() if _is_near(run_state, k)},
                 known_answers={k: v for k, v in state.known_answers.items() if _is_near(run_state, k)},
+                returns={k: one for k, one in state.returns.items() if _is_new(run_state, one)},
                 stake_reports={
                     k: one
                     for k, one in state.stake_reports.items()
@@ -271,7 +295,7 @@ def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ..
     if awaits_funding(state, ancestors):
         lacking.append("funding")
     elif not ancestors and _reported(state, run_state).is_funded:
-        absent = len(set(run_state.active) - set(state.commits))
+        absent = len(_expected(state) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
         if not _carried_lists(state):
@@ -315,8 +339,8 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
 def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | None:
     """The inclusion list that this verifier should sign now; None if there is none, or it is signed already.
 
-    One is due once every active node's commit is held, or the deadline for commits has passed, and again
-    whenever a commit comes later.
+    One is due once the commit of every node that is not silent is held, or the deadline for commits has
+    passed, and again whenever a commit comes later.
     """
     run_state = state.run_state
     reported = _reported(state, run_state)
@@ -324,7 +348,8 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
         return None
     is_late = now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
     has_work = bool(state.commits) or reported.closing is not Closing.NO
-    if not set(run_state.active) <= set(state.commits) and not (is_late and has_work):
+    is_whole = bool(state.commits) and _expected(state) <= set(state.commits)
+    if not is_whole and not (is_late and has_work):
         return None
     found = InclusionList(
         run_id=run_state.run_id,
@@ -334,6 +359,17 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
         nodes=nodes_bitmap(run_state.spec.node_peers, state.commits),
     )
     return None if found in _lists(state) else found
+
+
+def _expected(state: Round) -> frozenset[PeerId]:
+    """The nodes whose commits are worth waiting for: those that sent one lately, in time or not."""
+    run_state = state.run_state
+    return frozenset(
+        node
+        for node in run_state.active
+        if run_state.nodes[node].missed < MISSED_MAX
+        or (node in state.heard and run_state.round - state.heard[node] < MISSED_MAX)
+    )
 
 
 def lacking_commits(state: Round) -> Mapping[PeerId, tuple[PeerId, ...]]:
@@ -348,7 +384,7 @@ def lacking_commits(state: Round) -> Mapping[PeerId, tuple[PeerId, ...]]:
 def _carried_lists(state: Round) -> tuple[SignedInclusionList, ...]:
     """The lists for a manifest with the commits held, ascending by verifier; () if fewer than a quorum."""
     spec = state.run_state.spec
-    chosen = satisfied(spec.node_peers, _lists(state), state.commits.keys(), len(spec.verifiers))
+    chosen = compatible_lists(spec.node_peers, _lists(state), state.commits.keys(), len(spec.verifiers))
     return tuple(state.inclusion_lists[peer] for peer in sorted(one.verifier for one in chosen))
 
 
@@ -362,6 +398,29 @@ def _lists(state: Round) -> list[InclusionList]:
 def awaits_funding(state: Round, ancestors: tuple[Manifest, ...] = ()) -> bool:
     """Whether no manifest can follow before verifiers report that the escrow pays for it, or closes."""
     return _reported(state, base_history(state.run_state, ancestors)).awaits_funding
+
+
+def awaits_return(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> bool:
+    """Whether only overdue openings are left of the run, and neither their time is over nor a node back."""
+    run_state = base_history(state.run_state, ancestors)
+    due_s = run_state.due_s
+    return due_s is not None and wall_s < due_s and not _returns(state, run_state, wall_s)
+
+
+def _returns(state: Round, run_state: RunState, time_s: int) -> tuple[SignedReturn, ...]:
+    """The returns that a manifest of this agreed time may carry, ascending by node."""
+    held = (one for _, one in sorted(state.returns.items()))
+    return tuple(one for one in held if may_return(run_state, one.returned, time_s))
+
+
+def _is_new(run_state: RunState, signed: SignedReturn) -> bool:
+    """Whether the chain may still accept this return of a node."""
+    record = run_state.nodes.get(signed.returned.node)
+    return (
+        record is not None
+        and signed.returned.node in run_state.late
+        and record.absent_round < signed.returned.round <= run_state.round + 1
+    )
 
 
 def waited(state: Round, now_ms: int) -> Round:
@@ -390,7 +449,7 @@ def manifest_of(
         state: What it holds.
         ancestors: Notarised manifests it builds on.
         aggregate: Its digest; zero if no commit is carried, or the rule refuses.
-        wall_s: Unix time, for runs with a drand network.
+        wall_s: Unix time.
     """
     run_state = base_history(state.run_state, ancestors)
     is_paid = not ancestors and _reported(state, run_state).is_funded
@@ -408,12 +467,14 @@ def manifest_of(
         if (audit := run_state.audits.get((round_id, node))) is not None
         and may_open_verdict(run_state, audit, signed.verdict)
     )
+    time_s = max(run_state.time_s, wall_s)
     shares = valid_shares(state.beacon_shares, run_state) if run_state.round else ()
     signature = outside.carried(run_state, state.drand)
     return Manifest(
         run_id=run_state.run_id,
         round=run_state.round,
         parent=run_state.parent,
+        time_s=time_s,
         commits=commits,
         inclusion_lists=_carried_lists(state) if is_paid else (),
         beacon_shares=shares,
@@ -428,6 +489,7 @@ def manifest_of(
         known_answers=_first(
             message for _, message in sorted(state.known_answers.items()) if _may_carry(run_state, message)
         ),
+        returns=_returns(state, run_state, time_s),
         contradictions=tuple(
             pair for _, pair in sorted(state.contradictions.items()) if may_contradict(run_state, pair)
         )[:CONTRADICTIONS_MAX],
@@ -464,13 +526,18 @@ def examine(
         ancestors: Notarised manifests that the proposed one builds on.
         manifest: The proposed one.
         follows: No iteration was skipped since the parent's.
-        wall_s: Unix time, for runs with a drand network.
+        wall_s: Unix time.
 
     Raises:
         MalformedMessage, PeerFault, OutOfPhase: the rule it breaks.
     """
     run_state = base_history(state.run_state, ancestors)
     check_place(run_state, manifest)
+    if manifest.time_s > max(run_state.time_s, wall_s + AHEAD_S):
+        raise MalformedMessage(
+            f"manifest of the future: its time is {manifest.time_s}, our clock says {wall_s}, "
+            f"at most {AHEAD_S} s ahead expected"
+        )
     outside.check_outside(run_state, manifest, follows=follows, wall_s=wall_s)
     for signed in manifest.commits:
         if ancestors:
@@ -652,7 +719,10 @@ def _first(messages: Iterable[T]) -> tuple[T, ...]:
 
 def _is_near(run_state: RunState, step: StepId) -> bool:
     """Whether messages about this step can still arrive in time, allowing for our being a little behind."""
-    return run_state.round - run_state.spec.closing_rounds <= step[0] <= run_state.round + 2
+    audit = run_state.audits.get(step)
+    return (
+        audit is not None and not audit.has_ended
+    ) or run_state.round - run_state.spec.closing_rounds <= step[0] <= run_state.round + 2
 
 
 def _is_wanted(run_state: RunState, key: AuditMessage) -> bool:

@@ -13,6 +13,7 @@ import logging
 import trio
 
 from assay.network.host import Host
+from assay.participant.compute import HELD_MAX, AtRound, Hold
 from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
@@ -32,7 +33,7 @@ from assay.protocol.messages import (
     VerdictCommitment,
 )
 from assay.protocol.state_transition import RunState, StepId, may_commit_verdict, may_open_verdict
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
 from assay.verifier.audit.exact import Finding
@@ -81,7 +82,9 @@ class AuditRunner:
         now = int(self._follower.run_state.round)
         if node not in self._nodes:
             raise PeerFault(node, "opens a step, but is no node of this run")
-        if not now - self._me.spec.closing_rounds - 2 <= opened.round <= now:
+        audit = self._follower.run_state.audits.get((opened.round, node))
+        is_recent = now - self._me.spec.closing_rounds - 2 <= opened.round <= now
+        if not is_recent and (audit is None or audit.has_ended):
             raise PeerFault(node, f"opens a step of round {opened.round} before round {now}")
         self._openings[(opened.round, node)] = opened
         self._announced.set()
@@ -89,8 +92,13 @@ class AuditRunner:
 
     async def run(self) -> None:
         """Commit to verdicts and reveal them as the chain asks for them; ends only by cancellation."""
+        held: set[RoundId] = set()
         while True:
             run_state = self._follower.run_state
+            late = {audit.round for audit in run_state.audits.values() if audit.is_late}
+            if late != held:
+                held = late
+                self._nursery.start_soon(self._hold, tuple(sorted(late)[:HELD_MAX]))
             for audit in run_state.audits.values():
                 if may_commit_verdict(run_state, audit, self._me.me):
                     if (task := _name(audit)) not in self._busy:
@@ -101,6 +109,13 @@ class AuditRunner:
             self._forget_closed(run_state)
             await self._follower.grown(int(run_state.round))
 
+    async def _hold(self, rounds: tuple[RoundId, ...]) -> None:
+        """Keep the parameters of steps whose openings are overdue: they may be judged hours later."""
+        try:
+            await self._state_sync.child.call(Hold(rounds=rounds), AtRound)
+        except (Unavailable, OSError) as error:
+            log.error("parameters of overdue steps are not kept", extra={"reason": str(error)})
+
     def _forget_closed(self, run_state: RunState) -> None:
         """Remove the openings of closed audits: they are the largest thing stored.
 
@@ -108,11 +123,11 @@ class AuditRunner:
         """
         for step in list(self._openings):
             audit = run_state.audits.get(step)
-            if (audit is None and step[0] + 2 < run_state.round) or (audit is not None and not audit.is_open):
+            if (audit is None and step[0] + 2 < run_state.round) or (audit is not None and audit.has_ended):
                 del self._openings[step]
         for step in list(self._stored):
             audit = run_state.audits.get(step)
-            if audit is None or not audit.is_open:
+            if audit is None or audit.has_ended:
                 self._me.blobs.remove(self._stored.pop(step))
 
     async def _bind(self, audit: Audit, task: str) -> None:

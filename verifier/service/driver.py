@@ -68,7 +68,7 @@ from assay.verifier.consensus.machine import (
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import admit, contradiction
 from assay.verifier.round.machine import Advanced, Round
-from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms
+from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms, wall_s
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
@@ -161,7 +161,7 @@ class Driver:
         """Time has passed. A complete chain needs no more votes; a lagging verifier asks for manifests."""
         if self._follower.run_state.is_complete:
             return
-        is_idle = self._awaits_funding()
+        is_idle = self._awaits_funding() or rounds.awaits_return(self.round, (), wall_s())
         if is_idle:
             self.round = rounds.waited(self.round, now_ms())
         self._feed(Tick(now_ms(), is_idle))
@@ -193,6 +193,7 @@ class Driver:
         Raises:
             PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
         """
+        self.round, _ = rounds.step(self.round, rounds.Heard(signed.commit.node))
         admit(self.round.rules, self.round.run_state, self.round.state, signed)
         known = self.round.commits.get(signed.commit.node)
         if known is not None and known.commit != signed.commit:

@@ -12,7 +12,7 @@ import time
 
 import trio
 
-from assay.chain.penalties import check_penalties
+from assay.chain.penalties import check_absence, check_penalties
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_participant
@@ -42,6 +42,7 @@ from assay.protocol.messages import (
     SignedInclusionList,
     SignedReceipt,
     SignedRefusal,
+    SignedReturn,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -96,7 +97,8 @@ FACTS = {
         CertifiedManifest,
     )
 }
-OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer]] = {
+OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer] | type[SignedReturn]] = {
+    SignedReturn.TAG: SignedReturn,
     SketchOpening.TAG: SketchOpening,
     KnownAnswer.TAG: KnownAnswer,
 }
@@ -131,6 +133,7 @@ def _check_contracts(me: Participant) -> None:
     try:
         chain = open_chain(me)
         check_penalties(me.spec.money, chain.case_ppm_max())
+        check_absence(me.spec.audit, chain.evidence_window())
         final = chain.final_escrow(me.run_id)
         need_s = closing_s(me.spec.audit, me.spec.timing, len(me.spec.verifiers))
         check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)
@@ -275,6 +278,8 @@ class Service:
                 if not links or links[0].manifest.round + window >= self.follower.run_state.round:
                     break
                 for signed in links[0].manifest.commits:
+                    if (signed.commit.round, signed.commit.node) in self.follower.run_state.audits:
+                        continue  # its opening is overdue
                     self.me.blobs.remove(signed.commit.update)
                 oldest = int(links[0].manifest.round) + 1
                 await trio.lowlevel.checkpoint()
@@ -359,10 +364,11 @@ class Service:
         return b""
 
     async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
-        """A drawn node opens its sketch commitment, or proves a known-answer task."""
-        message: SketchOpening | KnownAnswer = decode_any(OPENED, body)
-        if message.node != peer:
-            raise PeerFault(peer, f"sends a {type(message).__name__} of {message.node.hex()[:8]}")
+        """A drawn node opens its sketch commitment, proves a known-answer task, or says that it is back."""
+        message: SketchOpening | KnownAnswer | SignedReturn = decode_any(OPENED, body)
+        node = message.returned.node if isinstance(message, SignedReturn) else message.node
+        if node != peer:
+            raise PeerFault(peer, f"sends a {type(message).__name__} of {node.hex()[:8]}")
         self.driver.take(message)
         return b""
 

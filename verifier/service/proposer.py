@@ -75,6 +75,8 @@ class Proposer:
         state, run_state = self._present(), self._follower.run_state
         if run_state.round != state.run_state.round or run_state.is_complete:
             return
+        if rounds.awaits_return(state, (), wall_s()):
+            return
         if not rounds.missing(state) or rounds.is_held_up(state, now_ms(), wall_s=wall_s()):
             self._feed(Ready(run_state.round, now_ms()))
         build = self._build
@@ -86,6 +88,8 @@ class Proposer:
         # A notarised parent is final a moment later, or not for a long while; only in the latter case
         # is an empty manifest on top of it worth a round.
         if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
+            return
+        if rounds.awaits_return(state, pending, wall_s()):
             return
         if rounds.may_propose(state, pending, now_ms(), follows=build.follows):
             self._is_building = True
@@ -207,7 +211,7 @@ def _place(manifest: Manifest) -> tuple[Digest, ...]:
 
 
 def wall_s() -> int:
-    """Unix time in seconds, by which drand's rounds are scheduled."""
+    """Unix time in seconds."""
     return int(time.time())
 
 

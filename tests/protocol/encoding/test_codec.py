@@ -20,6 +20,7 @@ from assay.protocol.encoding.codec import (
     decode_any,
     digest,
     encode,
+    encode_list,
     field_types,
     split_bound,
 )
@@ -28,7 +29,9 @@ from assay.protocol.messages import (
     MESSAGES,
     VERDICTS_MAX,
     BeaconShare,
+    CertifiedManifest,
     Manifest,
+    ManifestRange,
     OpeningNotice,
     Outcome,
     SignedVerdict,
@@ -366,3 +369,10 @@ def test_no_message_has_a_field_that_could_hold_a_float():
 @given(any_message())
 def test_encoding_does_not_depend_on_what_was_encoded_before(message):
     assert encode(message) == encode(decode(type(message), encode(message)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256])
+def test_a_list_put_together_from_encodings_is_the_encoding_of_the_list(count):
+    link = sample(CertifiedManifest)
+
+    assert encode_list(ManifestRange, [encode(link)] * count) == encode(ManifestRange(links=(link,) * count))

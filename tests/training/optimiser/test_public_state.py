@@ -85,6 +85,27 @@ def test_after_a_restart_the_rounds_that_audits_look_back_to_are_there_again(tmp
             first.at(round_id)
 
 
+@pytest.mark.parametrize("name", ["demo", "late"])
+def test_what_is_held_outlives_rounds_and_restarts_until_it_is_let_go(tmp_path, name):
+    spec = a_run(name)
+    bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP)
+    for round_id in range(3):
+        parameters.apply(round_id, bodies[round_id])
+    wanted = parameters.read(3).copy()
+
+    parameters.hold([3])
+    for round_id in range(3, ROUNDS):
+        parameters.apply(round_id, bodies[round_id])
+    assert np.array_equal(parameters.read(3), wanted)
+    again = PublicState(spec, tmp_path, KEEP)
+    again.hold([3])  # too old to be written now, but it is there
+    assert np.array_equal(again.read(3), wanted)
+
+    again.hold([])
+    with pytest.raises(Diverged, match="no parameters of round"):
+        again.read(3)
+
+
 def test_local_work_reads_parameters_as_old_as_the_rule_says_and_never_older_than_the_start(tmp_path):
     spec = a_run("late")
     bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP)

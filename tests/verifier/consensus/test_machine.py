@@ -69,6 +69,8 @@ def a_manifest(number=0, parent=GENESIS, mark=b"a"):
     return Manifest(
         run_id=RUN,
         round=RoundId(number),
+        time_s=0,
+        returns=(),
         parent=parent,
         commits=(),
         inclusion_lists=(),

@@ -21,9 +21,11 @@ from assay.protocol.messages import (
     Discount,
     KnownAnswer,
     Outcome,
+    Return,
     SignedAppraisal,
     SignedCommit,
     SignedInclusionList,
+    SignedReturn,
 )
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
@@ -34,10 +36,13 @@ from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
 from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, admit, contradiction
 from assay.verifier.round.machine import (
+    AHEAD_S,
     MESSAGES_PER_VERIFIER,
     Advanced,
     Equivocation,
+    Heard,
     Round,
+    awaits_return,
     base_history,
     due_list,
     examine,
@@ -624,6 +629,96 @@ def test_a_leader_does_not_wait_for_a_barred_node():
     state = after(run_state, *everything(run_state, nodes=others))
 
     assert missing(state) == ()
+
+
+def test_nobody_waits_for_a_node_that_was_silent_for_two_rounds_until_it_is_heard():
+    others = [name for name in NODES if name != "nora"]
+    for rounds, lacking in ((1, ("1 commits",)), (2, ())):
+        run_state = grown(the_start(), rounds, nodes=others)
+        state = after(run_state, *everything(run_state, nodes=others))
+        assert missing(state) == lacking
+
+    state, _ = step(state, Heard(peer("nora")))  # its commit came too late for the last round
+    assert missing(state) == ("1 commits",)
+    later = replace(run_state, round=RoundId(int(run_state.round) + 2))
+    state, _ = step(state, Advanced(later, STATE, 0))
+    assert "1 commits" not in missing(state)
+
+
+def test_a_manifest_says_when_it_was_made_and_nobody_votes_for_one_of_the_future():
+    run_state = replace(the_start(), time_s=1000)
+    state = after(run_state, *everything(run_state))
+
+    assert manifest_of(state, (), AGGREGATE, wall_s=900).time_s == 1000  # a clock that is behind
+    manifest = manifest_of(state, (), AGGREGATE, wall_s=2000)
+    assert manifest.time_s == 2000
+    examine(state, (), manifest, wall_s=2000 - AHEAD_S)
+    examine(state, (), manifest, wall_s=5000)  # it took long to arrive
+    with pytest.raises(MalformedMessage, match="its time is 2000, our clock says 1989"):
+        examine(state, (), manifest, wall_s=1999 - AHEAD_S)
+    examine(state, (), replace(manifest, time_s=1000), wall_s=0)  # agreed already, whatever our clock says
+
+
+# ---- nodes that were away
+
+
+def absent_run_state(rounds=20):
+    """A history in which nora's opening of round 0 is overdue until time 3600."""
+    run_state = the_start(rounds=rounds, audit=replace(a_spec().audit, absence_s=3600))
+    run_state = grown(run_state, 2)
+    key, others = (0, peer("nora")), [name for name in NODES if name != "nora"]
+    while run_state.audits[key].ruling is not AuditStatus.OVERDUE:
+        assert run_state.round < 15
+        votes = {**everyone(run_state), key: dict.fromkeys(VERIFIERS, Outcome.WITHHELD)}
+        run_state = grown(run_state, 1, nodes=others, votes=votes)
+    return run_state
+
+
+def a_return(run_state, key="nora"):
+    returned = Return(run_id=RUN_ID, round=run_state.round, node=peer("nora"))
+    return SignedReturn(returned=returned, signature=sign(a_peer_key(key), DOMAIN, returned))
+
+
+def test_an_absent_node_is_not_waited_for_and_its_return_goes_into_the_next_manifest():
+    run_state = absent_run_state()
+    others = [name for name in NODES if name != "nora"]
+    state = after(run_state, *everything(run_state, nodes=others))
+    assert missing(state) == ()
+
+    state, _ = step(state, a_return(run_state))
+    manifest = manifest_of(state, (), AGGREGATE, wall_s=100)
+
+    assert manifest.returns == (a_return(run_state),)
+    examine(a_round(run_state), (), manifest, wall_s=100)
+    forged = replace(manifest, returns=(a_return(run_state, key="mallory"),))
+    with pytest.raises(PeerFault, match="signature"):
+        examine(a_round(run_state), (), forged, wall_s=100)
+    after_it = advance(run_state, manifest)
+    assert step(state, Advanced(after_it, STATE, 0))[0].returns == {}  # used
+
+
+def test_a_return_is_taken_only_from_a_node_that_is_absent_and_signed_since():
+    with pytest.raises(OutOfPhase):
+        step(a_round(), a_return(the_start()))
+    run_state = absent_run_state()
+    old = replace(run_state, round=RoundId(int(run_state.round) - 1))
+    with pytest.raises(OutOfPhase):
+        step(a_round(run_state), a_return(old))
+    with pytest.raises(PeerFault, match="signature"):
+        step(a_round(run_state), a_return(run_state, key="mallory"))
+
+
+def test_when_only_overdue_openings_are_left_the_chain_waits_for_a_return_or_their_time():
+    run_state = replace(absent_run_state(), audits={}, round=RoundId(1000), training_rounds=3)
+    audit = absent_run_state().audits[(0, peer("nora"))]
+    run_state = replace(run_state, audits={(0, peer("nora")): audit})
+    assert run_state.due_s == 3600
+
+    state = a_round(run_state)
+    assert awaits_return(state, (), 3599)
+    assert not awaits_return(state, (), 3600)
+    state, _ = step(state, a_return(run_state))
+    assert not awaits_return(state, (), 100)
 
 
 def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_it_waits():

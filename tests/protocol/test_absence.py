@@ -1,0 +1,204 @@
+"""Absence: outages are told from theft by agreed time, and nobody gains by seeming to be away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from assay.ledger.settlement.payouts import UnpaidReason, settle, why_unpaid
+from assay.participant.links import check_place
+from assay.protocol.audits import AuditStatus
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Outcome, Return, SignedReturn
+from assay.protocol.params import PPM
+from assay.protocol.state_transition import RETURN_PAUSE_S, RunState, advance, may_return
+from assay.protocol.types import PeerId, RoundId, Signature
+from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_history, a_manifest, grow, words
+
+MATCH, MISMATCH, WITHHELD = Outcome.MATCH, Outcome.MISMATCH, Outcome.WITHHELD
+NODE, HOUR = NODES[0], 3600
+STEP = (0, NODE)
+HONEST = {step: dict.fromkeys(VERIFIERS, MATCH) for step in ((r, n) for r in range(40) for n in NODES)}
+
+
+def a_return(run_state: RunState, node: PeerId = NODE, round_id: int | None = None) -> SignedReturn:
+    at = run_state.round if round_id is None else RoundId(round_id)
+    return SignedReturn(returned=Return(run_id=RUN_ID, round=at, node=node), signature=Signature(bytes(64)))
+
+
+def go_on(run_state, count, votes, *, time_s=0, returns=(), mute=(NODE,), nodes=None):
+    """The state after `count` more manifests of this agreed time; the first carries the returns."""
+    for at in range(count):
+        present = nodes if run_state.is_training else ()
+        said = words(run_state, votes, mute)
+        manifest = a_manifest(run_state, nodes=present, **said)
+        if not run_state.is_training:
+            manifest = replace(manifest, commits=(), inclusion_lists=())
+        manifest = replace(manifest, time_s=time_s, returns=tuple(returns) if not at else ())
+        run_state = advance(run_state, manifest)
+    return run_state
+
+
+def others(outcome, **of):
+    """Votes of all verifiers: this on NODE's first step, MATCH on every other one."""
+    return {**HONEST, STEP: dict.fromkeys(VERIFIERS, outcome), **of}
+
+
+def absent(*, rounds=30, **changes):
+    """NODE's step of round 0 is drawn, and its opening does not come: OVERDUE at time 0."""
+    run_state = a_history(rounds=rounds, absence_s=HOUR, probation=3, **changes)
+    run_state = grow(run_state, 2)
+    while run_state.audits[STEP].ruling is not AuditStatus.OVERDUE:
+        assert run_state.round < 12
+        run_state = go_on(run_state, 1, others(WITHHELD), nodes=NODES if run_state.round < 1 else NODES[1:])
+    return run_state
+
+
+def test_an_opening_that_does_not_come_is_overdue_and_costs_no_stake():
+    run_state = absent()
+
+    audit = run_state.audits[STEP]
+    assert audit.due_s == HOUR
+    assert not run_state.nodes[NODE].banned
+    assert NODE not in run_state.active
+    assert why_unpaid(audit) is UnpaidReason.LATE
+
+
+def test_without_absence_in_the_order_it_is_a_fault_at_once():
+    run_state = grow(a_history(rounds=30), 2)
+    run_state = go_on(run_state, 6, others(WITHHELD), nodes=NODES[1:])
+
+    assert run_state.audits[STEP].ruling is AuditStatus.CONFIRMED
+    assert run_state.nodes[NODE].fault_round == 0
+
+
+def test_when_the_time_is_over_it_is_a_fault_at_full_price_and_its_audited_steps_stand():
+    run_state = absent()
+    before = go_on(run_state, 1, HONEST, time_s=HOUR - 1, nodes=NODES[1:])
+    assert before.audits[STEP].ruling is AuditStatus.OVERDUE
+
+    after = go_on(before, 1, HONEST, time_s=HOUR, nodes=NODES[1:])
+
+    assert after.audits[STEP].ruling is AuditStatus.CONFIRMED
+    assert after.nodes[NODE].fault_round == int(before.round)  # not the step's: what passed since is paid
+
+
+def test_whoever_returns_is_judged_by_all_and_loses_the_pay_of_the_late_step_only():
+    run_state = absent()
+
+    run_state = go_on(
+        run_state, 1, others(MATCH), time_s=60, returns=[a_return(run_state)], mute=(), nodes=NODES[1:]
+    )
+    audit = run_state.audits[STEP]
+    assert (audit.ruling, set(audit.committee)) == (AuditStatus.DISPUTED, set(VERIFIERS))
+    assert NODE not in run_state.active
+    run_state = go_on(run_state, 4, others(MATCH), time_s=70, mute=(), nodes=NODES[1:])
+
+    assert run_state.audits[STEP].ruling is AuditStatus.LATE
+    assert not run_state.audits[STEP].faults  # who found it withheld was right then
+    assert NODE in run_state.active
+    assert run_state.rate_ppm(NODE) == PPM  # on probation again
+
+
+def test_a_lie_that_comes_back_is_found_and_one_that_opens_to_nobody_goes_on_to_the_end():
+    run_state = absent()
+    back = [a_return(run_state)]
+
+    false = go_on(run_state, 6, others(MISMATCH), time_s=60, returns=back, mute=(), nodes=NODES[1:])
+    assert false.audits[STEP].ruling is AuditStatus.CONFIRMED
+    assert false.audits[STEP].is_false
+
+    shut = go_on(run_state, 6, others(WITHHELD), time_s=60, returns=back, nodes=NODES[1:])
+    assert shut.audits[STEP].ruling is AuditStatus.OVERDUE
+    assert shut.audits[STEP].due_s == HOUR  # the time does not begin anew
+
+
+def test_what_few_found_false_before_the_return_counts_after_it():
+    run_state = grow(a_history(rounds=30, absence_s=HOUR), 2)
+    order = run_state.audits[STEP].order
+    mixed = {**HONEST, STEP: {order[0]: MISMATCH, **dict.fromkeys(order[1:], WITHHELD)}}
+    run_state = go_on(run_state, 6, mixed, nodes=NODES[1:])
+    assert run_state.audits[STEP].ruling is AuditStatus.OVERDUE  # one MISMATCH of four proves nothing
+
+    run_state = go_on(run_state, 1, others(MATCH), returns=[a_return(run_state)], nodes=NODES[1:])
+
+    assert [v.outcome for v in run_state.audits[STEP].verdicts] == [MISMATCH]
+    assert len(run_state.audits[STEP].withheld) == 3
+
+
+def test_each_return_since_probation_doubles_the_time_until_the_next():
+    run_state, time_s, waits = absent(rounds=80), 0, []
+    for _ in range(4):
+        earliest = next(
+            t for t in range(time_s, HOUR) if may_return(run_state, a_return(run_state).returned, t)
+        )
+        waits.append(earliest - time_s)
+        time_s = earliest
+        run_state = go_on(
+            run_state, 6, others(WITHHELD), time_s=time_s, returns=[a_return(run_state)], nodes=NODES[1:]
+        )
+        assert run_state.audits[STEP].ruling is AuditStatus.OVERDUE
+
+    assert waits == [0, RETURN_PAUSE_S, 2 * RETURN_PAUSE_S, 4 * RETURN_PAUSE_S]
+
+
+def test_a_return_counts_once_and_only_from_a_node_that_is_absent():
+    run_state = absent()
+    old = a_return(run_state, round_id=int(run_state.round) - 1)
+    assert not may_return(run_state, old.returned, 0)  # signed before it was found absent
+    assert not may_return(run_state, a_return(run_state, node=NODES[1]).returned, 0)
+
+    used = a_return(run_state)
+    run_state = go_on(run_state, 6, others(WITHHELD), returns=[used], nodes=NODES[1:])
+    assert not may_return(run_state, used.returned, HOUR - 1)
+    with pytest.raises(MalformedMessage, match="not admissible now"):
+        check_place(run_state, replace(a_manifest(run_state, nodes=NODES[1:]), returns=(used,)))
+
+
+def test_time_never_goes_back():
+    run_state = go_on(absent(), 1, HONEST, time_s=50, nodes=NODES[1:])
+
+    with pytest.raises(MalformedMessage, match="its time is 49, before its parent's 50"):
+        check_place(run_state, replace(a_manifest(run_state, nodes=NODES[1:]), time_s=49))
+
+
+def test_two_overdue_openings_are_one_fault():
+    run_state = grow(a_history(rounds=30, absence_s=HOUR), 2)
+    both = {**others(WITHHELD), (1, NODE): dict.fromkeys(VERIFIERS, WITHHELD)}
+    run_state = go_on(run_state, 8, both, nodes=NODES[1:])
+    assert {run_state.audits[(r, NODE)].ruling for r in (0, 1)} == {AuditStatus.OVERDUE}
+
+    run_state = go_on(run_state, 1, both, time_s=HOUR, nodes=NODES[1:])
+
+    assert [run_state.audits[(r, NODE)].ruling for r in (0, 1)] == [
+        AuditStatus.CONFIRMED,
+        AuditStatus.SUPERSEDED,
+    ]
+
+
+def test_a_run_is_settled_in_time_and_ends_only_when_no_opening_is_owed():
+    run_state = absent(rounds=12)
+    while not run_state.is_settled:
+        if (ripe := run_state.calendar.ripe_at(int(run_state.round) - 1)) is not None:
+            reasons = {(one.round, one.node): one.reason for one in settle(run_state, ripe).unpaid}
+            assert reasons.get(STEP) == (UnpaidReason.LATE if ripe == 0 else None)
+        run_state = go_on(run_state, 1, HONEST, nodes=NODES[1:])
+
+    assert not run_state.is_complete
+    assert run_state.due_s == HOUR
+    empty = replace(a_manifest(run_state, nodes=NODES[1:]), commits=(), inclusion_lists=())
+    with pytest.raises(MalformedMessage, match="nothing is left but openings overdue until 3600"):
+        check_place(run_state, replace(empty, time_s=HOUR - 1, aggregate=type(empty.aggregate)(bytes(32))))
+    assert go_on(run_state, 1, HONEST, time_s=HOUR).is_complete
+    back = go_on(run_state, 1, others(MATCH), returns=[a_return(run_state)], mute=())
+    assert back.due_s is None  # a dispute: any manifest may follow
+    assert go_on(back, 4, others(MATCH), mute=()).is_complete
+
+
+def test_a_node_that_is_away_is_counted_as_missing_only_where_others_commit():
+    run_state = grow(a_history(rounds=30), 1)
+    run_state = go_on(run_state, 2, HONEST, mute=(), nodes=NODES[1:])
+    assert [run_state.nodes[node].missed for node in NODES] == [2, 0, 0]
+
+    assert go_on(run_state, 1, HONEST, mute=(), nodes=NODES).nodes[NODE].missed == 0
