@@ -50,7 +50,7 @@ async def _measure(megabytes: int, runs: int) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         try:
             host_port, raw_port, peer = _ask(child, "where").split()
-            address = PeerAddress(peer=PeerId(bytes.fromhex(peer)), ip="127.0.0.1", port=int(host_port))
+            address = PeerAddress(peer=PeerId(bytes.fromhex(peer)), host="127.0.0.1", port=int(host_port))
             print(f"machine: {_machine()}")
             async with (
                 open_host(

@@ -6,11 +6,11 @@ folder is trusted but the spec, whose digest the run id names.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from eth_abi.exceptions import EncodingError
 
@@ -20,7 +20,7 @@ from assay.chain.addresses import Deployment
 from assay.chain.proofs.result_anchor import ANCHORS, read_anchor_json
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import run_id_of
-from assay.orders.toml import read_toml
+from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.index import IntegrityError
 from assay.participant.links import extend
 from assay.protocol.calendar import Calendar
@@ -205,17 +205,9 @@ def local_nodes(root: Path) -> dict[PeerId, LocalNode]:
 
     Their content is to be checked, never evidence.
     """
-    try:
-        ports = {port: PeerId(bytes.fromhex(p)) for p, (_, port) in _json(root / "peers.json").items()}
-        found = {}
-        for path in sorted((root / "participants").glob("node-*/config.toml")):
-            given = read_toml(path)
-            if given.get("port") in ports:
-                found[ports[given["port"]]] = LocalNode(path.parent)
-    except (OSError, ValueError, TypeError, AttributeError, ConfigError):
-        return {}
+    found = {}
+    for path in sorted((root / "participants").glob("node-*")):
+        with suppress(ConfigError):
+            record = read_record(path / "keys" / OWN_RECORD, int(time.time())).record
+            found[record.peer] = LocalNode(path)
     return found
-
-
-def _json(path: Path) -> Any:
-    return parse_json(path.read_bytes())

@@ -43,6 +43,8 @@ from assay.verifier.aggregation.combine import combine, tolerated
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.aggregation.reputation import Reputation
 
+SUMMARY, BOOKS = "summary.json", "ledger.db"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -57,7 +59,7 @@ class Report:
     registered: Registered | None
     log_point: LogPoint | None
     anchor: Anchored | None
-    anchored: str  # how the books compare with the anchor; empty without one
+    anchored: str  # how the books compare with the anchor; empty without one, or without books
 
 
 def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: None) -> Report:
@@ -100,7 +102,9 @@ def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: 
         except BadReleaseError as error:
             raise IntegrityError(f"{BUNDLE}/{FOLDER}/{PROVENANCE}: {error}") from None
         bundle_files = _compare(again, delivered.bundle)
-    _check_summary(delivered, claims.registered)
+    if (root / SUMMARY).is_file():  # only a network on one machine has one; the index lists it
+        _check_summary(delivered, claims.registered)
+    has_books = (root / BOOKS).is_file()  # likewise; a buyer has only their anchor
     proofs = [one.anchor for one in delivered.settled.values() if one.anchor is not None]
     return Report(
         delivered=delivered,
@@ -112,7 +116,7 @@ def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: 
         registered=claims.registered,
         log_point=claims.log_point,
         anchor=finished.anchor,
-        anchored="" if finished.anchor is None else check_books_anchor(root, finished.anchor),
+        anchored=check_books_anchor(root, finished.anchor) if finished.anchor and has_books else "",
     )
 
 
@@ -150,11 +154,13 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"books: {size} leaves at a checkpoint cosigned by {cosigners} of {members} verifiers"
     count = report.bundle_files
     yield f"bundle: written again from the certified chain, all {count} files equal byte for byte"
-    yield "summary: money as settled, the model's record as registered"
+    if (run.root / SUMMARY).is_file():
+        yield "summary: money as settled, the model's record as registered"
     if report.anchor is not None:
         block = f"block {report.anchor.block_number} ({report.anchor.block_hash.hex()[:16]})"
         yield (
-            f"anchor: {report.anchored} in {block} by {report.anchor.ledger_service}; "
+            f"anchor: {report.anchored or 'books elsewhere'} in {block} "
+            f"by {report.anchor.ledger_service}; "
             "`assay ledger audit --rpc` asks the chain itself"
         )
 
@@ -248,7 +254,7 @@ def _check_summary(delivered: Delivered, registered: Registered | None) -> None:
         *paid.values(),
     )
     try:
-        summary = parse_json((delivered.root / "summary.json").read_text())
+        summary = parse_json((delivered.root / SUMMARY).read_text())
         money = summary["money"]
         given = (
             summary["run_id"],
@@ -257,6 +263,6 @@ def _check_summary(delivered: Delivered, registered: Registered | None) -> None:
             *(money[name] for name in ("paid_operators", "paid_verifiers", "fees")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"summary.json: {error}") from None
+        raise IntegrityError(f"{SUMMARY}: {error}") from None
     if given != expected:
-        raise IntegrityError("summary.json: differs from the settlements or the model's record")
+        raise IntegrityError(f"{SUMMARY}: differs from the settlements or the model's record")

@@ -13,7 +13,8 @@ from typing import Any
 
 from assay.chain import statements
 from assay.chain.addresses import Deployment
-from assay.chain.deployment.deploy import LOCALNET, MAINNET, UNIT, ChainParams, deploy
+from assay.chain.deployment.deploy import deploy
+from assay.chain.deployment.parameters import LOCALNET, MAINNET, UNIT, ChainParams
 from assay.chain.proofs.payout_tree import PayoutTree
 from assay.chain.reader import ChainReader
 from assay.chain.rpc import ALREADY_DONE, ChainRefused, Sent

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from eth_typing import BlockNumber
+from eth_utils.crypto import keccak
 from web3.contract import Contract
 
 from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.deployment.code_check import OWN_CODE, check_code, links_of
+from assay.chain.deployment.parameters import GETTERS, ChainParams
 from assay.chain.events import CaseOpened, ChainEvent, ResultProposed, UnstakeRequested
 from assay.chain.logs import read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
@@ -102,6 +104,24 @@ class ChainReader:
                 found, expected = str(self._ask(name, getter)), self.deployment.address(other)
                 if found != expected:
                     raise ConfigError(f"{name} works with {found} as its {getter}, {expected} expected")
+
+    def code_hash(self, contract: str) -> bytes:
+        """The keccak-256 of a contract's code on chain, immutables included."""
+        where: Any = self.deployment.address(contract)
+        return keccak(self._rpc.read("code", lambda: bytes(self._rpc.web3.eth.get_code(where))))
+
+    def parameters(self) -> ChainParams:
+        """The deployment's immutable parameters, and the token's present supply."""
+        found = {
+            name: int(self._ask(contract, getter, *given))
+            for name, (contract, getter, given) in GETTERS.items()
+        }
+        return ChainParams(challenge_bond=self.epoch_state(bytes(32), 0).bond, **found)
+
+    def gas_balance(self, account: str | None = None) -> int:
+        """An account's balance for gas, in wei; this client's by default."""
+        whose: Any = account or self.address
+        return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(whose)))
 
     def block_number(self) -> int:
         """The newest block's number."""

@@ -16,7 +16,10 @@ from assay.cli.api import api_app
 from assay.cli.attest import attest_app
 from assay.cli.audit.commands import audit_app, receipt_app
 from assay.cli.claim import claim
+from assay.cli.join import doctor, join
+from assay.cli.key import key_app
 from assay.cli.ledger.commands import add_commands, earnings, invoice
+from assay.cli.network import network_app
 from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
@@ -48,6 +51,8 @@ for name, sub in (
     ("api", api_app),
     ("stake", stake_app),
     ("registry", registry_app),
+    ("key", key_app),
+    ("network", network_app),
 ):
     app.add_typer(sub, name=name)
 add_commands(ledger_app)
@@ -56,6 +61,8 @@ app.command()(claim)
 app.command()(earnings)
 app.command()(invoice)
 app.command()(redteam)
+app.command()(join)
+app.command()(doctor)
 
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]
@@ -110,12 +117,14 @@ def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
 def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
     """Follow a funded run: check every round, claim the refund, receive the model."""
     from assay.cli.process import read_process_file, run_process
-    from assay.observer.buyer.service import run_buyer
+    from assay.observer.buyer.service import run_buyer, sign_delivered
 
     config, given = read_process_file(file)
     status = file.parent / (given.status or Path("status.jsonl"))
-    bundle = file.parent / (given.bundle or Path("bundle"))
+    bundle = file.parent / (given.bundle or Path("delivered/bundle"))
     run_process(lambda: run_buyer(config, status, bundle), is_tethered=tethered)
+    if given.bundle is None and bundle.is_dir():  # a folder of its own, which nobody else writes to
+        sign_delivered(config, bundle.parent)
 
 
 @app.command()
@@ -131,13 +140,18 @@ def watchtower(file: ConfigFile, tethered: Tethered = False) -> None:
 @chain_app.command("dev")
 def chain_dev(
     folder: Annotated[Path, typer.Option(help="Folder of the chain's state.")] = Path("chain"),
-    port: Annotated[int, typer.Option(help="TCP port on 127.0.0.1; 0: any free port.")] = 8545,
-    block_time: Annotated[int, typer.Option(help="Seconds per block.")] = 1,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port on 127.0.0.1; 0: any free port.")
+    ] = 8545,
+    block_time: Annotated[int, typer.Option(min=1, max=3600, help="Seconds per block.")] = 1,
+    fund: Annotated[
+        list[str] | None, typer.Option(metavar="ACCOUNT", help="Give this account coins for gas; repeatable.")
+    ] = None,
 ) -> None:
     """Run a local chain until stopped; its state survives a restart."""
     from assay.devnet.run import serve_chain
 
-    serve_chain(folder, port, block_time)
+    serve_chain(folder, port, block_time, fund or ())
 
 
 @run_app.command("verify")

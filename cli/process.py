@@ -12,7 +12,9 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,15 +24,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from assay.orders.toml import read_tables
 from assay.participant.config import Config
 from assay.participant.declarations import Declarations
+from assay.participant.files.invitation import read_invitation
+from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.json_log import log_as_json
+from assay.participant.keyring import PASSWORD
+from assay.participant.private_files import read_password
 from assay.protocol.errors import ConfigError
-from assay.protocol.types import Digest, PeerId
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 
 THREADS_MAX = 1024
+DEFAULT_PORT = 4001
+ANY_IPV4, ANY_IPV6 = "0.0.0.0", "::"
 
 
 class DeclarationsSection(BaseModel):
@@ -46,36 +53,33 @@ class DeclarationsSection(BaseModel):
 
 
 class ProcessFile(BaseModel):
-    """The keys of a participant's TOML file; paths are relative to the file."""
+    """The keys of a participant's TOML file, of which two are required; paths are relative to the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
-    folder: Path
-    password_file: Path
-    port: int
-    ip: str = "127.0.0.1"
-    rpc_url: str
+    keys: Path  # folder of the private keys
+    network: Path  # the invitation
+    run: Path = Path("run.assay")  # the buyer's run file
+    records: Path = Path("records")  # folder of records of members that moved since
+    password_file: Path | None = None  # by default `password` beside the folder of keys
+    folder: Path = Path(".")  # for the store, blobs and books
+    data: Path = Path("data")
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None  # by default that of the keys' own record
+    ip: Annotated[str, Field(max_length=64)] | None = None  # to listen on; by default as the record suggests
+    rpc_url: Annotated[str, Field(pattern=r"^https?://", max_length=2048)] | None = (
+        None  # by default the invitation's first endpoint
+    )
     rpc_urls: tuple[str, ...] = ()  # a ledger's: more endpoints, which must agree with rpc_url
     one_rpc_suffices: bool = False  # a ledger's: go on while some of them are unreachable
-    deployment: Path
-    spec: Path
-    run_id: str
-    data: Path
-    base: Path | None = None  # imported starting parameters
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
-    peers: Path
     known_answers: Path | None = None  # list of this node's known-answer tasks
-    limits: Path | None = None  # calibration for audits of other execution classes
+    limits: Path | None = None  # calibration of other execution classes, if it is not the shipped one
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
     collateral: Path | None = None  # a verifier's: the data that vendors publish about their devices
     drand: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()  # a verifier's: addresses of drand
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
-    ledger_service: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = (
-        None  # a verifier's: peer key of the ledger it cosigns; a buyer's: of the checkpoint it packs
-    )
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # status file of the ledger and the buyer
     bundle: Path | None = None  # where the buyer writes the model and its proof
@@ -90,33 +94,26 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
     """
     given = read_tables(path, ProcessFile)
     base = path.parent
-    try:
-        run_id = bytes.fromhex(given.run_id)
-        password = (base / given.password_file).read_text().strip()
-    except ValueError:
-        raise ConfigError(f"{path.name}: run_id is not hexadecimal") from None
-    except OSError as error:
-        raise ConfigError(f"{path.name}: password_file cannot be read ({error.strerror})") from None
-    if len(run_id) != 32:
-        raise ConfigError(f"{path.name}: run_id has {len(run_id)} bytes, expected 32")
+    keys = base / given.keys
+    password_file = keys.parent / PASSWORD if given.password_file is None else base / given.password_file
+    port, ip = _listening(keys / OWN_RECORD, given.port, given.ip)
 
     def placed(found: Path | None) -> Path | None:
         return None if found is None else base / found
 
     config = Config(
-        name=given.name,
+        keys=keys,
+        password=read_password(password_file),
+        network=base / given.network,
+        run=base / given.run,
+        records=base / given.records,
         folder=base / given.folder,
-        password=password,
-        port=given.port,
-        ip=given.ip,
-        rpc_url=given.rpc_url,
+        port=port,
+        ip=ip,
+        rpc_url=given.rpc_url or read_invitation(base / given.network).first_endpoint,
         rpc_urls=given.rpc_urls,
         one_rpc_suffices=given.one_rpc_suffices,
-        deployment=base / given.deployment,
-        spec=base / given.spec,
-        run_id=Digest(run_id),
         data=base / given.data,
-        peers=base / given.peers,
         known_answers=placed(given.known_answers),
         limits=placed(given.limits),
         attestation=placed(given.attestation),
@@ -124,14 +121,27 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         drand=given.drand,
         attester_key=placed(given.attester_key),
         attester_command=given.attester_command,
-        ledger_service=None if given.ledger_service is None else PeerId(bytes.fromhex(given.ledger_service)),
         books=given.books,
-        base=placed(given.base),
         declarations=_declarations(path.name, given.registry),
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
     )
     return config, given
+
+
+def _listening(own: Path, port: int | None, ip: str | None) -> tuple[int, str]:
+    """Port and IP address to listen on; where the file names none, as others find us by our own record."""
+    if port is not None and ip is not None:
+        return port, ip
+    if not own.exists():
+        return port or DEFAULT_PORT, ip or ANY_IPV4
+    record = read_record(own, int(time.time())).record
+    try:
+        host = ip_address(record.host)
+        suggested = record.host if host.is_loopback else ANY_IPV4 if host.version == 4 else ANY_IPV6
+    except ValueError:  # a DNS name
+        suggested = ANY_IPV4
+    return port or record.port, ip or suggested
 
 
 def _declarations(name: str, given: DeclarationsSection | None) -> Declarations:

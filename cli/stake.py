@@ -240,6 +240,7 @@ def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
 def stake_lines(file: Path) -> Iterator[str]:
     """The fields of `read_stake_status`, one line each."""
     from assay.chain.times import time_text, when_text
+    from assay.participant.wallet.delegation import delegation_text
     from assay.participant.wallet.stake import read_stake_status, waits_for
 
     status = read_stake_status(account_of(file))
@@ -262,15 +263,8 @@ def stake_lines(file: Path) -> Iterator[str]:
         yield f"rewards   {_money(status.rewards)} from slashes, see `assay stake collect`"
     if status.is_banned:
         yield "banned    for ever: this account equivocated"
-    hot = status.hot
-    if hot is None:
-        yield f"hot key   {status.hot_address} is not delegated by any account yet"
-    elif hot.account != status.account:
-        yield f"hot key   {status.hot_address} is delegated by {hot.account}, NOT by this account"
-    elif hot.expiry <= now:
-        yield f"hot key   {status.hot_address} EXPIRED {when_text(hot.expiry, now)}"
-    else:
-        yield f"hot key   {status.hot_address} until {when_text(hot.expiry, now)}"
+    delegation = delegation_text(status.hot_address, status.hot, status.account, now)
+    yield f"hot key   {delegation}"
     yield f"as of     {time_text(now)}, the chain's clock"
 
 

@@ -7,17 +7,21 @@ shows the ledger service's reports, and finally checks everything that can be ch
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eth_utils.address import to_checksum_address
 from rich.console import Console
 
 from assay import contracts
 from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.chain.rpc import Rpc
 from assay.devnet.display import Display
 from assay.devnet.faults.scenario import load_scenario
 from assay.devnet.finish import finish
@@ -37,6 +41,7 @@ from assay.protocol.types import Digest
 from assay.training.data.shards import DataManifest
 
 POLL_S = 0.25
+FUND_WEI = 100 * 10**18  # of the local chain's worthless coin
 STALL_S = 600.0  # without a report of the ledger service for this long, the run is aborted
 
 
@@ -68,6 +73,10 @@ def run_localnet(
     staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run
     shutil.rmtree(staged, ignore_errors=True)
     try:
+        staged.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{root}: cannot be created ({error.strerror})") from None
+    try:
         manifest = collect_data(order, staged)
         base = write_base(order, staged)
         _make_room(root)
@@ -93,14 +102,21 @@ def run_localnet(
     return not invariants(summary)
 
 
-def serve_chain(folder: Path, port: int, block_time_s: int) -> None:
+def serve_chain(folder: Path, port: int, block_time_s: int, funded: Sequence[str]) -> None:
     """A local chain until Ctrl-C or SIGTERM.
 
     Raises:
-        ConfigError: anvil is missing or the port is busy.
+        ConfigError: anvil is missing, the folder cannot be made, the port is busy, or an account is none.
     """
     binary = find_anvil(Path(contracts.__file__).parent)
+    strange = [account for account in funded if not re.fullmatch(r"0x[0-9a-fA-F]{40}", account)]
+    if strange:
+        raise ConfigError(f"{strange[0][:60]!a} is not an account, expected 0x and 40 hexadecimal digits")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that anvil is ended too
     with Anvil(binary=binary, state_dir=folder, port=port, block_time_s=block_time_s) as anvil:
+        bank = Rpc(anvil.rpc_url, anvil.keys[0])
+        for account in funded:
+            bank.send("fund", {"to": to_checksum_address(account), "value": FUND_WEI})
         print(f"chain at {anvil.rpc_url}, state in {folder}; Ctrl-C ends it", flush=True)
         try:
             while True:

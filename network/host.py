@@ -1,6 +1,6 @@
 """Host: one participant's network endpoint: notifications, requests and blobs between authenticated peers.
 
-Room: network (edge: libp2p over IPv4 TCP, Noise and Yamux, and nothing else). libp2p
+Room: network (edge: libp2p over TCP, Noise and Yamux, and nothing else). libp2p
 provides only authentication; every bound,
 deadline and liveness check is ours (limits.py), and guard.py keeps its failures
 from ending the process. No identify, DHT, mDNS or relay: members are known.
@@ -212,7 +212,7 @@ async def open_host(
         is_member: Whether a peer may connect; called again for every stream.
         handlers: Request handlers by method name.
         blobs: Source of served blobs.
-        listen_ip: IPv4 only: libp2p does not see addresses of IPv6 peers.
+        listen_ip: IPv4 or IPv6; `::` takes connections of both.
         on_fault: Called with every fault of a peer, also if the call around it succeeds.
         timing: All timeouts; tests shorten them.
 
@@ -231,7 +231,7 @@ async def open_host(
         peers=peers,
         inbox=inbox,
         request_server=request_server,
-        address=PeerAddress(peer=peers.me, ip=listen_ip, port=port),
+        address=PeerAddress(peer=peers.me, host=listen_ip, port=port),
     )
     protocols = _Protocols(network_id)
     host._protocols, host._timing, host._on_fault = protocols, timing, report
@@ -254,7 +254,8 @@ async def open_host(
 
 def _free_port(ip: str, port: int) -> int:
     """The port to listen on, chosen by the system for 0; the real check is libp2p's own bind."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((ip, port))

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 import libp2p
@@ -35,6 +36,7 @@ from assay.protocol.types import PeerId
 log = logging.getLogger(__name__)
 
 _ADDRESS_TTL_S = 10**9
+_RESOLVED_MAX = 4  # addresses of one DNS name that a dial tries
 Serve = Callable[[PeerId, Any], Awaitable[None]]
 
 
@@ -43,7 +45,7 @@ class PeerAddress:
     """A member's listening address."""
 
     peer: PeerId
-    ip: str
+    host: str  # IPv4 or IPv6 address, or a DNS name
     port: int
 
 
@@ -140,10 +142,10 @@ class Peers:
             ConfigError: the port cannot be listened on.
         """
         self._on_change = on_change
-        listen = Multiaddr(f"/ip4/{address.ip}/tcp/{address.port}")
+        listen = _multiaddr(address.host, address.port)
         async with self.libp2p.run(listen_addrs=[listen]):
             if not self._swarm.listeners:
-                raise ConfigError(f"cannot listen on {address.ip} port {address.port}")
+                raise ConfigError(f"cannot listen on {address.host} port {address.port}")
             try:
                 yield
             finally:
@@ -208,12 +210,11 @@ class Peers:
     async def _dial(self, address: PeerAddress) -> bool:
         identity = libp2p_id(address.peer)
         self._swarm.unblock_peer(identity)  # libp2p refuses for 60 s after a failed dial
-        self._swarm.peerstore.clear_addrs(identity)
-        self._swarm.peerstore.add_addrs(
-            identity, [Multiaddr(f"/ip4/{address.ip}/tcp/{address.port}")], _ADDRESS_TTL_S
-        )
         try:
             with trio.fail_after(self._timing.dial_s):
+                found = await _resolved(address)
+                self._swarm.peerstore.clear_addrs(identity)
+                self._swarm.peerstore.add_addrs(identity, found, _ADDRESS_TTL_S)
                 await self._swarm.dial_peer(identity)
         except Exception as error:  # libp2p's errors share no base class; a dial may always fail
             log.debug("dial failed", extra={"peer": address.peer.hex()[:8], "error": repr(error)})
@@ -293,3 +294,14 @@ class _Watcher(INotifee):  # type: ignore[misc]  # libp2p has no types
 
     async def listen_close(self, network: Any, multiaddr: Any) -> None:
         pass
+
+
+async def _resolved(address: PeerAddress) -> list[Multiaddr]:
+    """Where to dial a peer: a DNS name is asked for anew each time, since home lines change their address."""
+    found = await trio.socket.getaddrinfo(address.host, address.port, type=trio.socket.SOCK_STREAM)
+    hosts = dict.fromkeys(str(place[0]) for *_, place in found)
+    return [_multiaddr(host, address.port) for host in list(hosts)[:_RESOLVED_MAX]]
+
+
+def _multiaddr(ip: str, port: int) -> Multiaddr:
+    return Multiaddr(f"/ip{ip_address(ip).version}/{ip}/tcp/{port}")

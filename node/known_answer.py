@@ -7,9 +7,10 @@ step from a lie.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from assay.participant.private_files import write_private
 from assay.protocol.commitments import check_known_answer
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import ConfigError, MalformedMessage
@@ -26,9 +27,13 @@ def trained_as(spec: RunSpec, round_id: int) -> int:
     return round_id + spec.rounds
 
 
-def write_known_answers(path: Path, faults: list[KnownAnswer]) -> None:
-    """Write the known-answer file of one node."""
-    path.write_text("".join(encode(one).hex() + "\n" for one in faults))
+def write_known_answers(path: Path, faults: Sequence[KnownAnswer]) -> None:
+    """Write the known-answer file of one node, for nobody else to read.
+
+    Raises:
+        ConfigError: the file is there already.
+    """
+    write_private(path, "".join(encode(one).hex() + "\n" for one in faults).encode())
 
 
 def read_known_answers(

@@ -29,6 +29,7 @@ from assay.participant.follower import Follower, fetch_blob
 from assay.participant.run import participate
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
+from assay.participant.wallet.delegation import watch_delegation
 from assay.protocol import audits
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.commitments import derived_salt
@@ -124,6 +125,7 @@ class Service:
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(self._return_when_overdue)
             nursery.start_soon(claim_everything, self.me, self.follower)
+            nursery.start_soon(watch_delegation, self.me)
             if self.attester is not None:
                 nursery.start_soon(keep_attested, self.me, host, self.follower, self.attester)
             log.info("node is up", extra={"peer": self.me.me.hex()[:8]})

@@ -79,7 +79,10 @@ def make_data(file: Path, folder: Path) -> list[str]:
     order = load_order(file)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: is not an empty folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be created ({error.strerror})") from None
     manifest = collect_data(order, folder)
     base = write_base(order, folder)
     return [

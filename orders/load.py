@@ -39,6 +39,8 @@ def load_order(path: Path | None, overrides: Mapping[str, Any] | None = None) ->
         ConfigError: one line for each problem, with the file, the key and what was expected.
     """
     raw = read_toml(path) if path else {}
+    if path and not raw:
+        raise ConfigError(f"{path}: is empty, expected an order: see examples/quickstart.toml")
     chosen = {key: value for key, value in (overrides or {}).items() if value is not None}
     for key, value in chosen.items():
         _override(raw, key.split("."), value)

@@ -1,66 +1,68 @@
 """Config: a participant's configuration, and the keys, spec, store and network opened from it.
 
-Room: participant (edge). One folder, one set of keys, one store, one host. The run's
-spec is read from disk and must have the digest that the buyer funded on chain.
+Room: participant (edge). One folder, one set of keys, one store, one host. The network comes from an
+invitation, the run from the buyer's run file; both are checked against each other and against the chain.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from assay.chain.addresses import Deployment
 from assay.chain.endpoint import check_endpoint
-from assay.ledger.settlement.results import run_id_of
-from assay.network.blob_store import DiskBlobs
-from assay.network.host import Handler, Host, PeerAddress, open_host
-from assay.participant.compute import Workplace
 from assay.participant.declarations import NO_DECLARATIONS, Declarations
+from assay.participant.files.armour import read_text
+from assay.participant.files.invitation import read_invitation
+from assay.participant.files.record import SignedRecord, read_records
+from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keyring import Keys, load_keys
-from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.identity import Domain, peer_of
 from assay.protocol.params import RunSpec, check_spec
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+
+if TYPE_CHECKING:  # libp2p takes seconds to import; commands that only read a configuration do without
+    from assay.network.blob_store import DiskBlobs
+    from assay.network.host import Handler, Host, PeerAddress
+    from assay.participant.compute import Workplace
+    from assay.participant.store import Store
 
 log = logging.getLogger(__name__)
 BLOB_STORE_BYTES = 4 << 30
+DEPLOYMENT_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """One operator's configuration: paths, endpoints and devices. Read by package `cli`."""
 
-    name: str
-    folder: Path  # keys, store, blobs, state; no other process writes here
+    keys: Path  # folder of the private keys
     password: str
+    network: Path  # the invitation
+    run: Path  # the run file
+    records: Path  # folder of records that are newer than the run file's
+    folder: Path  # store, blobs, state; no other process writes here
     port: int
     ip: str = "127.0.0.1"
     rpc_url: str
     rpc_urls: tuple[str, ...] = ()  # more endpoints, which the ledger service compares with it
     one_rpc_suffices: bool = False  # while others do not answer
-    deployment: Path
-    spec: Path
-    run_id: Digest
     data: Path  # a data set's folder; training/data/shards.py
-    peers: Path  # JSON: hex peer id -> [ip, port]
     known_answers: Path | None = None  # of a node with known-answer tasks; node/known_answer.py
-    ledger_service: PeerId | None = (
-        None  # whose ledger a verifier cosigns, and whose checkpoint goes into the buyer's bundle
-    )
     books: str | None = None  # URL of the ledger service's PostgreSQL database; None: a file in its folder
-    limits: Path | None = None  # calibration that the spec names, for steps of other execution classes
+    limits: Path | None = None  # calibration that the spec names, if it is not the one of this build
     attestation: Path | None = None  # attestation policy, if the spec names one
     collateral: Path | None = None  # vendors' collateral, as fetched by a verifier
     drand: tuple[str, ...] = ()  # URLs from which a verifier fetches rounds of the run's drand network
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and its attestation program
-    base: Path | None = None  # imported starting parameters, if the spec names some
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
     threads: int = 1  # 0: measure the fastest number at the first start
@@ -78,15 +80,25 @@ class Participant:
     addresses: Mapping[PeerId, PeerAddress]
     store: Store
     blobs: DiskBlobs
+    ledger_service: PeerId | None = None  # whose books a verifier cosigns, and a buyer packs
+
+    @property
+    def base(self) -> Path | None:
+        """The imported starting parameters, if the spec names some."""
+        from assay.training.model.initial import BASE
+
+        return None if self.spec.model.base == NO_DIGEST else self.config.data / BASE
 
     @property
     def workplace(self) -> Workplace:
         """Where and on what our compute worker computes."""
+        from assay.participant.compute import Workplace
+
         config = self.config
         return Workplace(
             data=str(config.data),
             folder=str(config.folder),
-            base="" if config.base is None else str(config.base),
+            base="" if self.base is None else str(self.base),
             device=config.device,
             threads=config.threads,
         )
@@ -108,12 +120,15 @@ class Participant:
 
 
 def open_participant(config: Config) -> Participant:
-    """Read keys, spec, deployment and peers; open store and blobs.
+    """Read keys, network, run and peers; open store and blobs.
 
     Raises:
         ConfigError: a file is missing, damaged, or belongs to another deployment.
     """
-    spec, deployment = read_run(config)
+    from assay.network.blob_store import DiskBlobs
+    from assay.participant.store import Store
+
+    run, deployment = read_run(config)
     try:
         check_endpoint(config.rpc_url, deployment)
     except Unavailable as error:  # training can go on without the chain
@@ -121,39 +136,58 @@ def open_participant(config: Config) -> Participant:
     config.folder.mkdir(parents=True, exist_ok=True)
     return Participant(
         config=config,
-        keys=load_keys(config.folder / "keys", config.password),
-        spec=spec,
-        run_id=config.run_id,
+        keys=load_keys(config.keys, config.password),
+        spec=run.spec,
+        run_id=run.run_id,
         deployment=deployment,
-        addresses=read_addresses(config.peers),
+        addresses=addresses_of(run, read_records(config.records, int(time.time()))),
         store=Store(config.folder / "store.db"),
         blobs=DiskBlobs(config.folder / "blobs", bytes_max=BLOB_STORE_BYTES),
+        ledger_service=run.ledger_service,
     )
 
 
-def read_run(config: Config) -> tuple[RunSpec, Deployment]:
-    """The run's spec and its deployment, checked against each other.
+def read_run(config: Config) -> tuple[RunFile, Deployment]:
+    """The run and its deployment, checked against each other.
 
     Raises:
-        ConfigError: a file is missing or damaged, or the two are not of one run.
+        ConfigError: a file is missing or damaged, or the two are not of one network.
     """
-    spec, deployment = read_spec(config.spec), read_deployment(config.deployment)
-    if spec.deployment_id != deployment.deployment_id:
-        raise ConfigError(f"{config.spec} is for another deployment than {config.deployment}")
-    if run_id_of(spec) != config.run_id:
-        raise ConfigError(f"{config.spec} is not the spec of run {config.run_id.hex()[:8]}")
-    return spec, deployment
+    deployment = read_invitation(config.network).deployment
+    run = read_run_file(config.run, int(time.time()))
+    if run.spec.deployment_id != deployment.deployment_id:
+        raise ConfigError(f"{config.run} is for another deployment than {config.network}")
+    return run, deployment
+
+
+def addresses_of(run: RunFile, known: Mapping[PeerId, SignedRecord]) -> dict[PeerId, PeerAddress]:
+    """Where each peer of a run listens: by its newest record, whether the run file's or a known one.
+
+    A known record replaces the run file's only if it has the same account and role.
+    """
+    from assay.network.host import PeerAddress
+
+    found = {}
+    for signed in run.content.records:
+        record, other = signed.record, known.get(signed.record.peer, signed).record
+        is_moved = other.sequence > record.sequence
+        if is_moved and (other.account, other.role) == (record.account, record.role):
+            record = other
+        found[record.peer] = PeerAddress(peer=record.peer, host=record.host, port=record.port)
+    return found
 
 
 def read_spec(path: Path) -> RunSpec:
-    """A run's spec from its file.
+    """A delivered run's spec from its file.
 
     Raises:
         ConfigError: missing, damaged, or its parts do not fit together.
     """
     try:
-        spec = decode(RunSpec, _read(path, "run spec"))
+        spec = decode(RunSpec, path.read_bytes())
         check_spec(spec)
+    except OSError as error:
+        raise ConfigError(f"run spec {path}: cannot be read ({error.strerror})") from None
     except (MalformedMessage, ValueError) as error:
         raise ConfigError(f"run spec {path}: {error}") from None
     return spec
@@ -165,36 +199,14 @@ def read_deployment(path: Path) -> Deployment:
     Raises:
         ConfigError: missing or damaged.
     """
-    try:
-        return Deployment.from_json(_read(path, "deployment").decode())
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"deployment {path}: not a text file ({error.reason})") from None
-
-
-def read_addresses(path: Path) -> dict[PeerId, PeerAddress]:
-    """The peers that may connect, with their addresses.
-
-    Raises:
-        ConfigError: not a JSON object of hex peer id -> [ip, port].
-    """
-    try:
-        found = {
-            PeerId(bytes.fromhex(peer)): PeerAddress(
-                peer=PeerId(bytes.fromhex(peer)), ip=str(ip), port=int(port)
-            )
-            for peer, (ip, port) in json.loads(_read(path, "peers")).items()
-        }
-        for address in found.values():
-            if len(address.peer) != 32 or not 0 < address.port < 1 << 16:
-                raise ValueError(f"{address.peer.hex()} at port {address.port}")
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"peers {path}: expected hex peer id -> [ip, port] ({error})") from None
-    return found
+    return Deployment.from_json(read_text(path, "deployment", DEPLOYMENT_BYTES_MAX))
 
 
 @asynccontextmanager
 async def open_network(me: Participant, handlers: Mapping[str, Handler]) -> AsyncIterator[Host]:
     """Run the participant's host, open to its known peers only."""
+    from assay.network.host import open_host
+
     async with open_host(
         seed=bytes(me.keys.peer),
         listen_port=me.config.port,
@@ -205,10 +217,3 @@ async def open_network(me: Participant, handlers: Mapping[str, Handler]) -> Asyn
         blobs=me.blobs,
     ) as host:
         yield host
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{what} {path}: cannot be read ({error.strerror})") from None

@@ -1,17 +1,18 @@
 """Keyring: a participant's three private keys on disk, encrypted with a password.
 
-Room: participant (edge: files of one folder, mode 0600). The peer key is encrypted with
-argon2id and XSalsa20-Poly1305 (PyNaCl); account and hot key are Ethereum keystore
-v3 files, which wallets can import. A buyer has a fourth key, encrypted like the first: ECDSA P-256,
-which signs releases, because the tools that check releases accept no other.
+Room: participant (edge: files of one folder, mode 0600 in a folder of mode 0700, checked at every reading).
+Peer key and backups are encrypted with argon2id and XSalsa20-Poly1305 (PyNaCl); account and hot key are
+Ethereum keystore v3 files (scrypt), which wallets can import. A buyer has a fourth key, encrypted like the
+first: ECDSA P-256, which signs releases, because the tools that check releases accept no other.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import nacl.pwhash
 import nacl.secret
@@ -28,11 +29,43 @@ from eth_keys.datatypes import PrivateKey
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey
 
-from assay.protocol.errors import ConfigError
+from assay.participant.private_files import (
+    check_private_folder,
+    make_private_folder,
+    read_private,
+    replace_private,
+    write_private,
+)
+from assay.protocol.encoding.codec import Max, decode, encode
+from assay.protocol.errors import ConfigError, MalformedMessage
+from assay.protocol.types import Digest
 
-RELEASE = "release.key"
-_FILES = ("peer.key", "account.json", "hot.json")
-_SCRYPT_N = 1 << 13  # keystore work factor; wallets re-encrypt on import, a devnet starts many
+PEER, ACCOUNT, HOT, RELEASE = "peer.key", "account.json", "hot.json", "release.key"
+PASSWORD = "password"  # the usual name of the file beside the folder
+_FILES = (PEER, ACCOUNT, HOT)
+_SALT = nacl.pwhash.argon2id.SALTBYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What it costs to try one password: scrypt's N (r = 8, p = 1), argon2id's passes and memory."""
+
+    scrypt_n: int
+    passes: int
+    memory_bytes: int
+
+
+# 64 MiB each, a quarter of a second: 16 times geth's light keystores, and libsodium's "interactive".
+STRONG = Work(
+    scrypt_n=1 << 16,
+    passes=nacl.pwhash.argon2id.OPSLIMIT_INTERACTIVE,
+    memory_bytes=nacl.pwhash.argon2id.MEMLIMIT_INTERACTIVE,
+)
+# For keys that guard nothing: local networks and tests.
+QUICK = Work(
+    scrypt_n=2, passes=nacl.pwhash.argon2id.OPSLIMIT_MIN, memory_bytes=nacl.pwhash.argon2id.MEMLIMIT_MIN
+)
+_PASSES_MAX, _MEMORY_MAX, _SCRYPT_N_MAX = 16, 1 << 30, 1 << 20  # of a file that somebody else may have made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,101 +87,221 @@ class Keys:
         return _address(self.hot)
 
 
-def create_keys(folder: Path, password: str) -> Keys:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sealed:
+    """A secret encrypted with a password, and the work that the password costs."""
+
+    TAG: ClassVar[bytes] = b"assay/sealed/1"
+    passes: int
+    memory_bytes: int
+    salt: Annotated[bytes, Max(_SALT)]
+    box: Annotated[bytes, Max(1 << 14)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Backup:
+    """All secrets of a folder."""
+
+    TAG: ClassVar[bytes] = b"assay/key-backup/1"
+    peer: Digest
+    account: Digest
+    hot: Digest
+    release: Annotated[bytes, Max(1024)]  # DER; empty without
+
+
+def create_keys(folder: Path, password: str, work: Work = STRONG) -> Keys:
     """Fresh keys, written to `folder`.
 
     Raises:
-        ConfigError: the folder already holds keys; nothing is overwritten.
+        ConfigError: the folder already holds keys, which are never overwritten, or is open to others.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if any((folder / name).exists() for name in _FILES):
-        raise ConfigError(f"{folder} already holds keys; they are never overwritten")
     keys = Keys(peer=SigningKey.generate(), account=os.urandom(32), hot=os.urandom(32))
-    _write_secret(folder / "peer.key", _sealed(bytes(keys.peer), password))
-    for name, key in (("account", keys.account), ("hot", keys.hot)):
-        keystore = create_keyfile_json(key, password.encode(), kdf="scrypt", iterations=_SCRYPT_N)
-        _write_secret(folder / f"{name}.json", json.dumps(keystore).encode())
+    write_keys(folder, keys, password, work)
     return keys
+
+
+def write_keys(folder: Path, keys: Keys, password: str, work: Work = STRONG) -> None:
+    """Write these keys to a folder that has none.
+
+    Raises:
+        ConfigError: as `create_keys`.
+    """
+    make_private_folder(folder)
+    if any((folder / name).exists() for name in (*_FILES, RELEASE)):
+        raise ConfigError(f"{folder} already holds keys; they are never overwritten")
+    write_private(folder / PEER, _sealed(bytes(keys.peer), password, work))
+    write_private(folder / ACCOUNT, _keystore(keys.account, password, work))
+    write_private(folder / HOT, _keystore(keys.hot, password, work))
 
 
 def load_keys(folder: Path, password: str) -> Keys:
     """The keys that `create_keys` wrote.
 
     Raises:
-        ConfigError: a file is missing or damaged, or the password is wrong.
+        ConfigError: a file is missing, damaged or open to others, or the password is wrong.
+    """
+    check_private_folder(folder)
+    seed, account, hot = (read_private(folder / name) for name in _FILES)
+    return Keys(
+        peer=SigningKey(_exactly_32(_opened(folder / PEER, seed, password), folder / PEER)),
+        account=_secret_of(folder / ACCOUNT, account, password),
+        hot=_secret_of(folder / HOT, hot, password),
+    )
+
+
+def rotate_hot(folder: Path, password: str, work: Work = STRONG) -> tuple[Keys, Path]:
+    """Replace the hot key by a fresh one; returns the new keys, and where the old one is kept.
+
+    Raises:
+        ConfigError: as `load_keys`.
+    """
+    old = load_keys(folder, password)
+    keys = replace(old, hot=os.urandom(32))
+    kept = _retire(folder / HOT, f"retired-hot-{old.hot_address.hex()}.json")
+    replace_private(folder / HOT, _keystore(keys.hot, password, work))
+    return keys, kept
+
+
+def rotate_peer(folder: Path, password: str, work: Work = STRONG) -> tuple[Keys, Path]:
+    """Replace the peer key by a fresh one, as another participant to all peers; returns as `rotate_hot`.
+
+    Raises:
+        ConfigError: as `load_keys`.
+    """
+    old = load_keys(folder, password)
+    keys = replace(old, peer=SigningKey.generate())
+    kept = _retire(folder / PEER, f"retired-peer-{bytes(old.peer.verify_key).hex()}.key")
+    replace_private(folder / PEER, _sealed(bytes(keys.peer), password, work))
+    return keys, kept
+
+
+def _retire(path: Path, name: str) -> Path:
+    """Keep a key under another name; its own is still there until the new one takes its place."""
+    kept = path.with_name(name)
+    kept.unlink(missing_ok=True)  # of a rotation that was cut short: the same key
+    os.link(path, kept)
+    return kept
+
+
+def back_up_keys(folder: Path, password: str, out: Path, backup_password: str, work: Work = STRONG) -> None:
+    """Write all keys of a folder to one new file, encrypted with a password of its own.
+
+    Raises:
+        ConfigError: as `load_keys`, or the file is there already.
+    """
+    keys = load_keys(folder, password)
+    release = b""
+    if (folder / RELEASE).exists():
+        release = _opened(folder / RELEASE, read_private(folder / RELEASE), password)
+    whole = _Backup(
+        peer=Digest(bytes(keys.peer)), account=Digest(keys.account), hot=Digest(keys.hot), release=release
+    )
+    write_private(out, _sealed(encode(whole), backup_password, work))
+
+
+def restore_keys(
+    backup: Path, backup_password: str, folder: Path, password: str, work: Work = STRONG
+) -> Keys:
+    """Write the keys of a backup to a folder that has none.
+
+    Raises:
+        ConfigError: the backup is damaged or its password wrong, or the folder already holds keys.
     """
     try:
-        seed = _opened((folder / "peer.key").read_bytes(), password)
-        account, hot = (
-            bytes(decode_keyfile_json(json.loads((folder / f"{name}.json").read_text()), password.encode()))
-            for name in ("account", "hot")
-        )
-    except FileNotFoundError as error:
-        raise ConfigError(f"keys: {error.filename} is missing") from None
-    except OSError as error:
-        raise ConfigError(f"keys: {error.filename} cannot be read ({error.strerror})") from None
-    except (CryptoError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
-        raise ConfigError(f"keys in {folder}: wrong password or damaged file ({error})") from None
-    return Keys(peer=SigningKey(seed), account=account, hot=hot)
+        whole = decode(_Backup, _opened(backup, read_private(backup), backup_password))
+    except MalformedMessage as error:
+        raise ConfigError(f"{backup}: not a backup of keys ({error})") from None
+    keys = Keys(peer=SigningKey(whole.peer), account=bytes(whole.account), hot=bytes(whole.hot))
+    write_keys(folder, keys, password, work)
+    if whole.release:
+        write_private(folder / RELEASE, _sealed(whole.release, password, work))
+    return keys
 
 
-def release_key(folder: Path, password: str) -> ec.EllipticCurvePrivateKey:
+def release_key(folder: Path, password: str, work: Work = STRONG) -> ec.EllipticCurvePrivateKey:
     """The key that signs releases, created in `folder` at the first call.
 
     Raises:
-        ConfigError: the file is damaged, or the password is wrong.
+        ConfigError: the file is damaged or open to others, or the password is wrong.
     """
     path = folder / RELEASE
-    try:
-        body = path.read_bytes()
-    except FileNotFoundError:
+    make_private_folder(folder)
+    if not path.exists():
         fresh = ec.generate_private_key(ec.SECP256R1())
         der = fresh.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")  # atomic: a crash here leaves no half-written key
-        partial.unlink(missing_ok=True)
-        _write_secret(partial, _sealed(der, password))
-        os.replace(partial, path)
+        replace_private(path, _sealed(der, password, work))
         return fresh
-    except OSError as error:
-        raise ConfigError(f"keys: {error.filename} cannot be read ({error.strerror})") from None
     try:
-        key = load_der_private_key(_opened(body, password), password=None)
-    except (CryptoError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: wrong password or damaged file ({error})") from None
+        key = load_der_private_key(_opened(path, read_private(path), password), password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path}: damaged file ({error})") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ConfigError(f"{path}: another kind of key, expected ECDSA P-256")
     return key
 
 
-def _sealed(secret: bytes, password: str) -> bytes:
-    salt = nacl.utils.random(nacl.pwhash.argon2id.SALTBYTES)
-    return bytes(salt + nacl.secret.SecretBox(_stretch(password, salt)).encrypt(secret))
+def _sealed(secret: bytes, password: str, work: Work) -> bytes:
+    salt = bytes(nacl.utils.random(_SALT))
+    key = _stretched(password, salt, work.passes, work.memory_bytes)
+    box = bytes(nacl.secret.SecretBox(key).encrypt(secret))
+    return encode(_Sealed(passes=work.passes, memory_bytes=work.memory_bytes, salt=salt, box=box))
 
 
-def _opened(blob: bytes, password: str) -> bytes:
-    salt, committed = blob[: nacl.pwhash.argon2id.SALTBYTES], blob[nacl.pwhash.argon2id.SALTBYTES :]
-    return bytes(nacl.secret.SecretBox(_stretch(password, salt)).decrypt(committed))
+def _opened(path: Path, blob: bytes, password: str) -> bytes:
+    """The secret in a sealed file's bytes.
+
+    Raises:
+        ConfigError: the file is damaged, or the password is wrong.
+    """
+    try:
+        sealed = decode(_Sealed, blob)
+        if sealed.passes > _PASSES_MAX or sealed.memory_bytes > _MEMORY_MAX:
+            raise MalformedMessage(f"{sealed.passes} passes over {sealed.memory_bytes} bytes")
+        key = _stretched(password, sealed.salt, sealed.passes, sealed.memory_bytes)
+    except (MalformedMessage, ValueError, TypeError, CryptoError) as error:
+        raise ConfigError(f"{path}: damaged file ({error})") from None
+    try:
+        return bytes(nacl.secret.SecretBox(key).decrypt(sealed.box))
+    except (CryptoError, ValueError):
+        raise ConfigError(f"{path}: wrong password, or damaged file") from None
 
 
-def _address(key: bytes) -> bytes:
-    return bytes(PrivateKey(key).public_key.to_canonical_address())
-
-
-def _stretch(password: str, salt: bytes) -> bytes:
+def _stretched(password: str, salt: bytes, passes: int, memory_bytes: int) -> bytes:
     stretched: bytes = nacl.pwhash.argon2id.kdf(
-        nacl.secret.SecretBox.KEY_SIZE,
-        password.encode(),
-        salt,
-        opslimit=nacl.pwhash.argon2id.OPSLIMIT_INTERACTIVE,
-        memlimit=nacl.pwhash.argon2id.MEMLIMIT_INTERACTIVE,
+        nacl.secret.SecretBox.KEY_SIZE, password.encode(), salt, opslimit=passes, memlimit=memory_bytes
     )
     return stretched
 
 
-def _write_secret(path: Path, body: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(body)
-        file.flush()
-        os.fsync(file.fileno())
+def _exactly_32(secret: bytes, path: Path) -> bytes:
+    if len(secret) != 32:
+        raise ConfigError(f"{path}: a key of {len(secret)} bytes, 32 expected")
+    return secret
+
+
+def _keystore(key: bytes, password: str, work: Work) -> bytes:
+    store = create_keyfile_json(key, password.encode(), kdf="scrypt", iterations=work.scrypt_n)
+    return json.dumps(store).encode()
+
+
+def _secret_of(path: Path, body: bytes, password: str) -> bytes:
+    """The key in an Ethereum keystore's bytes.
+
+    Raises:
+        ConfigError: the file is damaged, or the password is wrong.
+    """
+    try:
+        store: dict[str, Any] = json.loads(body)
+        asked = store["crypto"]["kdfparams"]
+        if int(asked.get("n", 0)) * int(asked.get("r", 8)) * int(asked.get("p", 1)) > 8 * _SCRYPT_N_MAX:
+            raise ConfigError(f"{path}: damaged file (scrypt with n = {asked.get('n')})")
+        return _exactly_32(bytes(decode_keyfile_json(store, password.encode())), path)
+    except ValueError as error:
+        wrong = "wrong password, or damaged file" if "MAC" in str(error) else "damaged file"
+        raise ConfigError(f"{path}: {wrong} ({error})") from None
+    except (TypeError, KeyError, AttributeError, NotImplementedError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{path}: damaged file ({error})") from None
+
+
+def _address(key: bytes) -> bytes:
+    return bytes(PrivateKey(key).public_key.to_canonical_address())

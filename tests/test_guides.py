@@ -28,6 +28,8 @@ LONG = {
     "watchtower",
     "node run", "verifier run", "ledger serve", "buyer run", "chain dev", "localnet", "redteam", "sim train",
     "audit calibrate", "stake add", "stake lock", "stake release", "claim", "order place", "order data",
+    "key new", "key card", "key show", "key backup", "key rotate", "key delegate",
+    "network create", "network show", "network fund", "join", "doctor",
 }  # fmt: skip
 ROUND = 7
 

@@ -136,7 +136,10 @@ class Anvil:
                 (the message holds its last output).
             Unavailable: no answer within 30 s.
         """
-        self.state_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.state_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self.state_dir} cannot be created ({error.strerror})") from None
         self._own_folder()
         try:
             self.port = self.port or _free_port()

@@ -95,18 +95,18 @@ def _ask_chain(config: Path, run_id: bytes | None, epoch: int) -> _ChainView:
     from assay.participant.config import read_run
 
     given, _ = read_process_file(config)
-    spec, deployment = read_run(given)
-    if run_id is not None and run_id != given.run_id:
+    run, deployment = read_run(given)
+    if run_id is not None and run_id != run.run_id:
         raise ConfigError(
-            f"{config} is of run {given.run_id.hex()[:16]}, the books are of run {run_id.hex()[:16]}"
+            f"{config} is of run {run.run_id.hex()[:16]}, the books are of run {run_id.hex()[:16]}"
         )
-    if not 0 <= epoch < spec.epochs:
-        raise ConfigError(f"the run has {spec.epochs} epochs, counted from 0; there is no epoch {epoch}")
+    if not 0 <= epoch < run.spec.epochs:
+        raise ConfigError(f"the run has {run.spec.epochs} epochs, counted from 0; there is no epoch {epoch}")
     chain = ChainReader(given.rpc_url, deployment)
     chain.check_deployment()
     return _ChainView(
-        run_id=given.run_id,
-        state=chain.epoch_state(given.run_id, epoch),
+        run_id=run.run_id,
+        state=chain.epoch_state(run.run_id, epoch),
         now=chain.timestamp(),
     )
 

@@ -63,13 +63,16 @@ def place(
     quote: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="Refuse a quote with another digest.")
     ] = None,
+    members: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Records of all members: nodes, verifiers, ledger.")
+    ] = None,
     days: Annotated[int, typer.Option(help="Days after which the run closes by itself.")] = 30,
     dry_run: DryRun = False,
 ) -> None:
-    """Open the run with the quoted escrow if spec, contracts and order agree; repeating it does nothing."""
+    """Make an order's run, open it with the quoted escrow, and write its run file; repeating does nothing."""
     from assay.cli.orders.money import place_lines
 
-    show(place_lines(file, order, quote, days, is_dry=dry_run))
+    show(place_lines(file, order, members, quote, days, is_dry=dry_run))
 
 
 def status(file: ConfigFile) -> None:

@@ -6,7 +6,9 @@ Room: cli (edge). The values are orders/quote.py's, the rules orders/purchase.py
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.settlement_phase import phase_text
 from assay.chain.times import span_text, time_text, when_text
 from assay.cli.spending import account_of, sent_text
+from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import UNIT, money_text, parse_money
 from assay.orders.load import load_order
 from assay.orders.order import Order
+from assay.orders.place import NewRun, check_members, described, new_run
 from assay.orders.purchase import (
     Escrow,
     check_cancel,
@@ -32,8 +36,12 @@ from assay.orders.purchase import (
     to_top_up,
 )
 from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of, verification_ppm
+from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
+from assay.participant.files.run_file import write_run_file
+from assay.participant.wallet.account import Account
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
+from assay.protocol.types import Digest
 
 RETURNS = (
     "escrow that no accepted step earned returns when the run is closed: at its deadline, or the close delay "
@@ -107,13 +115,14 @@ def _cost_plain(cost: Cost) -> dict[str, Any]:
 
 
 def place_lines(
-    file: Path, order_file: Path, expected: str | None, days: int, *, is_dry: bool
+    file: Path, order_file: Path, members: Path | None, expected: str | None, days: int, *, is_dry: bool
 ) -> Iterator[str]:
-    """Open the run of an order, or find it open.
+    """Make and open the run of an order, or find it made and open.
 
     Args:
         file: The buyer's configuration.
         order_file: What was quoted.
+        members: Folder of the members' records; not needed where the run file is there already.
         expected: The digest that the quote must have; None for any.
         days: Until the run closes by itself.
         is_dry: Send nothing.
@@ -121,11 +130,15 @@ def place_lines(
     Raises:
         ConfigError: spec, contracts, order and quote disagree. ChainRefused: the escrow refused.
     """
-    quote = quote_of(load_order(order_file))
+    order = load_order(order_file)
+    quote = quote_of(order)
     name = quote.name.hex()
     if expected is not None and expected.lower() != name:
         raise ConfigError(f"{order_file}: its quote is {name}, expected {expected[:64]!r}")
-    account = account_of(file)
+    account, made = account_of(file), None
+    if account.run is None:
+        made = _new_run(account, order, members)
+        account = replace(account, run=made.run)
     check_place(account, quote)
     spec = account.spec
     yield f"quote     {name}"
@@ -139,6 +152,9 @@ def place_lines(
         yield f"deadline  {when_text(found.run.closes_at, found.now)}"
         return
     deadline = deadline_after(account, days)
+    check_members(account.chain, spec, deadline)
+    for member in (*spec.nodes, *spec.verifiers):
+        yield f"member    {member.peer.hex()[:16]} {evm_address(member.account)}: staked and delegated"
     if is_dry:
         check_wallet(account, quote.budget)
         check_lots(account, quote.lot, deadline)
@@ -147,9 +163,38 @@ def place_lines(
         yield f"    lots of {_money(quote.lot)} of {len(spec.nodes)} operators)"
         yield f"and before it, to the token: approve(RunEscrow, {_money(quote.budget)})"
         return
+    check_wallet(account, quote.budget)
+    if made is not None:  # before the money moves: what was paid for must never be lost
+        write_run_file(account.config.run, made.run)
+        yield f"run file  {account.config.run}: every participant needs a copy, and the data"
+        if made.tested is not None:
+            tasks = account.config.run.with_name(f"known-answers-{made.tested.hex()[:16]}.txt")
+            write_known_answers(tasks, made.known_answers)
+            yield f"tasks     {tasks}: give it to that node alone, as `known_answers`"
     opened = place(account, quote, deadline)
     yield f"opened with {_money(opened.run.budget)} in escrow"
     yield f"deadline  {when_text(opened.run.closes_at, opened.now)}"
+
+
+def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
+    """The run of an order with everybody whose record is in a folder, and the buyer."""
+    if members is None:
+        raise ConfigError("expected --members FOLDER, with the records of nodes, verifiers and ledger")
+    now_s = int(time.time())
+    own = account.config.keys / OWN_RECORD
+    found = read_records(members, now_s)
+    if own.exists():
+        found |= {one.record.peer: one for one in [read_record(own, now_s)]}
+    learn_records(account.config.records, found.values(), now_s)
+    data, base = described(order)
+    return new_run(
+        order,
+        found.values(),
+        deployment_id=Digest(account.deployment.deployment_id),
+        data=data,
+        base=base,
+        buyer_key=account.keys.account,
+    )
 
 
 def status_lines(file: Path) -> Iterator[str]:

@@ -31,9 +31,7 @@ class Replay:
 
     def __init__(self, me: Participant) -> None:
         self._me = me
-        self._parameters = PublicState(
-            me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS, me.config.base
-        )
+        self._parameters = PublicState(me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS, me.base)
         self._me.store.set_value(self._state_name(self.round), self._parameters.digest())
 
     @property

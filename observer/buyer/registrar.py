@@ -139,7 +139,7 @@ async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
 
     Of each verifier's answer only its own signature line counts, so none can spoil the others' answers.
     """
-    ledger_service = me.config.ledger_service
+    ledger_service = me.ledger_service
     if ledger_service is None:
         return None
     lines: dict[str, dict[PeerId, SignatureLine]] = {}

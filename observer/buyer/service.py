@@ -36,7 +36,8 @@ from assay.observer.buyer.registrar import register_model, witnessed_point
 from assay.observer.ledger_service.status import AgreementReport, Mismatch, StatusFile
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
-from assay.participant.keyring import release_key
+from assay.participant.index import write_index
+from assay.participant.keyring import load_keys, release_key
 from assay.participant.run import participate
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
@@ -53,6 +54,15 @@ CASES_S_MAX = 120.0  # wait for slash rewards
 CERTIFICATE_TRIES = 5
 PROOF_S_MAX = 30.0  # wait for the proof that a result is final
 REGISTER_S_MAX = 120.0  # wait for the model's record
+
+
+def sign_delivered(config: Config, folder: Path) -> None:
+    """Sign the index of a delivered run's folder with the buyer's account, for `assay run verify`.
+
+    Raises:
+        ConfigError: the keys cannot be opened.
+    """
+    write_index(folder, load_keys(config.keys, config.password).account)
 
 
 async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
@@ -94,7 +104,7 @@ class Buyer:
             await self._show_final(chain, settled)
             await _patiently(lambda: self._take_back(chain))
             inputs = await trio.to_thread.run_sync(
-                read_inputs, self.me.spec, self.me.config.data, self.me.config.base
+                read_inputs, self.me.spec, self.me.config.data, self.me.base
             )
             registered = await self._register(chain, settled, inputs)
             anchor = await _patiently(lambda: self._anchored(chain))
@@ -303,9 +313,7 @@ class Buyer:
         anchor: Anchored | None,
     ) -> None:
         log_point = await witnessed_point(self.me, self._host)
-        key = await trio.to_thread.run_sync(
-            release_key, self.me.config.folder / "keys", self.me.config.password
-        )
+        key = await trio.to_thread.run_sync(release_key, self.me.config.keys, self.me.config.password)
         run = Finished(
             spec=self.me.spec,
             run_id=self.me.run_id,

@@ -7,6 +7,7 @@ so it may be used while the process runs.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from assay.chain.addresses import Deployment
@@ -14,24 +15,67 @@ from assay.chain.client import Chain
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER, Address
 from assay.participant.config import Config, read_run
+from assay.participant.files.invitation import read_invitation
+from assay.participant.files.record import OWN_RECORD, Role, read_record
+from assay.participant.files.run_file import RunFile
 from assay.participant.keyring import Keys, load_keys
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
 
 ROLE_NAMES = {OPERATOR: "operator", VERIFIER: "verifier"}
+STAKED = {Role.NODE: OPERATOR, Role.VERIFIER: VERIFIER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An account with its keys, contracts and run."""
+    """An account with its keys and contracts, and its run if it has one."""
 
     config: Config = field(repr=False)  # it holds the password
     keys: Keys = field(repr=False)
-    spec: RunSpec
-    run_id: Digest
+    run: RunFile | None
     deployment: Deployment
     chain: Chain
+
+    @property
+    def spec(self) -> RunSpec:
+        """The spec of its run.
+
+        Raises:
+            ConfigError: it has no run file.
+        """
+        return self._run.spec
+
+    @property
+    def run_id(self) -> Digest:
+        """The id of its run.
+
+        Raises:
+            ConfigError: it has no run file.
+        """
+        return self._run.run_id
+
+    @property
+    def role(self) -> int:
+        """Its role as a staker: by its run, or before it has one by its own record.
+
+        Raises:
+            ConfigError: it stakes in neither role.
+        """
+        if self.run is not None:
+            return role_in(self.spec, self.address)
+        role = read_record(self.config.keys / OWN_RECORD, int(time.time())).record.role
+        if role not in STAKED:
+            raise ConfigError(f"a {role.name.lower()} has no stake")
+        return STAKED[role]
+
+    @property
+    def _run(self) -> RunFile:
+        if self.run is None:
+            raise ConfigError(
+                f"run file {self.config.run} is missing: the buyer's `assay order place` writes it"
+            )
+        return self.run
 
     @property
     def address(self) -> Address:
@@ -51,13 +95,12 @@ def open_account(config: Config) -> Account:
         ConfigError: a file is missing, damaged or of another run, or the endpoint is another chain.
         Unavailable: the endpoint does not answer.
     """
-    spec, deployment = read_run(config)
-    keys = load_keys(config.folder / "keys", config.password)
+    run = read_run(config)[0] if config.run.exists() else None
+    deployment = read_invitation(config.network).deployment
+    keys = load_keys(config.keys, config.password)
     chain = Chain(config.rpc_url, deployment, keys.account)
     chain.check_deployment()
-    return Account(
-        config=config, keys=keys, spec=spec, run_id=config.run_id, deployment=deployment, chain=chain
-    )
+    return Account(config=config, keys=keys, run=run, deployment=deployment, chain=chain)
 
 
 def role_in(spec: RunSpec, account: Address) -> int:

@@ -19,7 +19,7 @@ from assay.chain.state import HotKey, LotState, StakeState, Ticket
 from assay.chain.statements import LOCK_S_MAX, OPERATOR, Address, term_of
 from assay.chain.times import when_text
 from assay.chain.units import UNIT, money_text
-from assay.participant.wallet.account import ROLE_NAMES, Account, role_in
+from assay.participant.wallet.account import ROLE_NAMES, Account
 from assay.protocol.errors import ConfigError, Unavailable
 
 DAY_S = 86_400
@@ -53,10 +53,10 @@ def read_stake_status(account: Account, set_version: int | None = None) -> Stake
     """Read an account's stake status from the chain; of a verifier, with its term in a set (the current one).
 
     Raises:
-        ConfigError: the account has no stake in this run.
+        ConfigError: the account has no role in which it stakes.
         Unavailable: the endpoint is gone.
     """
-    role, chain = role_in(account.spec, account.address), account.chain
+    role, chain = account.role, account.chain
     tickets = chain.tickets_of(account.address)
     commitment = account.run_id if role == OPERATOR else term_of(set_version or chain.set_version())
     return StakeStatus(

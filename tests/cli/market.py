@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import nacl.pwhash
-import nacl.secret
-import nacl.utils
 import pytest
-from eth_keyfile.keyfile import create_keyfile_json
-from nacl.signing import SigningKey
 
 from assay.chain.addresses import Deployment
 from assay.chain.client import MAINNET, UNIT, Chain, deploy
@@ -42,15 +38,21 @@ from assay.observer.ledger_service.bookkeeper import Bookkeeper
 from assay.observer.ledger_service.status import StatusFile
 from assay.orders.load import load_order
 from assay.orders.spec import build_spec
+from assay.participant.files.invitation import write_invitation
+from assay.participant.files.run_file import run_file_of, write_run_file
 from assay.participant.follower import Follower
+from assay.participant.keyring import QUICK, write_keys
+from assay.participant.private_files import write_private
 from assay.participant.store import Store
 from assay.protocol import types
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.identity import Domain
 from assay.protocol.messages import CertifiedManifest
+from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import start
 from tests import builders
-from tests.builders import NODES, STATE, TEXT, VERIFIERS, a_hot_key, a_member, a_peer_key
+from tests.a_network import account_key, an_invitation, keys_of, records_of
+from tests.builders import NODES, STATE, TEXT, VERIFIERS, a_hot_key, a_member
 from tests.specs import data_of
 
 WINDOWS = replace(MAINNET, min_operator_stake=100 * UNIT, min_verifier_stake=100 * UNIT)
@@ -80,11 +82,6 @@ dispute_rounds = 4
 price_per_mtoken = 1_000_000_000_000  # so that what few tokens earn can be seen
 epoch_rounds = 3
 """
-
-
-def account_key(name: str) -> bytes:
-    """The private key behind `a_member(name).account`."""
-    return hashlib.sha256(b"account" + name.encode()).digest()
 
 
 def wallet(name: str) -> Address:
@@ -121,10 +118,9 @@ class Market:
             verifiers=members,
         )
         self.run_id = run_id_of(self.spec)
-        (folder / "deployment.json").write_text(self.deployment.to_json())
-        (folder / "spec.cbor").write_bytes(encode(self.spec))
-        (folder / "peers.json").write_text("{}")
-        (folder / "password").write_text(PASSWORD + "\n")
+        self.invite(self.deployment)
+        self.write_run(self.spec)
+        write_private(folder / "password", f"{PASSWORD}\n".encode())
 
     def join_as_verifier(self, name: str) -> None:
         """The minimum of stake, and leave for the hot key to sign."""
@@ -132,6 +128,12 @@ class Market:
         chain.stake(VERIFIER, least)
         chain.ensure_lot(VERIFIER, term_of(1), least, self.bank.timestamp() + 390 * 86_400)
         self.delegate(name)
+
+    def join_nodes(self) -> None:
+        """The minimum of stake for each node, and leave for its hot key to sign."""
+        for name in NODES:
+            self.as_(name).stake(OPERATOR, WINDOWS.min_operator_stake)
+            self.delegate(name)
 
     def delegate(self, name: str) -> None:
         """Lets the hot key sign for the account."""
@@ -145,10 +147,21 @@ class Market:
     def fresh(self, folder: Path) -> Market:
         """The same market, its files in a folder of their own."""
         found = copy(self)
-        for name in ("run.toml", "deployment.json", "spec.cbor", "peers.json", "password"):
-            (folder / name).write_bytes((self.folder / name).read_bytes())
+        for name in ("run.toml", "network.txt", "run.assay", "password"):
+            shutil.copy(self.folder / name, folder / name)
         found.folder, found.order_file = folder, folder / "run.toml"
         return found
+
+    def invite(self, deployment: Deployment) -> None:
+        """The invitation that every participant has, to these contracts."""
+        write_invitation(self.folder / "network.txt", an_invitation(deployment))
+
+    def write_run(self, spec: RunSpec) -> None:
+        """The run file that every participant has, for this spec."""
+        members = [
+            signed for signed in records_of() if signed.record.member in (*spec.nodes, *spec.verifiers)
+        ]
+        write_run_file(self.folder / "run.assay", run_file_of(spec, members, account_key("buyer")))
 
     # ---- people
 
@@ -159,12 +172,10 @@ class Market:
         """The configuration file of a participant, with its keys beside it."""
         folder = self.folder / name
         if not (folder / "keys").exists():
-            write_keys(folder / "keys", a_peer_key(name), account_key(name), a_hot_key(name))
+            write_keys(folder / "keys", keys_of(name), PASSWORD, QUICK)
         keys = {
-            "name": name, "folder": ".", "password_file": "../password", "port": 4001,
-            "rpc_url": self.rpc_url,
-            "deployment": "../deployment.json", "spec": "../spec.cbor", "run_id": self.run_id.hex(),
-            "data": "../data", "peers": "../peers.json", **changes,
+            "keys": "keys", "network": "../network.txt", "run": "../run.assay",
+            "password_file": "../password", "rpc_url": self.rpc_url, **changes,
         }  # fmt: skip
         path = folder / "config.toml"
         path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
@@ -271,20 +282,3 @@ class Market:
         self.propose(tables, epoch)
         self.advance(self.params.challenge_window_s)
         self.bank.finalize(self.run_id, epoch)
-
-
-def write_keys(folder: Path, peer: SigningKey, account: bytes, hot: bytes) -> None:
-    """Given keys in the form that `assay.participant.keyring.load_keys` reads."""
-    folder.mkdir(parents=True)
-    salt = nacl.utils.random(nacl.pwhash.argon2id.SALTBYTES)
-    secret = nacl.pwhash.argon2id.kdf(
-        nacl.secret.SecretBox.KEY_SIZE,
-        PASSWORD.encode(),
-        salt,
-        opslimit=nacl.pwhash.argon2id.OPSLIMIT_INTERACTIVE,
-        memlimit=nacl.pwhash.argon2id.MEMLIMIT_INTERACTIVE,
-    )
-    (folder / "peer.key").write_bytes(salt + nacl.secret.SecretBox(secret).encrypt(bytes(peer)))
-    for name, key in (("account", account), ("hot", hot)):
-        store = create_keyfile_json(key, PASSWORD.encode(), kdf="scrypt", iterations=2)
-        (folder / f"{name}.json").write_text(json.dumps(store))

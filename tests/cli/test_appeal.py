@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from assay.ledger.settlement.payouts import Settlement
-from assay.ledger.settlement.results import run_id_of
-from assay.protocol.encoding.codec import encode
-from assay.protocol.types import Digest
 from tests.builders import NODES, peer
 from tests.cli.market import Market
 from tests.conftest import Assay
@@ -87,8 +84,8 @@ def test_books_without_their_spec_say_so(assay: Assay, market: Market, tables: d
 def test_a_file_of_another_run_is_refused(assay: Assay, market: Market, tables: dict[int, Settlement]):
     run = market.ledger(tables)
     other = replace(market.spec, seed=market.spec.seed + 1)
-    (market.folder / "spec.cbor").write_bytes(encode(other))
-    file = market.config_of(NODE, run_id=Digest(run_id_of(other)).hex())
+    market.write_run(other)
+    file = market.config_of(NODE)
     node = peer(NODE).hex()
 
     code, _, err = assay("earnings", run, "--node", node, "--why", 0, "--config", file)

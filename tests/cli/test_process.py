@@ -10,47 +10,71 @@ from pathlib import Path
 import pytest
 
 from assay.cli.process import read_process_file
+from assay.participant.files.invitation import write_invitation
+from assay.participant.files.record import OWN_RECORD, write_record
 from assay.protocol.errors import ConfigError
+from tests.a_network import a_record, an_invitation
 
 pytestmark = pytest.mark.slow
 
-GOOD = {
-    "name": '"node-0"', "folder": '"."', "password_file": '"password"', "port": "4001",
-    "rpc_url": '"http://127.0.0.1:8545"', "deployment": '"deployment.json"', "spec": '"spec.cbor"',
-    "run_id": '"' + "ab" * 32 + '"', "data": '"data.bin"', "peers": '"peers.json"',
-}  # fmt: skip
+GOOD = {"keys": '"keys"', "network": '"network.txt"'}  # nothing else is required
 
 
 def a_file(folder: Path, **changes: str | None) -> Path:
-    (folder / "password").write_text("secret\n")
+    password = folder / "password"
+    password.touch(mode=0o600)
+    password.write_text("secret\n")
+    write_invitation(folder / "network.txt", an_invitation())
     keys = {**GOOD, **changes}
     path = folder / "config.toml"
     path.write_text("".join(f"{key} = {value}\n" for key, value in keys.items() if value is not None))
     return path
 
 
-def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+def test_two_keys_suffice_and_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     config, _ = read_process_file(a_file(tmp_path))
-    assert config.spec == tmp_path / "spec.cbor"
+    assert (config.keys, config.network) == (tmp_path / "keys", tmp_path / "network.txt")
+    assert (config.run, config.data, config.folder) == (tmp_path / "run.assay", tmp_path / "data", tmp_path)
     assert config.password == "secret"
-    assert config.run_id == b"\xab" * 32
+    assert config.rpc_url == "http://127.0.0.1:1"  # the invitation's
+    assert (config.port, config.ip) == (4001, "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("host", "ip"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("192.0.2.1", "0.0.0.0"), ("a.org", "0.0.0.0"),
+     ("2001:db8::1", "::")],
+)  # fmt: skip
+def test_a_participant_listens_where_its_record_says_others_find_it(
+    tmp_path: Path, host: str, ip: str
+) -> None:
+    (tmp_path / "keys").mkdir()
+    write_record(tmp_path / "keys" / OWN_RECORD, a_record("nora", port=7000, host=host))
+
+    config, _ = read_process_file(a_file(tmp_path))
+    chosen, _ = read_process_file(a_file(tmp_path, port="7001", ip='"10.0.0.1"'))
+
+    assert (config.port, config.ip) == (7000, ip)
+    assert (chosen.port, chosen.ip) == (7001, "10.0.0.1")
+
+
+def test_a_password_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    file = a_file(tmp_path)
+    (tmp_path / "password").chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_process_file(file)
 
 
 def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
     url = "postgresql://assay@localhost/books"
     given = {"known_answers": '"known-answers.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}
-    peer, urls = "0f" * 32, ("http://a.example", "http://b.example")
+    urls = ("http://a.example", "http://b.example")
     given |= {
-        "ledger_service": f'"{peer}"',
         "rpc_urls": str(list(urls)).replace("'", '"'),
         "one_rpc_suffices": "true",
     }
     config, _ = read_process_file(a_file(tmp_path, **given))
-    assert (config.ledger_service, config.rpc_urls, config.one_rpc_suffices) == (
-        bytes.fromhex(peer),
-        urls,
-        True,
-    )
+    assert (config.rpc_urls, config.one_rpc_suffices) == (urls, True)
     assert (config.known_answers, config.limits) == (
         tmp_path / "known-answers.txt",
         tmp_path / "../limits.json",
@@ -78,14 +102,15 @@ def test_what_a_buyer_states_of_its_model_is_handed_on(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"prot": "1"}, "unknown key; did you mean"),
-        ({"port": None}, "port.*is missing"),
+        ({"keys": None}, "keys.*is missing"),
+        ({"network": None}, "network.*is missing"),
+        ({"network": '"nowhere"'}, "nowhere: cannot be read"),
         ({"port": '"many"'}, "port"),
-        ({"run_id": '"xyz"'}, "run_id is not hexadecimal"),
-        ({"run_id": '"abcd"'}, "run_id has 2 bytes, expected 32"),
-        ({"password_file": '"elsewhere"'}, "password_file cannot be read"),
+        ({"port": "70000"}, "port"),
+        ({"rpc_url": '"file:///etc/passwd"'}, "rpc_url"),
+        ({"password_file": '"elsewhere"'}, "elsewhere is missing"),
         ({"behaviour": '"stale-parameters"'}, "unknown key"),
         ({"books": '"ledger.db"'}, "books"),
-        ({"ledger_service": '"0F"'}, "ledger_service"),
         ({"rpc_urls": '"http://one"'}, "rpc_urls"),
         ({"registry": "{ energy_flop_per_joule = 5 }"}, "flop_source must say where it is from"),
         ({"registry": '{ base_flop = "many" }'}, "base_flop"),
@@ -107,6 +132,10 @@ def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], w
         (["localnet", "--data", "nowhere"], "does not exist"),
         (["run", "verify", "nowhere"], "no delivered run"),
         (["order", "check", "nowhere.toml"], "cannot be read"),
+        (["localnet", "--out", "/proc/nowhere/run"], "/proc/nowhere/run: cannot be created"),
+        (["chain", "dev", "--folder", "/proc/nowhere"], "/proc/nowhere cannot be created"),
+        (["chain", "dev", "--fund", "0x12"], "'0x12' is not an account"),
+        (["join", "nowhere.txt", "--keys", "keys"], "nowhere.txt: cannot be read"),
     ],
 )
 def test_a_command_says_it_in_one_line_and_exits_with_2(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 
 from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, address_of, sign_digest
+from tests.a_network import account_key
 from tests.builders import NODES, VERIFIERS, a_hot_key
-from tests.cli.market import PURSE, Market, account_key, wallet
+from tests.cli.market import PURSE, Market, wallet
 from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
@@ -213,16 +211,14 @@ def test_the_rewards_of_a_slash_are_collected_once(assay: Assay, market: Market)
 
 
 def test_another_deployments_contracts_are_refused(assay: Assay, market: Market):
-    vault = {"stake_vault": market.deployment.token}  # some contract, not the vault
-    swapped = {**json.loads(market.deployment.to_json()), **vault}
-    (market.folder / "deployment.json").write_text(json.dumps(swapped))
+    market.invite(replace(market.deployment, stake_vault=market.deployment.token))
     before = market.bank.block_number()
 
     code, _, err = assay("stake", "add", market.config_of(NODE), "300")
     assert code != 0 and "Traceback" not in err and err.startswith("assay: ")
 
     other = replace(market.deployment, deployment_id=b"x" * 32)
-    (market.folder / "deployment.json").write_text(other.to_json())
+    market.invite(other)
     code, _, err = assay("stake", "add", market.config_of(NODE), "300")
     assert code == 2 and "another deployment" in err
     assert market.bank.block_number() == before
@@ -230,7 +226,7 @@ def test_another_deployments_contracts_are_refused(assay: Assay, market: Market)
 
 def test_an_endpoint_of_another_chain_is_refused(assay: Assay, market: Market):
     other = replace(market.deployment, chain_id=1)
-    (market.folder / "deployment.json").write_text(other.to_json())
+    market.invite(other)
     code, _, err = assay("stake", "show", market.config_of(NODE))
     assert code == 2 and "wrong chain" in err
 
@@ -240,14 +236,10 @@ def test_an_endpoint_of_another_chain_is_refused(assay: Assay, market: Market):
 
 def test_a_process_of_its_own_stakes_and_shows_no_key(market: Market):
     file = market.config_of(NODE)
-    root = Path(__file__).parents[2]
 
     def assay(*words: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "assay.cli.main", *map(str, words)]
-        path = {"PYTHONPATH": str(root)}
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, **path}
-        )
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     added, shown = assay("stake", "add", file, "--to", "300"), assay("stake", "show", file)
     refused = assay("stake", "add", file, "1e400")

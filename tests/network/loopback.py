@@ -146,7 +146,7 @@ def a_child(name: str, *flags: str, port: int = 0) -> Iterator[WorkerProcess]:
         line = process.stdout.readline()
         assert line, "the child did not start"
         yield WorkerProcess(
-            process, PeerAddress(peer=peer_of(name), ip="127.0.0.1", port=json.loads(line)["port"])
+            process, PeerAddress(peer=peer_of(name), host="127.0.0.1", port=json.loads(line)["port"])
         )
     finally:
         process.kill()

@@ -45,7 +45,7 @@ class Attacker:
         self.case_count = 0
 
     async def run(self, attack: Any) -> None:
-        mine = PeerAddress(peer=peer_of("attacker"), ip="127.0.0.1", port=0)
+        mine = PeerAddress(peer=peer_of("attacker"), host="127.0.0.1", port=0)
         async with self._peers.run(mine, on_change=lambda _peer: None), trio.open_nursery() as nursery:
             nursery.start_soon(self._peers.keep, self._victim.address)
             await until(lambda: self._peers.is_connected(self._victim.peer))
@@ -165,7 +165,7 @@ def test_rubbish_and_silence_before_the_handshake_end_nothing():
         with a_child("victim") as victim:
             async with contextlib.AsyncExitStack() as open_sockets:
                 for size in [0] * 30 + [rng.randrange(1, 3000) for _ in range(30)]:
-                    stream = await trio.open_tcp_stream(victim.address.ip, victim.address.port)
+                    stream = await trio.open_tcp_stream(victim.address.host, victim.address.port)
                     await open_sockets.enter_async_context(stream)
                     with contextlib.suppress(trio.BrokenResourceError):
                         await stream.send_all(

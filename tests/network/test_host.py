@@ -359,6 +359,36 @@ def test_hosts_of_another_network_have_nothing_to_say_to_each_other():
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("listen", "dial"), [("::1", "::1"), ("127.0.0.1", "localhost"), ("::", "127.0.0.1")]
+)
+def test_a_peer_is_reached_at_an_ipv6_address_and_by_its_dns_name(listen, dial):
+    if ":" in listen and not _has_ipv6():
+        pytest.skip("no IPv6 on this machine")
+
+    async def main() -> None:
+        async with (
+            a_host("alice", listen_ip=listen) as alice,
+            a_host("bob") as bob,
+            trio.open_nursery() as tasks,
+        ):
+            tasks.start_soon(bob.keep_connected, [replace(alice.address, host=dial)])
+            await until(lambda: alice.peer in bob.connected())
+            assert await answers(bob, alice.peer)
+            tasks.cancel_scope.cancel()
+
+    run(main)
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def test_a_busy_port_is_the_operators_to_fix_and_is_named():
     async def main() -> None:
         with socket.socket() as taken:

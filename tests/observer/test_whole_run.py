@@ -224,16 +224,15 @@ def a_participant(run: Run, name: str, folder: Path, addresses: dict[PeerId, Pee
     nowhere = folder / "unused"
     return Participant(
         config=Config(
-            name=name,
-            folder=folder,
+            keys=folder / "keys",
             password="",
+            network=nowhere,
+            run=nowhere,
+            records=nowhere,
+            folder=folder,
             port=0,
             rpc_url=run.rpc_url,
-            deployment=nowhere,
-            spec=nowhere,
-            run_id=run.run_id,
             data=builders.a_data_folder(folder / "data"),
-            peers=nowhere,
         ),
         keys=Keys(peer=SigningKey(name.encode().ljust(32)), account=account_key(name), hot=a_hot_key(name)),
         spec=run.spec,

@@ -20,6 +20,7 @@ from assay.orders.data import collect_data, collect_tokens, make_data, write_bas
 from assay.orders.load import load_order
 from assay.orders.sections import Preset
 from assay.orders.spec import compute_spec, model_spec
+from assay.participant.private_files import write_private
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Family, Precision
 from assay.protocol.types import NO_DIGEST
@@ -270,17 +271,15 @@ def test_the_check_says_where_the_sizes_are_from_and_how_text_became_tokens(tmp_
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("", (None, "cpu", 1)),
-        ('threads = "auto"', (None, "cpu", 0)),
-        ('threads = 4\ndevice = "cuda"\nbase = "data/base.npy"', ("data/base.npy", "cuda", 4)),
+        ("", ("cpu", 1)),
+        ('threads = "auto"', ("cpu", 0)),
+        ('threads = 4\ndevice = "cuda"', ("cuda", 4)),
     ],
 )
-def test_device_threads_and_base_are_the_operators_own(tmp_path, lines, expected):
-    base, device, threads = expected
+def test_device_and_threads_are_the_operators_own(tmp_path, lines, expected):
     config, _ = read_process_file(a_process_file(tmp_path, lines))
 
-    assert (config.device, config.threads) == (device, threads)
-    assert config.base == (None if base is None else tmp_path / base)
+    assert (config.device, config.threads) == expected
 
 
 @pytest.mark.parametrize("line", ["threads = 0", 'threads = "many"', 'device = "tpu"'])
@@ -290,12 +289,9 @@ def test_a_device_or_thread_count_that_cannot_be_is_refused(tmp_path, line):
 
 
 def a_process_file(folder: Path, lines: str) -> Path:
-    (folder / "password").write_text("secret")
+    write_private(folder / "password", b"secret")
     path = folder / "config.toml"
-    path.write_text(
-        'name = "n"\nfolder = "."\npassword_file = "password"\nport = 1\nrpc_url = "http://127.0.0.1:1"\n'
-        f'deployment = "d"\nspec = "s"\nrun_id = "{"ab" * 32}"\ndata = "data"\npeers = "p"\n{lines}\n'
-    )
+    path.write_text(f'keys = "keys"\nnetwork = "n"\nrpc_url = "http://127.0.0.1:1"\n{lines}\n')
     return path
 
 

@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.config import Config, open_participant, read_addresses, read_spec
-from assay.participant.keyring import create_keys
+from assay.participant.config import Config, addresses_of, open_participant, read_spec
+from assay.participant.files.invitation import write_invitation
+from assay.participant.files.record import Role, newest, sign_record, write_record
+from assay.participant.files.run_file import write_run_file
+from assay.participant.keyring import QUICK, create_keys
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import ConfigError
 from assay.protocol.identity import peer_of
 from assay.protocol.types import Digest
-from tests.builders import NODES, VERIFIERS, a_deployment, a_digest, a_spec, peer
-
-
-@pytest.fixture(scope="module")
-def keys_folder(tmp_path_factory):
-    """One set of keys for all tests here: making them is slow on purpose."""
-    folder = tmp_path_factory.mktemp("keys")
-    create_keys(folder / "keys", "password")
-    return folder
+from tests.a_network import NOW, a_record, a_run_file, an_invitation, bought, keys_of
+from tests.builders import NODES, VERIFIERS, a_deployment, a_digest, a_peer_key, a_spec, peer
 
 
 @pytest.fixture
-def config(tmp_path, keys_folder):
-    (tmp_path / "me").mkdir()
-    (tmp_path / "me" / "keys").symlink_to(keys_folder / "keys")
-    spec = a_spec()
-    (tmp_path / "spec.cbor").write_bytes(encode(spec))
-    (tmp_path / "deployment.json").write_text(a_deployment().to_json())
-    (tmp_path / "peers.json").write_text(peers_of({"nora": ["127.0.0.1", 4001]}))
+def config(tmp_path):
+    create_keys(tmp_path / "keys", "password", QUICK)
+    write_invitation(tmp_path / "network.txt", an_invitation())
+    write_run_file(tmp_path / "run.assay", a_run_file(extra=[a_record("leo", Role.WATCHTOWER)]))
     return Config(
-        name="me",
-        folder=tmp_path / "me",
+        keys=tmp_path / "keys",
         password="password",
+        network=tmp_path / "network.txt",
+        run=tmp_path / "run.assay",
+        records=tmp_path / "records",
+        folder=tmp_path / "me",
         port=4000,
         rpc_url="http://127.0.0.1:1",
-        deployment=tmp_path / "deployment.json",
-        spec=tmp_path / "spec.cbor",
-        run_id=run_id_of(spec),
-        data=tmp_path / "data.bin",
-        peers=tmp_path / "peers.json",
+        data=tmp_path / "data",
     )
-
-
-def peers_of(addresses):
-    return json.dumps({peer(name).hex(): address for name, address in addresses.items()})
 
 
 def refused(config, words):
@@ -59,11 +46,12 @@ def refused(config, words):
 def test_a_participant_opens_what_it_was_given(config):
     me = open_participant(config)
 
-    assert me.spec == a_spec()
+    assert me.spec == bought()
     assert me.deployment == a_deployment()
-    assert (me.domain.deployment_id, me.domain.run_id) == (me.spec.deployment_id, config.run_id)
+    assert (me.domain.deployment_id, me.domain.run_id) == (me.spec.deployment_id, run_id_of(bought()))
     assert me.me == peer_of(me.keys.peer)
-    assert [address.port for address in me.addresses.values()] == [4001]
+    assert set(me.addresses) == {peer(name) for name in (*NODES, *VERIFIERS, "leo")}
+    assert me.addresses[peer(NODES[0])].port == 4001
     assert me.verifiers == me.spec.verifier_peers  # we are none of them
     assert me.store.records() == []
     assert me.blobs.load(me.blobs.put(b"a blob")) == b"a blob"
@@ -71,26 +59,20 @@ def test_a_participant_opens_what_it_was_given(config):
 
 def test_the_verifiers_of_a_verifier_are_the_others(config):
     me = open_participant(config)
-    others = replace(me, keys=replace(me.keys, peer=_key_of(VERIFIERS[1])))
+    others = replace(me, keys=replace(me.keys, peer=a_peer_key(VERIFIERS[1])))
 
     assert others.me == peer(VERIFIERS[1])
     assert others.verifiers == tuple(peer(name) for name in VERIFIERS if name != VERIFIERS[1])
 
 
-def _key_of(name):
-    from tests.builders import a_peer_key
-
-    return a_peer_key(name)
-
-
-@pytest.mark.parametrize("name", ["spec", "deployment", "peers"])
+@pytest.mark.parametrize("name", ["network", "run"])
 def test_a_missing_file_is_named(config, name):
     getattr(config, name).unlink()
 
     refused(config, str(getattr(config, name)))
 
 
-@pytest.mark.parametrize("name", ["spec", "deployment", "peers"])
+@pytest.mark.parametrize("name", ["network", "run"])
 def test_a_folder_in_place_of_a_file_is_named(config, name):
     getattr(config, name).unlink()
     getattr(config, name).mkdir()
@@ -98,65 +80,48 @@ def test_a_folder_in_place_of_a_file_is_named(config, name):
     refused(config, str(getattr(config, name)))
 
 
-@pytest.mark.parametrize("body", [b"", b"\x80", b"\xff\xfe\xff", b"null", b"[1]", b"5"])
-@pytest.mark.parametrize("name", ["spec", "deployment", "peers"])
+@pytest.mark.parametrize("body", [b"", b"\x80", b"\xff\xfe\xff", b"null", b"assay-run-1.", b"# a note"])
+@pytest.mark.parametrize("name", ["network", "run"])
 def test_a_damaged_file_is_a_configuration_error(config, name, body):
     getattr(config, name).write_bytes(body)
 
-    refused(config, "spec|deployment|peers")
+    refused(config, str(getattr(config, name)))
 
 
-def test_a_spec_whose_parts_do_not_fit_is_refused(config):
-    spec = a_spec()
-    config.spec.write_bytes(encode(replace(spec, model=replace(spec.model, width=65, heads=2))))
-
-    refused(config, "width 65 must be a multiple of heads")
-
-
-def test_a_spec_of_another_deployment_is_refused(config):
-    config.spec.write_bytes(encode(replace(a_spec(), deployment_id=a_digest("another"))))
+def test_a_run_of_another_deployment_is_refused(config):
+    write_run_file(config.run, a_run_file(a_spec(deployment_id=a_digest("another"))))
 
     refused(config, "another deployment")
-
-
-def test_a_spec_that_is_not_the_one_the_buyer_funded_is_refused(config):
-    config.spec.write_bytes(encode(a_spec(seed=8)))
-
-    refused(config, "not the spec of run")
 
 
 def test_a_wrong_password_is_a_configuration_error(config):
     refused(replace(config, password="another"), "wrong password")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        '{"zz": ["127.0.0.1", 1]}',
-        '{"00": ["127.0.0.1", 1]}',
-        peers_of({"nora": ["127.0.0.1"]}),
-        peers_of({"nora": ["127.0.0.1", "port"]}),
-        peers_of({"nora": ["127.0.0.1", 0]}),
-        peers_of({"nora": ["127.0.0.1", 65536]}),
-        peers_of({"nora": 5}),
-        "[]",
-        "{",
-    ],
-)
-def test_peers_that_are_no_addresses_are_refused(tmp_path, body):
-    (tmp_path / "peers.json").write_text(body)
+def test_a_member_that_moved_is_dialled_where_its_newer_record_says(config):
+    moved = a_record(NODES[0], host="node.example.org", port=7000, now_s=NOW + 5)
+    write_record(config.records / "from-a-mail.record", moved)
 
-    with pytest.raises(ConfigError, match="expected hex peer id"):
-        read_addresses(tmp_path / "peers.json")
+    me = open_participant(config)
+
+    assert (me.addresses[moved.record.peer].host, me.addresses[moved.record.peer].port) == (
+        "node.example.org",
+        7000,
+    )
 
 
-def test_peers_are_read_whole(tmp_path):
-    (tmp_path / "peers.json").write_text(peers_of({name: ["10.0.0.1", 65535] for name in NODES}))
-
-    found = read_addresses(tmp_path / "peers.json")
-
-    assert set(found) == {peer(name) for name in NODES}
-    assert {(one.ip, one.port) for one in found.values()} == {("10.0.0.1", 65535)}
+def test_an_older_record_of_another_role_or_of_another_account_moves_nobody():
+    run = a_run_file()
+    present = addresses_of(run, {})
+    stranger = replace(keys_of(NODES[0]), account=keys_of("stranger").account)
+    for replayed in (
+        a_record(NODES[0], port=7000, now_s=NOW - 5),
+        a_record(NODES[0], port=7000, now_s=NOW),
+        a_record(NODES[0], Role.BUYER, port=7000, now_s=NOW + 5),
+        sign_record(stranger, Role.NODE, "127.0.0.1", 7000, NOW + 5),
+        a_record("a stranger", port=7000, now_s=NOW + 5),
+    ):
+        assert addresses_of(run, newest([replayed])) == present
 
 
 def test_one_flipped_byte_of_a_spec_is_refused_or_another_run(tmp_path):

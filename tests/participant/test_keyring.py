@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import stat
 
-import nacl.pwhash
 import pytest
 
 from assay.chain.statements import address_of
 from assay.participant import keyring
-from assay.participant.keyring import RELEASE, create_keys, load_keys, release_key
+from assay.participant.keyring import QUICK, RELEASE, STRONG, load_keys
+from assay.participant.private_files import read_password
 from assay.protocol.errors import ConfigError
 
 FILES = ("peer.key", "account.json", "hot.json")
 
 
-@pytest.fixture(autouse=True)
-def cheap_password_stretching(monkeypatch):
-    """The least work that the library allows: these tests are about files, not about its cost."""
-    monkeypatch.setattr(nacl.pwhash.argon2id, "OPSLIMIT_INTERACTIVE", nacl.pwhash.argon2id.OPSLIMIT_MIN)
-    monkeypatch.setattr(nacl.pwhash.argon2id, "MEMLIMIT_INTERACTIVE", nacl.pwhash.argon2id.MEMLIMIT_MIN)
-    monkeypatch.setattr(keyring, "_SCRYPT_N", 2)
+def create_keys(folder, password):
+    """With the least work that the library allows: these tests are about files, not about its cost."""
+    return keyring.create_keys(folder, password, QUICK)
+
+
+def release_key(folder, password):
+    return keyring.release_key(folder, password, QUICK)
 
 
 @pytest.fixture
@@ -141,13 +142,114 @@ def test_a_release_key_is_made_once_and_read_with_its_password_only(folder):
     assert made.private_numbers().private_value.to_bytes(32, "big") not in (folder / RELEASE).read_bytes()
     with pytest.raises(ConfigError, match="wrong password"):
         release_key(folder, "another")
-    (folder / RELEASE).write_bytes(b"short")
+    (folder / RELEASE).write_bytes(b"short")  # in place, so it keeps its mode
     with pytest.raises(ConfigError, match="damaged"):
         release_key(folder, "password")
 
 
 def test_a_process_that_died_while_it_made_a_release_key_makes_another(folder):
-    folder.mkdir()
-    (folder / "release.partial").write_bytes(b"half")
+    folder.mkdir(mode=0o700)
+    (folder / f"{RELEASE}.partial").write_bytes(b"half")
 
     assert release_key(folder, "p").private_numbers() == release_key(folder, "p").private_numbers()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
+@pytest.mark.parametrize("name", FILES)
+def test_a_key_that_others_may_read_or_change_is_refused_with_the_mend(folder, name, mode):
+    create_keys(folder, "password")
+    (folder / name).chmod(mode)
+
+    with pytest.raises(ConfigError, match=f"chmod 600 .*{name}"):
+        load_keys(folder, "password")
+
+
+def test_a_folder_of_keys_that_others_may_open_is_refused_with_the_mend(folder):
+    create_keys(folder, "password")
+    folder.chmod(0o750)
+
+    for use in (load_keys, create_keys, release_key):
+        with pytest.raises(ConfigError, match=f"chmod 700 {folder}"):
+            use(folder, "password")
+
+
+def test_a_password_that_others_may_read_or_that_is_empty_is_refused(tmp_path):
+    path = tmp_path / "password"
+    path.write_text("secret\n")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match=f"chmod 600 {path}"):
+        read_password(path)
+    path.chmod(0o600)
+    assert read_password(path) == "secret"
+    path.write_text(" \n")
+    with pytest.raises(ConfigError, match="is empty"):
+        read_password(path)
+
+
+def test_a_huge_key_file_is_refused_unread(folder):
+    create_keys(folder, "password")
+    (folder / "hot.json").write_bytes(b" " * (1 << 20))
+
+    with pytest.raises(ConfigError, match="more than 65536 bytes"):
+        load_keys(folder, "password")
+
+
+def test_a_key_file_that_asks_for_a_machines_memory_is_refused(folder):
+    create_keys(folder, "password")
+    store = json.loads((folder / "hot.json").read_text())
+    store["crypto"]["kdfparams"]["n"] = 1 << 40
+    (folder / "hot.json").write_text(json.dumps(store))
+
+    with pytest.raises(ConfigError, match="damaged"):
+        load_keys(folder, "password")
+
+
+def test_the_usual_work_makes_a_guess_cost_64_mib(folder):
+    assert STRONG.scrypt_n * 8 * 128 == STRONG.memory_bytes == 64 << 20
+
+
+def test_a_rotated_hot_key_is_new_and_all_else_stays(folder):
+    before = create_keys(folder, "password")
+
+    after, kept = keyring.rotate_hot(folder, "password", QUICK)
+
+    assert after.hot != before.hot
+    assert (bytes(after.peer), after.account) == (bytes(before.peer), before.account)
+    assert load_keys(folder, "password").hot == after.hot
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and before.hot_address.hex() in kept.name
+
+
+def test_a_rotated_peer_key_is_another_peer_with_the_same_account(folder):
+    before = create_keys(folder, "password")
+
+    after, kept = keyring.rotate_peer(folder, "password", QUICK)
+
+    assert bytes(after.peer) != bytes(before.peer)
+    assert (after.account, after.hot) == (before.account, before.hot)
+    assert bytes(load_keys(folder, "password").peer) == bytes(after.peer)
+    assert kept.exists()
+
+
+def test_a_backup_restores_every_key_under_another_password_and_overwrites_nothing(folder, tmp_path):
+    keys, release = create_keys(folder, "password"), release_key(folder, "password")
+    out, there = tmp_path / "backup", tmp_path / "there"
+
+    keyring.back_up_keys(folder, "password", out, "apart", QUICK)
+    restored = keyring.restore_keys(out, "apart", there, "fresh", QUICK)
+
+    assert (bytes(restored.peer), restored.account, restored.hot) == (
+        bytes(keys.peer),
+        keys.account,
+        keys.hot,
+    )
+    assert load_keys(there, "fresh").hot == keys.hot
+    assert release_key(there, "fresh").private_numbers() == release.private_numbers()
+    assert keys.account not in out.read_bytes() and stat.S_IMODE(out.stat().st_mode) == 0o600
+    for again in (
+        lambda: keyring.back_up_keys(folder, "password", out, "apart", QUICK),
+        lambda: keyring.restore_keys(out, "apart", there, "fresh", QUICK),
+    ):
+        with pytest.raises(ConfigError, match="never overwritten"):
+            again()
+    with pytest.raises(ConfigError, match="wrong password"):
+        keyring.restore_keys(out, "password", tmp_path / "elsewhere", "fresh", QUICK)

@@ -20,6 +20,7 @@ from assay.participant.follower import Follower, fetch_blob
 from assay.participant.run import participate
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import open_chain
+from assay.participant.wallet.delegation import watch_delegation
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
@@ -211,6 +212,7 @@ class Service:
             log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
+            nursery.start_soon(watch_delegation, self.me)
             nursery.start_soon(StakeWatch(self.me, self.follower, self._report_stake).run)
             nursery.start_soon(FundingWatch(self.me, self.follower, self._report_funding).run)
             nursery.start_soon(self._tick)

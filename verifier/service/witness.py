@@ -51,7 +51,7 @@ class Witness:
             Unavailable: no ledger service is named here, or the proof does not start at our newest
                 checkpoint.
         """
-        ledger_service = self._me.config.ledger_service
+        ledger_service = self._me.ledger_service
         if ledger_service is None:
             raise Unavailable("this verifier's file names no keeper, so it cosigns no ledger")
         if peer != ledger_service:

@@ -6,20 +6,24 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR
-from assay.ledger.settlement.results import run_id_of
 from assay.orders.load import load_order
 from assay.orders.purchase import check_place
 from assay.orders.quote import quote_of
-from assay.protocol.encoding.codec import encode
+from assay.participant.files.record import Role, sign_record, write_record
+from assay.participant.files.run_file import read_run_file, run_file_of, write_run_file
+from assay.participant.wallet.delegation import delegate
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
-from tests.builders import NODES, VERIFIERS, a_member
-from tests.cli.market import ORDER, PURSE, Market, account_key, wallet
+from tests.a_network import NOW, a_record, account_key, keys_of, records_of
+from tests.builders import NODES, TEXT, VERIFIERS, peer
+from tests.cli.market import ORDER, PURSE, Market, wallet
 from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
@@ -44,6 +48,7 @@ def held(market: Market, name: str = "buyer") -> int:
 
 
 def test_a_run_is_quoted_placed_cancelled_and_refunded(assay: Assay, market: Market):
+    market.join_nodes()
     file, order = market.config_of("buyer"), market.order_file
     code, out, _ = assay("order", "quote", order, "--json")
     quoted = json.loads(out)
@@ -74,6 +79,7 @@ def test_a_run_is_quoted_placed_cancelled_and_refunded(assay: Assay, market: Mar
 
 
 def test_the_status_follows_the_money(assay: Assay, market: Market):
+    market.join_nodes()
     file = market.config_of("buyer")
     code, _, err = assay("order", "status", file)
     assert code == 2 and "is not open" in err
@@ -128,6 +134,7 @@ def test_the_escrow_is_topped_up_by_anybody_while_the_run_is_open(assay: Assay, 
 )
 def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, market: Market, words: list[str]):
     file = market.config_of("buyer")
+    market.join_nodes()
     if words[0] != "place":
         market.open_run()
     if words[0] == "refund":
@@ -201,11 +208,14 @@ def test_only_the_buyer_places_and_cancels(assay: Assay, market: Market):
 
 
 def test_judges_whom_the_contracts_do_not_know_are_refused(assay: Assay, market: Market):
-    seats = [a_member(name) for name in VERIFIERS]
-    seats[0] = replace(seats[0], hot=seats[0].account)
-    spec = replace(market.spec, verifiers=tuple(seats))
-    (market.folder / "spec.cbor").write_bytes(encode(spec))
-    file = market.config_of("buyer", run_id=run_id_of(spec).hex())
+    spec = market.spec
+    hot = sign_record(
+        replace(keys_of(VERIFIERS[0]), hot=keys_of("stranger").hot), Role.VERIFIER, "::1", 1, NOW
+    )
+    records = [hot if s.record.peer == peer(VERIFIERS[0]) else s for s in records_of()]
+    spec = replace(spec, verifiers=(hot.record.member, *spec.verifiers[1:]))
+    write_run_file(market.folder / "run.assay", run_file_of(spec, records, account_key("buyer")))
+    file = market.config_of("buyer")
 
     code, _, err = assay("order", "place", file, market.order_file)
 
@@ -222,6 +232,7 @@ def test_a_deadline_that_the_escrow_would_refuse_is_refused_in_words(
 
 
 def test_a_purse_that_is_too_small_is_refused_before_anything_is_sent(assay: Assay, market: Market):
+    market.join_nodes()
     market.as_("buyer").transfer_token(wallet("stranger"), PURSE - budget(market) + 1)
     before = market.bank.block_number()
 
@@ -247,6 +258,7 @@ def test_a_run_found_on_other_terms_is_told(assay: Assay, market: Market):
 
 
 def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
+    market.join_nodes()
     file = market.config_of("buyer")
 
     def assay(*words: object) -> subprocess.CompletedProcess[str]:
@@ -283,3 +295,85 @@ def test_the_cap_that_counts_when_a_run_is_placed_is_that_of_its_own_contracts(m
 
     with pytest.raises(ConfigError, match=r"at most 0\.299999"):
         check_place(account, quote_of(load_order(market.order_file)))  # type: ignore[arg-type]
+
+
+# ---- an order becomes a run
+
+
+def market_of_records(market: Market) -> tuple[Path, Path]:
+    """A buyer with nothing but records and an order: its configuration, and the folder of records."""
+    (market.folder / "run.assay").unlink()
+    text = market.folder / "text.txt"
+    text.write_bytes(TEXT.tobytes())
+    section = f'[[data]]\nsource = "{text}"\nlicence = "none"\n'
+    market.order_file.write_text(market.order_file.read_text().replace("[train]", f"{section}[train]"))
+    members = market.folder / "members"
+    people = [*records_of(), a_record("leo", Role.LEDGER), a_record("buyer", Role.BUYER)]
+    for at, signed in enumerate(people):
+        write_record(members / f"{at}.record", signed)
+    return market.config_of("buyer"), members
+
+
+def test_an_order_becomes_a_run_file_and_an_escrow_in_one_go_and_only_once(assay: Assay, market: Market):
+    market.join_nodes()
+    file, members = market_of_records(market)
+
+    code, out, err = assay("order", "place", file, market.order_file, "--members", members)
+    assert code == 0, err
+    assert out.count("staked and delegated") == 7
+    run = read_run_file(market.folder / "run.assay", NOW)
+    found = market.bank.run(run.run_id)
+    assert found is not None and found.spec_hash == digest(run.spec)
+    assert run.ledger_service == peer("leo") and run.spec.buyer == keys_of("buyer").account_address
+
+    code, out, _ = assay("order", "place", file, market.order_file)
+    assert code == 0 and "already open" in out
+    assert held(market) == PURSE - budget(market)
+
+
+@pytest.mark.parametrize("what", ["stake", "delegation", "expiry", "owner", "count", "older", "forged"])
+def test_a_member_that_cannot_be_held_to_its_work_is_refused_before_money_moves(
+    assay: Assay, market: Market, what: str
+):
+    if what != "stake":
+        market.join_nodes()
+    file, members = market_of_records(market)
+    said = {
+        "stake": "its stake is 0.000000",
+        "delegation": "its hot key is not delegated",
+        "expiry": "delegation ends",
+        "owner": "its hot key signs for",
+        "count": "records of 4 nodes, the order has 3",
+        "older": "is known",
+        "forged": "signature does not cover",
+    }[what]
+    if what == "delegation":  # a record with a hot key that the account never delegated to
+        rotated = replace(keys_of(NODES[0]), hot=keys_of("x").hot)
+        write_record(members / "0.record", sign_record(rotated, Role.NODE, "::1", 1, NOW + 1))
+    if what == "owner":  # a record that claims the account of somebody with stake
+        claimed = replace(keys_of(NODES[0]), account=keys_of("stranger").account)
+        market.as_("stranger").stake(OPERATOR, market.params.min_operator_stake)
+        write_record(members / "0.record", sign_record(claimed, Role.NODE, "::1", 1, NOW + 1))
+    if what == "expiry":
+        delegate(market.as_(NODES[0]), keys_of(NODES[0]), 5, market.bank.timestamp())
+    if what == "count":
+        write_record(members / "9.record", a_record("stranger"))
+    if what == "older":
+        write_record(market.folder / "buyer" / "records" / "x.record", a_record(NODES[0], now_s=NOW + 5))
+    if what == "forged":
+        first = a_record(NODES[0])
+        write_record(members / "0.record", replace(first, record=replace(first.record, port=9)))
+
+    code, _, err = assay("order", "place", file, market.order_file, "--members", members)
+
+    assert code == 2 and said in err
+    assert held(market) == PURSE and not (market.folder / "run.assay").exists()
+
+
+def test_an_empty_order_is_refused(assay: Assay, tmp_path: Path):
+    empty = tmp_path / "run.toml"
+    empty.write_text("# nothing\n")
+
+    for command in ("check", "quote"):
+        code, _, err = assay("order", command, empty)
+        assert code == 2 and "is empty, expected an order" in err

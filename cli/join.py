@@ -1,0 +1,96 @@
+"""Join: `assay join` makes a participant's configuration for a network, and checks what it needs.
+
+Room: cli (edge). The checks are participant/checks.py's; `assay doctor` repeats them at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from assay.cli.key import ROLES, Password, own_record, password_of
+from assay.cli.network import InvitationText, read_given
+from assay.cli.spending import ConfigFile, show
+from assay.protocol.errors import ConfigError
+
+CONFIG, NETWORK = "config.toml", "network.txt"
+
+
+def join(
+    invitation: InvitationText,
+    keys: Annotated[Path, typer.Option("--keys", metavar="FOLDER", help="Made by `assay key new`.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="For the configuration.")] = Path("."),
+    role: Annotated[str | None, typer.Option(help=f"Sign a new record: {ROLES}.")] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Of the new record; [IPV6]:PORT, or a DNS name.")
+    ] = None,
+    rpc: Annotated[str | None, typer.Option(metavar="URL", help="A chain endpoint of your own.")] = None,
+    password_file: Password = None,
+) -> None:
+    """Check an invitation and this machine, and write a configuration with what is needed to take part."""
+    show(join_lines(invitation, keys, out, role, address, rpc, password_file))
+
+
+def doctor(file: ConfigFile) -> None:
+    """Check everything that a participant needs; exit status 1 if something is missing."""
+    from assay.cli.process import read_process_file
+    from assay.participant.checks import check_participant
+
+    config, _ = read_process_file(file)
+    missing = 0
+    for check in check_participant(config, file):
+        typer.echo(check.line)
+        missing += check.fault is not None
+    raise typer.Exit(1 if missing else 0)
+
+
+def join_lines(
+    text: str,
+    keys: Path,
+    out: Path,
+    role: str | None,
+    address: str | None,
+    rpc: str | None,
+    password_file: Path | None,
+) -> Iterator[str]:
+    """Write the configuration; one line for each check.
+
+    Raises:
+        ConfigError: the invitation is damaged or not of its chain, keys or record are missing, or a
+            configuration is there already. Unavailable: the endpoint is gone.
+    """
+    from assay.chain.reader import ChainReader
+    from assay.cli.process import read_process_file
+    from assay.participant.checks import check_participant
+    from assay.participant.files.armour import write_text
+    from assay.participant.files.invitation import check_network, spoken_digest, write_invitation
+    from assay.participant.files.record import OWN_RECORD
+
+    file = out / CONFIG
+    if file.exists():
+        raise ConfigError(f"{file} is there already: see `assay doctor {file}`")
+    found = read_given(text)
+    url = rpc or found.first_endpoint
+    yield f"network  {found.name}; compare its digest with the founder's: {spoken_digest(found)}"
+    check_network(found, ChainReader(url, found.deployment))
+    if (role is None) != (address is None):
+        raise ConfigError("expected --role and --address together")
+    if role is not None and address is not None:
+        own_record(keys, password_of(keys, password_file)[0], role, address)
+    elif not (keys / OWN_RECORD).exists():
+        raise ConfigError(f"no record yet: assay key card {keys} --role ROLE --address HOST:PORT")
+    write_invitation(out / NETWORK, found)
+    lines = {"keys": os.path.relpath(keys, out), "network": NETWORK}
+    if rpc is not None:
+        lines["rpc_url"] = rpc
+    if password_file is not None:
+        lines["password_file"] = os.path.relpath(password_file, out)
+    write_text(file, "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
+    for check in check_participant(read_process_file(file)[0], file):
+        yield check.line
+    yield f"written to {file}; put the buyer's run file beside it as run.assay, and the data as data/"

@@ -1,0 +1,238 @@
+"""Key: `assay key` makes, shows, rotates, backs up and delegates a participant's keys.
+
+Room: cli (edge). The keys are participant/keyring.py's, the record is participant/files/record.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from assay.cli.spending import ConfigFile, account_of, sent_text, show
+from assay.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from assay.participant.keyring import Keys
+
+key_app = typer.Typer(no_args_is_help=True, help="Make, show, rotate, back up and delegate keys.")
+KeysFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the keys.")]
+Password = Annotated[
+    Path | None,
+    typer.Option("--password-file", metavar="FILE", help="Default: `password` beside FOLDER."),
+]
+BackupPassword = Annotated[
+    Path, typer.Option("--backup-password", metavar="FILE", help="File with the backup's own password.")
+]
+ROLES = "node, verifier, ledger, buyer or watchtower"
+
+
+@key_app.command()
+def new(folder: KeysFolder, password_file: Password = None) -> None:
+    """Make fresh keys in FOLDER; a password is drawn where there is no file with one."""
+    from assay.participant.keyring import create_keys
+
+    password, note = password_of(folder, password_file, may_make=True)
+    show(iter([*note, *key_lines(create_keys(folder, password))]))
+
+
+@key_app.command("show")
+def show_keys(
+    folder: KeysFolder,
+    password_file: Password = None,
+    network: Annotated[
+        Path | None, typer.Option(metavar="INVITATION", help="Also read the hot key's delegation on chain.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+) -> None:
+    """Print peer id, account, hot key and the modes of the files; never a secret."""
+    found = key_facts(folder, password_of(folder, password_file)[0], network)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        show(f"{name:<11} {value}" for name, value in found.items())
+
+
+@key_app.command()
+def rotate(
+    folder: KeysFolder,
+    password_file: Password = None,
+    peer: Annotated[
+        bool, typer.Option("--peer", help="Replace the peer key in place of the hot key: another identity.")
+    ] = False,
+) -> None:
+    """Replace the hot key, or with --peer the peer key; the old one is kept in FOLDER."""
+    show(rotate_lines(folder, password_of(folder, password_file)[0], is_peer=peer))
+
+
+@key_app.command()
+def backup(
+    folder: KeysFolder,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="New file, encrypted.")],
+    backup_password: BackupPassword,
+    password_file: Password = None,
+) -> None:
+    """Write all keys to one new file, encrypted with a password of its own."""
+    from assay.participant.keyring import back_up_keys
+    from assay.participant.private_files import read_password
+
+    back_up_keys(folder, password_of(folder, password_file)[0], out, read_password(backup_password))
+    typer.echo(f"{out} holds all keys of {folder}; keep its password elsewhere")
+
+
+@key_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written by `assay key backup`.")],
+    folder: KeysFolder,
+    backup_password: BackupPassword,
+    password_file: Password = None,
+) -> None:
+    """Write the keys of a backup to FOLDER, which has none; the record has to be made anew."""
+    from assay.participant.keyring import restore_keys
+    from assay.participant.private_files import read_password
+
+    password, note = password_of(folder, password_file, may_make=True)
+    keys = restore_keys(file, read_password(backup_password), folder, password)
+    show(iter([*note, *key_lines(keys)]))
+
+
+@key_app.command()
+def card(
+    folder: KeysFolder,
+    role: Annotated[str, typer.Option(help=f"What this participant does: {ROLES}.")],
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where others reach it; [IPV6]:PORT, or a DNS name.")
+    ],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the record here.")] = None,
+    password_file: Password = None,
+) -> None:
+    """Sign the public record of these keys: peer id, account, hot key, role and address."""
+    from assay.participant.files.record import write_record
+
+    signed = own_record(folder, password_of(folder, password_file)[0], role, address)
+    if out is not None:
+        write_record(out, signed)
+    typer.echo(f"record {signed.record.sequence} of {signed.record.peer.hex()}: give it to whoever asks")
+
+
+@key_app.command()
+def delegate(
+    file: ConfigFile,
+    days: Annotated[int, typer.Option(help="Days until it ends; repeat the command to renew it.")] = 90,
+) -> None:
+    """Let the hot key sign for the account, on chain, for some days."""
+    show(delegate_lines(file, days))
+
+
+def delegate_lines(file: Path, days: int) -> Iterator[str]:
+    """Delegate to the hot key; the line says until when.
+
+    Raises:
+        ConfigError: too few days, or too many. ChainRefused: another account has this hot key.
+    """
+    from assay.chain.times import when_text
+    from assay.participant.wallet.delegation import delegate as delegate_for
+
+    account = account_of(file)
+    now = account.chain.timestamp()
+    sent, expiry = delegate_for(account.chain, account.keys, days, now)
+    yield f"{account.hot_address} signs for {account.address} until {when_text(expiry, now)}"
+    yield sent_text(sent)
+
+
+def rotate_lines(folder: Path, password: str, *, is_peer: bool) -> Iterator[str]:
+    """Rotate one key, and say what has to follow.
+
+    Raises:
+        ConfigError: the keys cannot be opened.
+    """
+    from assay.participant.keyring import rotate_hot, rotate_peer
+
+    keys, kept = (rotate_peer if is_peer else rotate_hot)(folder, password)
+    yield from key_lines(keys)
+    yield f"the old key is kept in {kept.name}; a run that names it goes on only with it"
+    if is_peer:
+        yield "to all peers this is another participant: no run, record or seat of the old one is its"
+    else:
+        yield "delegate to the new one: assay key delegate FILE.toml"
+    yield f"then sign a new record: assay key card {folder} --role ROLE --address HOST:PORT"
+
+
+def key_lines(keys: Keys) -> Iterator[str]:
+    """The public side of these keys."""
+    from assay.chain.commit_statement import evm_address
+    from assay.protocol.identity import peer_of
+
+    yield f"peer    {peer_of(keys.peer).hex()}"
+    yield f"account {evm_address(keys.account_address)}"
+    yield f"hot key {evm_address(keys.hot_address)}"
+
+
+def key_facts(folder: Path, password: str, network: Path | None) -> dict[str, Any]:
+    """What `assay key show` prints, by name.
+
+    Raises:
+        ConfigError: the keys cannot be opened, or the invitation is not of its chain.
+        Unavailable: the endpoint is gone.
+    """
+    from assay.chain.commit_statement import evm_address
+    from assay.participant.keyring import load_keys
+    from assay.protocol.identity import peer_of
+
+    keys = load_keys(folder, password)
+    files = [folder, *sorted(one for one in folder.iterdir() if one.is_file())]
+    found: dict[str, Any] = {
+        "peer": peer_of(keys.peer).hex(),
+        "account": evm_address(keys.account_address),
+        "hot_key": evm_address(keys.hot_address),
+        "modes": {one.name: f"{one.stat().st_mode & 0o777:04o}" for one in files},
+    }
+    if network is not None:
+        from assay.chain.reader import ChainReader
+        from assay.participant.files.invitation import read_invitation
+        from assay.participant.wallet.delegation import delegation_text
+
+        invitation = read_invitation(network)
+        chain = ChainReader(invitation.first_endpoint, invitation.deployment)
+        chain.check_deployment()
+        hot, now = chain.hot_key(found["hot_key"]), chain.timestamp()
+        found["delegation"] = delegation_text(found["hot_key"], hot, found["account"], now)
+        found["expiry"] = None if hot is None else hot.expiry
+    return found
+
+
+def own_record(folder: Path, password: str, role: str, address: str) -> Any:
+    """The next signed record of the keys in a folder, kept there.
+
+    Raises:
+        ConfigError: an unknown role, no address, or keys that cannot be opened.
+    """
+    from assay.participant.files.record import Role, renew_own, split_address
+    from assay.participant.keyring import load_keys
+
+    if role.upper() not in Role.__members__:
+        raise ConfigError(f"role {role[:40]!a}, expected {ROLES}")
+    host, port = split_address(address)
+    keys = load_keys(folder, password)
+    return renew_own(folder, keys, Role[role.upper()], host, port, int(time.time()))
+
+
+def password_of(folder: Path, file: Path | None, *, may_make: bool = False) -> tuple[str, list[str]]:
+    """The password of a folder's keys; a fresh one in a new file where there is none, and a line about it."""
+    from assay.participant.keyring import PASSWORD
+    from assay.participant.private_files import read_password, write_private
+
+    path = folder.parent / PASSWORD if file is None else file
+    if not may_make or path.exists():
+        return read_password(path), []
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{path} is missing, and {folder} is not empty: keys are never overwritten")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    password = secrets.token_hex(16)
+    write_private(path, password.encode())
+    return password, [f"password in {path}, freshly drawn: keep a copy apart from the keys"]

@@ -1,0 +1,141 @@
+"""Place: makes a run from an order, a network and the members' records, before any money moves.
+
+Room: orders (edge: the chain, and fresh randomness for known-answer tasks). `assay order place` and
+`assay localnet` both make their runs here; the transaction itself is `purchase.place`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from assay.chain.client import ChainReader
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import OPERATOR, VERIFIER
+from assay.chain.units import UNIT, money_text
+from assay.orders.data import collect_data
+from assay.orders.model import base_folder
+from assay.orders.order import Order
+from assay.orders.spec import build_spec, data_spec
+from assay.participant.files.record import Role, SignedRecord
+from assay.participant.files.run_file import RunFile, run_file_of
+from assay.participant.wallet.delegation import delegation_fault
+from assay.protocol.commitments import known_answer_proof
+from assay.protocol.errors import ConfigError
+from assay.protocol.messages import KnownAnswer
+from assay.protocol.params import DataSpec, RunSpec
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.training.model.hugging_face import read_theta
+from assay.training.model.initial import state_digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A run that nobody has funded yet, and the known-answer tasks that only one node may learn."""
+
+    run: RunFile
+    tested: PeerId | None  # the node with the known-answer tasks, if there are any
+    known_answers: tuple[KnownAnswer, ...]
+
+
+def new_run(
+    order: Order,
+    records: Iterable[SignedRecord],
+    *,
+    deployment_id: Digest,
+    data: DataSpec,
+    base: Digest,
+    buyer_key: bytes,
+    tested: PeerId | None = None,
+) -> NewRun:
+    """The run of an order, with everybody whose record is given.
+
+    Args:
+        order: What is bought.
+        records: Of nodes, verifiers, the ledger service, the buyer and watchtowers; checked, one a peer.
+        deployment_id: Of the contracts that the run is paid through.
+        data: As `described` or `data_spec` describe the data.
+        base: State digest of the imported starting parameters; zero without.
+        buyer_key: Of the buyer's account, which signs the run file.
+        tested: The node that gets the known-answer tasks; by default one is drawn.
+
+    Raises:
+        ConfigError: the records are not those of the order's members, or parts do not fit together.
+    """
+    found = list(records)
+    nodes, verifiers = _of(found, Role.NODE), _of(found, Role.VERIFIER)
+    for what, have, want in (
+        ("nodes", nodes, order.run.nodes),
+        ("verifiers", verifiers, order.run.verifiers),
+        ("ledger services", _of(found, Role.LEDGER), 1),
+        ("buyers", _of(found, Role.BUYER), 1),
+    ):
+        if len(have) != want:
+            raise ConfigError(f"records of {len(have)} {what}, the order has {want}")
+    treasury, buyer = _of(found, Role.LEDGER)[0].record, _of(found, Role.BUYER)[0].record
+    taught = tested or secrets.choice(nodes).record.peer
+    tasks = _known_answers(order, taught)
+    spec = build_spec(
+        order,
+        deployment_id=deployment_id,
+        data=data,
+        buyer=Address(buyer.account),
+        treasury=Address(treasury.account),
+        nodes=[one.record.member for one in nodes],
+        verifiers=[one.record.member for one in verifiers],
+        base=base,
+        known_answers=tasks,
+    )
+    run = run_file_of(spec, found, buyer_key)
+    return NewRun(
+        run=run,
+        tested=taught if tasks else None,
+        known_answers=tuple(known_answer_proof(run.run_id, tasks, at) for at in range(len(tasks))),
+    )
+
+
+def described(order: Order) -> tuple[DataSpec, Digest]:
+    """An order's data and imported starting parameters, read from their sources; nothing is written.
+
+    Raises:
+        ConfigError: as `collect_data`.
+    """
+    data = data_spec(order, collect_data(order, None))
+    if order.model.base is None:
+        return data, NO_DIGEST
+    return data, state_digest(read_theta(base_folder(order.model, order.folder), order.sizes))
+
+
+def check_members(chain: ChainReader, spec: RunSpec, until_s: int) -> None:
+    """Do nothing if every member of a run can be held to its work until this chain time.
+
+    Raises:
+        ConfigError: one line for each member without stake, banned, or whose hot key cannot sign until then.
+        Unavailable: the endpoint is gone.
+    """
+    faults = []
+    for role, members in ((OPERATOR, spec.nodes), (VERIFIER, spec.verifiers)):
+        for member in members:
+            account = evm_address(member.account)
+            stake = chain.stake_of(account, role)
+            fault = delegation_fault(chain.hot_key(evm_address(member.hot)), account, until_s)
+            if chain.is_banned(account):
+                fault = "its account is banned for ever"
+            elif stake.active < stake.minimum:
+                have, least = money_text(stake.active), money_text(stake.minimum)
+                fault = f"its stake is {have} {UNIT}, at least {least} expected"
+            if fault is not None:
+                faults.append(f"member {member.peer.hex()[:16]} ({account}): {fault}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _of(records: Sequence[SignedRecord], role: Role) -> list[SignedRecord]:
+    return [signed for signed in records if signed.record.role is role]
+
+
+def _known_answers(order: Order, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
+    """Known-answer tasks of one node, at rounds that nobody else can know."""
+    rounds = secrets.SystemRandom().sample(range(order.run.rounds), order.verify.known_answers)
+    return [(Digest(secrets.token_bytes(32)), RoundId(at), node) for at in sorted(rounds)]

@@ -1,0 +1,101 @@
+"""Delegation: lets a participant's hot key sign for its account, until a date, and warns before that date.
+
+Room: participant (edge: the chain). Repeating a delegation with a later date renews it; the hot key's consent
+is part of the transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import HotKey
+from assay.chain.statements import Address, Delegation, sign
+from assay.chain.times import time_text, when_text
+from assay.participant.keyring import Keys
+from assay.protocol.errors import AssayError, ConfigError
+
+if TYPE_CHECKING:  # web3 takes a second to import
+    from assay.chain.client import Chain, Sent
+    from assay.participant.config import Participant
+
+log = logging.getLogger(__name__)
+DAY_S = 86_400
+DAYS, DAYS_MAX = 90, 366
+WARN_S = 14 * DAY_S
+LOOK_S = 3_600.0
+RETRY_S = 60.0
+
+
+def delegate(chain: Chain, keys: Keys, days: int, now_s: int) -> tuple[Sent, int]:
+    """Let the hot key sign for the account for this many days; returns the transaction and the end.
+
+    Args:
+        chain: A client with the account's key.
+        keys: The hot key consents.
+        days: 1 to `DAYS_MAX`.
+        now_s: The chain's time.
+
+    Raises:
+        ConfigError: too few days, or too many. ChainRefused: another account has this hot key.
+    """
+    if not 0 < days <= DAYS_MAX:
+        raise ConfigError(f"{days} days: a delegation lasts 1 to {DAYS_MAX}")
+    expiry, hot = now_s + days * DAY_S, evm_address(keys.hot_address)
+    consent = Delegation(
+        deployment_id=chain.deployment.deployment_id,
+        account=evm_address(keys.account_address),
+        hot_key=hot,
+        expiry=expiry,
+    )
+    return chain.delegate(hot, expiry, sign(consent, chain.deployment.domain(Delegation), keys.hot)), expiry
+
+
+def delegation_text(hot_address: Address, found: HotKey | None, account: Address, now_s: int) -> str:
+    """What a hot key may do, and until when, as text."""
+    if found is None:
+        return f"{hot_address} is not delegated by any account yet"
+    if found.account != account:
+        return f"{hot_address} is delegated by {found.account}, NOT by this account"
+    if found.expiry <= now_s:
+        return f"{hot_address} EXPIRED {when_text(found.expiry, now_s)}"
+    return f"{hot_address} until {when_text(found.expiry, now_s)}"
+
+
+def delegation_fault(found: HotKey | None, account: Address, until_s: int) -> str | None:
+    """Why a hot key cannot sign for an account until this time; None if it can."""
+    if found is None:
+        return "its hot key is not delegated"
+    if found.account != account:
+        return f"its hot key signs for {found.account}"
+    if found.expiry <= until_s:
+        return f"its hot key's delegation ends {time_text(found.expiry)}, before {time_text(until_s)}"
+    return None
+
+
+async def watch_delegation(me: Participant) -> None:
+    """Log a warning, every hour, while our hot key's delegation ends within `WARN_S`."""
+
+    from assay.participant.wallet.claims import open_chain
+
+    def look() -> tuple[str | None, int]:
+        chain = open_chain(me)
+        now_s, hot = chain.timestamp(), evm_address(me.keys.hot_address)
+        found = chain.hot_key(hot)
+        left_s = 0 if found is None else found.expiry - now_s
+        return delegation_fault(found, evm_address(me.keys.account_address), now_s + WARN_S), left_s
+
+    while True:
+        wait_s = LOOK_S
+        try:
+            fault, left_s = await trio.to_thread.run_sync(look)
+            if fault is not None:
+                days = max(left_s, 0) // DAY_S
+                log.warning("renew: assay key delegate", extra={"reason": fault, "days_left": days})
+        except AssayError as error:
+            log.debug("delegation not read", extra={"reason": str(error)})
+            wait_s = RETRY_S
+        await trio.sleep(wait_s)

@@ -1,0 +1,54 @@
+"""Founding: deploys a network's contracts with its first verifiers, and gives its people tokens and gas.
+
+Room: participant (edge: the chain). The founder keeps no right over the contracts; it holds the token's
+supply and pays out of it whoever it wants to take part.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from assay.chain.client import Chain
+from assay.chain.commit_statement import evm_address
+from assay.chain.deployment.deploy import deploy
+from assay.chain.deployment.parameters import ChainParams
+from assay.participant.files.invitation import Invitation, check_invitation, check_network, invitation_of
+from assay.participant.files.record import Role, SignedRecord
+from assay.protocol.errors import ConfigError
+
+
+def found_network(
+    rpc_url: str,
+    founder_key: bytes,
+    params: ChainParams,
+    name: str,
+    endpoints: Sequence[str],
+    verifiers: Sequence[SignedRecord],
+) -> Invitation:
+    """Deploy the contracts of a new network; returns the invitation to it, compared with the chain.
+
+    Args:
+        rpc_url: Of the chain.
+        founder_key: 32-byte key of the account that pays the gas and receives the token's supply.
+        params: Windows, stakes and shares.
+        name: For people.
+        endpoints: URLs at which others may reach the chain.
+        verifiers: Checked records of the first verifier set.
+
+    Raises:
+        ConfigError: a record is of another role, a name or URL is malformed, or a contract refused `params`.
+        Unavailable: the endpoint is gone.
+    """
+    for signed in verifiers:
+        if signed.record.role is not Role.VERIFIER:
+            raise ConfigError(f"a record of a {signed.record.role.name.lower()} among the first verifiers")
+    members = [(evm_address(one.record.account), evm_address(one.record.hot)) for one in verifiers]
+    if len({account for account, _ in members}) != len(members):
+        raise ConfigError("two of the first verifiers have one account")
+    deployment = deploy(rpc_url, founder_key, params, secrets.token_bytes(32), members)
+    chain = Chain(rpc_url, deployment, founder_key)
+    invitation = invitation_of(chain, name, endpoints, verifiers)
+    check_invitation(invitation, max(one.record.made_at_s for one in verifiers))
+    check_network(invitation, chain)
+    return invitation

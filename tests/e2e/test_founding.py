@@ -1,0 +1,189 @@
+"""Strangers who share only a chain and small files found a network, join it and finish a run, by commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from assay.participant.worker import ONE_THREAD
+from tests.e2e.nets import TINY, WAIT_S, need_anvil, write_order
+
+pytestmark = pytest.mark.slow
+
+ROLES = {f"verifier-{i}": "verifier" for i in range(4)} | {f"node-{i}": "node" for i in range(3)}
+ROLES |= {"ledger": "ledger", "buyer": "buyer"}
+STARTS = {"node": ("node", "run"), "verifier": ("verifier", "run"), "ledger": ("ledger", "serve")}
+STARTS |= {"buyer": ("buyer", "run")}
+
+
+class Person:
+    """Somebody with a folder of their own, who does nothing but call `assay` in it."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name, self.folder = name, root / name
+        self.folder.mkdir()
+
+    def assay(self, *words: object, status: int = 0) -> str:
+        """Call one command, and wait for it."""
+        done = subprocess.run(
+            [sys.executable, "-m", "assay.cli.main", *map(str, words)],
+            cwd=self.folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        assert done.returncode == status, f"{self.name}: assay {words}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def gives(self, name: str, to: Person, place: str = "") -> None:
+        """Copy a file, as a mail would."""
+        target = to.folder / (place or name)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(self.folder / name, target)
+
+    @contextmanager
+    def runs(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A command that goes on, with its output in `log`; it is ended with the block."""
+        with open(self.folder / "log", "wb") as log:
+            command = [sys.executable, "-m", "assay.cli.main", *words]
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment(), stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, **ONE_THREAD}
+
+
+def ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    found = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return found
+
+
+def each(people: Sequence[Person], step) -> None:
+    """The same step by several people at once."""
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(step, people))
+
+
+def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> None:
+    need_anvil()
+    founder, host = Person(tmp_path, "founder"), Person(tmp_path, "chain-host")
+    people = {name: Person(tmp_path, name) for name in ROLES}
+    everyone = list(people.values())
+    staked = [people[name] for name, role in ROLES.items() if role in ("node", "verifier")]
+    chain_port, *own_ports = ports(1 + len(ROLES))
+    address = {name: f"127.0.0.1:{port}" for name, port in zip(ROLES, own_ports, strict=True)}
+    buyer = people["buyer"]
+
+    # Keys and records.
+    def introduce(person: Person) -> None:
+        person.assay("key", "new", "keys")
+        if person is not founder:
+            role, at = ROLES[person.name], address[person.name]
+            person.assay("key", "card", "keys", "--role", role, "--address", at)
+            person.gives("keys/own.record", founder, f"{person.name}.record")
+
+    each([founder, *everyone], introduce)
+    account = json.loads(founder.assay("key", "show", "keys", "--json"))["account"]
+
+    with ExitStack() as open_processes:
+        chain = open_processes.enter_context(
+            host.runs("chain", "dev", "--port", str(chain_port), "--fund", account)
+        )
+        until(lambda: b"chain at" in (host.folder / "log").read_bytes(), [chain])
+
+        # The network.
+        verifiers = [f"{name}.record" for name, role in ROLES.items() if role == "verifier"]
+        (founder.folder / "network.toml").write_text(
+            f'name = "strangers"\nrpc_url = "http://127.0.0.1:{chain_port}"\npreset = "localnet"\n'
+            f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 600\n"
+        )
+        founder.assay("network", "create", "network.toml", "--keys", "keys")
+        records = [f"{name}.record" for name in ROLES]
+        pay = ("--keys", "keys", "--tokens", "20000", "--gas", "1")
+        founder.assay("network", "fund", "network.txt", *records, *pay)
+
+        # Joining it.
+        def join(person: Person) -> None:
+            founder.gives("network.txt", person, "invitation.txt")
+            found = person.assay("join", "invitation.txt", "--keys", "keys")
+            if person in staked:
+                assert "MISSING  stake" in found
+                assert "MISSING  delegation" in found
+                person.assay("stake", "add", "config.toml", "--to", "1000")
+                person.assay("key", "delegate", "config.toml")
+            if ROLES[person.name] == "verifier":
+                person.assay("stake", "lock", "config.toml", "1000")
+
+        each(everyone, join)
+        assert "MISSING" not in people["node-0"].assay("doctor", "config.toml")
+
+        # The run.
+        write_order(buyer.folder, rounds=6)
+        order = TINY.format(rounds=6, data="text.txt", train="warmup = 2").replace("nodes = 4", "nodes = 3")
+        (buyer.folder / "run.toml").write_text(order)
+        for name in ROLES:
+            founder.gives(f"{name}.record", buyer, f"members/{name}.record")
+        buyer.assay("order", "data", "run.toml", "data")
+        refused = buyer.assay("order", "place", "config.toml", "run.toml", "--members", "members", status=2)
+        assert "has locked 0" in refused
+
+        def take_seat(person: Person) -> None:
+            buyer.gives("run.assay", person)
+            person.assay("stake", "lock", "config.toml", "1000")
+
+        each([people[name] for name, role in ROLES.items() if role == "node"], take_seat)
+        buyer.assay("order", "place", "config.toml", "run.toml")
+        assert "already open" in buyer.assay("order", "place", "config.toml", "run.toml")
+        for person in everyone:
+            if person is not buyer:
+                buyer.gives("run.assay", person)
+                shutil.copytree(buyer.folder / "data", person.folder / "data")
+        running = {
+            name: open_processes.enter_context(people[name].runs(*STARTS[role], "config.toml"))
+            for name, role in ROLES.items()
+        }
+        alive = [process for name, process in running.items() if ROLES[name] in ("node", "verifier")]
+        until(lambda: running["buyer"].poll() is not None and running["ledger"].poll() is not None, alive)
+        logs = {name: (people[name].folder / "log").read_text()[-2000:] for name in ("buyer", "ledger")}
+        assert (running["buyer"].returncode, running["ledger"].returncode) == (0, 0), logs
+
+    assert "as the buyer" in buyer.assay("run", "verify", "delivered")
+    assert "claimed" in people["node-0"].folder.joinpath("log").read_text()
+
+
+def until(is_so, alive: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for something that must happen, while these processes go on."""
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert all(process.poll() is None for process in alive), "a process ended early"
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
