@@ -157,12 +157,12 @@ def lock_lines(file: Path, amount: str, days: int, set_version: int | None, *, i
 
     account, units = account_of(file), parse_money(amount)
     status = read_stake_status(account, set_version)
-    until = to_lock(status, units, days)
-    what = f"{_money(units)} for {status.commitment.hex()[:16]}, until {when_text(until, status.now)}"
+    until, commitment = to_lock(status, units, days), status.commitment or account.run_id
+    what = f"{_money(units)} for {commitment.hex()[:16]}, until {when_text(until, status.now)}"
     if is_dry:
         yield f"would lock in StakeVault {account.deployment.stake_vault}: {what}"
         return
-    sent = account.chain.ensure_lot(status.role, status.commitment, units, until)
+    sent = account.chain.ensure_lot(status.role, commitment, units, until)
     yield f"locked {what}: {sent_text(sent)}"
 
 
@@ -176,7 +176,7 @@ def release_lines(file: Path, set_version: int | None, *, is_dry: bool) -> Itera
 
     account = account_of(file)
     status = read_stake_status(account, set_version)
-    if not status.lot.until:
+    if status.commitment is None or not status.lot.until:
         yield "there is no lot to release"
     elif is_dry:
         vault = account.deployment.stake_vault

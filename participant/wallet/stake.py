@@ -23,6 +23,7 @@ from assay.participant.wallet.account import ROLE_NAMES, Account
 from assay.protocol.errors import ConfigError, Unavailable
 
 DAY_S = 86_400
+NO_LOT = LotState(amount=0, until=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class StakeStatus:
     hot_address: Address
     hot: HotKey | None  # the hot key's delegation
     unbonding_s: int
-    commitment: bytes  # of an operator the run, of a verifier a term in a verifier set
+    commitment: bytes | None  # of an operator the run, if it has one; of a verifier a term in a verifier set
     lot: LotState  # for it
 
     @property
@@ -58,7 +59,8 @@ def read_stake_status(account: Account, set_version: int | None = None) -> Stake
     """
     role, chain = account.role, account.chain
     tickets = chain.tickets_of(account.address)
-    commitment = account.run_id if role == OPERATOR else term_of(set_version or chain.set_version())
+    seat = None if account.run is None else bytes(account.run_id)
+    commitment = seat if role == OPERATOR else term_of(set_version or chain.set_version())
     return StakeStatus(
         account=account.address,
         role=role,
@@ -72,7 +74,7 @@ def read_stake_status(account: Account, set_version: int | None = None) -> Stake
         hot=chain.hot_key(account.hot_address),
         unbonding_s=chain.unbonding_delay(),
         commitment=commitment,
-        lot=chain.lot_of(account.address, role, commitment),
+        lot=NO_LOT if commitment is None else chain.lot_of(account.address, role, commitment),
     )
 
 
