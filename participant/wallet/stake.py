@@ -23,7 +23,7 @@ from assay.participant.wallet.account import ROLE_NAMES, Account
 from assay.protocol.errors import ConfigError, Unavailable
 
 DAY_S = 86_400
-NO_LOT = LotState(amount=0, until=0)
+NO_LOT = LotState(amount=0, until=0, cases=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
