@@ -39,8 +39,9 @@ def lines_of(path: Path | None, overrides=None) -> list[str]:
     return str(caught.value).splitlines()
 
 
-def test_an_empty_file_is_the_default_order(write):
-    assert load_order(write("")) == load_order(None)
+def test_an_empty_file_is_no_order_and_buys_nothing_by_mistake(write):
+    with pytest.raises(ConfigError, match="is empty, expected an order"):
+        load_order(write(""))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -99,7 +99,8 @@ def a_buyer(folder: Path) -> Any:
     folder.mkdir(exist_ok=True)
     return SimpleNamespace(
         spec=SPEC,
-        config=SimpleNamespace(folder=folder, base=None),
+        config=SimpleNamespace(folder=folder),
+        base=None,
         store=Store(folder / "store.db"),
         blobs=Blobs(),
     )

@@ -41,6 +41,7 @@ RUN = finished()
 LAST = RUN.settled[RUN.spec.epochs - 1]
 INVENTORY = Digest(a_digest("inventory"))
 LEDGER_SERVICE = a_peer_key("ledger_service")
+LEDGER_PEER = PeerId(bytes(LEDGER_SERVICE.verify_key))
 
 
 @dataclass
@@ -51,9 +52,7 @@ class Me:
     spec: Any = field(default_factory=a_spec)
     deployment: Any = field(default_factory=a_deployment)
     run_id: Digest = RUN_ID
-    config: Any = field(
-        default_factory=lambda: SimpleNamespace(ledger_service=PeerId(bytes(LEDGER_SERVICE.verify_key)))
-    )
+    ledger_service: PeerId = LEDGER_PEER
 
     @property
     def store(self) -> Any:
