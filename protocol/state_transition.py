@@ -110,6 +110,7 @@ class RunState:
         default_factory=dict
     )  # of each verifier the latest
     time_s: int = 0  # agreed time of the last manifest
+    late: frozenset[PeerId] = frozenset()  # nodes with an audit that `is_late`: they may not train
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
     appraised: Mapping[tuple[PeerId, PeerId], Appraisal] = field(default_factory=dict)  # (node, verifier)
 
@@ -127,11 +128,6 @@ class RunState:
     def is_complete(self) -> bool:
         """Whether training, audits and disputes are over, so that no manifest can follow."""
         return self.is_settled and all(audit.has_ended for audit in self.audits.values())
-
-    @property
-    def late(self) -> frozenset[PeerId]:
-        """Nodes with a step whose opening is overdue, or is judged late now: they may not train."""
-        return frozenset(audit.node for audit in self.audits.values() if audit.is_late)
 
     @property
     def due_s(self) -> int | None:
@@ -174,8 +170,9 @@ class RunState:
         """Nodes whose commits the next manifest may take, ascending."""
         if not self.is_training:
             return ()
-        late = self.late
-        return tuple(m.peer for m in self.spec.nodes if not self.nodes[m.peer].banned and m.peer not in late)
+        return tuple(
+            m.peer for m in self.spec.nodes if not self.nodes[m.peer].banned and m.peer not in self.late
+        )
 
     @property
     def beacon(self) -> tuple[PeerId, ...]:
@@ -498,6 +495,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         funding_reports=reported.funding_reports,
         training_rounds=training_rounds,
         time_s=manifest.time_s,
+        late=frozenset(audit.node for audit in audits.values() if audit.is_late),
         drand_next=manifest.drand_next,
         appraised=appraised,
     )
