@@ -160,7 +160,8 @@ class LedgerService:
     async def _is_over(self, paid_out_at: float) -> bool:
         if trio.current_time() > paid_out_at + CASES_S_MAX:
             return True
-        return not await trio.to_thread.run_sync(self.bookkeeper.has_open_cases)
+        is_owed = not self.follower.run_state.is_complete  # an opening, so perhaps stake
+        return not is_owed and not await trio.to_thread.run_sync(self.bookkeeper.has_open_cases)
 
     async def _report(self, chain: Chain) -> None:
         """Write the summary; differences are reported only if they persist."""

@@ -43,7 +43,7 @@ probation = 2
 blocks = 8
 audit_rounds = 7
 dispute_rounds = 4
-absence_s = 2
+absence_s = 20
 [budget]
 epoch_rounds = 5
 price_per_mtoken = 900_000_000

@@ -32,7 +32,7 @@ FROZEN, WOKEN, ROUNDS = 2, 20, 34
 def test_a_node_that_hangs_loses_the_pay_of_what_it_owed_and_no_stake(assay: Assay, tmp_path: Path) -> None:
     need_anvil()
     order = write_order(tmp_path, rounds=ROUNDS)
-    order.write_text(order.read_text().replace("absence_s = 2", "absence_s = 900"))
+    order.write_text(order.read_text().replace("absence_s = 20", "absence_s = 900"))
     run = tmp_path / "run"
     with localnet(tmp_path, order) as process:
         wait_for_round(process, run, FROZEN)
