@@ -124,6 +124,7 @@ class Model:
 
     params: ChainParams
     balance: dict[str, int]
+    term_until: int  # of the verifiers' lots
     burnt: int = 0
     stakes: dict[tuple[str, int], Stake] = field(default_factory=dict)
     lots: dict[tuple[str, int, str], Lot] = field(default_factory=dict)
@@ -246,6 +247,7 @@ class Model:
             require((found.cap, found.epochs) == (cap, epochs), "RunExists")
             return False
         require(deadline >= now + self.params.close_delay_s, "BadRun")
+        require(deadline <= self.term_until, "NotStaked")
         self._pull(buyer, budget)
         self.runs[run] = Run(buyer, cap, epochs, deadline, budget)
         return True

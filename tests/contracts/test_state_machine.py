@@ -30,6 +30,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from assay.chain.client import UNIT, ChainRefused, EpochPhase
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.chain.state import CasePhase
+from assay.chain.statements import VERIFIER, term_of
 from tests.contracts.chain_world import BUDGET, PURSE, WINDOWS, World
 from tests.contracts.money_model import ANYTHING, ROLES, Model, Refused
 from tests.contracts.money_party import (
@@ -66,7 +67,9 @@ class Money(RuleBasedStateMachine):
         type(self).start = self.party.go_back(self.start) if self.start is not None else self.party.mark()
         self.party.steady()
         self.supply = self.party.world.bank.token_supply()
-        self.model = Model(WINDOWS, dict.fromkeys(EVERYBODY, PURSE))
+        world = self.party.world
+        term = world.bank.lot_of(world.verifiers[0].account, VERIFIER, term_of(1))
+        self.model = Model(WINDOWS, dict.fromkeys(EVERYBODY, PURSE), term.until)
         self.told: list[Move] = []  # since the mark
         self.done: list[Move] = []  # what did something, ever
         self.mark: Any = None
