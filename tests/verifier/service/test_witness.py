@@ -46,7 +46,7 @@ class Desk:
         self.store = Store(self.path)
         me: Any = SimpleNamespace(
             run_id=Digest(b"\x11" * 32),
-            config=SimpleNamespace(ledger_service=self.ledger_service),
+            ledger_service=self.ledger_service,
             keys=SimpleNamespace(peer=WITNESSES[0]),
             store=self.store,
         )
