@@ -49,7 +49,7 @@ class Net:
             key = a_peer_key(name)
             me: Any = SimpleNamespace(
                 run_id=RUN_ID,
-                config=SimpleNamespace(ledger_service=peer_of(LEDGER_SERVICE)),
+                ledger_service=peer_of(LEDGER_SERVICE),
                 keys=SimpleNamespace(peer=key),
                 store=Store(folder / f"{name}.db"),
             )
