@@ -178,7 +178,9 @@ def test_killed_processes_come_back_and_nothing_is_lost_or_signed_twice(assay: A
         summary = summary_of(process)
 
     assert broken_invariants(summary) == []
-    assert [r["round"] for r in reports(run) if r["kind"] == "round"] == list(range(12 + 7 + 4))
+    rounds = [r["round"] for r in reports(run) if r["kind"] == "round"]
+    assert rounds == list(range(len(rounds)))
+    assert len(rounds) >= 12 + 7 + 4  # more if an opening was overdue at the end
     assert assay("run", "verify", run)[0] == 0
     for log in (run / "logs").iterdir():
         assert "two things" not in log.read_text()
