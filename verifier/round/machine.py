@@ -83,7 +83,8 @@ from assay.verifier.round.commits import (
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
-AHEAD_S = 10  # by which a manifest's time may be ahead of our clock
+AHEAD_S = 10  # by which a manifest's time may be ahead of our clock, at least,
+AHEAD_SHARE = 16  # and a 16th of the absence that it measures: a clock that is minutes late still votes
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
 # A leader looks at its notarised ancestors with every message. Without a cache each look folds all of them
 # anew, with their VRF proofs: a verifier that was slow once, and so has many, never catches up.
@@ -533,10 +534,11 @@ def examine(
     """
     run_state = base_history(state.run_state, ancestors)
     check_place(run_state, manifest)
-    if manifest.time_s > max(run_state.time_s, wall_s + AHEAD_S):
+    ahead_s = max(AHEAD_S, run_state.spec.audit.absence_s // AHEAD_SHARE)
+    if manifest.time_s > max(run_state.time_s, wall_s + ahead_s):
         raise MalformedMessage(
             f"manifest of the future: its time is {manifest.time_s}, our clock says {wall_s}, "
-            f"at most {AHEAD_S} s ahead expected"
+            f"at most {ahead_s} s ahead expected"
         )
     outside.check_outside(run_state, manifest, follows=follows, wall_s=wall_s)
     for signed in manifest.commits:

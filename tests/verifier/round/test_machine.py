@@ -658,6 +658,13 @@ def test_a_manifest_says_when_it_was_made_and_nobody_votes_for_one_of_the_future
         examine(state, (), manifest, wall_s=1999 - AHEAD_S)
     examine(state, (), replace(manifest, time_s=1000), wall_s=0)  # agreed already, whatever our clock says
 
+    patient = the_start(audit=replace(a_spec().audit, absence_s=1600))
+    state = after(patient, *everything(patient))
+    manifest = manifest_of(state, (), AGGREGATE, wall_s=2000)
+    examine(state, (), manifest, wall_s=1900)  # a clock that is late by a 16th of what is measured
+    with pytest.raises(MalformedMessage, match="at most 100 s ahead expected"):
+        examine(state, (), manifest, wall_s=1899)
+
 
 # ---- nodes that were away
 
