@@ -133,12 +133,18 @@ class RunState:
     def due_s(self) -> int | None:
         """Agreed time that a manifest must have that follows now without a return; None where any may follow.
 
-        Once every epoch is settled, only overdue openings are left to wait for.
+        Once every epoch is settled, or while no node may train, only overdue openings are left to wait for.
         """
         left = [audit for audit in self.audits.values() if not audit.has_ended]
-        if not left or not self.is_settled or any(audit.is_open for audit in left):
+        is_idle = self.is_settled or self.is_deserted
+        if not left or not is_idle or any(audit.is_open for audit in left):
             return None
         return min(audit.due_s for audit in left)
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether the next round is one of training, and every node is banned or owes an opening."""
+        return self.is_training and not self.active
 
     @property
     def is_training(self) -> bool:

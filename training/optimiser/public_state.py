@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.errors import Diverged
+from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
 from assay.training.layout import layout_of
@@ -92,14 +92,23 @@ class PublicState:
         return self.digest()
 
     def hold(self, rounds: Collection[int]) -> None:
-        """Keep what local work of these rounds starts from in files, as far as it is here, and no other."""
+        """Keep what local work of these rounds starts from in files, as far as it is here, and no other.
+
+        Raises:
+            Unavailable: a file cannot be written.
+        """
         wanted = {max(round_id - self.spec.rule.read_lag, 0) for round_id in rounds}
         for path in self._folder.glob("held-*.npy"):
             if int(path.stem.split("-")[1]) not in wanted:
                 path.unlink()
         for round_id in wanted & self._recent.keys():
             if not self._held_path(round_id).exists():
-                write_array(self._held_path(round_id), self._recent[round_id])
+                try:
+                    write_array(self._held_path(round_id), self._recent[round_id])
+                except OSError as error:
+                    raise Unavailable(
+                        f"parameters of round {round_id} cannot be kept ({error.strerror})"
+                    ) from None
 
     def reset(self) -> None:
         """Discard everything and start from round 0: what a diverged process does."""

@@ -245,6 +245,8 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             verify(one.node, state.rules.domain, one, event.signature)
             return replace(state, returns={**state.returns, one.node: event}), ()
         case Heard(node):
+            if node not in state.run_state.nodes:
+                return state, ()
             return replace(state, heard={**state.heard, node: state.run_state.round}), ()
         case Advanced(run_state, parameters, now_ms):
             return Round(
@@ -333,7 +335,7 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
     if not ancestors and _reported(state, run_state).is_funded and not _carried_lists(state):
         return False
     is_over = not run_state.is_training or _reported(state, run_state).closing is not Closing.NO
-    has_work = bool(state.commits) or bool(ancestors) or is_over
+    has_work = bool(state.commits) or bool(ancestors) or is_over or run_state.is_deserted
     return has_work and now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
 
 
@@ -349,7 +351,7 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
         return None
     is_late = now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
     has_work = bool(state.commits) or reported.closing is not Closing.NO
-    is_whole = bool(state.commits) and _expected(state) <= set(state.commits)
+    is_whole = (bool(state.commits) or run_state.is_deserted) and _expected(state) <= set(state.commits)
     if not is_whole and not (is_late and has_work):
         return None
     found = InclusionList(
@@ -575,7 +577,7 @@ def examine(
 
 def _check_complete(rules: Rules, run_state: RunState, manifest: Manifest, *, is_closing: bool) -> None:
     """Do nothing if this manifest of a paid round on a final parent shows that it leaves no commit out."""
-    if not manifest.commits and not is_closing:
+    if not manifest.commits and not is_closing and not run_state.is_deserted:
         raise MalformedMessage("manifest without commits on a parent that is final")
     count, need = len(manifest.inclusion_lists), quorum(len(run_state.spec.verifiers))
     if count < need:

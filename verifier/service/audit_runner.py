@@ -70,6 +70,7 @@ class AuditRunner:
         self._nodes = {member.peer for member in me.spec.nodes}
         self._openings: dict[StepId, OpeningNotice] = {}
         self._stored: dict[StepId, Digest] = {}
+        self._held: tuple[RoundId, ...] = ()
         self._announced = trio.Event()
         self._busy: set[str] = set()
 
@@ -92,13 +93,11 @@ class AuditRunner:
 
     async def run(self) -> None:
         """Commit to verdicts and reveal them as the chain asks for them; ends only by cancellation."""
-        held: set[RoundId] = set()
         while True:
             run_state = self._follower.run_state
-            late = {audit.round for audit in run_state.audits.values() if audit.is_late}
-            if late != held:
-                held = late
-                self._nursery.start_soon(self._hold, tuple(sorted(late)[:HELD_MAX]))
+            late = sorted({audit.round for audit in run_state.audits.values() if audit.is_late})
+            if late[:HELD_MAX] != list(self._held):
+                self._nursery.start_soon(self._hold, tuple(late[:HELD_MAX]))
             for audit in run_state.audits.values():
                 if may_commit_verdict(run_state, audit, self._me.me):
                     if (task := _name(audit)) not in self._busy:
@@ -113,7 +112,8 @@ class AuditRunner:
         """Keep the parameters of steps whose openings are overdue: they may be judged hours later."""
         try:
             await self._state_sync.child.call(Hold(rounds=rounds), AtRound)
-        except (Unavailable, OSError) as error:
+            self._held = rounds
+        except AssayError as error:  # the next manifest tries again
             log.error("parameters of overdue steps are not kept", extra={"reason": str(error)})
 
     def _forget_closed(self, run_state: RunState) -> None:

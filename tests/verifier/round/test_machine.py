@@ -728,6 +728,33 @@ def test_when_only_overdue_openings_are_left_the_chain_waits_for_a_return_or_the
     assert not awaits_return(state, (), 100)
 
 
+def test_when_every_node_owes_an_opening_the_chain_goes_on_without_commits():
+    """Else nobody could carry their returns, and the run would stand for ever."""
+    run_state = absent_run_state()
+    every = frozenset(run_state.nodes)
+    run_state = replace(run_state, late=every)
+    overdue = run_state.audits[(0, peer("nora"))]
+    only = replace(run_state, audits={(0, peer("nora")): overdue})
+    assert only.is_deserted and only.due_s == 3600
+
+    state = after(only, *(a_reveal(name, only) for name in VERIFIERS))
+    assert awaits_return(state, (), 100)
+    state, _ = step(state, a_return(only))
+    assert not awaits_return(state, (), 100)
+    assert due_list(state, peer("vera"), 0) is not None
+    for name in VERIFIERS:
+        state, _ = step(state, an_inclusion_list(name, only, ()))
+    assert missing(state) == ()
+    manifest = manifest_of(state, (), NO_DIGEST, wall_s=100)
+    assert (manifest.commits, manifest.returns) == ((), (a_return(only),))
+    examine(state, (), manifest, wall_s=100)
+
+
+def test_only_nodes_of_the_run_are_heard():
+    state, _ = step(a_round(), Heard(peer("a stranger")))
+    assert state.heard == {}
+
+
 def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_it_waits():
     run_state = the_start()
     collect_ms = run_state.spec.timing.collect_ms
