@@ -17,7 +17,7 @@ from assay.chain.statements import OPERATOR, VERIFIER, Address
 from assay.participant.config import Config, read_run
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import OWN_RECORD, Role, read_record
-from assay.participant.files.run_file import RunFile
+from assay.participant.files.run_file import RunFile, missing_run
 from assay.participant.keyring import Keys, load_keys
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
@@ -72,9 +72,7 @@ class Account:
     @property
     def _run(self) -> RunFile:
         if self.run is None:
-            raise ConfigError(
-                f"run file {self.config.run} is missing: the buyer's `assay order place` writes it"
-            )
+            raise missing_run(self.config.run)
         return self.run
 
     @property
