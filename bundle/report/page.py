@@ -28,9 +28,12 @@ td.text { font-family: ui-monospace, monospace } footer { color: #666; font-size
 
 def report_group(report: AuditReport) -> Group:
     """The report for a terminal."""
-    table = Table(title=f"Audits of {one_line(report.audits.run)}", title_justify="left", box=box.SIMPLE_HEAD)
+    title = f"Audits of {one_line(report.audits.run)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
     for position, name in enumerate(_HEAD):
-        table.add_column(name, justify="left" if position < 2 else "right")
+        is_name = position < 2
+        heading = name.replace("_", " ")
+        table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name, overflow="fold")
     for kind, cells in _rows(report):
         table.add_row(*cells, style={"caught": "red", "missed": "yellow", "all": "bold"}.get(kind))
     facts = Table(box=box.SIMPLE, show_header=False, show_edge=False, pad_edge=False)
