@@ -124,7 +124,8 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
         verifiers = [f"{name}.record" for name, role in ROLES.items() if role == "verifier"]
         (founder.folder / "network.toml").write_text(
             f'name = "strangers"\nrpc_url = "http://127.0.0.1:{chain_port}"\npreset = "localnet"\n'
-            f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 600\nevidence_window_s = 30\nunbonding_s = 65\n"
+            f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 600\n"
+            "evidence_window_s = 30\nunbonding_s = 65\n"
         )
         founder.assay("network", "create", "network.toml", "--keys", "keys")
         records = [f"{name}.record" for name in ROLES]

@@ -317,7 +317,7 @@ def test_a_peer_that_ends_every_stream_at_once_is_not_courted_in_a_loop():
 
         patient = replace(QUICK, redial_min_s=60, redial_max_s=60, ping_interval_s=60)
         async with a_host("alice", timing=patient) as alice, a_host("bob") as bob, connected(bob, alice):
-            bob._peers.serve(bob._protocols.ctl, hang_up)
+            bob._peers.serve(bob._protocols.ctl, hang_up, members_only=True)
             await until(lambda: bob.peer in alice.connected())
             for _ in range(20):
                 alice.post(bob.peer, b"hello")

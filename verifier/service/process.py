@@ -15,7 +15,7 @@ import trio
 from assay.chain.penalties import check_absence, check_penalties
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
-from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_participant
+from assay.participant.config import BLOB_STORE_BYTES, Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.run import participate
 from assay.participant.sync import StateSync
@@ -37,12 +37,13 @@ from assay.protocol.messages import (
     QuorumCertificate,
     Receipt,
     Refusal,
+    SignedAdmission,
     SignedAppraisal,
+    SignedAttendance,
     SignedFundingReport,
     SignedInclusionList,
     SignedReceipt,
     SignedRefusal,
-    SignedReturn,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -63,6 +64,7 @@ from assay.verifier.audit.messages import RecomputeStart
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import DrandRound, Round
+from assay.verifier.service.applications import Applications
 from assay.verifier.service.appraiser import Appraiser
 from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.chain_duties import ChainDuties
@@ -94,11 +96,12 @@ FACTS = {
         SignedStakeReport,
         SignedFundingReport,
         SignedInclusionList,
+        SignedAdmission,
         CertifiedManifest,
     )
 }
-OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer] | type[SignedReturn]] = {
-    SignedReturn.TAG: SignedReturn,
+OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer] | type[SignedAttendance]] = {
+    SignedAttendance.TAG: SignedAttendance,
     SketchOpening.TAG: SketchOpening,
     KnownAnswer.TAG: KnownAnswer,
 }
@@ -168,6 +171,8 @@ class Service:
     async def run(self) -> None:
         """Serve until cancelled."""
         chain_duties = ChainDuties(self.me, self.follower, self.state_sync)
+        applications = Applications(self.me, self.follower, self._report, lambda: int(time.time()))
+        door = Door(handlers=applications.handlers, is_open=applications.is_open, knows=applications.knows)
         appraiser = Appraiser(self.me, self.follower, self._publish, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
             "submit": self._on_submit,
@@ -181,7 +186,7 @@ class Service:
         }
         ready = trio.Event()
 
-        async with participate(self.me, self.follower, handlers, self._take_notification, ready) as (
+        async with participate(self.me, self.follower, handlers, self._take_notification, ready, door) as (
             host,
             nursery,
         ):
@@ -213,7 +218,7 @@ class Service:
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
             nursery.start_soon(watch_delegation, self.me)
-            nursery.start_soon(StakeWatch(self.me, self.follower, self._report_stake).run)
+            nursery.start_soon(StakeWatch(self.me, self.follower, self._report).run)
             nursery.start_soon(FundingWatch(self.me, self.follower, self._report_funding).run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
@@ -246,6 +251,7 @@ class Service:
                 | SignedStakeReport()
                 | SignedFundingReport()
                 | SignedInclusionList()
+                | SignedAdmission()
             ):
                 if notification.peer != _author(message, notification.peer):
                     raise PeerFault(
@@ -364,9 +370,9 @@ class Service:
         return b""
 
     async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
-        """A drawn node opens its sketch commitment, proves a known-answer task, or says that it is back."""
-        message: SketchOpening | KnownAnswer | SignedReturn = decode_any(OPENED, body)
-        node = message.returned.node if isinstance(message, SignedReturn) else message.node
+        """A drawn node opens its sketch commitment, proves a known-answer task, returns or leaves."""
+        message: SketchOpening | KnownAnswer | SignedAttendance = decode_any(OPENED, body)
+        node = message.attendance.node if isinstance(message, SignedAttendance) else message.node
         if node != peer:
             raise PeerFault(peer, f"sends a {type(message).__name__} of {node.hex()[:8]}")
         self.driver.take(message)
@@ -379,12 +385,12 @@ class Service:
         self.driver.take(signed)
         self.driver.broadcast(encode(signed))
 
-    def _report_stake(self, signed: SignedStakeReport) -> None:
-        """Pass our own stake report to our round, and to all verifiers."""
+    def _report(self, signed: SignedStakeReport | SignedAdmission) -> None:
+        """Pass what we found on chain to our round, and to all verifiers."""
         try:
             self.driver.take(signed)
         except OutOfPhase as late:
-            log.debug("stake report out of phase", extra={"reason": str(late)})
+            log.debug("report out of phase", extra={"reason": str(late)})
         self.driver.broadcast(encode(signed))
 
     def _report_funding(self, signed: SignedFundingReport) -> None:
@@ -429,4 +435,6 @@ def _author(message: rounds.Event, sender: PeerId) -> PeerId:
             return report.verifier
         case SignedInclusionList(inclusion_list=one):
             return one.verifier
+        case SignedAdmission(admission=admission):
+            return admission.verifier
     return sender

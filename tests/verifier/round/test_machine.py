@@ -17,15 +17,16 @@ from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, Peer
 from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import (
     Appraisal,
+    Attendance,
+    AttendanceKind,
     BeaconShare,
     Discount,
     KnownAnswer,
     Outcome,
-    Return,
     SignedAppraisal,
+    SignedAttendance,
     SignedCommit,
     SignedInclusionList,
-    SignedReturn,
 )
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
@@ -682,8 +683,12 @@ def absent_run_state(rounds=20):
 
 
 def a_return(run_state, key="nora"):
-    returned = Return(run_id=RUN_ID, round=run_state.round, node=peer("nora"))
-    return SignedReturn(returned=returned, signature=sign(a_peer_key(key), DOMAIN, returned))
+    return an_attendance(run_state, AttendanceKind.RETURN, key=key)
+
+
+def an_attendance(run_state, kind, key="nora"):
+    said = Attendance(run_id=RUN_ID, round=run_state.round, node=peer("nora"), kind=kind)
+    return SignedAttendance(attendance=said, signature=sign(a_peer_key(key), DOMAIN, said))
 
 
 def test_an_absent_node_is_not_waited_for_and_its_return_goes_into_the_next_manifest():
@@ -695,13 +700,13 @@ def test_an_absent_node_is_not_waited_for_and_its_return_goes_into_the_next_mani
     state, _ = step(state, a_return(run_state))
     manifest = manifest_of(state, (), AGGREGATE, wall_s=100)
 
-    assert manifest.returns == (a_return(run_state),)
+    assert manifest.attendance == (a_return(run_state),)
     examine(a_round(run_state), (), manifest, wall_s=100)
-    forged = replace(manifest, returns=(a_return(run_state, key="mallory"),))
+    forged = replace(manifest, attendance=(a_return(run_state, key="mallory"),))
     with pytest.raises(PeerFault, match="signature"):
         examine(a_round(run_state), (), forged, wall_s=100)
     after_it = advance(run_state, manifest)
-    assert step(state, Advanced(after_it, STATE, 0))[0].returns == {}  # used
+    assert step(state, Advanced(after_it, STATE, 0))[0].attendance == {}  # used
 
 
 def test_a_return_is_taken_only_from_a_node_that_is_absent_and_signed_since():
@@ -746,7 +751,7 @@ def test_when_every_node_owes_an_opening_the_chain_goes_on_without_commits():
         state, _ = step(state, an_inclusion_list(name, only, ()))
     assert missing(state) == ()
     manifest = manifest_of(state, (), NO_DIGEST, wall_s=100)
-    assert (manifest.commits, manifest.returns) == ((), (a_return(only),))
+    assert (manifest.commits, manifest.attendance) == ((), (a_return(only),))
     examine(state, (), manifest, wall_s=100)
 
 
