@@ -28,6 +28,7 @@ from assay.participant.compute import AtRound
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.run import participate
+from assay.participant.snapshots import SnapshotFinder
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
@@ -93,6 +94,9 @@ class Service:
             store=me.store,
             blobs=me.blobs,
             fetch=self._fetch,
+            snapshots=SnapshotFinder(
+                me.spec, me.store, me.config.folder, me.spec.verifier_peers, lambda: self._host
+            ),
         )
         self.steps = StepFiles(
             me.config.folder,

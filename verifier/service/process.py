@@ -18,6 +18,7 @@ from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.run import participate
+from assay.participant.snapshots import SnapshotServer
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.delegation import watch_delegation
@@ -57,6 +58,7 @@ from assay.training.codec.contribution import contribution_bytes_max, decode_con
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
+from assay.training.optimiser.public_state import THETA
 from assay.verifier.aggregation.combine import rounds_behind
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.audit.limits import agreed_limits
@@ -181,6 +183,7 @@ class Service:
             "opened": self._on_opened,
             "shown": self._on_shown,
             "attest": appraiser.answer,
+            "snapshot": SnapshotServer(self.me.config.folder / THETA, self.me.blobs).answer,
             **chain_duties.handlers,
             **Witness(self.me, lambda: int(time.time())).handlers,
         }
