@@ -31,6 +31,7 @@ from assay.training.optimiser.public_state import checkpoints, durably, snapshot
 log = logging.getLogger(__name__)
 SERVED = 2  # snapshots kept as blobs: a newcomer may be half through the older one
 FETCH_S = 600.0
+OFFERS = "snapshot/"  # keys of what is served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +53,16 @@ def certified_state(link: CertifiedManifest) -> Digest | None:
 class SnapshotServer:
     """Serves the checkpoints of this process's worker: handler `snapshot`."""
 
-    def __init__(self, folder: Path, blobs: DiskBlobs) -> None:
+    def __init__(self, folder: Path, blobs: DiskBlobs, store: Store) -> None:
         """
         Args:
             folder: Where the worker keeps its checkpoints.
             blobs: Served to members.
+            store: Holds what is served, through restarts.
         """
-        self._folder, self._blobs = folder, blobs
-        self._served: dict[int, SnapshotOffer] = {}
+        self._folder, self._blobs, self._store = folder, blobs, store
+        offers = (decode(SnapshotOffer, body) for body in store.values(OFFERS).values())
+        self._served = {int(one.round): one for one in offers if blobs.size(one.blob) is not None}
         self._lock = trio.Lock()
 
     async def answer(self, _peer: PeerId, _body: bytes) -> bytes:
@@ -69,7 +72,11 @@ class SnapshotServer:
             Unavailable: the disk is full, or the checkpoint was just replaced.
         """
         async with self._lock:
-            return encode(await trio.to_thread.run_sync(self._newest))
+            offer = await trio.to_thread.run_sync(self._newest)
+            for round_id, one in self._served.items():
+                self._store.set_value(f"{OFFERS}{round_id}", encode(one))
+            self._store.drop_values(OFFERS, {f"{OFFERS}{round_id}" for round_id in self._served})
+            return encode(offer)
 
     def _newest(self) -> SnapshotOffer:
         found = checkpoints(self._folder)
@@ -85,7 +92,9 @@ class SnapshotServer:
                 round=RoundId(round_id), blob=self._blobs.put(body), size=len(body)
             )
             while len(self._served) > SERVED:
-                self._blobs.remove(self._served.pop(min(self._served)).blob)
+                old = self._served.pop(min(self._served)).blob
+                if all(one.blob != old for one in self._served.values()):  # rounds may leave all as it was
+                    self._blobs.remove(old)
         return self._served[round_id]
 
 

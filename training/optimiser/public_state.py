@@ -61,7 +61,9 @@ class PublicState:
         self._save_every = -(-keep // spec.state_every) * spec.state_every
         folder.mkdir(parents=True, exist_ok=True)
         found = list(checkpoints(folder).items())
-        self.round, path = found[-2] if len(found) > 1 else (0, None)
+        # A first checkpoint that is no first one was restored from a snapshot: nothing before it is here.
+        is_restored = len(found) == 1 and found[0][0] > self._save_every
+        self.round, path = found[0] if is_restored else found[-2] if len(found) > 1 else (0, None)
         self.public = self._first() if path is None else self._load(path)
         self._recent = {self.round: self.public.theta_P}
 

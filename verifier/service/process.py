@@ -183,7 +183,7 @@ class Service:
             "opened": self._on_opened,
             "shown": self._on_shown,
             "attest": appraiser.answer,
-            "snapshot": SnapshotServer(self.me.config.folder / THETA, self.me.blobs).answer,
+            "snapshot": SnapshotServer(self.me.config.folder / THETA, self.me.blobs, self.me.store).answer,
             **chain_duties.handlers,
             **Witness(self.me, lambda: int(time.time())).handlers,
         }
