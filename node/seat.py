@@ -36,20 +36,20 @@ LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to
 Say = Callable[[SignedAttendance], Awaitable[None]]
 
 
-async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, host: Host) -> None:
-    """Wait until the run has a seat for us, or its training is over; at once if the spec names us.
+async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, host: Host) -> bool:
+    """Whether we have a seat, once we have, or the run's training is over.
 
     Raises:
         ConfigError: our own record is missing or damaged.
     """
     if me.me in follower.run_state.nodes:
-        return
+        return True
     record = read_record(me.config.keys / OWN_RECORD, int(time.time()))
     is_ready, refusals = False, dict[str, str]()
     while me.me not in follower.run_state.nodes:
-        if follower.run_state.is_complete:
-            log.warning("no seat: the run is over")
-            return
+        if not follower.run_state.is_training:
+            log.warning("no seat: training is over")
+            return False
         await _apply(me, host, record, is_ready, refusals)
         try:
             await state_sync.reach(int(follower.run_state.round))
@@ -59,6 +59,7 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
             is_ready = False
         await trio.sleep(APPLY_S)
     log.info("seat taken", extra={"round": follower.run_state.nodes[me.me].joined_round})
+    return True
 
 
 async def _apply(
@@ -115,7 +116,7 @@ async def leave_when_asked(me: Participant, follower: Follower, say: Say) -> Non
 
 async def drained(me: Participant, follower: Follower) -> None:
     """Wait until no step of ours can be drawn or judged any more."""
-    while not is_drained(follower.run_state, me):
+    while not follower.run_state.is_complete and not is_drained(follower.run_state, me):
         await follower.grown(int(follower.run_state.round))
 
 

@@ -122,7 +122,7 @@ class Service:
         )
 
     async def run(self) -> None:
-        """Serve until cancelled, or until the node has left and nothing of it can be audited any more."""
+        """Serve until cancelled, or until the node has left and nothing of it can be audited, or got no seat."""
         async with participate(self.me, self.follower, {"open": self._on_open_request}) as (host, nursery):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
@@ -133,7 +133,8 @@ class Service:
             if self.attester is not None:
                 nursery.start_soon(keep_attested, self.me, host, self.follower, self.attester)
             log.info("node is up", extra={"peer": self.me.me.hex()[:8]})
-            await take_seat(self.me, self.follower, self.state_sync, host)
+            if not await take_seat(self.me, self.follower, self.state_sync, host):
+                return
             await self._train()
             if not self._has_left():
                 await trio.sleep_forever()
