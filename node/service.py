@@ -22,6 +22,7 @@ from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.known_answer import read_known_answers
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
+from assay.node.progress import report_rounds
 from assay.node.seat import drained, leave_when_asked, return_when_overdue, take_seat
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound
@@ -122,13 +123,14 @@ class Service:
         )
 
     async def run(self) -> None:
-        """Serve until cancelled, or until the node has left and nothing of it can be audited, or got no seat."""
+        """Serve until cancelled, or without a seat to take, or until what a node that left did is settled."""
         async with participate(self.me, self.follower, {"open": self._on_open_request}) as (host, nursery):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(return_when_overdue, self.me, self.follower, self._opening, self._say)
             nursery.start_soon(leave_when_asked, self.me, self.follower, self._say)
             nursery.start_soon(claim_everything, self.me, self.follower)
+            nursery.start_soon(report_rounds, self.me, self.follower)
             nursery.start_soon(watch_delegation, self.me)
             if self.attester is not None:
                 nursery.start_soon(keep_attested, self.me, host, self.follower, self.attester)
