@@ -70,12 +70,25 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The parti
 
 @node_app.command("run")
 def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Take part in a run as a node, until stopped."""
+    """Take part in a run as a node, until its work is done."""
     from assay.cli.process import read_process_file, run_process
     from assay.node.service import run_node
 
     config, _ = read_process_file(file)
     run_process(lambda: run_node(config), is_tethered=tethered)
+
+
+@node_app.command("leave")
+def node_leave(file: ConfigFile) -> None:
+    """Give up a node's seat in its run: its process ends once no step of it can be drawn any more."""
+    from assay.cli.process import read_process_file
+    from assay.node.seat import LEAVE
+
+    config, _ = read_process_file(file)
+    if not config.folder.exists():
+        raise ConfigError(f"{config.folder} is missing: the node has never run")
+    (config.folder / LEAVE).touch()
+    typer.echo("the node leaves with the next round; keep its process running until it ends by itself")
 
 
 @verifier_app.command("run")
