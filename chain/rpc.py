@@ -46,7 +46,6 @@ WORDS_MAX = 300  # characters of an endpoint's error that are repeated
 _NONSENSE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, DecodingError,
 )  # fmt: skip
-_NO_PROXY = {"http": "", "https": "", "all": ""}  # packages do not read the environment; requests would
 _NONCE_TAKEN = ("nonce too low", "replacement transaction underpriced", "already imported", "already known")
 
 
@@ -107,9 +106,11 @@ class Rpc:
     """
 
     def __init__(self, url: str, key: bytes | None = None, *, receipt_s_max: float = 60.0) -> None:
+        session = requests.Session()
+        session.trust_env = False  # packages do not read the environment; requests would, at every call
         # No middleware: the default one asks for the chain id before every call.
         self.web3 = Web3(
-            _Endpoint(url, request_kwargs={"timeout": REQUEST_S_MAX, "proxies": _NO_PROXY}), middleware=[]
+            _Endpoint(url, request_kwargs={"timeout": REQUEST_S_MAX}, session=session), middleware=[]
         )
         self.url = url
         self._account = None if key is None else Account.from_key(key)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from assay.chain.endpoint import check_endpoint
+from assay.chain.rpc import Rpc
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.builders import a_deployment
 
@@ -51,6 +52,17 @@ GOOD = {"eth_chainId": hex(31337), "eth_getCode": "0x6001"}
 def test_the_right_chain_passes() -> None:
     with endpoint(GOOD) as url:
         check_endpoint(url, a_deployment())
+
+
+def test_a_client_asks_the_endpoint_itself_whatever_proxy_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody listens there
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with endpoint(GOOD) as url:
+        client = Rpc(url)
+        assert client.read("chain id", lambda: client.web3.eth.chain_id) == 31337
 
 
 def test_another_chain_id_is_named_beside_the_expected_one() -> None:
