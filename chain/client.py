@@ -471,7 +471,7 @@ class Chain(ChainReader):
             lambda: self._move("anchor log", "ModelRegistry", "anchorLog", run_id, size, root),
         )
 
-    def rotate_verifiers(self, members: Sequence[tuple[str, str]], from_epoch: int, cert: bytes) -> Sent:
+    def rotate_verifiers(self, members: Sequence[str], from_epoch: int, cert: bytes) -> Sent:
         """Installs the next verifier set; `cert` is the current set's over `statements.Rotation`."""
         return self._move(
             "rotate verifiers", "VerifierSet", "rotate", list(members), from_epoch, CERT_ECDSA, cert

@@ -262,13 +262,23 @@ class ChainReader:
 
     def hot_key(self, hot_key: str) -> HotKey | None:
         """The account that a hot key signs for; None if it has none."""
-        account, expiry = self._ask("StakeVault", "hotKeys", hot_key)
-        return HotKey(account=account, expiry=expiry) if int(account, 16) else None
+        account, expiry, is_replaced = self._ask("StakeVault", "hotKeys", hot_key)
+        return HotKey(account=account, expiry=expiry, is_replaced=is_replaced) if int(account, 16) else None
 
-    def verifier_set(self, version: int | None = None) -> tuple[tuple[Address, Address], ...]:
-        """(account, hot key) of each member, ascending by hot key; of the current set by default."""
+    def account_of(self, hot_key: str) -> Address:
+        """The account that delegated to a hot key once, the zero address if none did."""
+        found: Address = self._ask("StakeVault", "accountOf", hot_key)
+        return found
+
+    def hot_key_of(self, account: str) -> Address:
+        """The hot key that an account delegated last, the zero address before the first."""
+        found: Address = self._ask("StakeVault", "hotKeyOf", account)
+        return found
+
+    def verifier_set(self, version: int | None = None) -> tuple[Address, ...]:
+        """The account of each member, ascending; of the current set by default."""
         number = self.set_version() if version is None else version
-        return tuple((account, hot) for account, hot in self._ask("VerifierSet", "members", number))
+        return tuple(self._ask("VerifierSet", "members", number))
 
     def set_version(self) -> int:
         """The current verifier set's number, from 1."""
@@ -294,6 +304,7 @@ class ChainReader:
             time_s=int(final["timestamp"]),
             newest_s=self.timestamp(),
             escrow=state if int(state.buyer, 16) else None,
+            judges=self.verifier_set(state.set_version) if int(state.buyer, 16) else (),
         )
 
     def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
@@ -347,7 +358,7 @@ class ChainReader:
     def equivocation_id(self, signer: str, statement: Statement | EpochResult) -> bytes:
         """Offence id of an equivocation by `signer` in a statement's slot, or about a result's epoch."""
         if isinstance(statement, EpochResult):
-            given = (signer, statement.run_id, statement.epoch)
+            given = (self.account_of(signer), statement.run_id, statement.epoch)
             return bytes(self._ask("SlashCourt", "doubleResultId", *given))
         return bytes(
             self._ask(

@@ -27,7 +27,7 @@ def deploy(
     deployer_key: bytes,
     params: ChainParams,
     deployment_id: bytes,
-    verifiers: Sequence[tuple[str, str]],
+    verifiers: Sequence[str],
 ) -> Deployment:
     """Deploys all contracts and returns their addresses.
 
@@ -36,7 +36,7 @@ def deploy(
         deployer_key: 32-byte private key; pays the gas and receives the token's whole supply.
         params: Windows, stakes and shares.
         deployment_id: 32 random bytes, fresh for every deployment.
-        verifiers: (account, hot key) addresses of verifier set 1; 1 to 64, all different.
+        verifiers: Accounts of verifier set 1; 1 to 64, all different.
 
     Raises:
         ConfigError: a contract refused its parameters, or the set is malformed.
@@ -77,7 +77,7 @@ def deploy(
 
 
 def _arguments(
-    deployer: Address, nonce: int, p: ChainParams, deployment_id: bytes, verifiers: Sequence[tuple[str, str]]
+    deployer: Address, nonce: int, p: ChainParams, deployment_id: bytes, verifiers: Sequence[str]
 ) -> dict[str, list[Any]]:
     """Constructor arguments by contract, in the order of deployment."""
     order = [
@@ -92,7 +92,7 @@ def _arguments(
     token, verifier_set, vault, court, escrow, settlement, _ = (
         _created(deployer, nonce + at) for at in range(len(order))
     )
-    members = sorted(((account, hot) for account, hot in verifiers), key=lambda pair: int(pair[1], 16))
+    members = sorted(verifiers, key=lambda account: int(account, 16))
     stakes = (p.min_operator_stake, p.min_verifier_stake, p.slash_buyer_ppm, p.accuser_fee)
     given: list[list[Any]] = [
         [p.token_supply],

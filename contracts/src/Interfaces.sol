@@ -33,6 +33,8 @@ interface IStakeVault {
     function court() external view returns (address);
     function unbondingDelay() external view returns (uint64);
     function accountOf(address hotKey) external view returns (address);
+    function speaksFor(address hotKey) external view returns (address);
+    function hotKeyOf(address account) external view returns (address);
     function minStake(uint8 role) external view returns (uint256);
     function stakeOf(address who, uint8 role) external view returns (uint256 active, uint256 unbonding);
     function lotOf(address who, uint8 role, bytes32 commitment)

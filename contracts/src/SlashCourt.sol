@@ -193,7 +193,8 @@ contract SlashCourt is Judge, Guarded {
     }
 
     /// @notice The same for two different results that one verifier signed for one epoch of a run of its set: what a
-    ///         quorum that certifies two results cannot hide. Anything but the digest may differ or be equal.
+    ///         quorum that certifies two results cannot hide, nor a hot key replaced in between. Anything but the digest may
+    ///         differ or be equal.
     function reportDoubleResult(
         EpochResult calldata a,
         bytes calldata sigA,
@@ -206,10 +207,10 @@ contract SlashCourt is Judge, Guarded {
         if (a.runId != b.runId || a.epoch != b.epoch || first == second) revert NotAContradiction();
         address signer = ECDSA.recover(first, sigA);
         address other = ECDSA.recover(second, sigB);
-        if (signer != other) revert DifferentSigners(signer, other);
         address account = vault.accountOf(signer);
+        if (vault.accountOf(other) != account) revert DifferentSigners(signer, other);
         if (!verifierSet.isSeated(escrow.setVersionOf(a.runId), account)) revert UnknownSigner(signer);
-        _punish(account, signer, a.runId, doubleResultId(signer, a.runId, a.epoch), first, second, salt);
+        _punish(account, signer, a.runId, doubleResultId(account, a.runId, a.epoch), first, second, salt);
     }
 
     // ---- subjective: a quorum's slash order, slowly and capped
@@ -332,8 +333,8 @@ contract SlashCourt is Judge, Guarded {
         return keccak256(abi.encode(deploymentId, signer, runId, epoch, kind, slot));
     }
 
-    function doubleResultId(address signer, bytes32 runId, uint64 epoch) public view returns (bytes32) {
-        return keccak256(abi.encode(deploymentId, signer, runId, epoch));
+    function doubleResultId(address account, bytes32 runId, uint64 epoch) public view returns (bytes32) {
+        return keccak256(abi.encode(deploymentId, account, runId, epoch));
     }
 
     /// @notice What cases may still take of a lot, if they are opened now.

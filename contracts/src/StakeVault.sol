@@ -77,6 +77,7 @@ contract StakeVault is Judge, Guarded {
     struct HotKey {
         address account;
         uint64 expiry;
+        bool isReplaced; // by another one of its account
     }
 
     IBurnableToken public immutable token;
@@ -92,6 +93,8 @@ contract StakeVault is Judge, Guarded {
     mapping(address who => mapping(uint8 role => mapping(bytes32 commitment => Lot))) private _lots;
     mapping(uint256 id => Ticket) public tickets;
     mapping(address hotKey => HotKey) public hotKeys;
+    /// @notice The hot key that an account delegated last; zero before the first.
+    mapping(address account => address hotKey) public hotKeyOf;
     /// @notice Accounts that contradicted themselves; they lose everything once and never stake again.
     mapping(address who => bool) public banned;
     mapping(bytes32 offenceId => Pot) public pots;
@@ -253,7 +256,8 @@ contract StakeVault is Judge, Guarded {
         token.push(msg.sender, amount);
     }
 
-    /// @notice Lets `hotKey` sign for the caller. A hot key is bound to its account for ever, so that no
+    /// @notice Lets `hotKey` sign for the caller, in place of the one before: that is worth nothing in a certificate from
+    ///         now on, and stays evidence against the account. A hot key is bound to its account for ever, so that no
     ///         account escapes an old offence by delegating again; `consent` is the hot key's own
     ///         signature, so that no account claims another's key.
     function delegate(address hotKey, uint64 expiry, bytes calldata consent) external {
@@ -261,7 +265,9 @@ contract StakeVault is Judge, Guarded {
         if (owner != address(0) && owner != msg.sender) revert HotKeyTaken(owner);
         address signer = ECDSA.recover(delegationDigest(msg.sender, hotKey, expiry), consent);
         if (signer != hotKey) revert BadConsent(signer);
-        hotKeys[hotKey] = HotKey(msg.sender, expiry);
+        hotKeys[hotKeyOf[msg.sender]].isReplaced = true; // of nobody's key before the first, which no signature has
+        hotKeyOf[msg.sender] = hotKey;
+        hotKeys[hotKey] = HotKey(msg.sender, expiry, false);
         emit HotKeyDelegated(msg.sender, hotKey, expiry);
     }
 
@@ -405,6 +411,12 @@ contract StakeVault is Judge, Guarded {
 
     function accountOf(address hotKey) external view returns (address) {
         return hotKeys[hotKey].account;
+    }
+
+    /// @notice The account that a hot key signs for in certificates; zero if it was replaced or never delegated.
+    function speaksFor(address hotKey) external view returns (address) {
+        HotKey storage key = hotKeys[hotKey];
+        return key.isReplaced ? address(0) : key.account;
     }
 
     function delegationDigest(address account, address hotKey, uint64 expiry) public view returns (bytes32) {

@@ -254,7 +254,7 @@ contract CourtTest is World {
 
     /// @notice No loop over a set is longer than 64.
     function test_aSetHasAtMost64Members() public {
-        VerifierSet.Member[] memory members = verifiers(65);
+        address[] memory members = verifiers(65);
         vm.expectPartialRevert(VerifierSet.BadSetSize.selector);
         new VerifierSet(ID, IStakeVault(address(vault)), members);
         new VerifierSet(ID, IStakeVault(address(vault)), verifiers(64));

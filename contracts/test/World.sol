@@ -51,7 +51,7 @@ abstract contract World {
 
     function deploy() internal {
         vm.warp(1_000 * DAY);
-        VerifierSet.Member[] memory members = verifiers(4);
+        address[] memory members = verifiers(4);
         uint256 nonce = vm.getNonce(address(this));
         address[6] memory made;
         for (uint256 i = 0; i < 6; i++) {
@@ -83,8 +83,8 @@ abstract contract World {
             EpochSettlement.Params(DAY, 3 * DAY, 30 * DAY, DRAW_DELAY, SEATS, BOND)
         );
         for (uint256 i = 0; i < members.length; i++) {
-            join(members[i].account, hotKeys[i]);
-            lockLot(members[i].account, 1, bytes32(uint256(1)), uint128(MIN_VERIFIER_STAKE));
+            join(members[i], hotKeys[i]);
+            lockLot(members[i], 1, bytes32(uint256(1)), uint128(MIN_VERIFIER_STAKE));
         }
     }
 
@@ -98,7 +98,7 @@ abstract contract World {
     }
 
     /// @notice `count` members, and their hot keys in `hotKeys`.
-    function verifiers(uint256 count) internal returns (VerifierSet.Member[] memory members) {
+    function verifiers(uint256 count) internal returns (address[] memory members) {
         delete hotKeys;
         for (uint256 key = 1; key <= count; key++) {
             hotKeys.push(key);
@@ -108,9 +108,9 @@ abstract contract World {
                 (hotKeys[j], hotKeys[j - 1]) = (hotKeys[j - 1], hotKeys[j]);
             }
         }
-        members = new VerifierSet.Member[](count);
+        members = new address[](count);
         for (uint256 i = 0; i < count; i++) {
-            members[i] = VerifierSet.Member(address(uint160(0xE000 + i)), vm.addr(hotKeys[i]));
+            members[i] = address(uint160(0xE000 + i));
         }
     }
 

@@ -43,8 +43,8 @@ def found_network(
     for signed in verifiers:
         if signed.record.role is not Role.VERIFIER:
             raise ConfigError(f"a record of a {signed.record.role.name.lower()} among the first verifiers")
-    members = [(evm_address(one.record.account), evm_address(one.record.hot)) for one in verifiers]
-    if len({account for account, _ in members}) != len(members):
+    members = [evm_address(one.record.account) for one in verifiers]
+    if len(set(members)) != len(members):
         raise ConfigError("two of the first verifiers have one account")
     deployment = deploy(rpc_url, founder_key, params, secrets.token_bytes(32), members)
     chain = Chain(rpc_url, deployment, founder_key)

@@ -50,7 +50,7 @@ def a_bundle(market: Market, tables: dict[int, Settlement]) -> Path:
     (folder / "bundle" / "links").mkdir(parents=True)
     settled, before = {}, NO_DIGEST
     for epoch, table in tables.items():
-        result = epoch_result(market.spec, table, STATE, before)
+        result = epoch_result(market.spec, table, STATE, before, 1)
         before = Digest(market.deployment.digest(result))
         signed = certificate(before, [sign_digest(before, a_hot_key(name)) for name in VERIFIERS])
         settled[epoch] = Settled(settlement=table, result=result, digest=before, certificate=signed)

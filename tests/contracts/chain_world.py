@@ -98,7 +98,7 @@ class World:
             bank_key,
             params,
             secrets.token_bytes(32) if name is None else sha256(name.encode()).digest(),
-            [(p.account, p.hot_key) for p in self.verifiers],
+            [p.account for p in self.verifiers],
         )
         self.bank = Chain(rpc_url, self.deployment, bank_key)
         everyone = [*self.verifiers, *self.operators, self.buyer, self.bystander]

@@ -199,6 +199,6 @@ SLOWEST_CASE_S = (
     ],
 )
 def test_a_deployment_whose_stake_could_escape_a_slash_cannot_exist(world: World, change: dict[str, int]):
-    verifiers = [(p.account, p.hot_key) for p in world.verifiers]
+    verifiers = [p.account for p in world.verifiers]
     with pytest.raises(ConfigError, match="could not be deployed"):
         deploy(world.rpc_url, world.bank_key, replace(MAINNET, **change), token_bytes(32), verifiers)

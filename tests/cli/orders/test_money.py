@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from assay.chain.client import UNIT
-from assay.chain.statements import OPERATOR
+from assay.chain.statements import OPERATOR, VERIFIER
 from assay.orders.load import load_order
 from assay.orders.purchase import check_place
 from assay.orders.quote import quote_of
@@ -210,12 +210,12 @@ def test_only_the_buyer_places_and_cancels(assay: Assay, market: Market):
 
 
 def test_judges_whom_the_contracts_do_not_know_are_refused(assay: Assay, market: Market):
-    spec = market.spec
-    hot = sign_record(
-        replace(keys_of(VERIFIERS[0]), hot=keys_of("stranger").hot), Role.VERIFIER, "::1", 1, NOW
-    )
-    records = [hot if s.record.peer == peer(VERIFIERS[0]) else s for s in records_of()]
-    spec = replace(spec, verifiers=(hot.record.member, *spec.verifiers[1:]))
+    market.join_nodes()
+    market.as_("stranger").stake(VERIFIER, market.params.min_verifier_stake)
+    market.delegate("stranger")
+    records = records_of(verifiers=("stranger", *VERIFIERS[1:]))
+    verifiers = tuple(s.record.member for s in records if s.record.role is Role.VERIFIER)
+    spec = replace(market.spec, verifiers=verifiers)
     write_run_file(market.folder / "run.assay", run_file_of(spec, records, account_key("buyer")))
     file = market.config_of("buyer")
 
