@@ -87,8 +87,9 @@ class ChainReader:
             code = bytes(self._rpc.read("check chain", lambda where=where: eth.get_code(where)))  # type: ignore[misc]
             if not code:
                 raise ConfigError(f"wrong chain: no {name} at {where}")
-            if name in OWN_CODE:  # the token may be any ERC-20
-                check_code(name, where, code, artefact(name))
+            if name not in OWN_CODE:
+                continue  # the token may be any ERC-20; which one, the others say
+            check_code(name, where, code, artefact(name))
             found = bytes(self._ask(name, "deploymentId"))
             if found != self.deployment.deployment_id:
                 raise ConfigError(
@@ -140,9 +141,13 @@ class ChainReader:
         """An account's ERC-20 balance in token units; this client's by default."""
         return int(self._ask("AssayToken", "balanceOf", account or self.address))
 
-    def token_supply(self) -> int:
-        """Total supply in token units; falls as slashes burn."""
-        return int(self._ask("AssayToken", "totalSupply"))
+    def token_decimals(self) -> int:
+        """Decimals of the deployment's token."""
+        return int(self._ask("AssayToken", "decimals"))
+
+    def sinks(self) -> set[Address]:
+        """Where the vault and the settlement send what nobody gets."""
+        return {Address(self._ask(name, "sink")) for name in ("StakeVault", "EpochSettlement")}
 
     def stake_of(self, account: str, role: int) -> StakeState:
         """Stake of an account in a role."""

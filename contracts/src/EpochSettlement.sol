@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
 import {EpochResult, Judge, Statements} from "./Statements.sol";
-import {IBurnableToken, Tokens} from "./Tokens.sol";
+import {Tokens} from "./Tokens.sol";
 
 /// @title Proposal, challenge and payment of certified payout tables.
 /// @notice Per (run, epoch), with epochs counted from 0 and chained by prevResult:
@@ -22,7 +23,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///         A result that fell may be proposed again. One whose predecessor fell is an orphan until then; anyone may
 ///         clear it.
 contract EpochSettlement is IEpochSettlement, Judge, Guarded {
-    using Tokens for IBurnableToken;
+    using Tokens for IERC20;
     using Statements for EpochResult;
 
     enum State {
@@ -46,6 +47,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint64 drawDelay; // blocks from a challenge to its jury
         uint8 jurySeats;
         uint96 bond; // token units, of the first proposal and the first challenge of an epoch
+        address sink; // where forfeited bonds go: an address that nobody has the key of
     }
 
     struct Epoch {
@@ -98,7 +100,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     /// @dev A million times the first bond, from which on it stays.
     uint8 private constant LEVEL_MAX = 20;
 
-    IBurnableToken public immutable token;
+    IERC20 public immutable token;
     IRunEscrow public immutable escrow;
     IVerifierSet public immutable verifierSet;
     uint64 public immutable challengeWindow;
@@ -107,6 +109,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     uint64 public immutable drawDelay;
     uint8 public immutable jurySeats;
     uint96 private immutable _bond;
+    address public immutable sink;
 
     mapping(bytes32 runId => mapping(uint64 epoch => Kept)) private _epochs;
     mapping(bytes32 runId => mapping(uint64 epoch => mapping(uint256 word => uint256 bits))) private _claims;
@@ -167,7 +170,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
 
     constructor(
         bytes32 deploymentId_,
-        IBurnableToken token_,
+        IERC20 token_,
         IRunEscrow escrow_,
         IVerifierSet verifierSet_,
         ISlashCourt court,
@@ -177,6 +180,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         // Without time to answer, or with nothing to lose, any challenge would be the end of any result.
         if (p.resolveWindow == 0 || p.bond == 0) revert BadParams();
         if (p.drawDelay == 0 || p.jurySeats < JURY_SEATS_MIN || p.jurySeats > JURY_SEATS_MAX) revert BadParams();
+        if (p.sink == address(0) || p.sink == address(this)) revert BadParams(); // coins refuse the one, the books the other
         // Stake must outlive every road that can end in a slash for this epoch's work.
         uint256 slowest = uint256(p.challengeWindow) + p.resolveWindow + court.vetoWindow() + court.executeWindow()
             + court.margin();
@@ -190,6 +194,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         drawDelay = p.drawDelay;
         jurySeats = p.jurySeats;
         _bond = p.bond;
+        sink = p.sink;
     }
 
     // ---- towards a final result
@@ -475,7 +480,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
 
     function _forfeit(bytes32 runId, uint64 epoch, uint128 amount) private {
         emit BondForfeited(runId, epoch, amount);
-        token.destroy(amount);
+        token.push(sink, amount);
     }
 
     function _remove(bytes32 runId, uint64 epoch, Kept storage e) private {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {EpochResult} from "./Statements.sol";
-import {IBurnableToken} from "./Tokens.sol";
 
 // What the contracts of one deployment ask of each other, and nothing more.
 
@@ -29,7 +29,7 @@ interface IVerifierSet {
 }
 
 interface IStakeVault {
-    function token() external view returns (IBurnableToken);
+    function token() external view returns (IERC20);
     function court() external view returns (address);
     function unbondingDelay() external view returns (uint64);
     function accountOf(address hotKey) external view returns (address);

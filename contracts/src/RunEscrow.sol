@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Guarded} from "./Guarded.sol";
 import {IStakeVault, IVerifierSet} from "./Interfaces.sol";
-import {IBurnableToken, Tokens} from "./Tokens.sol";
+import {Tokens} from "./Tokens.sol";
 
 /// @title A buyer's money for one run: held here, reserved per epoch, paid by claims, the rest returned.
 /// @notice budget == reserved + paid + returned + free, at every moment and for every run.
 ///         A run takes results until `closesAt`: its deadline, or earlier the close delay after the
 ///         buyer asked to stop, or when its last epoch is final. Then anyone may send the free rest back to the buyer, so money never sticks.
 contract RunEscrow is Guarded {
-    using Tokens for IBurnableToken;
+    using Tokens for IERC20;
 
     struct Run {
         address buyer;
@@ -52,7 +53,7 @@ contract RunEscrow is Guarded {
     uint8 private constant OPERATOR = 0;
 
     bytes32 public immutable deploymentId;
-    IBurnableToken public immutable token;
+    IERC20 public immutable token;
     IVerifierSet public immutable verifierSet;
     IStakeVault public immutable vault;
     address public immutable settlement;
@@ -101,7 +102,7 @@ contract RunEscrow is Guarded {
 
     constructor(
         bytes32 deploymentId_,
-        IBurnableToken token_,
+        IERC20 token_,
         IVerifierSet verifierSet_,
         address settlement_,
         uint64 closeDelay_

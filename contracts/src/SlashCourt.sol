@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
 import {EpochResult, Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
-import {IBurnableToken, Tokens} from "./Tokens.sol";
+import {Tokens} from "./Tokens.sol";
 
 /// @title The only contract that can slash.
 /// @notice Two separate procedures. Objective: two signed statements, or two signed results of one epoch, that
@@ -19,7 +20,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///                          |--veto (quorum of the current set)--+--> VETOED (bond burnt, pot back)
 ///                          '--not executed in time, expire----> EXPIRED (bond burnt)
 contract SlashCourt is Judge, Guarded {
-    using Tokens for IBurnableToken;
+    using Tokens for IERC20;
     using Statements for Statement;
     using Statements for SlashOrder;
     using Statements for Veto;
@@ -75,7 +76,7 @@ contract SlashCourt is Judge, Guarded {
         uint64 atTime;
     }
 
-    IBurnableToken public immutable token;
+    IERC20 public immutable token;
     IStakeVault public immutable vault;
     IVerifierSet public immutable verifierSet;
     IRunEscrow public immutable escrow;

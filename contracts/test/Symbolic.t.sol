@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {AssayToken} from "../src/AssayToken.sol";
 import {EpochSettlement} from "../src/EpochSettlement.sol";
 import {IRunEscrow, ISlashCourt, IStakeVault, IVerifierSet} from "../src/Interfaces.sol";
 import {RunEscrow} from "../src/RunEscrow.sol";
 import {StakeVault} from "../src/StakeVault.sol";
 import {EpochResult} from "../src/Statements.sol";
-import {IBurnableToken} from "../src/Tokens.sol";
 import {Vm} from "./World.sol";
 
 /// @notice Stands in for what a contract under proof asks of the others: every certificate is good, every
@@ -78,7 +78,7 @@ abstract contract Symbolic {
 
     function setUp() public virtual {
         vm.warp(1_000 days);
-        token = new AssayToken(ID, type(uint256).max);
+        token = new AssayToken(type(uint256).max);
         around = new Surroundings();
     }
 }
@@ -91,7 +91,7 @@ contract SymbolicEscrow is Symbolic {
     function setUp() public override {
         super.setUp();
         // This contract is buyer and settlement in one.
-        escrow = new RunEscrow(ID, IBurnableToken(address(token)), IVerifierSet(address(around)), address(this), 1 days);
+        escrow = new RunEscrow(ID, IERC20(address(token)), IVerifierSet(address(around)), address(this), 1 days);
         token.approve(address(escrow), type(uint256).max);
     }
 
@@ -170,11 +170,11 @@ contract SymbolicSettlement is Symbolic {
         super.setUp();
         settlement = new EpochSettlement(
             ID,
-            IBurnableToken(address(token)),
+            IERC20(address(token)),
             IRunEscrow(address(around)),
             IVerifierSet(address(around)),
             ISlashCourt(address(around)),
-            EpochSettlement.Params(1, 1, 1 days, 1, 3, 1)
+            EpochSettlement.Params(1, 1, 1 days, 1, 3, 1, address(0xdEaD))
         );
         token.approve(address(settlement), 2);
     }
@@ -242,10 +242,10 @@ contract SymbolicVault is Symbolic {
         // This contract is the one who stakes, and the court.
         vault = new StakeVault(
             ID,
-            IBurnableToken(address(token)),
+            IERC20(address(token)),
             address(this),
             IRunEscrow(address(around)),
-            StakeVault.Params(21 days, 1, 1, 200_000, 20)
+            StakeVault.Params(21 days, 1, 1, 200_000, 20, address(0xdEaD))
         );
         token.approve(address(vault), type(uint256).max);
     }

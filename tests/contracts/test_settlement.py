@@ -331,13 +331,13 @@ def test_the_jurys_answer_decides_result_and_bonds(world: World, is_right: bool)
     before = proposer.token_balance()
     proposer.propose(result, world.cert(result))
     challenger.challenge(world.run_id, 0, bytes(32))
-    supply, bond = world.bank.token_supply(), world.params.challenge_bond
+    sunk, bond = world.sunk(), world.params.challenge_bond
 
     world.judge(world.run_id, 0, is_right)
 
     jurors = [world.bank.bonds_owed(juror.account) for juror in world.jurors]
     assert sum(jurors) == bond // 2
-    assert world.bank.token_supply() == supply
+    assert world.sunk() == sunk
     if is_right:
         assert world.bank.bonds_owed(proposer.address) == bond // 2
         with pytest.raises(ChainRefused, match="TooEarly"):
