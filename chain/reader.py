@@ -316,6 +316,10 @@ class ChainReader:
         """Settlement state of one epoch."""
         return self._state(EpochState, "EpochSettlement", "getEpoch", run_id, epoch)
 
+    def payee_of(self, account: str) -> Address:
+        """The address to which an account has its money paid: by default the account itself."""
+        return Address(self._ask("RunEscrow", "payeeOf", account))
+
     def is_claimed(self, run_id: bytes, epoch: int, index: int) -> bool:
         """Whether row `index` of the payout table was paid."""
         return bool(self._ask("EpochSettlement", "isClaimed", run_id, epoch, index))

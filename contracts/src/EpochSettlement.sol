@@ -90,6 +90,14 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint32 wrong; // bitmap of seats
     }
 
+    /// @notice One line of a payout table, and its proof.
+    struct Row {
+        uint256 index;
+        address account;
+        uint128 amount;
+        bytes32[] proof;
+    }
+
     struct Model {
         bytes32 runId; // zero until the result is final
         bytes32 modelHash;
@@ -163,7 +171,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     error TooEarly(uint64 readyAt);
     error PreviousNotFinal(uint64 epoch);
     error NotAnOrphan();
-    error AlreadyClaimed(uint256 index);
+    error NothingToClaim();
     error WrongProof(uint256 index);
     error NothingOwed(address who);
     error AboveTotal(uint128 claimed, uint128 total);
@@ -326,26 +334,31 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
 
     // ---- money out
 
-    /// @notice Pays one leaf to the account it names; anyone may send it.
-    function claim(
-        bytes32 runId,
-        uint64 epoch,
-        uint256 index,
-        address account,
-        uint128 amount,
-        bytes32[] calldata proof
-    ) external nonReentrant {
+    /// @notice Pays rows of one table, each to the account it names; anyone may send them. A row that is paid already is
+    ///         passed over, so that nobody can stop the others by claiming one.
+    function claim(bytes32 runId, uint64 epoch, Row[] calldata rows) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.FINAL);
-        if (isClaimed(runId, epoch, index)) revert AlreadyClaimed(index);
-        if (!MerkleProof.verifyCalldata(proof, e.root, leafOf(runId, epoch, index, account, amount))) {
-            revert WrongProof(index);
+        (bytes32 root, uint88 total, uint88 claimed) = (e.root, e.total, e.claimed);
+        address[] memory accounts = new address[](rows.length);
+        uint128[] memory amounts = new uint128[](rows.length); // zero, which nothing is sent for, for the others
+        uint256 found = 0;
+        for (uint256 i = 0; i < rows.length; i++) {
+            (uint256 index, address account, uint128 amount) = (rows[i].index, rows[i].account, rows[i].amount);
+            if (isClaimed(runId, epoch, index)) continue;
+            if (!MerkleProof.verifyCalldata(rows[i].proof, root, leafOf(runId, epoch, index, account, amount))) {
+                revert WrongProof(index);
+            }
+            // The root is a claim of the verifiers; the total is what they signed for. Never pay above it.
+            if (amount > total - claimed) revert AboveTotal(claimed + amount, total);
+            _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
+            claimed += uint88(amount);
+            (accounts[found], amounts[found]) = (account, amount);
+            found++;
+            emit Claimed(runId, epoch, index, account, amount);
         }
-        // The root is a claim of the verifiers; the total is what they signed for. Never pay above it.
-        if (amount > e.total - e.claimed) revert AboveTotal(e.claimed + amount, e.total);
-        _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
-        e.claimed += uint88(amount);
-        emit Claimed(runId, epoch, index, account, amount);
-        escrow.pay(runId, account, amount);
+        if (found == 0) revert NothingToClaim();
+        e.claimed = claimed;
+        escrow.pay(runId, accounts, amounts);
     }
 
     /// @notice Returns the unclaimed rest to the buyer after the claim period. Anyone may call.
@@ -364,7 +377,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (amount == 0) revert NothingOwed(who);
         bondsOwed[who] = 0;
         emit BondCollected(who, amount);
-        token.push(who, amount);
+        token.push(escrow.payeeOf(who), amount);
     }
 
     // ---- reads

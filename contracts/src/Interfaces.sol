@@ -70,7 +70,8 @@ interface IRunEscrow {
     function release(bytes32 runId, uint128 total, uint64 openUntil) external;
     function endOf(uint8 role, bytes32 commitment) external view returns (uint64);
     function settle(bytes32 runId, uint64 epoch) external;
-    function pay(bytes32 runId, address account, uint128 amount) external;
+    function pay(bytes32 runId, address[] calldata accounts, uint128[] calldata amounts) external;
+    function payeeOf(address account) external view returns (address);
     function returnUnclaimed(bytes32 runId, uint128 amount) external;
 }
 

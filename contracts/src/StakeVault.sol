@@ -258,7 +258,7 @@ contract StakeVault is Judge, Guarded {
         if (block.timestamp < readyAt) revert TooEarly(readyAt);
         s.leaving -= amount;
         emit Withdrawn(msg.sender, role, ticket, amount);
-        token.push(msg.sender, amount);
+        token.push(escrow.payeeOf(msg.sender), amount);
     }
 
     /// @notice Lets `hotKey` sign for the caller, in place of the one before: that is worth nothing in a certificate from
@@ -283,7 +283,7 @@ contract StakeVault is Judge, Guarded {
         rewards[who] = 0;
         rewardsTotal -= amount;
         emit RewardCollected(who, amount);
-        token.push(who, amount);
+        token.push(escrow.payeeOf(who), amount);
     }
 
     // ---- the court's moves

@@ -119,7 +119,66 @@ contract CoinsTest is World {
         escrow.openRun(0, 500, 500, 1, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
     }
 
+    /// @notice Each of the vaults' payments to a blocked account waits until that names another address, and goes there.
+    function test_whoIsBlockedNamesAnotherAddressAndLosesNothing() public {
+        BlockingCoin coin = new BlockingCoin();
+        _open(coin);
+        uint256 ticket = _leaving();
+        _challenged();
+        coin.setBlocked(OPERATOR, true);
+        coin.setBlocked(BUYER, true);
+        coin.setBlocked(CHALLENGER, true);
+        vm.expectRevert(bytes("blocked"));
+        settlement.claim(runId, 0, oneRow(0, OPERATOR, 1_000));
+        vm.prank(address(0xBAD)); // names its own payee, and nobody else's
+        escrow.namePayee(address(0xBAD));
+        _name(OPERATOR, address(0xA2));
+        _name(BUYER, address(0xB2));
+        _name(CHALLENGER, address(0xC2));
+        settlement.claim(runId, 0, oneRow(0, OPERATOR, 1_000));
+        settlement.collectBond(CHALLENGER);
+        vm.prank(BUYER);
+        escrow.requestClose(runId);
+        pass(UNBONDING);
+        escrow.refund(runId);
+        vm.prank(OPERATOR);
+        vault.withdraw(ticket);
+        require(token.balanceOf(address(0xA2)) == 1_000 + 50, "a row and stake");
+        require(token.balanceOf(address(0xB2)) == 1_500, "a refund");
+        require(token.balanceOf(address(0xC2)) == BOND / 2, "a bond");
+        require(token.balanceOf(address(0xBAD)) == 0, "somebody else's");
+        _name(OPERATOR, address(0));
+        require(escrow.payeeOf(OPERATOR) == OPERATOR, "nobody goes back");
+    }
+
+    function _name(address who, address payee) private {
+        vm.prank(who);
+        escrow.namePayee(payee);
+    }
+
+    function _leaving() private returns (uint256 ticket) {
+        vm.prank(OPERATOR);
+        vault.stake(0, 50);
+        vm.prank(OPERATOR);
+        ticket = vault.requestUnstake(0, 50);
+    }
+
     function _life(IERC20 coin) private {
+        _open(coin);
+        _challenged();
+        _paid();
+        require(token.balanceOf(SINK) == BOND / 2, "half of an unanswered challenge's bond is not in the sink");
+        _slashed();
+        vm.prank(BUYER);
+        escrow.requestClose(runId);
+        pass(2 * DAY);
+        escrow.refund(runId);
+        require(token.balanceOf(BUYER) == 1e6 - 1_000, "a buyer's rest");
+        require(token.balanceOf(address(escrow)) == 0, "money stays in the escrow");
+        require(token.balanceOf(address(settlement)) == 0, "money stays in the settlement");
+    }
+
+    function _open(IERC20 coin) private {
         deploy(coin);
         fund(OPERATOR, address(vault), 1e6);
         fund(BUYER, address(escrow), 1e6);
@@ -134,20 +193,9 @@ contract CoinsTest is World {
         operators[0] = OPERATOR;
         vm.prank(BUYER);
         escrow.openRun(0, 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1, 10_000, operators);
-
-        _challengedAndPaid();
-        require(token.balanceOf(SINK) == BOND / 2, "half of an unanswered challenge's bond is not in the sink");
-        _slashed();
-        vm.prank(BUYER);
-        escrow.requestClose(runId);
-        pass(2 * DAY);
-        escrow.refund(runId);
-        require(token.balanceOf(BUYER) == 1e6 - 1_000, "a buyer's rest");
-        require(token.balanceOf(address(escrow)) == 0, "money stays in the escrow");
-        require(token.balanceOf(address(settlement)) == 0, "money stays in the settlement");
     }
 
-    function _challengedAndPaid() private {
+    function _challenged() private {
         EpochResult memory r =
             EpochResult(ID, runId, 0, 1, 0, settlement.leafOf(runId, 0, 0, OPERATOR, 1_000), 0, 0, 1_000);
         settlement.propose(r, 0, certificate(settlement.resultDigest(r), 3));
@@ -157,7 +205,10 @@ contract CoinsTest is World {
         settlement.timeoutChallenge(runId, 0);
         pass(DAY);
         settlement.finalize(runId, 0);
-        settlement.claim(runId, 0, 0, OPERATOR, 1_000, new bytes32[](0));
+    }
+
+    function _paid() private {
+        settlement.claim(runId, 0, oneRow(0, OPERATOR, 1_000));
         settlement.collectBond(CHALLENGER);
         settlement.collectBond(address(this));
         require(token.balanceOf(OPERATOR) == 1e6 - 10_000 + 1_000, "a payee's row");

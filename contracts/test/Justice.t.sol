@@ -75,7 +75,7 @@ contract JusticeTest is World {
         pass(DAY);
         settlement.finalize(runId, 0);
         settlement.finalize(runId, 1);
-        settlement.claim(runId, 0, 0, OPERATOR, 900, new bytes32[](0));
+        settlement.claim(runId, 0, oneRow(0, OPERATOR, 900));
         settlement.collectBond(CHALLENGER);
         require(token.balanceOf(CHALLENGER) == 2e25 - BOND / 2, "delay was free");
     }
@@ -111,7 +111,7 @@ contract JusticeTest is World {
         pass(DAY);
         settlement.finalize(runId, 0);
         settlement.finalize(runId, 1); // it names the same result, and is no orphan
-        settlement.claim(runId, 0, 0, OPERATOR, 900, new bytes32[](0));
+        settlement.claim(runId, 0, oneRow(0, OPERATOR, 900));
     }
 
     function test_aResultThatFallsAgainCostsItsProposerTwiceAsMuch() public {

@@ -44,6 +44,10 @@ contract StakeHandler is World {
         }
     }
 
+    function payeeOf(address account) external pure returns (address) {
+        return account;
+    }
+
     function endOf(uint8, bytes32 commitment) external view returns (uint64) {
         return endOf_[commitment];
     }

@@ -54,6 +54,10 @@ contract Surroundings {
 
     function reserve(bytes32, uint64, uint128) external {}
 
+    function payeeOf(address account) external pure returns (address) {
+        return account;
+    }
+
     function settle(bytes32, uint64) external {}
 
     function release(bytes32, uint128, uint64) external {}
@@ -62,8 +66,8 @@ contract Surroundings {
         paid += amount;
     }
 
-    function pay(bytes32, address, uint128 amount) external {
-        paid += amount;
+    function pay(bytes32, address[] calldata, uint128[] calldata amounts) external {
+        paid += amounts[0];
         payments++;
     }
 }
@@ -95,6 +99,12 @@ contract SymbolicEscrow is Symbolic {
         token.approve(address(escrow), type(uint256).max);
     }
 
+    function _pay(bytes32 run, uint128 amount) private {
+        (address[] memory accounts, uint128[] memory amounts) = (new address[](1), new uint128[](1));
+        (accounts[0], amounts[0]) = (PAYEE, amount);
+        escrow.pay(run, accounts, amounts);
+    }
+
     /// @notice I1: after any reservation, payments, return and refund, the escrow holds what the books say.
     function check_theEscrowHoldsWhatItsBooksSay(
         uint128 budget,
@@ -110,7 +120,7 @@ contract SymbolicEscrow is Symbolic {
             escrow.release(runId, amounts[0], 0);
         } else {
             escrow.settle(runId, 0);
-            escrow.pay(runId, PAYEE, amounts[1]);
+            _pay(runId, amounts[1]);
             escrow.returnUnclaimed(runId, amounts[2]);
         }
         _booksBalance(falls ? 0 : amounts[1]);
@@ -129,8 +139,8 @@ contract SymbolicEscrow is Symbolic {
         escrow.reserve(runId, 1, amounts[1]);
         assert(amounts[0] <= cap && amounts[1] <= cap);
         assert(uint256(amounts[0]) + amounts[1] <= budget);
-        escrow.pay(runId, PAYEE, amounts[2]);
-        escrow.pay(runId, PAYEE, amounts[3]);
+        _pay(runId, amounts[2]);
+        _pay(runId, amounts[3]);
         assert(uint256(amounts[2]) + amounts[3] <= uint256(amounts[0]) + amounts[1]);
         assert(token.balanceOf(PAYEE) == uint256(amounts[2]) + amounts[3]);
     }
@@ -141,7 +151,7 @@ contract SymbolicEscrow is Symbolic {
         bytes32 second = escrow.openRun(bytes32(uint256(1)), 2e18, 1e18, 2, uint64(block.timestamp + 2 days), 1, 1, new address[](0));
         require(other != second);
         escrow.reserve(other, 0, reserved);
-        escrow.pay(other, PAYEE, paid);
+        _pay(other, paid);
         escrow.returnUnclaimed(other, back);
         RunEscrow.Run memory run = escrow.getRun(second);
         assert(run.buyer == address(this) && run.budget == 2e18 && run.pending == 0);
@@ -224,7 +234,9 @@ contract SymbolicSettlement is Symbolic {
     }
 
     function _claim(Row calldata row) private returns (bool) {
-        try settlement.claim(RUN, 0, row.index, row.account, row.amount, new bytes32[](0)) {
+        EpochSettlement.Row[] memory rows = new EpochSettlement.Row[](1);
+        rows[0] = EpochSettlement.Row(row.index, row.account, row.amount, new bytes32[](0));
+        try settlement.claim(RUN, 0, rows) {
             return true;
         } catch {
             return false;

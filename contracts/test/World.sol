@@ -170,6 +170,16 @@ abstract contract World {
         require(done);
     }
 
+    /// @notice A table's only row.
+    function oneRow(uint256 index, address account, uint128 amount)
+        internal
+        pure
+        returns (EpochSettlement.Row[] memory rows)
+    {
+        rows = new EpochSettlement.Row[](1);
+        rows[0] = EpochSettlement.Row(index, account, amount, new bytes32[](0));
+    }
+
     function between(uint256 seed, uint256 low, uint256 high) internal pure returns (uint256) {
         return low + seed % (high - low + 1);
     }

@@ -89,6 +89,17 @@ def test_every_final_row_is_claimed_once(assay: Assay, market: Market, tables: d
     assert held(market) == PURSE + pay(tables, 0) + pay(tables, 1)
 
 
+def test_pay_goes_where_its_owner_wants_it(assay: Assay, market: Market, tables: dict[int, Settlement]):
+    file, other = market.config_of(NODE), "0x" + "5a" * 20
+    market.settle(tables, 0)
+    code, _, err = assay("claim", file, "--to", other, "--account", wallet("stranger"))
+    assert code == 2 and "your own pay" in err
+
+    assert assay("claim", file, "--to", other).status == 0
+
+    assert held(market) == PURSE and market.bank.token_balance(other) == pay(tables, 0)
+
+
 def test_before_it_is_final_nothing_is_sent_and_the_time_is_told(
     assay: Assay, market: Market, tables: dict[int, Settlement]
 ):

@@ -96,6 +96,22 @@ def test_the_status_follows_the_money(assay: Assay, market: Market):
     assert "0.000000 of" in assay("order", "status", file)[1]
 
 
+def test_a_refund_goes_where_the_buyer_wants_it_and_nobody_else_may_say_where(assay: Assay, market: Market):
+    file, other = market.config_of("buyer"), "0x" + "5a" * 20
+    market.open_run()
+    put_up = PURSE - held(market)
+    assay("order", "cancel", file)
+    market.advance(market.params.close_delay_s + 60)
+    code, _, err = assay("order", "refund", market.config_of(NODES[0]), "--to", other)
+    assert code == 2 and "only the buyer" in err
+    assert "would send" in assay("order", "refund", file, "--to", other, "--dry-run").out
+
+    code, out, err = assay("order", "refund", file, "--to", other)
+
+    assert code == 0 and "from now on" in out, err
+    assert market.bank.token_balance(other) == put_up and held(market) == PURSE - put_up
+
+
 def test_a_result_that_waits_keeps_the_refund_waiting(assay: Assay, market: Market):
     file = market.config_of("buyer")
     market.open_run()
