@@ -19,7 +19,7 @@ from assay.chain.statements import EpochResult, ModelRecord
 from assay.ledger.settlement.ending import Ending
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.declarations import Declarations
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.messages import CertifiedManifest, Member
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
 
@@ -94,3 +94,10 @@ class Finished:
     declarations: Declarations
     log_point: LogPoint | None = None
     anchor: Anchored | None = None
+
+    @property
+    def nodes(self) -> tuple[Member, ...]:
+        """Every node that took part, ascending by peer."""
+        joined = (signed.admission.member for link in self.links for signed in link.manifest.admissions)
+        found = {member.peer: member for member in (*self.spec.nodes, *joined)}
+        return tuple(member for _, member in sorted(found.items()))

@@ -7,7 +7,7 @@ folder is trusted but the spec, whose digest the run id names.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,15 +179,15 @@ def _bytes(root: Path, name: str) -> bytes:
         raise IntegrityError(f"{name}: missing or unreadable ({error.strerror})") from None
 
 
-def find_node(spec: RunSpec, text: str) -> PeerId:
-    """The one node of the run whose peer id begins with this prefix.
+def find_node(nodes: Collection[PeerId], text: str) -> PeerId:
+    """The one of a run's nodes whose peer id begins with this prefix.
 
     Raises:
         ConfigError: none, or several.
     """
-    fits = [member.peer for member in spec.nodes if text and member.peer.hex().startswith(text.lower())]
+    fits = [peer for peer in nodes if text and peer.hex().startswith(text.lower())]
     if len(fits) != 1:
-        names = ", ".join(member.peer.hex()[:8] for member in spec.nodes)
+        names = ", ".join(peer.hex()[:8] for peer in nodes)
         fault = "several nodes begin" if fits else "no node of this run begins"
         raise ConfigError(f"{fault} with {text!r}; there are {names}")
     return fits[0]

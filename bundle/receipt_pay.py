@@ -26,7 +26,7 @@ from assay.participant.index import IntegrityError
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import AssayError
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import Address, Digest, PeerId
 
 _PAY = ("epoch", "result", "certificate", "anchor", "row", "proof")
 _ROW = ("index", "account", "amount")
@@ -59,9 +59,9 @@ def pay_json(settled: Settled, node: PeerId) -> dict[str, Any]:
 
 
 def check_pay(
-    claimed: Any, spec: RunSpec, run_id: Digest, deployment: Deployment, round_id: int, node: PeerId
+    claimed: Any, spec: RunSpec, run_id: Digest, deployment: Deployment, round_id: int, payee: Address
 ) -> Paid | None:
-    """What a receipt's pay part proves; None if it has none.
+    """What a receipt's pay part proves of a node with this account; None if it has none.
 
     Raises:
         IntegrityError: the first check that fails.
@@ -86,7 +86,7 @@ def check_pay(
     row, proof = keys_of(claimed["row"], _ROW, "pay"), claimed["proof"]
     if any(type(row[name]) is not int or row[name] < 0 for name in ("index", "amount")):
         raise IntegrityError("pay: index and amount must be whole numbers")
-    account = evm_address(next(member.account for member in spec.nodes if member.peer == node))
+    account = evm_address(payee)
     if row["account"] != account:
         raise IntegrityError(f"pay: a row of {row['account']}, the node's account is {account}")
     if not isinstance(proof, list) or len(proof) > 64:

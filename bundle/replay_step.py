@@ -118,7 +118,7 @@ def replay(
         IntegrityError: the run's chain or blobs are invalid.
     """
     delivered = read(run)
-    spec, peer = delivered.spec, find_node(delivered.spec, node)
+    spec, peer = delivered.spec, find_node(delivered.run_states[-1].nodes, node)
     commits = _commits_of(delivered, peer)
     if round_id not in commits:
         there = ", ".join(map(str, commits)) or "none"

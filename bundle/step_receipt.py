@@ -38,6 +38,7 @@ from assay.protocol.messages import (
     CertifiedManifest,
     Commit,
     Manifest,
+    Member,
     QuorumCertificate,
     SignedCommit,
     VoteKind,
@@ -50,9 +51,9 @@ from assay.protocol.state_transition import NodeRecord, RunState, VerifierRecord
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root
 
-FORMAT = "assay/step-receipt/4"
+FORMAT = "assay/step-receipt/5"
 RECEIPT_BYTES_MAX = 64 << 20
-_FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "links", "headers", "pay")
+_FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "joined", "links", "headers", "pay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ class Checked:
     spec: RunSpec
     run_id: Digest
     deployment: Deployment
+    member: Member  # whose step it is
     commit: SignedCommit
     signers: int  # the fewest under any certificate
     last_round: int
@@ -90,6 +92,7 @@ def make_receipt(
         s.commit.node == node for link in links[round_id : round_id + 1] for s in link.manifest.commits
     ):
         raise ValueError(f"no accepted step of node {node.hex()[:8]} in round {round_id}")
+    joined = next((link for link in links[:round_id] if _admitted(link.manifest, node)), None)
     opened, closed = window(spec, round_id)
     epoch = round_id // spec.money.epoch_rounds
     body = {
@@ -99,6 +102,7 @@ def make_receipt(
         "node": node.hex(),
         "spec": encode(spec).hex(),
         "deployment": json.loads(deployment.to_json()),
+        "joined": None if joined is None else encode(joined).hex(),
         "links": [encode(link).hex() for link in links[opened : closed + 1]],
         "headers": [
             [encode(link.block).hex(), encode(link.certificate).hex()] for link in links[closed + 1 :]
@@ -145,15 +149,17 @@ def check_receipt(
     whole = _links(fields, spec, own_run_id, round_id)
     links = whole[round_id - int(whole[0].manifest.round) :]  # from the step's on
     headers = _headers(fields, spec, own_run_id, whole[-1])
-    signed = _commit(links[0], spec, own_run_id, deployment, round_id, node)
+    member = _member(fields, spec, own_run_id, node)
+    signed = _commit(links[0], spec, own_run_id, deployment, round_id, member)
     seed = _seed(links, spec, own_run_id)
-    audit = _audit(whole, spec, own_run_id, signed)
-    paid = check_pay(fields["pay"], spec, own_run_id, deployment, round_id, node)
+    audit = _audit(whole, spec, own_run_id, signed, member)
+    paid = check_pay(fields["pay"], spec, own_run_id, deployment, round_id, member.account)
     certificates = [*(link.certificate for link in whole), *(certificate for _, certificate in headers)]
     return Checked(
         spec=spec,
         run_id=own_run_id,
         deployment=deployment,
+        member=member,
         commit=signed,
         signers=min(len(certificate.verifiers) for certificate in certificates),
         last_round=int(headers[-1][0].round if headers else links[-1].block.round),
@@ -206,6 +212,27 @@ def _deployment(fields: Mapping[str, Any], spec: RunSpec) -> Deployment:
     if deployment.deployment_id != spec.deployment_id:
         raise IntegrityError("deployment: another one than the spec's")
     return deployment
+
+
+def _admitted(manifest: Manifest, node: PeerId) -> Member | None:
+    """The node as this manifest admits it; None if it does not."""
+    found = (signed.admission.member for signed in manifest.admissions)
+    return next((member for member in found if member.peer == node), None)
+
+
+def _member(fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, node: PeerId) -> Member:
+    """The node with its account and key: of the spec, or of the certified manifest by which it joined."""
+    member = next((member for member in spec.nodes if member.peer == node), None)
+    if member is None and fields["joined"] is not None:
+        try:
+            link = decode(CertifiedManifest, bytes_of(fields["joined"], "joined"))
+            check_certified(link, Domain(spec.deployment_id, run_id), spec.verifier_peers)
+        except AssayError as error:
+            raise IntegrityError(f"joined: {error}") from None
+        member = _admitted(link.manifest, node)
+    if member is None:
+        raise IntegrityError(f"node: {node.hex()[:8]} is no node of this run")
+    return member
 
 
 def _links(
@@ -274,12 +301,10 @@ def _commit(
     run_id: Digest,
     deployment: Deployment,
     round_id: int,
-    node: PeerId,
+    member: Member,
 ) -> SignedCommit:
+    node = member.peer
     found = [signed for signed in link.manifest.commits if signed.commit.node == node]
-    member = next((member for member in spec.nodes if member.peer == node), None)
-    if member is None:
-        raise IntegrityError(f"node: {node.hex()[:8]} is no node of this run")
     if len(found) != 1:
         raise IntegrityError(f"node: {len(found)} commits of {node.hex()[:8]} in the link, expected one")
     signed = found[0]
@@ -319,7 +344,7 @@ def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> 
 
 
 def _audit(
-    links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest, signed: SignedCommit
+    links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest, signed: SignedCommit, member: Member
 ) -> Audit | None:
     """The audit as the verdicts in these manifests decide it, by the protocol's own fold.
 
@@ -334,7 +359,7 @@ def _audit(
         round=RoundId(int(first.round) + 1),
         parent=NO_DIGEST,
         chain=NO_DIGEST,
-        nodes={member.peer: NodeRecord() for member in spec.nodes},
+        nodes={member.peer: NodeRecord(member=member)},
         verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
         audits={},
         training_rounds=spec.rounds,
@@ -371,6 +396,8 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
         verdicts=tuple(s for s in manifest.verdicts if is_about(s.verdict.round, s.verdict.node)),
         sketch_openings=tuple(one for one in manifest.sketch_openings if is_about(one.round, one.node)),
         known_answers=tuple(one for one in manifest.known_answers if is_about(one.round, one.node)),
+        attendance=tuple(one for one in manifest.attendance if one.attendance.node == node),
+        admissions=(),
         contradictions=tuple(pair for pair in manifest.contradictions if pair.first.commit.node == node),
         appraised=(),  # they change how often a step is drawn, and this one was
         stake_reports=(),

@@ -80,6 +80,19 @@ def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
     run_process(lambda: run_node(config), is_tethered=tethered)
 
 
+@node_app.command("leave")
+def node_leave(file: ConfigFile) -> None:
+    """Give up a node's seat in its run: its process ends once no step of it can be drawn any more."""
+    from assay.cli.process import read_process_file
+    from assay.node.seat import LEAVE
+
+    config, _ = read_process_file(file)
+    if not config.folder.exists():
+        raise ConfigError(f"{config.folder} is missing: the node has never run")
+    (config.folder / LEAVE).touch()
+    typer.echo("the node leaves with the next round; keep its process running until it ends by itself")
+
+
 @verifier_app.command("run")
 def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
     """Take part in a run as a verifier, until stopped."""

@@ -3,7 +3,8 @@
 Room: network (edge: libp2p over TCP, Noise and Yamux, and nothing else). libp2p
 provides only authentication; every bound,
 deadline and liveness check is ours (limits.py), and guard.py keeps its failures
-from ending the process. No identify, DHT, mDNS or relay: members are known.
+from ending the process. No identify, DHT, mDNS or relay: members are known, and
+strangers, where they may connect at all, reach public methods only.
 
     ctl    notifications, requests, pings    connection.py sends, request_server.py answers
     blob   pull by digest              fetch.py requests, blob_server.py serves
@@ -199,6 +200,8 @@ async def open_host(
     is_member: Callable[[PeerId], bool],
     handlers: Mapping[str, Handler],
     blobs: BlobSource,
+    public: Mapping[str, Handler] | None = None,
+    takes_strangers: Callable[[], bool] = lambda: False,
     listen_ip: str = "127.0.0.1",
     on_fault: Callable[[PeerFault], None] | None = None,
     timing: limits.Timing | None = None,
@@ -209,8 +212,10 @@ async def open_host(
         seed: 32 bytes, the same that PyNaCl's `SigningKey` takes.
         listen_port: TCP port; 0 lets the system choose, see `Host.address`.
         network_id: Part of every protocol name, so that two networks never mix.
-        is_member: Whether a peer may connect; called again for every stream.
-        handlers: Request handlers by method name.
+        is_member: Whether a peer is known; called again for every stream and request.
+        handlers: Request handlers by method name, for members.
+        public: The same, for everybody.
+        takes_strangers: Whether others than members may connect now, for a short time, to call the latter.
         blobs: Source of served blobs.
         listen_ip: IPv4 or IPv6; `::` takes connections of both.
         on_fault: Called with every fault of a peer, also if the call around it succeeds.
@@ -224,9 +229,16 @@ async def open_host(
     timing = timing or limits.Timing()
     report = on_fault or _log_fault
     port = _free_port(listen_ip, listen_port)
-    peers = Peers(seed=seed, is_member=is_member, timing=timing)
+    peers = Peers(seed=seed, is_member=is_member, takes_strangers=takes_strangers, timing=timing)
     inbox = Inbox()
-    request_server = RequestServer(handlers=handlers, inbox=inbox, timing=timing)
+    open_to_all = public or {}
+    request_server = RequestServer(
+        handlers={**handlers, **open_to_all},
+        public=open_to_all,
+        is_member=is_member,
+        inbox=inbox,
+        timing=timing,
+    )
     host = Host(
         peers=peers,
         inbox=inbox,
@@ -238,8 +250,8 @@ async def open_host(
     host._blob_server = server = BlobServer(
         blobs=blobs, on_fault=report, threads=host._threads, timing=timing
     )
-    peers.serve(protocols.ctl, request_server.serve)
-    peers.serve(protocols.blob, server.serve)
+    peers.serve(protocols.ctl, request_server.serve, members_only=not open_to_all)
+    peers.serve(protocols.blob, server.serve, members_only=True)
     try:
         async with peers.run(host.address, on_change=host._on_change), trio.open_nursery() as nursery:
             host._nursery = nursery

@@ -2,7 +2,7 @@
 
 Room: network (pure). No other module of this package writes a bound as a number. Sizes
 are bytes, times are seconds. A peer is a registered member; any other host gets one
-handshake and nothing else.
+handshake and nothing else, or, where strangers may apply, one of a few connections for seconds.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ CHUNK_LIST_BYTES_MAX = 4 * MIB  # 128Ki chunks: blobs up to 32 GiB
 
 # --- connections and streams ---------------------------------------------------------------------
 CONNECTIONS_MAX = 300  # each costs about 150 KiB idle, and at most the window below per stream
+STRANGERS_MAX = 16  # of them, where non-members may apply; each ends with the next round of pings
 CONNECTIONS_PER_PEER_MAX = 3  # two may arise when both sides dial at once
 STREAMS_PER_CONNECTION_MAX = 64  # one more is reset at once
 WINDOW_BYTES_MAX = 4 * MIB  # receive window per stream: what a stalled handler can hold

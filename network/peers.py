@@ -52,9 +52,17 @@ class PeerAddress:
 class Peers:
     """The connections of one host."""
 
-    def __init__(self, *, seed: bytes, is_member: Callable[[PeerId], bool], timing: limits.Timing) -> None:
+    def __init__(
+        self,
+        *,
+        seed: bytes,
+        is_member: Callable[[PeerId], bool],
+        takes_strangers: Callable[[], bool],
+        timing: limits.Timing,
+    ) -> None:
         harden()
-        self._is_member = is_member
+        self.is_member = is_member
+        self._takes_strangers = takes_strangers
         self._timing = timing
         self._changed = trio.Event()
         self._on_change: Callable[[PeerId], None] = lambda _peer: None
@@ -97,8 +105,8 @@ class Peers:
         self._swarm.auto_connector.maybe_connect = dial_nobody
 
     def _gate(self) -> None:
-        # Before the muxer runs: a non-member can never open a stream. (libp2p calls a notifee, its
-        # own hook for this, only after streams are being accepted.)
+        # Before the muxer runs: who is not admitted can never open a stream. (libp2p calls a notifee,
+        # its own hook for this, only after streams are being accepted.)
         add = self._swarm.add_conn
 
         async def add_member(muxed: Any, direction: str = "unknown") -> Any:
@@ -121,16 +129,25 @@ class Peers:
         self._swarm.set_stream_handler(handle_member)
 
     def _admits(self, identity: Any) -> bool:
+        """Whether this is a member, or a stranger for whom there is room."""
         try:
-            return self._is_member(peer_id(identity))
+            peer = peer_id(identity)
         except MalformedMessage:
             return False
+        if self.is_member(peer):
+            return True
+        strangers = {other for other in self._live() if not self.is_member(other)} - {peer}
+        return self._takes_strangers() and len(strangers) < limits.STRANGERS_MAX
 
-    def serve(self, protocol: str, serve: Serve) -> None:
+    def serve(self, protocol: str, serve: Serve, *, members_only: bool) -> None:
         """Register the handler of this protocol's streams."""
 
         async def handle(stream: Any) -> None:
-            await serve(peer_id(stream.muxed_conn.peer_id), stream)
+            peer = peer_id(stream.muxed_conn.peer_id)
+            if members_only and not self.is_member(peer):
+                await reset_quietly(stream)
+            else:
+                await serve(peer, stream)
 
         self.libp2p.set_stream_handler(protocol, handle)
 
@@ -157,6 +174,10 @@ class Peers:
 
     def connected(self) -> frozenset[PeerId]:
         """The members with a live connection now."""
+        return frozenset(filter(self.is_member, self._live()))
+
+    def _live(self) -> frozenset[PeerId]:
+        """Everybody with a live connection now."""
         return frozenset(
             peer_id(identity)
             for identity, connections in self._swarm.connections.items()
@@ -221,7 +242,7 @@ class Peers:
         return self.is_connected(address.peer)
 
     async def watch(self, ping: Callable[[PeerId], Awaitable[bool]]) -> None:
-        """Ping every peer; disconnect those that stop answering and former members."""
+        """Ping every peer; disconnect those that stop answering, strangers and former members."""
         checked: set[PeerId] = set()
 
         async def check(peer: PeerId) -> None:
@@ -237,8 +258,8 @@ class Peers:
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(self._timing.ping_interval_s)
-                for peer in self.connected() - checked:
-                    if not self._is_member(peer):
+                for peer in self._live() - checked:
+                    if not self.is_member(peer):
                         nursery.start_soon(self.disconnect, peer)
                         continue
                     checked.add(peer)

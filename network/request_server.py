@@ -8,7 +8,7 @@ peer's own rate limit, never by a handler, a disk or another peer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,16 @@ class _Rate:
 class RequestServer:
     """Serves every control stream of a host, with bounds per peer."""
 
-    def __init__(self, *, handlers: Mapping[str, Handler], inbox: Inbox, timing: limits.Timing) -> None:
-        self._handlers = handlers
+    def __init__(
+        self,
+        *,
+        handlers: Mapping[str, Handler],
+        public: Collection[str],
+        is_member: Callable[[PeerId], bool],
+        inbox: Inbox,
+        timing: limits.Timing,
+    ) -> None:
+        self._handlers, self._public, self._is_member = handlers, public, is_member
         self._inbox = inbox
         self._timing = timing
         self._running: dict[PeerId, int] = {}  # handlers running and responses unsent
@@ -95,6 +103,8 @@ class RequestServer:
                 self._leave(peer)
 
     async def _take(self, notification: Notification) -> None:
+        if not self._is_member(notification.peer):
+            raise MalformedMessage("a notification by a stranger")
         rate = self._rates.setdefault(notification.peer, _Rate(at_s=trio.current_time()))
         wait_s = rate.wait_s(trio.current_time())
         if wait_s:
@@ -134,6 +144,8 @@ class RequestServer:
 
     async def _frame_for(self, peer: PeerId, number: int, method: str, request: bytes) -> bytes:
         handler = self._handlers.get(method)
+        if method not in self._public and not self._is_member(peer):
+            return _refusal(number, "only members may ask that")
         if handler is None:
             return _refusal(number, f"no method {method}")
         try:

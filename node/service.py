@@ -22,16 +22,19 @@ from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.known_answer import read_known_answers
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
+from assay.node.progress import report_rounds
+from assay.node.seat import drained, leave_when_asked, return_when_overdue, take_seat
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.run import participate
+from assay.participant.snapshots import SnapshotFinder
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
 from assay.protocol import audits
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.audits import Audit
 from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
@@ -42,11 +45,10 @@ from assay.protocol.messages import (
     Commit,
     KnownAnswer,
     OpeningNotice,
-    Return,
+    SignedAttendance,
     SignedCommit,
     SignedReceipt,
     SignedRefusal,
-    SignedReturn,
     SketchOpening,
     StepRequest,
     Submission,
@@ -62,7 +64,6 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
-RETURN_S = 3.0  # between two attempts to say that we are back
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -94,6 +95,9 @@ class Service:
             store=me.store,
             blobs=me.blobs,
             fetch=self._fetch,
+            snapshots=SnapshotFinder(
+                me.spec, me.store, me.config.folder, me.spec.verifier_peers, lambda: self._host
+            ),
         )
         self.steps = StepFiles(
             me.config.folder,
@@ -119,24 +123,38 @@ class Service:
         )
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled, or without a seat to take, or until what a node that left did is settled."""
         async with participate(self.me, self.follower, {"open": self._on_open_request}) as (host, nursery):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
-            nursery.start_soon(self._return_when_overdue)
+            nursery.start_soon(return_when_overdue, self.me, self.follower, self._opening, self._say)
+            nursery.start_soon(leave_when_asked, self.me, self.follower, self._say)
             nursery.start_soon(claim_everything, self.me, self.follower)
+            nursery.start_soon(report_rounds, self.me, self.follower)
             nursery.start_soon(watch_delegation, self.me)
             if self.attester is not None:
                 nursery.start_soon(keep_attested, self.me, host, self.follower, self.attester)
             log.info("node is up", extra={"peer": self.me.me.hex()[:8]})
+            if not await take_seat(self.me, self.follower, self.state_sync, host):
+                return
             await self._train()
-            await trio.sleep_forever()
+            if not self._has_left():
+                await trio.sleep_forever()
+            await drained(self.me, self.follower)
+            log.info("drained: no step of ours can be drawn any more")
 
     # ---- training ----
+
+    def _has_left(self) -> bool:
+        record = self.follower.run_state.nodes.get(self.me.me)
+        return record is not None and record.has_left
 
     async def _train(self) -> None:
         while self.follower.run_state.is_training:
             run_state = self.follower.run_state
+            if self._has_left():
+                log.info("left the run", extra={"round": int(run_state.round)})
+                return
             if run_state.nodes[self.me.me].banned:
                 log.warning("banned from training", extra={"round": int(run_state.round)})
                 return
@@ -283,25 +301,10 @@ class Service:
                     self.me.blobs.remove(self._opened.pop(step).opening)
                 await self.follower.grown(int(run_state.round))
 
-    async def _return_when_overdue(self) -> None:
-        """Say that we are back while an opening of ours is overdue and we can make it."""
-        while True:
-            run_state = self.follower.run_state
-            overdue = [a for a in run_state.audits.values() if a.node == self.me.me and a.is_late]
-            if any(a.ruling is AuditStatus.OVERDUE for a in overdue):
-                try:
-                    for audit in overdue:
-                        await self._opening(audit)
-                except AssayError as error:
-                    log.error("overdue opening cannot be made", extra={"reason": str(error)})
-                else:
-                    returned = Return(run_id=self.me.run_id, round=run_state.round, node=self.me.me)
-                    signature = sign(self.me.keys.peer, self.me.domain, returned)
-                    async with trio.open_nursery() as nursery:
-                        for verifier in self.me.spec.verifier_peers:
-                            signed = SignedReturn(returned=returned, signature=signature)
-                            nursery.start_soon(self._send_message, verifier, signed)
-            await trio.sleep(RETURN_S)
+    async def _say(self, message: SignedAttendance) -> None:
+        async with trio.open_nursery() as nursery:
+            for verifier in self.me.spec.verifier_peers:
+                nursery.start_soon(self._send_message, verifier, message)
 
     def _due_messages(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
         """The messages that the chain expects from us about a step of ours now."""
@@ -317,7 +320,7 @@ class Service:
             yield known_answers
 
     async def _send_message(
-        self, verifier: PeerId, message: SketchOpening | KnownAnswer | SignedReturn
+        self, verifier: PeerId, message: SketchOpening | KnownAnswer | SignedAttendance
     ) -> None:
         try:
             await self._host.request(verifier, "shown", encode(message), timeout_s=10)

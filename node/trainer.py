@@ -33,7 +33,7 @@ from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import NodeState, start_private
-from assay.training.optimiser.public_state import PublicState, kept_rounds
+from assay.training.optimiser.public_state import THETA, PublicState, kept_rounds
 
 LOSS_MICRO_MAX = 10**9
 NOTHING = NodeState(np.zeros((0, 0), np.float32))  # private state for computing a gradient only
@@ -71,7 +71,7 @@ class Trainer(ComputeWorker):
         known_answers: frozenset[int] = frozenset(),
     ) -> None:
         keep = kept_rounds(spec)
-        super().__init__(PublicState(spec, folder / "theta", keep, base))
+        super().__init__(PublicState(spec, folder / THETA, keep, base))
         self.spec, self.run_id, self.node = spec, run_id, node
         self.device, self.known_answers = device, known_answers
         self._salt_key = salt_key

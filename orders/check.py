@@ -49,7 +49,8 @@ def check_order(path: Path | None) -> list[str]:
     worst, budget = order.worst_case_units(), order.budget_units()
     use_one_thread()  # as nodes and verifiers do, so that the class below equals theirs
     rows = {
-        "run": f"{order.run.name}: {order.run.nodes} nodes, {order.run.verifiers} verifiers",
+        "run": f"{order.run.name}: {order.run.nodes} nodes, {order.seats} seats, "
+        f"{order.run.verifiers} verifiers",
         "model": f"{model_words(order, model)}: {layout.parameters:,} parameters in {layout.blocks:,} blocks",
         "data": f"{data.tokens:,} tokens, {data.validation_tokens:,} held out: "
         f"{data.source} ({data.licence})",
@@ -66,7 +67,8 @@ def check_order(path: Path | None) -> list[str]:
         "update": f"about {bytes_text(share * block_bits(rule) / 8)} per node and round "
         f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), "
         f"at most {bytes_text(most)}",
-        "work": f"{order.run.rounds:,} rounds of {order.tokens_per_round:,} tokens, {order.epochs:,} epochs",
+        "work": f"{order.run.rounds:,} rounds of {order.run.nodes * order.tokens_per_step:,} tokens, "
+        f"{order.epochs:,} epochs",
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
         + opened_words(audit_spec(order), layout.blocks),
         "deters": deters_words(order),
@@ -152,7 +154,7 @@ def opened_words(rules: AuditSpec, blocks: int) -> str:
 
 def deters_words(order: Order) -> str:
     """The cheating that stake, slash and the audits' floor make unprofitable, as lines."""
-    budget, step_tokens = order.budget, order.tokens_per_round // order.run.nodes
+    budget, step_tokens = order.budget, order.tokens_per_step
     return (
         deterrence_words(
             audit_spec(order),

@@ -65,7 +65,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             apply_lag=comm.apply_lag,
         ),
     )
-    is_shorter = run.nodes >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
+    is_shorter = (run.seats or run.nodes) >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
     if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
         return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
     is_plain = rule.is_dense and rule.has_scale and rule.compress.transform is Transform.NONE

@@ -54,9 +54,14 @@ class Order:
     drand: DrandNetwork | None  # that draws also depend on
 
     @property
-    def tokens_per_round(self) -> int:
-        """Tokens that all nodes together train on in one round."""
-        return self.run.nodes * self.rule.sequences_per_round * self.sizes.context
+    def seats(self) -> int:
+        """Nodes that may take part at a time."""
+        return self.run.seats or self.run.nodes
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that a node trains on in one round."""
+        return self.rule.sequences_per_round * self.sizes.context
 
     @property
     def epochs(self) -> int:
@@ -69,7 +74,7 @@ class Order:
         return scaled(self.budget.operator_stake, DECIMALS)
 
     def epoch_units_max(self) -> int:
-        """The most that one epoch can cost, in token units: the escrow's cap per epoch."""
+        """The most that one epoch can cost, in token units, every seat taken: the escrow's cap per epoch."""
         return self._gross_units(min(self.budget.epoch_rounds, self.run.rounds))
 
     def worst_case_units(self) -> int:
@@ -94,7 +99,7 @@ class Order:
         return self.verify.dispute_rounds or max(4, least_dispute_rounds(self.run.verifiers))
 
     def _gross_units(self, rounds: int) -> int:
-        return rounds * self.tokens_per_round * self.budget.price_per_mtoken // 10**6
+        return rounds * self.seats * self.tokens_per_step * self.budget.price_per_mtoken // 10**6
 
 
 def contradictions(order: Order) -> Iterator[ConfigProblem]:
@@ -106,6 +111,9 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
             yield ConfigProblem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
         elif order.verify.attestation is None:
             yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
+    if order.seats < run.nodes:
+        reason = f"expected at least as many as nodes take part from the start: {run.nodes}"
+        yield ConfigProblem(("run", "seats"), run.seats, reason)
     steps = run.rounds * run.nodes
     if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
         reason = (

@@ -40,11 +40,12 @@ _NOBODY = Address(bytes(20))
 class Terms:
     """What is bought and at which price. Left out: members, data, chain, and secretly drawn values."""
 
-    TAG: ClassVar[bytes] = b"assay/terms/1"
+    TAG: ClassVar[bytes] = b"assay/terms/2"
     name: Annotated[str, Max(64)]
     seed: int
     rounds: int
     nodes: int
+    seats: int
     verifiers: int
     state_every: int
     model: ModelSpec  # its base is zero
@@ -111,6 +112,7 @@ def quote_of(order: Order) -> Quote:
         seed=order.run.seed,
         rounds=order.run.rounds,
         nodes=order.run.nodes,
+        seats=order.seats,
         verifiers=order.run.verifiers,
         state_every=order.verify.state_every,
         model=model_spec(order),
@@ -132,6 +134,7 @@ def terms_of(spec: RunSpec) -> Terms:
         seed=spec.seed,
         rounds=spec.rounds,
         nodes=len(spec.nodes),
+        seats=spec.seats,
         verifiers=len(spec.verifiers),
         state_every=spec.state_every,
         model=replace(spec.model, base=NO_DIGEST),
@@ -155,12 +158,12 @@ def check_spec_keeps(quote: Quote, spec: RunSpec) -> None:
 
 
 def cost_at_most(terms: Terms) -> Cost:
-    """The cost if every contribution counts."""
-    return _cost(terms, [terms.nodes * _rounds_in(terms, epoch) for epoch in range(terms.epochs)])
+    """The cost if every seat is taken and every contribution counts."""
+    return _cost(terms, [terms.seats * _rounds_in(terms, epoch) for epoch in range(terms.epochs)])
 
 
 def cost_expected(terms: Terms) -> Cost:
-    """The cost if every step counts but the known-answer tasks."""
+    """The cost if nobody joins, and every step counts but the known-answer tasks."""
     steps = []
     for epoch in range(terms.epochs):
         rounds = _rounds_in(terms, epoch)

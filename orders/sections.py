@@ -65,6 +65,7 @@ class RunSection(Section):
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 20261120
     rounds: Positive = 60
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 5
+    seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than the nodes: others may join
     verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
     attesters: dict[str, str] = Field(default_factory=dict)  # node number -> key file of a software attester
 

@@ -191,6 +191,7 @@ def build_spec(
         money=money_spec(order, treasury),
         timing=timing_spec(order),
         buyer=buyer,
+        seats=order.seats,
         nodes=tuple(sorted(nodes, key=lambda member: member.peer)),
         verifiers=tuple(sorted(verifiers, key=lambda member: member.peer)),
     )

@@ -66,6 +66,16 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """Asks to go on from a snapshot with this certified digest; answered by `AtRound`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/restore/1"
+    round: RoundId
+    path: Annotated[str, Max(PATH_CHARS_MAX)]
+    state: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """Asks to keep the parameters of these rounds, and of no other old ones; answered by `AtRound`."""
 
@@ -92,7 +102,7 @@ class State:
 class ComputeWorker:
     """A worker that holds a run's parameters; subclasses add requests of their own."""
 
-    REQUESTS: ClassVar[tuple[type[Message], ...]] = (GetRound, GetState, Apply, Reset, Hold)
+    REQUESTS: ClassVar[tuple[type[Message], ...]] = (GetRound, GetState, Apply, Reset, Restore, Hold)
 
     def __init__(self, parameters: PublicState) -> None:
         self.parameters = parameters
@@ -118,6 +128,8 @@ class ComputeWorker:
                 return State(digest=self.apply(request.round, request.aggregate))
             case Reset():
                 self.reset()
+            case Restore():
+                self.parameters.restore(request.round, Path(request.path), request.state)
             case Hold():
                 self.parameters.hold(request.rounds)
         return AtRound(round=RoundId(self.parameters.round))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,9 +202,20 @@ def read_deployment(path: Path) -> Deployment:
     return Deployment.from_json(read_text(path, "deployment", DEPLOYMENT_BYTES_MAX))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """How a participant deals with peers that its run file does not name."""
+
+    handlers: Mapping[str, Handler]  # that anybody may call
+    is_open: Callable[[], bool]  # whether strangers may connect
+    knows: Callable[[PeerId], bool]  # whether a peer is no stranger any more
+
+
 @asynccontextmanager
-async def open_network(me: Participant, handlers: Mapping[str, Handler]) -> AsyncIterator[Host]:
-    """Run the participant's host, open to its known peers only."""
+async def open_network(
+    me: Participant, handlers: Mapping[str, Handler], door: Door | None = None
+) -> AsyncIterator[Host]:
+    """Run the participant's host, open to the run file's peers, and to others as `door` says."""
     from assay.network.host import open_host
 
     async with open_host(
@@ -212,8 +223,10 @@ async def open_network(me: Participant, handlers: Mapping[str, Handler]) -> Asyn
         listen_port=me.config.port,
         listen_ip=me.config.ip,
         network_id=me.run_id.hex()[:16],
-        is_member=lambda peer: peer in me.addresses,
+        is_member=lambda peer: peer in me.addresses or (door is not None and door.knows(peer)),
         handlers=handlers,
+        public=None if door is None else door.handlers,
+        takes_strangers=lambda: door is not None and door.is_open(),
         blobs=me.blobs,
     ) as host:
         yield host

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from typing import Any
 
 
 class _JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON: time, level, event, and the event's own fields."""
+    """Formats a record as one line of JSON: time (UTC), level, event, and the event's own fields."""
 
+    converter = staticmethod(time.gmtime)
     _ORDINARY = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
-            "t": self.formatTime(record, "%H:%M:%S") + f".{int(record.msecs):03d}",
+            "t": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "room": record.name,
             "event": record.getMessage(),

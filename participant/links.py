@@ -18,7 +18,8 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.finality import check_certified
 from assay.protocol.identity import Domain, verify
 from assay.protocol.inclusion import required
-from assay.protocol.messages import CertifiedManifest, Manifest, Outcome
+from assay.protocol.membership import admitted, may_attend
+from assay.protocol.messages import AttendanceKind, CertifiedManifest, Manifest, Outcome
 from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import (
     RunState,
@@ -28,7 +29,6 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     may_report_funding,
     may_report_stake,
-    may_return,
     may_show_double_vote,
     next_chain,
     with_reports,
@@ -75,7 +75,7 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     need(manifest.time_s >= least_s, f"its time is {manifest.time_s}, before its parent's {least_s}")
     due_s = run_state.due_s
     need(
-        due_s is None or bool(manifest.returns) or manifest.time_s >= due_s,
+        due_s is None or has_return(manifest) or manifest.time_s >= due_s,
         f"nothing is left but openings overdue until {due_s}, expected a return or that time",
     )
     commits = tuple(signed.commit for signed in manifest.commits)
@@ -134,20 +134,33 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     for report in reports:
         subject = f"{report.verifier.hex()[:8]} on the stake of {report.node.hex()[:8]}"
         need(may_report_stake(run_state, report), f"carries a stake report by {subject}, not admissible now")
-    returns = [one.returned for one in manifest.returns]
-    need(all(a.node < b.node for a, b in pairwise(returns)), "returns must ascend by node, one each")
-    for signed in manifest.returns:
-        node = signed.returned.node
-        need(
-            may_return(run_state, signed.returned, manifest.time_s),
-            f"carries a return of {node.hex()[:8]}, not admissible now",
-        )
-        verify(
-            node, Domain(run_state.spec.deployment_id, run_state.run_id), signed.returned, signed.signature
-        )
+    _check_membership(run_state, manifest)
     _check_inclusion(run_state, manifest)
     _check_funding(run_state, manifest)
     check_messages(run_state, manifest)
+
+
+def has_return(manifest: Manifest) -> bool:
+    """Whether a node comes back by this manifest."""
+    return any(signed.attendance.kind is AttendanceKind.RETURN for signed in manifest.attendance)
+
+
+def _check_membership(run_state: RunState, manifest: Manifest) -> None:
+    """Do nothing if those who join, leave or return by this manifest may do so now."""
+    need, domain = _need(manifest), Domain(run_state.spec.deployment_id, run_state.run_id)
+    said = [one.attendance for one in manifest.attendance]
+    need(all(a.node < b.node for a, b in pairwise(said)), "attendance must ascend by node, one each")
+    for signed in manifest.attendance:
+        one = signed.attendance
+        need(
+            may_attend(run_state, one, manifest.time_s),
+            f"carries a {one.kind.name.lower()} of {one.node.hex()[:8]}, not admissible now",
+        )
+        verify(one.node, domain, one, signed.signature)
+    need(
+        manifest.admissions == admitted(run_state, manifest.admissions),
+        "carries other admissions than a quorum's for each node that may join",
+    )
 
 
 def _check_inclusion(run_state: RunState, manifest: Manifest) -> None:
@@ -171,7 +184,9 @@ def _check_inclusion(run_state: RunState, manifest: Manifest) -> None:
         not manifest.commits or len(lists) >= least,
         f"carries commits with {len(lists)} inclusion lists, expected {least}",
     )
-    lacking = required(spec.node_peers, lists, len(known)) - {one.commit.node for one in manifest.commits}
+    lacking = required(tuple(run_state.nodes), lists, len(known)) - {
+        one.commit.node for one in manifest.commits
+    }
     need(
         not lacking,
         "leaves out the commits of "

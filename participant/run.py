@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import trio
 
 from assay.network.host import Handler, Host, Notification
-from assay.participant.config import Participant, open_network
+from assay.participant.config import Door, Participant, open_network
 from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
@@ -33,6 +34,7 @@ async def participate(
     handlers: Mapping[str, Handler] | None = None,
     take: Callable[[Notification], None] | None = None,
     ready: trio.Event | None = None,
+    door: Door | None = None,
 ) -> AsyncIterator[tuple[Host, trio.Nursery]]:
     """Open the participant's host, and serve the certified chain to its peers.
 
@@ -43,6 +45,7 @@ async def participate(
         take: Takes each notification and raises what is wrong with it; by default certified manifests are
             taken into the chain, funding reports beside it, and peers are asked when no manifest comes.
         ready: If given, `handlers` and `take` are not called before it is set; peers' messages wait.
+        door: For peers that the run file does not name.
     """
     is_ready = trio.Event() if ready is None else ready
     if ready is None:
@@ -63,8 +66,10 @@ async def participate(
         return answer
 
     waiting = {name: after_ready(handler) for name, handler in (handlers or {}).items()}
+    if door is not None:
+        door = replace(door, handlers={name: after_ready(one) for name, one in door.handlers.items()})
     async with (
-        open_network(me, {"links": follower.answer_links, **waiting}) as host,
+        open_network(me, {"links": follower.answer_links, **waiting}, door) as host,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))

@@ -1,4 +1,4 @@
-"""Sync: state sync of a worker's parameters with the finalised chain, by replaying aggregates.
+"""Sync: state sync of a worker's parameters with the finalised chain, from a snapshot or by replaying it.
 
 Room: participant (edge). Aggregates come from our own blobs or from any peer, always
 checked against the digest in a certified manifest, so parameters can be rebuilt
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
 from assay.network.blob_store import DiskBlobs
-from assay.participant.compute import Apply, AtRound, GetRound, GetState, Reset, State
+from assay.participant.compute import Apply, AtRound, GetRound, GetState, Reset, Restore, State
 from assay.participant.store import Store
 from assay.participant.worker import WorkerProcess
 from assay.protocol.encoding.codec import Message
@@ -23,6 +25,27 @@ from assay.protocol.messages import CertifiedManifest
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 
 log = logging.getLogger(__name__)
+REPLAYED_MAX = 64  # rounds; a snapshot is as large as many aggregates, and is loaded at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A fetched file that should be a checkpoint of this round, and the digest that a quorum certified."""
+
+    round: int
+    path: Path
+    state: Digest
+    blob: Digest
+
+
+class Snapshots(Protocol):
+    """Where snapshots come from: `participant.snapshots.SnapshotFinder`."""
+
+    async def find(self, after: int, until: int) -> Snapshot | None:
+        """A snapshot of a round between these, not checked yet; None if there is none."""
+
+    def refuse(self, snapshot: Snapshot) -> None:
+        """Note that it was false."""
 
 
 class StateSync:
@@ -37,6 +60,7 @@ class StateSync:
         store: Store,
         blobs: DiskBlobs,
         fetch: Callable[[Digest], Awaitable[bytes]],
+        snapshots: Snapshots | None = None,
     ) -> None:
         """Configure the worker; it starts with the first call.
 
@@ -47,9 +71,10 @@ class StateSync:
             store: Holds the manifests to replay, and state digests.
             blobs: Our own blobs.
             fetch: Gets a blob from peers; raises Unavailable.
+            snapshots: Used when more than `REPLAYED_MAX` rounds are missing; None: all are replayed.
         """
         self.child = WorkerProcess(module, start, log_path, self._started)
-        self._store, self._blobs, self._fetch = store, blobs, fetch
+        self._store, self._blobs, self._fetch, self._snapshots = store, blobs, fetch, snapshots
         self._at = -1
         self._lock = trio.Lock()
         self._repaired: set[int] = set()
@@ -67,6 +92,8 @@ class StateSync:
     async def _reach(self, round_id: int) -> Digest:
         if self._at < 0:
             await self.child.call(GetRound(), AtRound)
+        if self._snapshots is not None and round_id - self._at > REPLAYED_MAX:
+            await self._restore(self._snapshots, round_id)
         while self._at < round_id:
             link = next(iter(self._store.links(self._at, 1)), None)
             if link is None or link.manifest.round != self._at:
@@ -81,6 +108,21 @@ class StateSync:
         if found is None:
             raise Diverged(f"asked for the parameters of round {round_id} while at {self._at}")
         return Digest(found)
+
+    async def _restore(self, snapshots: Snapshots, round_id: int) -> None:
+        """Go on from the newest certified snapshot at or before this round, if there is a true one."""
+        while (snapshot := await snapshots.find(self._at, round_id)) is not None:
+            request = Restore(round=RoundId(snapshot.round), path=str(snapshot.path), state=snapshot.state)
+            try:
+                await self.child.call(request, AtRound)
+            except Diverged as error:
+                log.warning("snapshot refused", extra={"round": snapshot.round, "reason": str(error)})
+                snapshots.refuse(snapshot)
+                continue
+            log.info("parameters restored", extra={"from": self._at, "round": snapshot.round})
+            self._at = snapshot.round
+            self._store.set_value(f"state/{self._at}", snapshot.state)
+            return
 
     async def aggregate(self, digest: Digest) -> bytes:
         """An aggregate's bytes, stored to serve peers later; empty for a round without one."""

@@ -24,15 +24,20 @@ def nodes_bitmap(members: Collection[PeerId], held: Collection[PeerId]) -> bytes
     return bits.to_bytes((len(members) + 7) // 8, "little")
 
 
+def is_bitmap(members: Collection[PeerId], bitmap: bytes) -> bool:
+    """Whether this has the length of these members' bitmaps, and names no more than these."""
+    return len(bitmap) == (len(members) + 7) // 8 and not int.from_bytes(bitmap, "little") >> len(members)
+
+
 def listed(members: Collection[PeerId], bitmap: bytes) -> frozenset[PeerId]:
     """The nodes that a bitmap names.
 
     Raises:
-        MalformedMessage: it has another length than these members' bitmaps, or names more than these.
+        MalformedMessage: it is no bitmap of these members.
     """
-    bits = int.from_bytes(bitmap, "little")
-    if len(bitmap) != (len(members) + 7) // 8 or bits >> len(members):
+    if not is_bitmap(members, bitmap):
         raise MalformedMessage(f"inclusion list: {bitmap.hex()} is no bitmap of {len(members)} nodes")
+    bits = int.from_bytes(bitmap, "little")
     return frozenset(peer for i, peer in enumerate(members) if bits >> i & 1)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from assay.protocol.encoding.codec import Max
 from assay.protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
 from assay.protocol.randomness.drand import SIGNATURE_BYTES
-from assay.protocol.types import Digest, HotSignature, Iteration, PeerId, RoundId, Signature
+from assay.protocol.types import Address, Digest, HotSignature, Iteration, PeerId, RoundId, Signature
 from assay.protocol.update_rule import SEGMENTS_MAX
 
 NODES_MAX = 1024
@@ -24,10 +24,21 @@ SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
 COMMITMENT_HASHES_MAX = 10
 STAKE_REPORTS_MAX = 8  # in one manifest, oldest first
+JOINS_MAX = 4  # nodes that one manifest admits
 STATEMENT_BYTES_MAX = 512  # of an encoded vote or block
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One participant: its protocol key, the account it is paid to, the key contracts know."""
+
+    TAG: ClassVar[bytes] = b"assay/member/1"
+    peer: PeerId
+    account: Address
+    hot: Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,22 +171,50 @@ class SketchOpening:
     path: Annotated[tuple[Digest, ...], Max(COMMITMENT_HASHES_MAX)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Return:
-    """A node's statement that it is back: it opens every step of its own that is overdue."""
+class AttendanceKind(enum.IntEnum):
+    """What a node says of its presence in a run. That it joins, verifiers say: `Admission`."""
 
-    TAG: ClassVar[bytes] = b"assay/return/1"
+    RETURN = 1  # it is back: it opens every step of its own that is overdue
+    LEAVE = 2  # it takes no further step, for good; what it did can be audited as before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attendance:
+    """A node's statement that it is back, or that it leaves."""
+
+    TAG: ClassVar[bytes] = b"assay/attendance/1"
     run_id: Digest
-    round: RoundId  # of the manifest that it expects next: no older return can be sent again
+    round: RoundId  # of the manifest that it expects next: no older statement can be sent again
     node: PeerId
+    kind: AttendanceKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignedReturn:
-    """A return with its node's signature."""
+class SignedAttendance:
+    """An attendance with its node's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-return/1"
-    returned: Return
+    TAG: ClassVar[bytes] = b"assay/signed-attendance/1"
+    attendance: Attendance
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A verifier's vote that a node joins the run: it asked to, and has locked a lot for this run."""
+
+    TAG: ClassVar[bytes] = b"assay/admission/1"
+    run_id: Digest
+    round: RoundId  # of the manifest that it expects next; it counts for `ADMISSION_ROUNDS` more
+    member: Member
+    verifier: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedAdmission:
+    """An admission with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-admission/1"
+    admission: Admission
     signature: Signature
 
 
@@ -302,7 +341,7 @@ class InclusionList:
     round: RoundId
     parent: Digest  # digest of the final manifest that these commits extend
     verifier: PeerId
-    nodes: Annotated[bytes, Max(NODES_MAX // 8)]  # bitmap over the spec's nodes, as in `protocol.inclusion`
+    nodes: Annotated[bytes, Max(NODES_MAX // 8)]  # bitmap over the run's nodes, as in `protocol.inclusion`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +357,7 @@ class SignedInclusionList:
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/10"
+    TAG: ClassVar[bytes] = b"assay/manifest/11"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -335,7 +374,10 @@ class Manifest:
     verdicts: Annotated[tuple[SignedVerdict, ...], Max(VERDICTS_MAX)]  # likewise
     sketch_openings: Annotated[tuple[SketchOpening, ...], Max(VERDICTS_MAX)]  # by (round, node)
     known_answers: Annotated[tuple[KnownAnswer, ...], Max(VERDICTS_MAX)]  # likewise
-    returns: Annotated[tuple[SignedReturn, ...], Max(NODES_MAX)]  # ascending by node
+    attendance: Annotated[tuple[SignedAttendance, ...], Max(NODES_MAX)]  # ascending by node
+    admissions: Annotated[
+        tuple[SignedAdmission, ...], Max(JOINS_MAX * VERIFIERS_MAX)
+    ]  # by (node, verifier), a quorum for each node
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
     double_votes: Annotated[tuple[DoubleVote, ...], Max(CONTRADICTIONS_MAX)]  # ascending by verifier
     appraised: Annotated[tuple[SignedAppraisal, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
@@ -419,7 +461,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/9"
+    TAG: ClassVar[bytes] = b"assay/proposal/10"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -432,7 +474,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/9"
+    TAG: ClassVar[bytes] = b"assay/certified/10"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -523,7 +565,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/9"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/10"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -594,7 +636,8 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedVerdictCommitment,
         SketchOpening,
         KnownAnswer,
-        SignedReturn,
+        SignedAttendance,
+        SignedAdmission,
         SlashOrderRequest,
         Appraisal,
         SignedAppraisal,

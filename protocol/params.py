@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Max
 from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
+from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.quorum import committee_size
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
@@ -148,20 +149,10 @@ class TimingSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One participant: its protocol key, the account it is paid to, the key contracts know."""
-
-    TAG: ClassVar[bytes] = b"assay/member/1"
-    peer: PeerId
-    account: Address
-    hot: Address
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """Complete specification of one run: with the chain, it suffices to check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/6"
+    TAG: ClassVar[bytes] = b"assay/run-spec/7"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
@@ -175,18 +166,14 @@ class RunSpec:
     money: MoneySpec
     timing: TimingSpec
     buyer: Address
-    nodes: Annotated[tuple[Member, ...], Max(NODES_MAX)]  # ascending by peer
+    seats: int  # nodes that may take part at a time: beyond those of the spec, whoever locks a lot may join
+    nodes: Annotated[tuple[Member, ...], Max(NODES_MAX)]  # of round 0, ascending by peer
     verifiers: Annotated[tuple[Member, ...], Max(VERIFIERS_MAX)]  # ascending by peer
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one accepted step counts for."""
         return self.rule.sequences_per_round * self.model.context
-
-    @property
-    def node_peers(self) -> tuple[PeerId, ...]:
-        """The nodes' protocol keys, ascending."""
-        return tuple(member.peer for member in self.nodes)
 
     @property
     def verifier_peers(self) -> tuple[PeerId, ...]:
@@ -215,9 +202,9 @@ class RunSpec:
         )
 
     def epoch_price(self, epoch: int) -> int:
-        """The most that an ordered epoch can cost, in minor units: every step of all nodes accepted."""
+        """The most that an ordered epoch can cost, in minor units: every step of all seats accepted."""
         steps = self.ordered.epoch_end(epoch) - epoch * self.money.epoch_rounds
-        tokens = steps * len(self.nodes) * self.tokens_per_step
+        tokens = steps * self.seats * self.tokens_per_step
         return tokens * self.money.price_per_mtoken // 10**6
 
 
@@ -290,7 +277,10 @@ def check_spec(spec: RunSpec) -> None:
     # A proposal must fit one notification of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at
     # most `MESSAGES_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), commitments
     # (220) and sketches (370).
-    need(len(spec.nodes) <= RUN_NODES_MAX, f"{len(spec.nodes)} nodes, at most {RUN_NODES_MAX} expected")
+    need(
+        len(spec.nodes) <= spec.seats <= RUN_NODES_MAX,
+        f"{spec.seats} seats for {len(spec.nodes)} nodes, as many to {RUN_NODES_MAX} expected",
+    )
     need(
         len(spec.verifiers) <= RUN_VERIFIERS_MAX,
         f"{len(spec.verifiers)} verifiers, at most {RUN_VERIFIERS_MAX} expected",

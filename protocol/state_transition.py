@@ -18,7 +18,9 @@ from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_in
 from assay.protocol.encoding.codec import digest
 from assay.protocol.funding import closing, funded_epochs, is_news
 from assay.protocol.messages import (
+    NODES_MAX,
     Appraisal,
+    AttendanceKind,
     Closing,
     Commit,
     Contradiction,
@@ -26,7 +28,7 @@ from assay.protocol.messages import (
     FundingReport,
     KnownAnswer,
     Manifest,
-    Return,
+    Member,
     SketchOpening,
     StakeReport,
     Verdict,
@@ -39,7 +41,6 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
 STAKE_REPORT_ROUNDS = 16  # rounds for which a stake report may wait for a manifest
-RETURN_PAUSE_S = 60  # agreed time between a node's first return and its second
 BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid
 StepId = tuple[RoundId, PeerId]
 
@@ -48,6 +49,9 @@ StepId = tuple[RoundId, PeerId]
 class NodeRecord:
     """What the chain records about one node."""
 
+    member: Member
+    joined_round: int = 0  # the first in which it may train
+    has_left: bool = False  # by its own statement, for good
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     base: int = 0  # 1 + the round of that step, as the commit that continues it says; 0 before the first
     accepted: int = 0
@@ -67,6 +71,11 @@ class NodeRecord:
     def banned(self) -> bool:
         """Whether a fault is proven, so that further commits of the node are refused."""
         return self.fault_round >= 0
+
+    @property
+    def is_seated(self) -> bool:
+        """Whether it takes up one of the run's seats."""
+        return not self.banned and not self.has_left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +102,7 @@ class RunState:
     round: RoundId  # of the next manifest
     parent: Digest
     chain: Digest
-    nodes: Mapping[PeerId, NodeRecord]
+    nodes: Mapping[PeerId, NodeRecord]  # all that ever took part, ascending
     verifiers: Mapping[PeerId, VerifierRecord]
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
     training_rounds: int  # those ordered, or fewer once the escrow closes
@@ -143,7 +152,7 @@ class RunState:
 
     @property
     def is_deserted(self) -> bool:
-        """Whether the next round is one of training, and every node is banned or owes an opening."""
+        """Whether the next round is one of training, and every node is banned, gone or owes an opening."""
         return self.is_training and not self.active
 
     @property
@@ -177,8 +186,14 @@ class RunState:
         if not self.is_training:
             return ()
         return tuple(
-            m.peer for m in self.spec.nodes if not self.nodes[m.peer].banned and m.peer not in self.late
+            node for node, record in self.nodes.items() if record.is_seated and node not in self.late
         )
+
+    @property
+    def free_seats(self) -> int:
+        """Nodes that may join now."""
+        seated = sum(record.is_seated for record in self.nodes.values())
+        return min(self.spec.seats - seated, NODES_MAX - len(self.nodes)) if self.is_training else 0
 
     @property
     def beacon(self) -> tuple[PeerId, ...]:
@@ -235,7 +250,7 @@ def start(spec: RunSpec, run_id: Digest) -> RunState:
         round=RoundId(0),
         parent=digest(spec),
         chain=Digest(hashlib.sha256(b"assay/chain/1" + run_id + digest(spec)).digest()),
-        nodes={member.peer: NodeRecord() for member in spec.nodes},
+        nodes={member.peer: NodeRecord(member=member) for member in spec.nodes},
         verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
         audits={},
         training_rounds=spec.rounds,
@@ -278,24 +293,6 @@ def may_appraise(run_state: RunState, appraisal: Appraisal) -> bool:
     is_young = appraisal.round < run_state.round <= appraisal.round + (life + 1) // 2
     known = run_state.appraised.get((appraisal.node, appraisal.verifier))
     return is_young and (known is None or known.round + max(life // 2, 1) <= appraisal.round)
-
-
-def may_return(run_state: RunState, returned: Return, time_s: int) -> bool:
-    """Whether the next manifest, of this agreed time, may carry this return of a node.
-
-    Its node has an overdue opening and signed after it was found absent. A return costs all verifiers a
-    dispute round, so each one since probation doubles the time until the next.
-    """
-    record = run_state.nodes.get(returned.node)
-    if record is None or record.banned or returned.run_id != run_state.run_id:
-        return False
-    is_overdue = any(
-        audit.node == returned.node and audit.ruling is AuditStatus.OVERDUE
-        for audit in run_state.audits.values()
-    )
-    pause = RETURN_PAUSE_S << min(record.returns - 1, 32) if record.returns else 0
-    is_fresh = record.absent_round < returned.round <= run_state.round
-    return is_overdue and is_fresh and time_s >= record.absent_s + pause
 
 
 def may_report_stake(run_state: RunState, report: StakeReport) -> bool:
@@ -411,7 +408,8 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             is_known_answer=bool(messages.known_answers),
         )
     here = digest(manifest) if name is None else name
-    returned = {signed.returned.node for signed in manifest.returns}
+    said = [signed.attendance for signed in manifest.attendance]
+    returned = {one.node for one in said if one.kind is AttendanceKind.RETURN}
     for node in returned:
         nodes[node] = replace(
             nodes[node], returns=nodes[node].returns + 1, absent_round=now, absent_s=manifest.time_s
@@ -475,6 +473,12 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             exec_class=commit.exec_class,
         )
 
+    for node in {one.node for one in said} - returned:
+        nodes[node] = replace(nodes[node], has_left=True)
+    for signed_admission in manifest.admissions:
+        member = signed_admission.admission.member
+        nodes[member.peer] = NodeRecord(member=member, joined_round=now + 1)
+
     commits = tuple(signed_commit.commit for signed_commit in manifest.commits)
     if commits:
         for node in set(run_state.active) - {commit.node for commit in commits}:
@@ -488,7 +492,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         round=RoundId(now + 1),
         parent=here,
         chain=manifest.chain,
-        nodes=nodes,
+        nodes=dict(sorted(nodes.items())) if manifest.admissions else nodes,
         verifiers=verifiers,
         audits=audits,
         steps=steps,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import assay.participant.links
+import assay.protocol.membership
 import assay.protocol.quorum
 import assay.verifier.round.commits
 import assay.verifier.round.machine
@@ -21,7 +22,7 @@ from assay.ledger.settlement.payouts import settle
 from assay.participant.links import extend
 from assay.protocol.double_votes import double_vote
 from assay.protocol.identity import sign
-from assay.protocol.messages import SignedVote, Vote, VoteKind
+from assay.protocol.messages import Admission, Member, SignedAdmission, SignedVote, Vote, VoteKind
 from assay.protocol.params import check_spec
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Iteration, PeerId
@@ -157,6 +158,39 @@ def _double_vote(is_defended: bool, seed: int) -> Outcome:
     caught = after.verifiers[culprit].is_disqualified
     harm = "none: disqualified, unpaid and slashed; undefended, nothing follows"
     return Outcome(attempts=1, caught=caught, succeeded=not caught, cost=0.0, harm=harm)
+
+
+def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
+    """One lying verifier of four votes for nodes without a lot, and as leader seats them.
+
+    Alone, as if it were three, in an honest verifier's name, or for a node that took part before. Undefended,
+    one vote suffices.
+    """
+    fake_verifier = a_fake_verifier(seed)
+    spec, run_state = fake_verifier.run_state.spec, fake_verifier.run_state
+    fake_verifier.run_state = replace(run_state, spec=replace(spec, seats=len(spec.nodes) + 1))
+    liar, key = next(iter(VERIFIER_KEYS.items()))
+    newcomer = a_member(PeerId(mark("newcomer", seed)))
+
+    def vote(member: Member, verifier: PeerId) -> SignedAdmission:
+        one = Admission(run_id=RUN_ID, round=run_state.round, member=member, verifier=verifier)
+        return SignedAdmission(admission=one, signature=sign(key, fake_verifier.domain, one))
+
+    tries = (
+        (vote(newcomer, liar),),
+        (vote(newcomer, liar),) * 3,
+        tuple(vote(newcomer, verifier) for verifier in sorted(VERIFIER_KEYS)[:3]),
+        (vote(a_member(NODE), liar),),
+    )
+    off = nullcontext() if is_defended else without(assay.protocol.membership, "quorum", lambda _count: 1)
+    with off:
+        members = [
+            partial(
+                examine, fake_verifier.round, (), fake_verifier.full_manifest(admissions=one), follows=True
+            )
+            for one in tries
+        ]
+        return tally(members, 0.0, "none: no vote; undefended, it trains with nothing to lose")
 
 
 def _short(is_defended: bool, seed: int) -> Outcome:
@@ -327,6 +361,8 @@ ROUND_ATTACKS = (
            defence="manifests carry a quorum's inclusion lists"),
     Attack(name="vote twice", number=31, where=Where.ROUND, run=_double_vote,
            defence="the pair is evidence in a manifest"),
+    Attack(name="seat a node without stake (4 ways)", number=15, where=Where.ROUND, run=_stakeless_seat,
+           defence="a quorum's admissions, each after a look at the chain"),
     Attack(name="claims beside the rules (4 ways)", number=15, where=Where.ROUND, run=_short,
            defence="every field of a commit is checked"),
     Attack(name="steal one key of a node", number=33, where=Where.ROUND, run=_signed_by_another,

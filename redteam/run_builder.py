@@ -17,7 +17,10 @@ from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, may_open_sketc
 from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.inclusion import nodes_bitmap
+from assay.protocol.membership import may_attend
 from assay.protocol.messages import (
+    Attendance,
+    AttendanceKind,
     BeaconShare,
     Closing,
     Commit,
@@ -26,10 +29,9 @@ from assay.protocol.messages import (
     KnownAnswer,
     Manifest,
     Outcome,
-    Return,
+    SignedAttendance,
     SignedCommit,
     SignedInclusionList,
-    SignedReturn,
     SignedVerdict,
     SignedVerdictCommitment,
     SketchOpening,
@@ -52,7 +54,6 @@ from assay.protocol.state_transition import (
     advance,
     may_commit_verdict,
     may_open_verdict,
-    may_return,
     next_chain,
     start,
     with_reports,
@@ -118,6 +119,7 @@ def a_spec(
         ),
         timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
         buyer=Address(bytes(20)),
+        seats=len(nodes),
         nodes=tuple(map(members, nodes)),
         verifiers=tuple(map(members, verifiers)),
     )  # fmt: skip
@@ -156,7 +158,7 @@ def said_sketch(round_id: int, node: PeerId) -> Digest:
 
 def inclusion_lists(run_state: RunState, nodes: Collection[PeerId]) -> tuple[InclusionList, ...]:
     """Every verifier's list of these nodes' commits for the next manifest."""
-    bitmap = nodes_bitmap(run_state.spec.node_peers, nodes)
+    bitmap = nodes_bitmap(tuple(run_state.nodes), nodes)
     return tuple(
         InclusionList(
             run_id=RUN_ID, round=run_state.round, parent=run_state.parent, verifier=verifier, nodes=bitmap
@@ -250,14 +252,17 @@ class Network:
             run_id=run_state.run_id,
             round=run_state.round,
             time_s=run_state.time_s + self.round_s,
-            returns=tuple(
-                SignedReturn(returned=returned, signature=Signature(bytes(64)))
-                for returned in (
-                    Return(run_id=run_state.run_id, round=run_state.round, node=node)
+            attendance=tuple(
+                SignedAttendance(attendance=one, signature=Signature(bytes(64)))
+                for one in (
+                    Attendance(
+                        run_id=run_state.run_id, round=run_state.round, node=node, kind=AttendanceKind.RETURN
+                    )
                     for node in sorted(self.returning)
                 )
-                if may_return(run_state, returned, run_state.time_s + self.round_s)
+                if may_attend(run_state, one, run_state.time_s + self.round_s)
             ),
+            admissions=(),
             parent=run_state.parent,
             commits=tuple(
                 SignedCommit(commit=one, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))

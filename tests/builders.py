@@ -136,6 +136,7 @@ def a_spec(**changes: Any) -> RunSpec:
         ),
         timing=TimingSpec(collect_ms=5000, ready_ms=1000, iteration_ms=10_000, resend_ms=500),
         buyer=Address(bytes(19) + b"\x09"),
+        seats=len(changes.get("nodes", NODES)),
         nodes=tuple(a_member(name) for name in NODES),
         verifiers=tuple(a_member(name) for name in VERIFIERS),
     )  # fmt: skip
@@ -291,7 +292,7 @@ def an_inclusion_list(
 ) -> SignedInclusionList:
     """This verifier's list of these nodes' commits for the next manifest."""
     peers = {peer(node) for node in held}
-    bitmap = nodes_bitmap(run_state.spec.node_peers, peers)
+    bitmap = nodes_bitmap(tuple(run_state.nodes), peers)
     one = InclusionList(
         run_id=RUN_ID, round=run_state.round, parent=run_state.parent, verifier=peer(name), nodes=bitmap
     )
@@ -320,7 +321,8 @@ def a_manifest(
         run_id=RUN_ID,
         round=run_state.round,
         time_s=0,
-        returns=(),
+        attendance=(),
+        admissions=(),
         parent=run_state.parent,
         commits=commits,
         inclusion_lists=inclusion_lists(run_state, nodes),

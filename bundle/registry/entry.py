@@ -203,7 +203,7 @@ def _energy(run: Finished, flop: int) -> dict[str, Any]:
         "flop_per_joule": run.declarations.flop_per_joule,
         "flop_per_joule_source": run.declarations.flop_source,
         "nodes_metered": 0,
-        "nodes": len(run.spec.nodes),
+        "nodes": len(run.nodes),
     }
 
 

@@ -33,7 +33,7 @@ def model_card(
     rulings = [audit.ruling for one in facts for audit in one.ruled]
     passed = sum(ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED) for ruling in rulings)
     name = json.dumps(spec.name)
-    model = spec.model
+    model, count = spec.model, len({commit.node for commit in commits})
     is_drawn = spec.model.base == NO_DIGEST
     rows = {
         "Run": f"`{run_id.hex()}`",
@@ -45,7 +45,7 @@ def model_card(
         "Rounds": rounds,
         "Tokens processed": f"{sum(commit.tokens for commit in commits):,}",
         "Contributions accepted": str(len(commits)),
-        "Nodes": str(len(spec.nodes)),
+        "Nodes": str(count),
         "Verifiers": str(len(spec.verifiers)),
         "Audits drawn": str(sum(len(one.drawn) for one in facts)),
         "Audits passed": str(passed),
@@ -74,7 +74,7 @@ training_data: {json.dumps(spec.data.source)}
 
 # {spec.name}
 
-A decoder-only transformer trained by {len(spec.nodes)} independent nodes with DeMo. Every update that
+A decoder-only transformer trained by {count} independent nodes with DeMo. Every update that
 counts is signed, every aggregate is certified by a quorum of verifiers, and steps drawn at random were
 recomputed.
 

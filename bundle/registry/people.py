@@ -17,7 +17,7 @@ from assay.protocol.types import PeerId
 
 
 def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[str, Any]]]:
-    """Every operator and verifier of the spec, in its order."""
+    """Every operator and verifier that took part, ascending by peer."""
     accepted = Counter(commit.node for one in facts for commit in one.commits)
     unpaid = Counter(step.node for one in run.settled.values() for step in one.settlement.unpaid)
     banned, disqualified = _banned(run, facts), _disqualified(facts)
@@ -32,7 +32,7 @@ def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[st
                 "accepted": accepted[member.peer] - unpaid[member.peer],
                 "banned": banned.get(member.peer),
             }
-            for member in run.spec.nodes
+            for member in run.nodes
         ],
         "verifiers": [
             {

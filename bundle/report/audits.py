@@ -165,27 +165,21 @@ def is_known_answer(audit: Audit | None) -> bool:
 
 
 def node_reports(
-    spec: RunSpec,
     links: tuple[CertifiedManifest, ...],
     run_states: tuple[RunState, ...],
     labels: Mapping[PeerId, Label],
 ) -> list[NodeReport]:
-    """One report per node, in the order of the spec.
+    """One report per node, ascending by peer.
 
     Args:
-        spec: The run.
-        links: Its whole chain.
+        links: The run's whole chain.
         run_states: Before each certified manifest, and after the last.
         labels: Of nodes of which more is known.
     """
     audits, last = final_audits(run_states), run_states[-1]
     reports = {
-        member.peer: NodeReport(
-            peer=member.peer,
-            label=labels.get(member.peer),
-            is_caught=last.nodes[member.peer].fault_round >= 0,
-        )
-        for member in spec.nodes
+        peer: NodeReport(peer=peer, label=labels.get(peer), is_caught=record.fault_round >= 0)
+        for peer, record in last.nodes.items()
     }
     unseen = dict.fromkeys(reports, 1.0)
     for round_id, link in enumerate(links):

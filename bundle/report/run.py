@@ -33,7 +33,7 @@ def report_of(run: Path) -> AuditReport:
         IntegrityError: its chain is invalid.
     """
     delivered, labels = read(run), read_labels(run)
-    reports = node_reports(delivered.spec, delivered.links, delivered.run_states, labels.nodes)
+    reports = node_reports(delivered.links, delivered.run_states, labels.nodes)
     audits = final_audits(delivered.run_states).values()
     return AuditReport(
         audits=audit_figures(delivered.spec, delivered.run_id, reports),

@@ -36,7 +36,7 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
         IntegrityError: the run's chain is invalid.
     """
     delivered = read(run)
-    peer = find_node(delivered.spec, node)
+    peer = find_node(delivered.run_states[-1].nodes, node)
     rounds = delivered.calendar.rounds
     if not 0 <= round_id < rounds:
         raise ConfigError(f"round {round_id}: the run trained in rounds 0 to {rounds - 1}")
@@ -153,10 +153,9 @@ def _pay_text(checked: Checked) -> str:
         return "not in this receipt"
     if paid.amount is None:
         return f"no payout row of the node in epoch {paid.epoch}, whose table a quorum signed"
-    node = next(member for member in checked.spec.nodes if member.peer == checked.commit.commit.node)
     return (
-        f"{money_text(paid.amount)} {UNIT} to {evm_address(node.account)} for all its paid steps of epoch "
-        f"{paid.epoch}: a leaf under the root a quorum signed"
+        f"{money_text(paid.amount)} {UNIT} to {evm_address(checked.member.account)} for all its paid steps "
+        f"of epoch {paid.epoch}: a leaf under the root a quorum signed"
     )
 
 

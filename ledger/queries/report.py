@@ -138,7 +138,7 @@ def settled_figures(
         ending=ending_of(run_state),
         unsettled_steps=_unsettled_steps(store),
         money=money(store),
-        nodes=nodes(store, spec),
+        nodes=nodes(store, run_state),
         verifiers=verifiers(store, spec),
         audits=audits(store, run_state.calendar.last_round),
         open_cases=len(open_offences(store)),
@@ -169,8 +169,8 @@ def money(store: BookStore) -> Money:
     )
 
 
-def nodes(store: BookStore, spec: RunSpec) -> tuple[NodeFigures, ...]:
-    """The figures of each node, in the spec's order."""
+def nodes(store: BookStore, run_state: RunState) -> tuple[NodeFigures, ...]:
+    """The figures of each node that took part, ascending by peer."""
     slashed = _slashed(store, OPERATOR)
     with store.reading() as db:
         accepted = _count(db, "SELECT node, count(*) FROM contribution GROUP BY node")
@@ -181,15 +181,15 @@ def nodes(store: BookStore, spec: RunSpec) -> tuple[NodeFigures, ...]:
         unpaid = db.execute(sa.text("SELECT node, round, reason FROM unpaid ORDER BY round")).all()
     return tuple(
         NodeFigures(
-            peer=member.peer.hex(),
-            accepted=accepted.get(member.peer, 0),
-            audits_passed=passed.get(member.peer, 0),
-            audits_failed=failed.get(member.peer, 0),
-            slashed=slashed.get(evm_address(member.account), 0),
-            paid=paid.get(evm_address(member.account), 0),
-            unpaid=tuple(UnpaidStep(round=at, reason=why) for node, at, why in unpaid if node == member.peer),
+            peer=peer.hex(),
+            accepted=accepted.get(peer, 0),
+            audits_passed=passed.get(peer, 0),
+            audits_failed=failed.get(peer, 0),
+            slashed=slashed.get(evm_address(record.member.account), 0),
+            paid=paid.get(evm_address(record.member.account), 0),
+            unpaid=tuple(UnpaidStep(round=at, reason=why) for node, at, why in unpaid if node == peer),
         )
-        for member in spec.nodes
+        for peer, record in run_state.nodes.items()
     )
 
 

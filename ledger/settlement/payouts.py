@@ -149,8 +149,9 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
     to_verifiers = _share(
         gross * spec.money.verifiers_ppm // PPM, _verifier_weights(run_state, epoch, audits)
     )
+    accounts = {peer: record.member.account for peer, record in run_state.nodes.items()}
     rows = [
-        *_rows("operator", {m.peer: m.account for m in spec.nodes}, to_operators),
+        *_rows("operator", accounts, to_operators),
         *_rows("verifier", {m.peer: m.account for m in spec.verifiers}, to_verifiers),
     ]
     fee = gross - sum(row.amount for row in rows)

@@ -21,7 +21,7 @@ from assay.protocol.double_votes import double_vote_offence
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import VerifierRecord
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import Address, Digest, PeerId
 
 
 def epoch_result(
@@ -99,20 +99,19 @@ def slash_ppm(spec: RunSpec, audit: Audit) -> int:
     return spec.money.slash_ppm if audit.is_false else spec.money.withheld_ppm
 
 
-def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit) -> SlashOrder:
-    """The slash order of a confirmed audit. The first accuser in the chain is the challenger.
+def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit, offender: Address) -> SlashOrder:
+    """The slash order of a confirmed audit of this account's node. The first accuser is the challenger.
 
     Raises:
         ValueError: the audit carries no adverse verdict.
     """
     if not audit.adverse:
         raise ValueError("the audit has no adverse verdict")
-    nodes = {member.peer: member.account for member in spec.nodes}
     return _ruling(
         spec,
         run_id,
         audit,
-        offender=nodes[audit.node],
+        offender=offender,
         role=OPERATOR,
         ppm=slash_ppm(spec, audit),
         offence_id=audit.offence_id,

@@ -40,13 +40,17 @@ class Bookkeeper:
         self.books, self._spec, self._run_id, self._status = books, spec, run_id, status
         self._run_state: RunState = start(spec, run_id)
         self._looks: list[Head] = []  # last blocks of earlier polls, oldest first
-        self._names = {evm_address(m.account): m.peer.hex() for m in spec.nodes + spec.verifiers}
         self._told_rounds = 0
 
     @property
     def next_round(self) -> int:
         """The round that `book_rounds` expects next; 0 after a restart."""
         return int(self._run_state.round)
+
+    def _names(self) -> dict[str, str]:
+        """The peer of each account that takes part."""
+        nodes = [record.member for record in self._run_state.nodes.values()]
+        return {evm_address(m.account): m.peer.hex() for m in (*nodes, *self._spec.verifiers)}
 
     def book_rounds(self, links: Sequence[CertifiedManifest], settlements: Mapping[int, Settlement]) -> None:
         """Fold in the next certified manifests of the checked chain and record what is new.
@@ -112,7 +116,7 @@ class Bookkeeper:
             match event:
                 case Slashed():
                     slash = SlashReport(
-                        node=self._names.get(event.account, event.account),
+                        node=self._names().get(event.account, event.account),
                         amount=event.amount,
                         burnt=event.burnt,
                         buyer=event.buyer_amount,
@@ -123,7 +127,7 @@ class Bookkeeper:
                     self._status.write_once(
                         "slash-reversed",
                         event.offence_id.hex(),
-                        node=self._names.get(event.account, event.account),
+                        node=self._names().get(event.account, event.account),
                         amount=event.amount,
                     )
                 case ResultProposed(run_id=self._run_id):
@@ -135,7 +139,7 @@ class Bookkeeper:
                         "claimed",
                         f"{event.epoch}/{event.index}",
                         account=event.account,
-                        peer=self._names.get(event.account, ""),
+                        peer=self._names().get(event.account, ""),
                         epoch=event.epoch,
                         amount=event.amount,
                     )

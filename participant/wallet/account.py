@@ -57,13 +57,13 @@ class Account:
 
     @property
     def role(self) -> int:
-        """Its role as a staker: by its run, or before it has one by its own record.
+        """Its role as a staker: as its run names it, else by its own record.
 
         Raises:
             ConfigError: it stakes in neither role.
         """
-        if self.run is not None:
-            return role_in(self.spec, self.address)
+        if self.run is not None and (role := role_in(self.spec, self.address)) is not None:
+            return role
         role = read_record(self.config.keys / OWN_RECORD, int(time.time())).record.role
         if role not in STAKED:
             raise ConfigError(f"a {role.name.lower()} has no stake")
@@ -101,13 +101,9 @@ def open_account(config: Config) -> Account:
     return Account(config=config, keys=keys, run=run, deployment=deployment, chain=chain)
 
 
-def role_in(spec: RunSpec, account: Address) -> int:
-    """The account's staking role in the run.
-
-    Raises:
-        ConfigError: it is neither node nor verifier of the run.
-    """
+def role_in(spec: RunSpec, account: Address) -> int | None:
+    """The role in which a run's spec names this account; None if it does not."""
     for role, members in ((OPERATOR, spec.nodes), (VERIFIER, spec.verifiers)):
         if any(evm_address(member.account) == account for member in members):
             return role
-    raise ConfigError(f"{account} is neither node nor verifier of run {spec.name!r}: it has no stake there")
+    return None

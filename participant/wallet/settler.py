@@ -185,7 +185,8 @@ class Settler:
             if chain.timestamp() < self._lots_end:
                 return ()
         spec, term = self._me.spec, term_of(chain.set_version_of(self._me.run_id))
-        seats = [(member.account, OPERATOR, bytes(self._me.run_id)) for member in spec.nodes]
+        nodes = self._follower.run_state.nodes.values()
+        seats = [(one.member.account, OPERATOR, bytes(self._me.run_id)) for one in nodes]
         seats += [(member.account, VERIFIER, term) for member in spec.verifiers]
         wanted = [duties.Release(account=evm_address(a), role=r, commitment=c) for a, r, c in seats]
         return tuple(one for one in wanted if chain.can_release(one.account, one.role, one.commitment))
@@ -282,7 +283,11 @@ def is_implied(case: CaseState, order: SlashOrder | None) -> bool:
 
 def implied_orders(me: Participant, follower: Follower) -> dict[bytes, SlashOrder]:
     """Every slash order that a participant's manifests imply, by offence id."""
-    orders = [slash_order_of(me.spec, me.run_id, audit) for audit in follower.confirmed.values()]
+    nodes = follower.run_state.nodes
+    orders = [
+        slash_order_of(me.spec, me.run_id, audit, nodes[audit.node].member.account)
+        for audit in follower.confirmed.values()
+    ]
     orders += [fault_ruling_of(me.spec, me.run_id, audit, fault) for audit, fault in follower.failed.values()]
     orders += [
         double_vote_order_of(me.spec, me.run_id, peer, record)

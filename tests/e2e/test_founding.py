@@ -1,4 +1,7 @@
-"""Strangers who share only a chain and small files found a network, join it and finish a run, by commands."""
+"""Strangers who share only a chain and small files found a network and finish a run, by commands.
+
+A node that the run's spec does not name takes a seat in it, and one that it names leaves.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,19 @@ from pathlib import Path
 
 import pytest
 
+from assay.bundle.read import read
+from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.worker import ONE_THREAD
+from assay.protocol.types import PeerId
 from tests.e2e.nets import TINY, WAIT_S, need_anvil, write_order
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a hundred processes, each with its imports
 
 ROLES = {f"verifier-{i}": "verifier" for i in range(2)} | {f"node-{i}": "node" for i in range(2)}
 ROLES |= {"ledger": "ledger", "buyer": "buyer"}
+GUEST, LEAVER = "guest", "node-1"
+EVERYBODY = {**ROLES, GUEST: "node"}
+ROUNDS = 60
 STARTS = {"node": ("node", "run"), "verifier": ("verifier", "run"), "ledger": ("ledger", "serve")}
 STARTS |= {"buyer": ("buyer", "run")}
 
@@ -47,6 +56,10 @@ class Person:
         )
         assert done.returncode == status, f"{self.name}: assay {words}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
+
+    def peer(self) -> PeerId:
+        """Its peer id."""
+        return read_record(self.folder / "keys" / OWN_RECORD, int(time.time())).record.peer
 
     def gives(self, name: str, to: Person, place: str = "") -> None:
         """Copy a file, as a mail would."""
@@ -93,21 +106,21 @@ def each(people: Sequence[Person], step) -> None:
         list(pool.map(step, people))
 
 
-def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> None:
+def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path: Path) -> None:
     need_anvil()
     founder, host = Person(tmp_path, "founder"), Person(tmp_path, "chain-host")
-    people = {name: Person(tmp_path, name) for name in ROLES}
+    people = {name: Person(tmp_path, name) for name in EVERYBODY}
     everyone = list(people.values())
-    staked = [people[name] for name, role in ROLES.items() if role in ("node", "verifier")]
-    chain_port, *own_ports = ports(1 + len(ROLES))
-    address = {name: f"127.0.0.1:{port}" for name, port in zip(ROLES, own_ports, strict=True)}
+    staked = [people[name] for name, role in EVERYBODY.items() if role in ("node", "verifier")]
+    chain_port, *own_ports = ports(1 + len(EVERYBODY))
+    address = {name: f"127.0.0.1:{port}" for name, port in zip(EVERYBODY, own_ports, strict=True)}
     buyer = people["buyer"]
 
     # Keys and records.
     def introduce(person: Person) -> None:
         person.assay("key", "new", "keys")
         if person is not founder:
-            role, at = ROLES[person.name], address[person.name]
+            role, at = EVERYBODY[person.name], address[person.name]
             person.assay("key", "card", "keys", "--role", role, "--address", at)
             person.gives("keys/own.record", founder, f"{person.name}.record")
 
@@ -124,10 +137,11 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
         verifiers = [f"{name}.record" for name, role in ROLES.items() if role == "verifier"]
         (founder.folder / "network.toml").write_text(
             f'name = "strangers"\nrpc_url = "http://127.0.0.1:{chain_port}"\npreset = "localnet"\n'
-            f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 600\nevidence_window_s = 30\n"
+            f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 600\n"
+            "evidence_window_s = 30\nunbonding_s = 65\n"
         )
         founder.assay("network", "create", "network.toml", "--keys", "keys")
-        records = [f"{name}.record" for name in ROLES]
+        records = [f"{name}.record" for name in EVERYBODY]
         pay = ("--keys", "keys", "--tokens", "20000", "--gas", "1")
         founder.assay("network", "fund", "network.txt", *records, *pay)
 
@@ -140,17 +154,17 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
                 assert "MISSING  delegation" in found
                 person.assay("stake", "add", "config.toml", "--to", "1000")
                 person.assay("key", "delegate", "config.toml")
-            if ROLES[person.name] == "verifier":
+            if EVERYBODY[person.name] == "verifier":
                 person.assay("stake", "lock", "config.toml", "1000")
 
         each(everyone, join)
         assert "MISSING" not in people["node-0"].assay("doctor", "config.toml")
 
         # The run.
-        write_order(buyer.folder, rounds=6)
-        order = TINY.format(rounds=6, data="text.txt", train="warmup = 2").replace(
-            "nodes = 4", "nodes = 2\nverifiers = 2"
-        )
+        write_order(buyer.folder, rounds=ROUNDS)
+        order = TINY.format(rounds=ROUNDS, data="text.txt", train="warmup = 2")
+        order = order.replace("nodes = 4", "nodes = 2\nseats = 3\nverifiers = 2")
+        order = order.replace("epoch_rounds = 5", "epoch_rounds = 20")
         (buyer.folder / "run.toml").write_text(order)
         for name in ROLES:
             founder.gives(f"{name}.record", buyer, f"members/{name}.record")
@@ -162,7 +176,7 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
             buyer.gives("run.assay", person)
             person.assay("stake", "lock", "config.toml", "1000")
 
-        each([people[name] for name, role in ROLES.items() if role == "node"], take_seat)
+        each([people[name] for name, role in EVERYBODY.items() if role == "node"], take_seat)
         buyer.assay("order", "place", "config.toml", "run.toml")
         assert "already open" in buyer.assay("order", "place", "config.toml", "run.toml")
         for person in everyone:
@@ -171,15 +185,33 @@ def test_strangers_found_a_network_join_it_and_finish_a_run(tmp_path: Path) -> N
                 shutil.copytree(buyer.folder / "data", person.folder / "data")
         running = {
             name: open_processes.enter_context(people[name].runs(*STARTS[role], "config.toml"))
-            for name, role in ROLES.items()
+            for name, role in EVERYBODY.items()
         }
-        alive = [process for name, process in running.items() if ROLES[name] in ("node", "verifier")]
+        alive = [p for name, p in running.items() if EVERYBODY[name] in ("node", "verifier")]
+        until(lambda: b"seat taken" in (people[GUEST].folder / "log").read_bytes(), alive)
+        people[LEAVER].assay("node", "leave", "config.toml")
+        alive.remove(running[LEAVER])
         until(lambda: running["buyer"].poll() is not None and running["ledger"].poll() is not None, alive)
         logs = {name: (people[name].folder / "log").read_text()[-2000:] for name in ("buyer", "ledger")}
         assert (running["buyer"].returncode, running["ledger"].returncode) == (0, 0), logs
+        until(lambda: running[LEAVER].poll() is not None, alive)
+        assert running[LEAVER].returncode == 0
 
     assert "as the buyer" in buyer.assay("run", "verify", "delivered")
     assert "claimed" in people["node-0"].folder.joinpath("log").read_text()
+    delivered, peer = read(buyer.folder / "delivered"), {name: people[name].peer() for name in EVERYBODY}
+    nodes = delivered.run_states[-1].nodes
+    assert set(nodes) == {peer[name] for name, role in EVERYBODY.items() if role == "node"}
+    assert peer[GUEST] not in {member.peer for member in delivered.spec.nodes}
+    assert nodes[peer[GUEST]].joined_round > 0 < nodes[peer[GUEST]].accepted
+    paid = {row.peer for one in delivered.settled.values() for row in one.settlement.rows}
+    assert peer[GUEST] in paid
+    assert nodes[peer[LEAVER]].has_left
+    assert nodes[peer[LEAVER]].accepted < nodes[peer["node-0"]].accepted
+    commits = (signed.commit for link in delivered.links for signed in link.manifest.commits)
+    last = max(int(commit.round) for commit in commits if commit.node == peer[GUEST])
+    buyer.assay("receipt", "make", "delivered", last, peer[GUEST].hex()[:8], "--out", "receipt.json")
+    assert "to 0x" in buyer.assay("receipt", "verify", "receipt.json")
 
 
 def until(is_so, alive: Sequence[subprocess.Popen[bytes]]) -> None:

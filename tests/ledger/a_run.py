@@ -78,6 +78,7 @@ def a_spec(nodes: int = 3, verifiers: int = 4, rounds: int = 8, epoch_rounds: in
         ),
         timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
         buyer=Address(b"B" * 20),
+        seats=nodes,
         nodes=tuple(a_member(f"node-{i}") for i in range(nodes)),
         verifiers=tuple(a_member(f"verifier-{i}") for i in range(verifiers)),
     )

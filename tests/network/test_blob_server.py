@@ -166,7 +166,7 @@ def test_a_holder_that_falls_silent_is_replaced_and_blamed_for_nothing():
                 await stream.write(encode_frame(Kind.CHUNKS, chunks))
                 await trio.sleep_forever()
 
-            silent._peers.serve(silent._protocols.blob, say_nothing)
+            silent._peers.serve(silent._protocols.blob, say_nothing, members_only=True)
             assert await fetch(reader, silent, holder) == DATA
             assert not faults
 
@@ -180,7 +180,7 @@ def test_a_fetch_ends_at_its_deadline():
             async def never(_peer, _stream):
                 await trio.sleep_forever()
 
-            holder._peers.serve(holder._protocols.blob, never)
+            holder._peers.serve(holder._protocols.blob, never, members_only=True)
             with pytest.raises(Unavailable, match="within"):
                 await fetch(reader, holder, deadline_s=0.5)
 

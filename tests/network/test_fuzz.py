@@ -41,7 +41,12 @@ class Attacker:
 
     def __init__(self, victim: WorkerProcess) -> None:
         self._victim = victim
-        self._peers = Peers(seed=seed_of("attacker"), is_member=lambda _peer: True, timing=QUICK)
+        self._peers = Peers(
+            seed=seed_of("attacker"),
+            is_member=lambda _peer: True,
+            takes_strangers=lambda: False,
+            timing=QUICK,
+        )
         self.case_count = 0
 
     async def run(self, attack: Any) -> None:

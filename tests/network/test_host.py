@@ -6,14 +6,16 @@ import logging
 import signal
 import socket
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
 
 from assay.network import limits
+from assay.network.blob_store import MemoryBlobs
 from assay.network.frames import Kind, read_frame
 from assay.network.host import Notification, RemoteError
-from assay.protocol.errors import ConfigError, OutOfPhase, Unavailable
+from assay.protocol.errors import ConfigError, OutOfPhase, PeerFault, Unavailable
 from tests.network.loopback import (
     PATIENCE_S,
     QUICK,
@@ -170,6 +172,73 @@ def test_a_stranger_gets_no_connection_and_a_member_beside_it_does():
     run(main)
 
 
+def test_a_stranger_reaches_public_methods_only_and_for_a_short_time():
+    members = {peer_of("alice"), peer_of("bob")}
+    shared = MemoryBlobs()
+    name = shared.put(b"what members made")
+
+    async def main() -> None:
+        async with (
+            a_host(
+                "bob",
+                is_member=members.__contains__,
+                public={"apply": echo},
+                takes_strangers=lambda: True,
+                blobs=shared,
+            ) as bob,
+            a_host("mallory") as mallory,
+            a_host("alice", is_member=members.__contains__) as alice,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(mallory.keep_connected, [bob.address])
+            nursery.start_soon(alice.keep_connected, [bob.address])
+            assert await answers(alice, bob.peer)
+            await until(lambda: bob.peer in mallory.connected())
+            assert await mallory.request(bob.peer, "apply", b"a seat", timeout_s=5) == b"a seat"
+            with pytest.raises(RemoteError, match="only members"):
+                await mallory.request(bob.peer, "echo", b"", timeout_s=5)
+            with pytest.raises((PeerFault, Unavailable)):
+                await mallory.fetch(name, holders=[bob.peer], size_max=100, deadline_s=0.5)
+            assert await alice.fetch(name, holders=[bob.peer], size_max=100, deadline_s=5)
+            mallory.post(bob.peer, b"read this")
+            alice.post(bob.peer, b"and this")
+            assert (await bob.notifications.receive()).peer == alice.peer
+            assert bob.connected() == {alice.peer}
+            await until(lambda: bob.peer not in mallory.connected())  # the next round of pings
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_strangers_take_only_a_few_places_and_none_of_the_members(monkeypatch):
+    monkeypatch.setattr(limits, "STRANGERS_MAX", 2)
+
+    async def main() -> None:
+        members = {peer_of("alice"), peer_of("bob")}
+        slow = replace(QUICK, ping_interval_s=60)  # nobody is sent away during this test
+        door: dict[str, Any] = {"public": {"apply": echo}, "takes_strangers": lambda: True, "timing": slow}
+        async with (
+            a_host("bob", is_member=members.__contains__, **door) as bob,
+            a_host("mallory 0") as first,
+            a_host("mallory 1") as second,
+            a_host("mallory 2") as third,
+            a_host("alice", is_member=members.__contains__) as alice,
+            trio.open_nursery() as nursery,
+        ):
+            for stranger in (first, second):
+                nursery.start_soon(stranger.keep_connected, [bob.address])
+                await until(lambda stranger=stranger: bob.peer in stranger.connected())
+                assert await stranger.request(bob.peer, "apply", b"x", timeout_s=5) == b"x"
+            nursery.start_soon(third.keep_connected, [bob.address])
+            with pytest.raises(Unavailable):
+                await third.request(bob.peer, "apply", b"x", timeout_s=1)
+            nursery.start_soon(alice.keep_connected, [bob.address])
+            assert await answers(alice, bob.peer)
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
 def test_a_member_that_is_struck_off_is_disconnected_and_served_no_more():
     async def main() -> None:
         members = {peer_of("alice"), peer_of("bob")}
@@ -181,7 +250,7 @@ def test_a_member_that_is_struck_off_is_disconnected_and_served_no_more():
             assert await answers(alice, bob.peer)
             members.discard(alice.peer)
             await until(lambda: alice.peer not in bob.connected())
-            with pytest.raises(Unavailable):
+            with pytest.raises((RemoteError, Unavailable)):
                 await alice.request(bob.peer, "echo", b"", timeout_s=1)
 
     run(main)
@@ -317,7 +386,7 @@ def test_a_peer_that_ends_every_stream_at_once_is_not_courted_in_a_loop():
 
         patient = replace(QUICK, redial_min_s=60, redial_max_s=60, ping_interval_s=60)
         async with a_host("alice", timing=patient) as alice, a_host("bob") as bob, connected(bob, alice):
-            bob._peers.serve(bob._protocols.ctl, hang_up)
+            bob._peers.serve(bob._protocols.ctl, hang_up, members_only=True)
             await until(lambda: bob.peer in alice.connected())
             for _ in range(20):
                 alice.post(bob.peer, b"hello")

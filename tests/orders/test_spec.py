@@ -247,7 +247,7 @@ def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
         "18,401 tokens",
         "18,400 bytes in 1 documents, a token each byte",
         "float32, the whole batch per forward and backward pass",
-        "5 nodes, 4 verifiers",
+        "5 nodes, 5 seats, 4 verifiers",
         "text (MIT)",
         "0.07 bits per parameter",
         "60 rounds of 2,560 tokens, 6 epochs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,16 +13,17 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import TrainerStart
+from assay.participant import sync
 from assay.participant.compute import AtRound, GetRound, GetState, State, Workplace
 from assay.participant.store import Store
-from assay.participant.sync import StateSync
+from assay.participant.sync import Snapshot, StateSync
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.layout import layout_of
-from assay.training.optimiser.public_state import PublicState
+from assay.training.optimiser.public_state import PublicState, checkpoints
 from tests.builders import NODES, RUN_ID, a_chain, a_data_folder, a_spec, peer
 
 pytestmark = pytest.mark.slow
@@ -65,7 +67,7 @@ def expected(round_id, tmp_path):
 
 
 @asynccontextmanager
-async def a_state_sync(disk, fetched=None, folder="me"):
+async def a_state_sync(disk, fetched=None, folder="me", snapshots=None):
     """A pace on this disk; what it fetches is listed, and comes from a peer that has everything."""
 
     async def fetch(digest):
@@ -87,6 +89,7 @@ async def a_state_sync(disk, fetched=None, folder="me"):
         store=Store(disk / "store.db"),
         blobs=DiskBlobs(disk / folder / "blobs", bytes_max=1 << 20),
         fetch=fetch,
+        snapshots=snapshots,
     )  # fmt: skip
     try:
         yield state_sync
@@ -172,3 +175,51 @@ def test_parameters_that_a_quorum_contradicts_are_rebuilt_once_and_then_it_stops
             assert at.round == 1  # rebuilt from zero, to the same end
 
     trio.run(main)
+
+
+class Offers:
+    """Snapshots that a peer offers, newest first; what was refused."""
+
+    def __init__(self, *offered):
+        self.offered, self.refused = list(offered), []
+
+    async def find(self, after, until):
+        return next((one for one in self.offered if after < one.round <= until), None)
+
+    def refuse(self, snapshot):
+        self.offered.remove(snapshot)
+        self.refused.append(snapshot)
+
+
+def a_snapshot(tmp_path, round_id, *, of=None):
+    """A checkpoint of a round, offered as one of another if `of` says so."""
+    folder = tmp_path / f"snapshot-{round_id}"
+    parameters = PublicState(SPEC, folder, 1)
+    for number in range(round_id):
+        parameters.apply(number, AGGREGATE if number else b"")
+    path = list(checkpoints(folder).values())[-1]
+    at = of or round_id
+    return Snapshot(round=at, path=path, state=expected(at, tmp_path), blob=NO_DIGEST)
+
+
+def test_a_node_far_behind_starts_from_a_snapshot_and_replays_the_rest_only(disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(sync, "REPLAYED_MAX", 1)
+    spec = replace(SPEC, state_every=1)
+    monkeypatch.setattr("tests.participant.test_sync.SPEC", spec)
+    applied, false = [], a_snapshot(tmp_path, 2, of=4)
+    offers = Offers(false, a_snapshot(tmp_path, 3))
+
+    async def main():
+        async with a_state_sync(disk, [], snapshots=offers) as state_sync:
+            apply = state_sync._apply
+
+            async def noted(round_id, aggregate):
+                applied.append(round_id)
+                await apply(round_id, aggregate)
+
+            state_sync._apply = noted
+            assert await state_sync.reach(5) == expected(5, tmp_path)
+
+    trio.run(main)
+    assert applied == [3, 4]
+    assert offers.refused == [false]

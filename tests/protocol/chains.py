@@ -87,6 +87,7 @@ def a_spec(*, rounds: int = 12, verifiers=VERIFIERS, **audit: object) -> RunSpec
         ),
         timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
         buyer=Address(bytes(20)),
+        seats=len(NODES),
         nodes=tuple(map(a_member, NODES)),
         verifiers=tuple(map(a_member, verifiers)),
     )
@@ -190,7 +191,7 @@ def inclusion_lists(run_state: RunState, nodes: Collection[PeerId]) -> tuple[Sig
             round=run_state.round,
             parent=run_state.parent,
             verifier=verifier,
-            nodes=nodes_bitmap(run_state.spec.node_peers, nodes),
+            nodes=nodes_bitmap(tuple(run_state.nodes), nodes),
         )
         for verifier in run_state.spec.verifier_peers
     )
@@ -214,7 +215,8 @@ def a_manifest(
         run_id=RUN_ID,
         round=run_state.round,
         time_s=0,
-        returns=(),
+        attendance=(),
+        admissions=(),
         parent=run_state.parent,
         commits=tuple(
             SignedCommit(commit=c, signature=Signature(bytes(64)), statement=HotSignature(bytes(65)))

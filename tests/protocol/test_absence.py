@@ -10,9 +10,10 @@ from assay.ledger.settlement.payouts import UnpaidReason, settle, why_unpaid
 from assay.participant.links import check_place
 from assay.protocol.audits import AuditStatus
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.messages import Outcome, Return, SignedReturn
+from assay.protocol.membership import RETURN_PAUSE_S, may_attend
+from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import RETURN_PAUSE_S, RunState, advance, may_return
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import PeerId, RoundId, Signature
 from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_history, a_manifest, grow, words
 
@@ -22,9 +23,10 @@ STEP = (0, NODE)
 HONEST = {step: dict.fromkeys(VERIFIERS, MATCH) for step in ((r, n) for r in range(40) for n in NODES)}
 
 
-def a_return(run_state: RunState, node: PeerId = NODE, round_id: int | None = None) -> SignedReturn:
+def a_return(run_state: RunState, node: PeerId = NODE, round_id: int | None = None) -> SignedAttendance:
     at = run_state.round if round_id is None else RoundId(round_id)
-    return SignedReturn(returned=Return(run_id=RUN_ID, round=at, node=node), signature=Signature(bytes(64)))
+    said = Attendance(run_id=RUN_ID, round=at, node=node, kind=AttendanceKind.RETURN)
+    return SignedAttendance(attendance=said, signature=Signature(bytes(64)))
 
 
 def go_on(run_state, count, votes, *, time_s=0, returns=(), mute=(NODE,), nodes=None):
@@ -35,7 +37,7 @@ def go_on(run_state, count, votes, *, time_s=0, returns=(), mute=(NODE,), nodes=
         manifest = a_manifest(run_state, nodes=present, **said)
         if not run_state.is_training:
             manifest = replace(manifest, commits=(), inclusion_lists=())
-        manifest = replace(manifest, time_s=time_s, returns=tuple(returns) if not at else ())
+        manifest = replace(manifest, time_s=time_s, attendance=tuple(returns) if not at else ())
         run_state = advance(run_state, manifest)
     return run_state
 
@@ -131,7 +133,7 @@ def test_each_return_since_probation_doubles_the_time_until_the_next():
     run_state, time_s, waits = absent(rounds=80), 0, []
     for _ in range(4):
         earliest = next(
-            t for t in range(time_s, HOUR) if may_return(run_state, a_return(run_state).returned, t)
+            t for t in range(time_s, HOUR) if may_attend(run_state, a_return(run_state).attendance, t)
         )
         waits.append(earliest - time_s)
         time_s = earliest
@@ -146,14 +148,14 @@ def test_each_return_since_probation_doubles_the_time_until_the_next():
 def test_a_return_counts_once_and_only_from_a_node_that_is_absent():
     run_state = absent()
     old = a_return(run_state, round_id=int(run_state.round) - 1)
-    assert not may_return(run_state, old.returned, 0)  # signed before it was found absent
-    assert not may_return(run_state, a_return(run_state, node=NODES[1]).returned, 0)
+    assert not may_attend(run_state, old.attendance, 0)  # signed before it was found absent
+    assert not may_attend(run_state, a_return(run_state, node=NODES[1]).attendance, 0)
 
     used = a_return(run_state)
     run_state = go_on(run_state, 6, others(WITHHELD), returns=[used], nodes=NODES[1:])
-    assert not may_return(run_state, used.returned, HOUR - 1)
+    assert not may_attend(run_state, used.attendance, HOUR - 1)
     with pytest.raises(MalformedMessage, match="not admissible now"):
-        check_place(run_state, replace(a_manifest(run_state, nodes=NODES[1:]), returns=(used,)))
+        check_place(run_state, replace(a_manifest(run_state, nodes=NODES[1:]), attendance=(used,)))
 
 
 def test_time_never_goes_back():

@@ -2,7 +2,8 @@
 
 Room: training (edge: checkpoint files). Every honest process holds the same bits at every round: theta, the
 outer optimiser's buffers, aggregates not yet applied. Recent rounds' theta stays in memory for audits; a
-checkpoint every `keep` rounds bounds what a restart must replay.
+checkpoint about every `keep` rounds bounds what a restart must replay. It is of a round whose commits carry
+the state's digest, so it also serves a newcomer as a snapshot; the same state gives the same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.params import RunSpec
@@ -24,10 +27,24 @@ from assay.training.model.initial import starting_parameters
 from assay.training.model.initial import state_digest as state_digest
 from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 
+THETA = "theta"  # folder of the checkpoints, in that of the participant
+
 
 def kept_rounds(spec: RunSpec) -> int:
     """Rounds back for which audits need theta, so that it must be kept, but for openings that are overdue."""
     return spec.closing_rounds + 2 + spec.rule.read_lag
+
+
+def snapshot_bytes_max(spec: RunSpec) -> int:
+    """The most bytes that a checkpoint has, but for aggregates that wait for their round."""
+    arrays = 1 + len(start_public(spec, np.zeros(0, np.float32)).buffers)
+    return 4 * arrays * layout_of(spec.model).parameters + (1 << 16)
+
+
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """The complete checkpoints in a folder, by round, ascending."""
+    found = {int(path.stem.split("-")[1]): path for path in folder.glob("public-*.safetensors")}
+    return dict(sorted(found.items()))
 
 
 class PublicState:
@@ -41,10 +58,13 @@ class PublicState:
         """
         self.spec, self.layout = spec, layout_of(spec.model)
         self._folder, self._keep, self._base = folder, keep, base
+        self._save_every = -(-keep // spec.state_every) * spec.state_every
         folder.mkdir(parents=True, exist_ok=True)
-        found = sorted(self._checkpoints())
-        self.round = found[-2] if len(found) > 1 else 0
-        self.public = self._load(self.round)
+        found = list(checkpoints(folder).items())
+        # A first checkpoint that is no first one was restored from a snapshot: nothing before it is here.
+        is_restored = len(found) == 1 and found[0][0] > self._save_every
+        self.round, path = found[0] if is_restored else found[-2] if len(found) > 1 else (0, None)
+        self.public = self._first() if path is None else self._load(path)
         self._recent = {self.round: self.public.theta_P}
 
     def digest(self) -> Digest:
@@ -87,7 +107,7 @@ class PublicState:
         self._recent[self.round] = self.public.theta_P
         for old in [r for r in self._recent if r < self.round - self._keep]:
             del self._recent[old]
-        if self.round % self._keep == 0:
+        if self.round % self._save_every == 0:
             self._save(self.round)
         return self.digest()
 
@@ -112,41 +132,76 @@ class PublicState:
 
     def reset(self) -> None:
         """Discard everything and start from round 0: what a diverged process does."""
-        for round_id in self._checkpoints():
-            self._path(round_id).unlink()
-        self.round = 0
-        self.public = self._load(0)
+        for path in checkpoints(self._folder).values():
+            path.unlink()
+        self.round, self.public = 0, self._first()
         self._recent = {0: self.public.theta_P}
+
+    def restore(self, round_id: int, path: Path, state: Digest) -> None:
+        """Go on from another process's checkpoint of a later round; this one's are deleted.
+
+        Args:
+            round_id: Its round.
+            path: Its file, from whomever.
+            state: The digest that a quorum certified for that round.
+
+        Raises:
+            Diverged: the file is not a checkpoint of this run with this digest, or not of a later round.
+        """
+        if round_id <= self.round:
+            raise Diverged(f"a snapshot of round {round_id} at round {self.round}")
+        public = self._load(path)
+        found = public_digest(public)
+        if found != state:
+            raise Diverged(
+                f"snapshot of round {round_id} is {found.hex()[:8]}, certified is {state.hex()[:8]}"
+            )
+        self.reset()
+        self.round, self.public = round_id, public
+        self._recent = {round_id: public.theta_P}
+        self._save(round_id)
 
     def _held_path(self, round_id: int) -> Path:
         return self._folder / f"held-{round_id:08d}.npy"
 
-    def _path(self, round_id: int) -> Path:
-        return self._folder / f"public-{round_id:08d}.npz"
+    def _first(self) -> OuterState:
+        return start_public(self.spec, starting_parameters(self.spec, self._base))
 
-    def _checkpoints(self) -> list[int]:
-        return [int(path.stem.split("-")[1]) for path in self._folder.glob("public-*.npz")]
+    def _load(self, path: Path) -> OuterState:
+        """The state in a checkpoint's file.
 
-    def _load(self, round_id: int) -> OuterState:
-        if round_id == 0 and not self._path(0).exists():
-            return start_public(self.spec, starting_parameters(self.spec, self._base))
-        with np.load(self._path(round_id), allow_pickle=False) as saved:
-            buffers = sorted(name for name in saved.files if name.startswith("buffer"))
-            pending = sorted(name for name in saved.files if name.startswith("pending"))
-            return OuterState(
-                saved["theta"],
-                tuple(saved[name] for name in buffers),
-                tuple(saved[name].tobytes() for name in pending),
-            )
+        Raises:
+            Diverged: it holds other arrays than this run's states do.
+        """
+        try:
+            arrays = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise Diverged(f"{path.name} is no checkpoint: {error}") from None
+        shape, count = (self.layout.parameters,), len(self._first_buffers())
+        floats = ["theta", *(f"buffer{i}" for i in range(count))]
+        bodies = [f"pending{i}" for i in range(len(arrays) - len(floats))]
+        if (
+            set(arrays) != {*floats, *bodies}
+            or len(bodies) > self.spec.rule.apply_lag
+            or any(arrays[name].shape != shape or arrays[name].dtype != np.float32 for name in floats)
+            or any(arrays[name].ndim != 1 or arrays[name].dtype != np.uint8 for name in bodies)
+        ):
+            raise Diverged(f"{path.name} holds other arrays than a state of this run: {sorted(arrays)}")
+        theta_P, *buffers = (arrays[name] for name in floats)
+        return OuterState(theta_P, tuple(buffers), tuple(arrays[name].tobytes() for name in bodies))
+
+    def _first_buffers(self) -> tuple[NDArray[np.float32], ...]:
+        return start_public(self.spec, np.zeros(0, np.float32)).buffers
 
     def _save(self, round_id: int) -> None:
         public = self.public
         arrays: dict[str, NDArray[Any]] = {"theta": public.theta_P}
         arrays |= {f"buffer{i}": part for i, part in enumerate(public.buffers)}
         arrays |= {f"pending{i}": np.frombuffer(body, np.uint8) for i, body in enumerate(public.pending)}
-        write_arrays(self._path(round_id), arrays)
-        for old in sorted(self._checkpoints())[:-3]:
-            self._path(old).unlink()
+        with durably(self._folder / f"public-{round_id:08d}.safetensors") as file:
+            file.write(save(arrays))
+        for old in list(checkpoints(self._folder).values())[:-3]:
+            old.unlink()
 
 
 def write_array(path: Path, array: NDArray[np.float32]) -> None:

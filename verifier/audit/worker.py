@@ -37,7 +37,7 @@ from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser.carry import carried_shares, mean_block
 from assay.training.optimiser.inner import Gradient, InnerState, roots_of, run_steps
 from assay.training.optimiser.node_state import NodeState
-from assay.training.optimiser.public_state import PublicState, kept_rounds
+from assay.training.optimiser.public_state import THETA, PublicState, kept_rounds
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import begin, way_sketch
 from assay.training.transform.blocked_dct import row_lengths
@@ -107,7 +107,7 @@ class RecomputeWorker(ComputeWorker):
         limits: Limits | None = None,
         memory: Path | None = None,
     ) -> None:
-        super().__init__(PublicState(spec, folder / "theta", kept_rounds(spec), base))
+        super().__init__(PublicState(spec, folder / THETA, kept_rounds(spec), base))
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
         self.tokens = read_tokens(data, spec.data)

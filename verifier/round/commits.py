@@ -13,7 +13,6 @@ from assay.chain.commit_statement import check_commit_statement
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
-from assay.protocol.inclusion import listed
 from assay.protocol.messages import Contradiction, SignedCommit, SignedInclusionList
 from assay.protocol.state_transition import RunState, may_contradict
 from assay.protocol.types import NO_DIGEST, Digest
@@ -86,7 +85,7 @@ def admit(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit
 
 
 def _authenticate(rules: Rules, run_state: RunState, signed: SignedCommit) -> None:
-    member = next(m for m in run_state.spec.nodes if m.peer == signed.commit.node)
+    member = run_state.nodes[signed.commit.node].member
     verify(member.peer, rules.domain, signed.commit, signed.signature)
     check_commit_statement(run_state.spec, rules.deployment, signed, member.hot)
 
@@ -112,7 +111,7 @@ def check_contradiction(rules: Rules, run_state: RunState, pair: Contradiction) 
 
 
 def check_list(rules: Rules, run_state: RunState, signed: SignedInclusionList) -> None:
-    """Do nothing if a verifier of this run signed this inclusion list.
+    """Do nothing if a verifier of this run signed this inclusion list. Its bitmap is not checked.
 
     Raises:
         PeerFault, MalformedMessage: it is of another run, of a stranger, or not signed by its verifier.
@@ -120,5 +119,4 @@ def check_list(rules: Rules, run_state: RunState, signed: SignedInclusionList) -
     one = signed.inclusion_list
     if one.run_id != run_state.run_id or one.verifier not in run_state.spec.verifier_peers:
         raise PeerFault(one.verifier, "InclusionList of another run or by a stranger")
-    listed(run_state.spec.node_peers, one.nodes)
     verify(one.verifier, rules.domain, one, signed.signature)

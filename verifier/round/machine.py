@@ -6,6 +6,7 @@ honest leader never proposes what another honest verifier must refuse.
 
     SignedCommit --> kept once per node; a different second one is evidence
     InclusionList --> each verifier's newest is kept: the leader carries a quorum's
+    Attendance, Admission --> likewise, for the manifest that takes the node out, back or in
     Contradiction --> the evidence is pooled: the next manifest bans the node
     DoubleVote --> likewise of a verifier
     BeaconShare, audit messages --> pooled until a manifest carries them
@@ -28,10 +29,13 @@ from assay.protocol.double_votes import check_double_vote
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
-from assay.protocol.inclusion import compatible_lists, listed, nodes_bitmap, required
+from assay.protocol.inclusion import compatible_lists, is_bitmap, listed, nodes_bitmap, required
+from assay.protocol.membership import admitted, may_admit, may_attend
 from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
     STAKE_REPORTS_MAX,
+    Attendance,
+    AttendanceKind,
     BeaconShare,
     Closing,
     Contradiction,
@@ -39,11 +43,12 @@ from assay.protocol.messages import (
     InclusionList,
     KnownAnswer,
     Manifest,
+    SignedAdmission,
     SignedAppraisal,
+    SignedAttendance,
     SignedCommit,
     SignedFundingReport,
     SignedInclusionList,
-    SignedReturn,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -63,7 +68,6 @@ from assay.protocol.state_transition import (
     may_open_verdict,
     may_report_funding,
     may_report_stake,
-    may_return,
     may_show_double_vote,
     next_chain,
     with_reports,
@@ -83,6 +87,7 @@ from assay.verifier.round.commits import (
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
+ADMISSIONS_PER_VERIFIER = 32  # pooled; 400 bytes each
 AHEAD_S = 10  # by which a manifest's time may be ahead of our clock, at least,
 AHEAD_SHARE = 16  # and a 16th of the absence that it measures: a clock that is minutes late still votes
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
@@ -109,7 +114,8 @@ class Round:
     verdicts: Mapping[AuditMessage, SignedVerdict] = field(default_factory=dict)
     sketch_openings: Mapping[StepId, SketchOpening] = field(default_factory=dict)
     known_answers: Mapping[StepId, KnownAnswer] = field(default_factory=dict)
-    returns: Mapping[PeerId, SignedReturn] = field(default_factory=dict)  # of each node the newest
+    attendance: Mapping[PeerId, SignedAttendance] = field(default_factory=dict)  # of each node the newest
+    admissions: Mapping[tuple[PeerId, PeerId], SignedAdmission] = field(default_factory=dict)
     contradictions: Mapping[PeerId, Contradiction] = field(default_factory=dict)
     double_votes: Mapping[PeerId, DoubleVote] = field(default_factory=dict)  # by verifier, the first seen
     stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
@@ -159,7 +165,8 @@ Event = (
     | SignedVerdict
     | SketchOpening
     | KnownAnswer
-    | SignedReturn
+    | SignedAttendance
+    | SignedAdmission
     | Contradiction
     | DoubleVote
     | SignedAppraisal
@@ -239,11 +246,13 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             return replace(state, verdicts={**state.verdicts, key: event}), ()
         case SketchOpening() | KnownAnswer():
             return _opened(state, event), ()
-        case SignedReturn(returned=one):
-            if one.node not in state.run_state.late or not _is_new(state.run_state, event):
-                raise OutOfPhase(one.node, f"Return of round {one.round} at {state.run_state.round}")
+        case SignedAttendance(attendance=one):
+            if not _is_new(state.run_state, one):
+                raise OutOfPhase(one.node, f"{one.kind.name} of round {one.round} at {state.run_state.round}")
             verify(one.node, state.rules.domain, one, event.signature)
-            return replace(state, returns={**state.returns, one.node: event}), ()
+            return replace(state, attendance={**state.attendance, one.node: event}), ()
+        case SignedAdmission():
+            return _with_admission(state, event), ()
         case Heard(node):
             if node not in state.run_state.nodes:
                 return state, ()
@@ -265,7 +274,10 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(run_state, k)},
                 sketch_openings={k: v for k, v in state.sketch_openings.items() if _is_near(run_state, k)},
                 known_answers={k: v for k, v in state.known_answers.items() if _is_near(run_state, k)},
-                returns={k: one for k, one in state.returns.items() if _is_new(run_state, one)},
+                attendance={
+                    k: one for k, one in state.attendance.items() if _is_new(run_state, one.attendance)
+                },
+                admissions={k: one for k, one in state.admissions.items() if _is_early(run_state, one)},
                 stake_reports={
                     k: one
                     for k, one in state.stake_reports.items()
@@ -359,7 +371,7 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
         round=run_state.round,
         parent=run_state.parent,
         verifier=verifier,
-        nodes=nodes_bitmap(run_state.spec.node_peers, state.commits),
+        nodes=nodes_bitmap(tuple(run_state.nodes), state.commits),
     )
     return None if found in _lists(state) else found
 
@@ -377,7 +389,7 @@ def _expected(state: Round) -> frozenset[PeerId]:
 
 def lacking_commits(state: Round) -> Mapping[PeerId, tuple[PeerId, ...]]:
     """Nodes whose commit a leader has to fetch because more than f verifiers list it, and those verifiers."""
-    members, lists = state.run_state.spec.node_peers, _lists(state)
+    members, lists = tuple(state.run_state.nodes), _lists(state)
     lacking = required(members, lists, len(state.run_state.spec.verifiers)) - set(state.commits)
     return {
         node: tuple(one.verifier for one in lists if node in listed(members, one.nodes)) for node in lacking
@@ -386,16 +398,16 @@ def lacking_commits(state: Round) -> Mapping[PeerId, tuple[PeerId, ...]]:
 
 def _carried_lists(state: Round) -> tuple[SignedInclusionList, ...]:
     """The lists for a manifest with the commits held, ascending by verifier; () if fewer than a quorum."""
-    spec = state.run_state.spec
-    chosen = compatible_lists(spec.node_peers, _lists(state), state.commits.keys(), len(spec.verifiers))
+    members, count = tuple(state.run_state.nodes), len(state.run_state.spec.verifiers)
+    chosen = compatible_lists(members, _lists(state), state.commits.keys(), count)
     return tuple(state.inclusion_lists[peer] for peer in sorted(one.verifier for one in chosen))
 
 
 def _lists(state: Round) -> list[InclusionList]:
-    """The inclusion lists held for the next manifest."""
-    place = (state.run_state.round, state.run_state.parent)
+    """The inclusion lists held for the next manifest, but for those that are no bitmap of its nodes."""
+    place, members = (state.run_state.round, state.run_state.parent), tuple(state.run_state.nodes)
     found = (signed.inclusion_list for signed in state.inclusion_lists.values())
-    return [one for one in found if (one.round, one.parent) == place]
+    return [one for one in found if (one.round, one.parent) == place and is_bitmap(members, one.nodes)]
 
 
 def awaits_funding(state: Round, ancestors: tuple[Manifest, ...] = ()) -> bool:
@@ -407,23 +419,45 @@ def awaits_return(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) ->
     """Whether only overdue openings are left of the run, and neither their time is over nor a node back."""
     run_state = base_history(state.run_state, ancestors)
     due_s = run_state.due_s
-    return due_s is not None and wall_s < due_s and not _returns(state, run_state, wall_s)
+    said = _attendance(state, run_state, wall_s)
+    is_back = any(signed.attendance.kind is AttendanceKind.RETURN for signed in said)
+    return due_s is not None and wall_s < due_s and not is_back
 
 
-def _returns(state: Round, run_state: RunState, time_s: int) -> tuple[SignedReturn, ...]:
-    """The returns that a manifest of this agreed time may carry, ascending by node."""
-    held = (one for _, one in sorted(state.returns.items()))
-    return tuple(one for one in held if may_return(run_state, one.returned, time_s))
+def _attendance(state: Round, run_state: RunState, time_s: int) -> tuple[SignedAttendance, ...]:
+    """Who leaves and who returns by a manifest of this agreed time, ascending by node."""
+    held = (one for _, one in sorted(state.attendance.items()))
+    return tuple(one for one in held if may_attend(run_state, one.attendance, time_s))
 
 
-def _is_new(run_state: RunState, signed: SignedReturn) -> bool:
-    """Whether the chain may still accept this return of a node."""
-    record = run_state.nodes.get(signed.returned.node)
-    return (
-        record is not None
-        and signed.returned.node in run_state.late
-        and record.absent_round < signed.returned.round <= run_state.round + 1
-    )
+def _is_new(run_state: RunState, said: Attendance) -> bool:
+    """Whether the chain may still accept this statement of a node."""
+    record = run_state.nodes.get(said.node)
+    if record is None or not record.absent_round < said.round <= run_state.round + 1:
+        return False
+    return record.is_seated if said.kind is AttendanceKind.LEAVE else said.node in run_state.late
+
+
+def _with_admission(state: Round, signed: SignedAdmission) -> Round:
+    """The round with a verifier's newest admission of a node; it may be a round ahead of us."""
+    admission = signed.admission
+    if admission.verifier not in state.run_state.spec.verifier_peers:
+        raise PeerFault(admission.verifier, "Admission by a stranger to this run")
+    if not _is_early(state.run_state, signed):
+        raise OutOfPhase(admission.verifier, f"Admission of round {admission.round}")
+    verify(admission.verifier, state.rules.domain, admission, signed.signature)
+    key = (admission.member.peer, admission.verifier)
+    waiting = sum(verifier == admission.verifier for _, verifier in state.admissions)
+    if key not in state.admissions and waiting >= ADMISSIONS_PER_VERIFIER:
+        raise PeerFault(admission.verifier, f"more than {ADMISSIONS_PER_VERIFIER} admissions waiting")
+    return replace(state, admissions={**state.admissions, key: signed})
+
+
+def _is_early(run_state: RunState, signed: SignedAdmission) -> bool:
+    """Whether the chain may accept this admission now, or after the round that we may be behind."""
+    one = signed.admission
+    at = min(one.round, run_state.round)
+    return one.round <= run_state.round + 1 and may_admit(run_state, replace(one, round=at))
 
 
 def waited(state: Round, now_ms: int) -> Round:
@@ -492,7 +526,8 @@ def manifest_of(
         known_answers=_first(
             message for _, message in sorted(state.known_answers.items()) if _may_carry(run_state, message)
         ),
-        returns=_returns(state, run_state, time_s),
+        attendance=_attendance(state, run_state, time_s),
+        admissions=admitted(run_state, state.admissions.values()),
         contradictions=tuple(
             pair for _, pair in sorted(state.contradictions.items()) if may_contradict(run_state, pair)
         )[:CONTRADICTIONS_MAX],
@@ -567,6 +602,9 @@ def examine(
     for signed_stake_report in manifest.stake_reports:
         stake_report = signed_stake_report.stake_report
         verify(stake_report.verifier, state.rules.domain, stake_report, signed_stake_report.signature)
+    for signed_admission in manifest.admissions:
+        admission = signed_admission.admission
+        verify(admission.verifier, state.rules.domain, admission, signed_admission.signature)
     for signed_funding_report in manifest.funding_reports:
         funding_report = signed_funding_report.funding_report
         verify(funding_report.verifier, state.rules.domain, funding_report, signed_funding_report.signature)

@@ -67,7 +67,6 @@ class AuditRunner:
         self._me, self._host, self._follower, self._state_sync = me, host, follower, state_sync
         self._nursery, self._driver, self._get_update = nursery, driver, get_update
         self._layout = layout_of(me.spec.model)
-        self._nodes = {member.peer for member in me.spec.nodes}
         self._openings: dict[StepId, OpeningNotice] = {}
         self._stored: dict[StepId, Digest] = {}
         self._held: tuple[RoundId, ...] = ()
@@ -81,7 +80,7 @@ class AuditRunner:
             PeerFault: it is no node of this run, or the step is not one that can be drawn now.
         """
         now = int(self._follower.run_state.round)
-        if node not in self._nodes:
+        if node not in self._follower.run_state.nodes:
             raise PeerFault(node, "opens a step, but is no node of this run")
         audit = self._follower.run_state.audits.get((opened.round, node))
         is_recent = now - self._me.spec.closing_rounds - 2 <= opened.round <= now

@@ -230,7 +230,8 @@ class ChainDuties:
         if request.verifier == NOBODY:
             confirmed = self._follower.confirmed.get(step)
             if confirmed is not None:
-                return slash_order_of(spec, run_id, confirmed), accusers_of(confirmed)
+                account = self._follower.run_state.nodes[confirmed.node].member.account
+                return slash_order_of(spec, run_id, confirmed, account), accusers_of(confirmed)
         record = self._follower.run_state.verifiers.get(request.verifier)
         if request.node == NOBODY and record is not None and record.double_vote != NO_DIGEST:
             others = tuple(peer for peer in spec.verifier_peers if peer != request.verifier)

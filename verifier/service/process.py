@@ -15,9 +15,10 @@ import trio
 from assay.chain.penalties import check_absence, check_penalties
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
-from assay.participant.config import BLOB_STORE_BYTES, Config, Participant, open_participant
+from assay.participant.config import BLOB_STORE_BYTES, Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.run import participate
+from assay.participant.snapshots import SnapshotServer
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.delegation import watch_delegation
@@ -37,12 +38,13 @@ from assay.protocol.messages import (
     QuorumCertificate,
     Receipt,
     Refusal,
+    SignedAdmission,
     SignedAppraisal,
+    SignedAttendance,
     SignedFundingReport,
     SignedInclusionList,
     SignedReceipt,
     SignedRefusal,
-    SignedReturn,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -56,6 +58,7 @@ from assay.training.codec.contribution import contribution_bytes_max, decode_con
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
+from assay.training.optimiser.public_state import THETA
 from assay.verifier.aggregation.combine import rounds_behind
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.audit.limits import agreed_limits
@@ -63,6 +66,7 @@ from assay.verifier.audit.messages import RecomputeStart
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import DrandRound, Round
+from assay.verifier.service.applications import Applications
 from assay.verifier.service.appraiser import Appraiser
 from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.chain_duties import ChainDuties
@@ -94,11 +98,12 @@ FACTS = {
         SignedStakeReport,
         SignedFundingReport,
         SignedInclusionList,
+        SignedAdmission,
         CertifiedManifest,
     )
 }
-OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer] | type[SignedReturn]] = {
-    SignedReturn.TAG: SignedReturn,
+OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer] | type[SignedAttendance]] = {
+    SignedAttendance.TAG: SignedAttendance,
     SketchOpening.TAG: SketchOpening,
     KnownAnswer.TAG: KnownAnswer,
 }
@@ -168,6 +173,8 @@ class Service:
     async def run(self) -> None:
         """Serve until cancelled."""
         chain_duties = ChainDuties(self.me, self.follower, self.state_sync)
+        applications = Applications(self.me, self.follower, self._report, lambda: int(time.time()))
+        door = Door(handlers=applications.handlers, is_open=applications.is_open, knows=applications.knows)
         appraiser = Appraiser(self.me, self.follower, self._publish, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
             "submit": self._on_submit,
@@ -176,12 +183,13 @@ class Service:
             "opened": self._on_opened,
             "shown": self._on_shown,
             "attest": appraiser.answer,
+            "snapshot": SnapshotServer(self.me.config.folder / THETA, self.me.blobs, self.me.store).answer,
             **chain_duties.handlers,
             **Witness(self.me, lambda: int(time.time())).handlers,
         }
         ready = trio.Event()
 
-        async with participate(self.me, self.follower, handlers, self._take_notification, ready) as (
+        async with participate(self.me, self.follower, handlers, self._take_notification, ready, door) as (
             host,
             nursery,
         ):
@@ -213,7 +221,7 @@ class Service:
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
             nursery.start_soon(watch_delegation, self.me)
-            nursery.start_soon(StakeWatch(self.me, self.follower, self._report_stake).run)
+            nursery.start_soon(StakeWatch(self.me, self.follower, self._report).run)
             nursery.start_soon(FundingWatch(self.me, self.follower, self._report_funding).run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
@@ -246,6 +254,7 @@ class Service:
                 | SignedStakeReport()
                 | SignedFundingReport()
                 | SignedInclusionList()
+                | SignedAdmission()
             ):
                 if notification.peer != _author(message, notification.peer):
                     raise PeerFault(
@@ -364,9 +373,9 @@ class Service:
         return b""
 
     async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
-        """A drawn node opens its sketch commitment, proves a known-answer task, or says that it is back."""
-        message: SketchOpening | KnownAnswer | SignedReturn = decode_any(OPENED, body)
-        node = message.returned.node if isinstance(message, SignedReturn) else message.node
+        """A drawn node opens its sketch commitment, proves a known-answer task, returns or leaves."""
+        message: SketchOpening | KnownAnswer | SignedAttendance = decode_any(OPENED, body)
+        node = message.attendance.node if isinstance(message, SignedAttendance) else message.node
         if node != peer:
             raise PeerFault(peer, f"sends a {type(message).__name__} of {node.hex()[:8]}")
         self.driver.take(message)
@@ -379,12 +388,12 @@ class Service:
         self.driver.take(signed)
         self.driver.broadcast(encode(signed))
 
-    def _report_stake(self, signed: SignedStakeReport) -> None:
-        """Pass our own stake report to our round, and to all verifiers."""
+    def _report(self, signed: SignedStakeReport | SignedAdmission) -> None:
+        """Pass what we found on chain to our round, and to all verifiers."""
         try:
             self.driver.take(signed)
         except OutOfPhase as late:
-            log.debug("stake report out of phase", extra={"reason": str(late)})
+            log.debug("report out of phase", extra={"reason": str(late)})
         self.driver.broadcast(encode(signed))
 
     def _report_funding(self, signed: SignedFundingReport) -> None:
@@ -429,4 +438,6 @@ def _author(message: rounds.Event, sender: PeerId) -> PeerId:
             return report.verifier
         case SignedInclusionList(inclusion_list=one):
             return one.verifier
+        case SignedAdmission(admission=admission):
+            return admission.verifier
     return sender

@@ -81,9 +81,9 @@ class StakeWatch:
         if run is None:  # nobody opened it, and no round begins
             return {}
         return {
-            member.peer: chain.lot_of(evm_address(member.account), OPERATOR, run_id).amount >= run.lot
-            for member in self._me.spec.nodes
-            if not self._follower.run_state.nodes[member.peer].banned
+            peer: chain.lot_of(evm_address(record.member.account), OPERATOR, run_id).amount >= run.lot
+            for peer, record in self._follower.run_state.nodes.items()
+            if record.is_seated
         }
 
 

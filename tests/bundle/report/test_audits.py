@@ -62,7 +62,7 @@ def found(says, mallory=LIE):
     links, run_states = a_run(says)
     labels = {**{peer(name): HONEST for name in NODES}, peer("mallory"): mallory}
     return AuditReport(
-        audits=audit_figures(SPEC, RUN_ID, node_reports(SPEC, links, run_states, labels)),
+        audits=audit_figures(SPEC, RUN_ID, node_reports(links, run_states, labels)),
         auditors=auditors_of(SPEC, final_audits(run_states).values(), {}),
     )
 
@@ -145,7 +145,7 @@ def test_who_sends_two_commits_is_not_held_against_the_audits():
 
 def test_without_labels_the_report_says_so_and_counts_all_as_honest():
     links, run_states = a_run(honestly)
-    told = audit_figures(SPEC, RUN_ID, node_reports(SPEC, links, run_states, {}))
+    told = audit_figures(SPEC, RUN_ID, node_reports(links, run_states, {}))
     assert told.unlabelled is True
     assert told.cheats.nodes == 0
     assert told.false_alarms.confirmed == 1

@@ -19,7 +19,7 @@ from assay.ledger.settlement.results import (
 from assay.protocol.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome
 from assay.protocol.types import NO_DIGEST, Digest
-from tests.ledger.a_run import RUN, a_settlement, a_spec, an_audit, peer, wallet
+from tests.ledger.a_run import RUN, a_member, a_settlement, a_spec, an_audit, peer, wallet
 
 MATCH, MISMATCH, WITHHELD = Outcome.MATCH, Outcome.MISMATCH, Outcome.WITHHELD
 SPEC = a_spec()
@@ -30,7 +30,7 @@ def test_the_first_accuser_in_the_chain_is_the_challenger():
         "node-1", 5, AuditStatus.CONFIRMED, True, v3=MATCH, v2=MISMATCH, v0=WITHHELD, v1=MISMATCH
     )
 
-    order = slash_order_of(SPEC, RUN, audit)
+    order = slash_order_of(SPEC, RUN, audit, a_member("node-1").account)
 
     assert (order.offender, order.role) == (wallet("node-1"), OPERATOR)
     assert order.challenger == wallet("verifier-2")
@@ -40,8 +40,9 @@ def test_the_first_accuser_in_the_chain_is_the_challenger():
 
 
 def test_a_node_that_nobody_accused_is_not_slashed():
+    audit = an_audit("node-1", 0, AuditStatus.PASSED, v0=MATCH)
     with pytest.raises(ValueError, match="no adverse verdict"):
-        slash_order_of(SPEC, RUN, an_audit("node-1", 0, AuditStatus.PASSED, v0=MATCH))
+        slash_order_of(SPEC, RUN, audit, a_member("node-1").account)
 
 
 def test_a_step_is_false_for_the_slash_only_if_more_than_f_verifiers_recomputed_it_so():

@@ -22,7 +22,7 @@ from assay.observer.ledger_service.status import StatusFile
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import NO_DIGEST, Digest
 from tests.builders import (
     NODES,
@@ -121,6 +121,10 @@ def a_whole_tale() -> Tale:
     return ours(tale)
 
 
+def node_figures(desk: Desk) -> tuple[report.NodeFigures, ...]:
+    return report.nodes(desk.books, start(SPEC, Digest(RUN_ID)))
+
+
 # ---- rounds
 
 
@@ -158,7 +162,7 @@ def test_a_restart_at_any_round_books_and_tells_each_round_once(desk: Desk):
             desk.ledger_service.tell_rounds()
 
     assert [line["round"] for line in desk.lines("round")] == list(range(len(LINKS)))
-    assert sum(node.accepted for node in report.nodes(desk.books, SPEC)) == 18
+    assert sum(node.accepted for node in node_figures(desk)) == 18
 
 
 def test_a_settled_epoch_is_on_record_with_every_row(desk: Desk):
@@ -183,7 +187,7 @@ def test_an_upheld_fault_is_counted_and_its_steps_are_listed_as_unpaid(desk: Des
 
     desk.ledger_service.book_rounds(links, settlements_of(links))
 
-    mallory = next(node for node in report.nodes(desk.books, SPEC) if node.peer == peer("mallory").hex())
+    mallory = next(node for node in node_figures(desk) if node.peer == peer("mallory").hex())
     assert mallory.audits_failed == 1
     assert [one.round for one in mallory.unpaid] == list(range(mallory.accepted))
     assert desk.ledger_service.has_open_cases()
@@ -206,7 +210,7 @@ def test_a_whole_life_on_chain_is_told_and_settles_to_the_unit(desk: Desk):
     assert desk.ledger_service.is_paid_out() and not desk.ledger_service.has_open_cases()
     told = report.money(desk.books)
     assert told.funded == told.paid_operators + told.paid_verifiers + told.fees + told.refunded
-    paid = report.nodes(desk.books, SPEC)
+    paid = node_figures(desk)
     assert sum(node.paid for node in paid) == told.paid_operators > 0
 
 
@@ -355,6 +359,6 @@ def test_a_slash_names_the_node_by_its_peer(desk: Desk):
     line, _ = desk.lines("slashed")
     assert (line["node"], line["amount"], line["burnt"]) == (member.peer.hex(), 100, 50)
     assert (line["buyer"], line["challenger"]) == (20, 30)
-    assert report.nodes(desk.books, SPEC)[0].slashed == 100
+    assert node_figures(desk)[0].slashed == 100
     assert report.money(desk.books).slashed == 100  # the other slash is another run's
     assert len(desk.books.events(Slashed)) == 2

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save
 
 from assay.protocol.errors import Diverged
 from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import Outer
 from assay.training.model.initial import starting_parameters
 from assay.training.optimiser.outer import apply, public_digest, start_public
-from assay.training.optimiser.public_state import PublicState, kept_rounds
+from assay.training.optimiser.public_state import PublicState, checkpoints, kept_rounds, snapshot_bytes_max
 from tests.builders import a_spec
 from tests.specs import a_rule
 from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of
@@ -130,6 +133,82 @@ def test_a_reset_forgets_parameters_buffers_and_what_waits(tmp_path, name):
     assert parameters.digest() == digests[0] == PublicState(spec, tmp_path, KEEP).digest()
     for round_id in range(5):
         assert parameters.apply(round_id, bodies[round_id]) == digests[round_id + 1]
+
+
+# ---- snapshots
+
+
+def a_checkpoint(spec, folder):
+    """A process at round 9, and its newest checkpoint."""
+    bodies, parameters = bodies_of(spec), PublicState(spec, folder, KEEP)
+    for round_id in range(9):
+        parameters.apply(round_id, bodies[round_id])
+    return list(checkpoints(folder).items())[-1]
+
+
+@every_rule
+def test_a_newcomer_goes_on_from_a_checkpoint_with_the_certified_digest(tmp_path, name):
+    spec = a_run(name)
+    digests, bodies = expected(spec), bodies_of(spec)
+    round_id, path = a_checkpoint(spec, tmp_path / "theirs")
+    assert round_id == 8
+
+    ours = PublicState(spec, tmp_path / "ours", KEEP)
+    ours.restore(round_id, path, digests[8])
+    again = PublicState(spec, tmp_path / "ours", KEEP)  # after a restart
+    for parameters in (ours, again):
+        assert (parameters.round, parameters.digest()) == (8, digests[8])
+        for at in range(8, ROUNDS):
+            assert parameters.apply(at, bodies[at]) == digests[at + 1]
+
+
+@every_rule
+def test_equal_states_make_equal_checkpoints_byte_for_byte(tmp_path, name):
+    spec = a_run(name)
+    _, one = a_checkpoint(spec, tmp_path / "one")
+    _, two = a_checkpoint(spec, tmp_path / "two")
+    assert one.read_bytes() == two.read_bytes()
+    rest = spec.rule.apply_lag * len(max(bodies_of(spec), key=len))
+    assert one.stat().st_size <= snapshot_bytes_max(spec) + rest
+
+
+@pytest.mark.parametrize("name", ["late", "adaptive"])
+def test_a_false_snapshot_is_refused_and_changes_nothing(tmp_path, name):
+    spec = a_run(name)
+    digests = expected(spec)
+    round_id, path = a_checkpoint(spec, tmp_path / "theirs")
+    arrays = load_file(path)
+    theta, last = arrays["theta"], list(arrays)[-1]
+    forged = {
+        "no file": b"",
+        "pickle": b"\x80\x04]",
+        "length": (1 << 62).to_bytes(8, "little") + b"{}",
+        "flip": save({**arrays, "theta": -theta}),
+        "shape": save({**arrays, "theta": theta[:-1]}),
+        "dtype": save({**arrays, "theta": theta.astype(np.float64)}),
+        "missing": save({k: one for k, one in arrays.items() if k != "theta"}),
+        "extra": save({**arrays, "other": theta}),
+        "more": save({**arrays, "pending9": np.zeros(1, np.uint8)}),
+        "swapped": save({**arrays, last: arrays[last][::-1].copy()}),
+    }
+    ours = PublicState(spec, tmp_path / "ours", KEEP)
+    for what, body in forged.items():
+        bad = tmp_path / "bad"
+        bad.write_bytes(body)
+        with pytest.raises(Diverged):
+            ours.restore(round_id, bad, digests[8])
+        assert (ours.round, ours.digest()) == (0, digests[0]), what
+    ours.restore(round_id, path, digests[8])
+    with pytest.raises(Diverged, match="at round 8"):
+        ours.restore(round_id, path, digests[8])
+
+
+def test_checkpoints_are_of_rounds_whose_commits_carry_the_digest(tmp_path):
+    spec = replace(a_run("demo"), state_every=3)
+    bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP)
+    for round_id in range(9):
+        parameters.apply(round_id, bodies[round_id])
+    assert list(checkpoints(tmp_path)) == [6]
 
 
 def test_a_round_out_of_order_is_refused_and_changes_nothing(tmp_path):

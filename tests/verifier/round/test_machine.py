@@ -16,16 +16,19 @@ from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import (
+    Admission,
     Appraisal,
+    Attendance,
+    AttendanceKind,
     BeaconShare,
     Discount,
     KnownAnswer,
     Outcome,
-    Return,
+    SignedAdmission,
     SignedAppraisal,
+    SignedAttendance,
     SignedCommit,
     SignedInclusionList,
-    SignedReturn,
 )
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
@@ -36,6 +39,7 @@ from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
 from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, admit, contradiction
 from assay.verifier.round.machine import (
+    ADMISSIONS_PER_VERIFIER,
     AHEAD_S,
     MESSAGES_PER_VERIFIER,
     Advanced,
@@ -682,8 +686,12 @@ def absent_run_state(rounds=20):
 
 
 def a_return(run_state, key="nora"):
-    returned = Return(run_id=RUN_ID, round=run_state.round, node=peer("nora"))
-    return SignedReturn(returned=returned, signature=sign(a_peer_key(key), DOMAIN, returned))
+    return an_attendance(run_state, AttendanceKind.RETURN, key=key)
+
+
+def an_attendance(run_state, kind, key="nora"):
+    said = Attendance(run_id=RUN_ID, round=run_state.round, node=peer("nora"), kind=kind)
+    return SignedAttendance(attendance=said, signature=sign(a_peer_key(key), DOMAIN, said))
 
 
 def test_an_absent_node_is_not_waited_for_and_its_return_goes_into_the_next_manifest():
@@ -695,13 +703,13 @@ def test_an_absent_node_is_not_waited_for_and_its_return_goes_into_the_next_mani
     state, _ = step(state, a_return(run_state))
     manifest = manifest_of(state, (), AGGREGATE, wall_s=100)
 
-    assert manifest.returns == (a_return(run_state),)
+    assert manifest.attendance == (a_return(run_state),)
     examine(a_round(run_state), (), manifest, wall_s=100)
-    forged = replace(manifest, returns=(a_return(run_state, key="mallory"),))
+    forged = replace(manifest, attendance=(a_return(run_state, key="mallory"),))
     with pytest.raises(PeerFault, match="signature"):
         examine(a_round(run_state), (), forged, wall_s=100)
     after_it = advance(run_state, manifest)
-    assert step(state, Advanced(after_it, STATE, 0))[0].returns == {}  # used
+    assert step(state, Advanced(after_it, STATE, 0))[0].attendance == {}  # used
 
 
 def test_a_return_is_taken_only_from_a_node_that_is_absent_and_signed_since():
@@ -746,7 +754,7 @@ def test_when_every_node_owes_an_opening_the_chain_goes_on_without_commits():
         state, _ = step(state, an_inclusion_list(name, only, ()))
     assert missing(state) == ()
     manifest = manifest_of(state, (), NO_DIGEST, wall_s=100)
-    assert (manifest.commits, manifest.returns) == ((), (a_return(only),))
+    assert (manifest.commits, manifest.attendance) == ((), (a_return(only),))
     examine(state, (), manifest, wall_s=100)
 
 
@@ -1366,3 +1374,96 @@ def test_a_leader_that_looks_again_at_its_ancestors_folds_none_of_them_anew():
     assert found.round == run_state.round + 2
     assert base_history(run_state, (first, second)) is found
     assert base_history(run_state, (first,)).parent == second.parent
+
+
+# ---- joining and leaving
+
+
+NEWCOMER = a_member("newcomer")
+
+
+def open_run():
+    return the_start(seats=len(NODES) + 1)
+
+
+def an_admission(run_state, name, key=None, **changes):
+    one = Admission(run_id=RUN_ID, round=run_state.round, member=NEWCOMER, verifier=peer(name))
+    one = replace(one, **changes)
+    return SignedAdmission(admission=one, signature=sign(a_peer_key(key or name), DOMAIN, one))
+
+
+def test_a_quorums_admissions_go_into_the_next_manifest_and_seat_the_node():
+    run_state = open_run()
+    votes = [an_admission(run_state, name) for name in VERIFIERS]
+    state = after(run_state, *everything(run_state), *votes[:2])
+    assert manifest_of(state, (), AGGREGATE).admissions == ()
+
+    state, _ = step(state, votes[2])
+    manifest = manifest_of(state, (), AGGREGATE)
+    assert {one.admission.verifier for one in manifest.admissions} == set(map(peer, VERIFIERS[:3]))
+    examine(a_round(run_state), (), manifest)
+    seated = advance(run_state, manifest)
+    assert NEWCOMER.peer in seated.active
+    assert step(state, Advanced(seated, STATE, 0))[0].admissions == {}
+
+
+def test_a_manifest_with_a_forged_admission_is_refused():
+    run_state = open_run()
+    state = after(run_state, *everything(run_state), *(an_admission(run_state, n) for n in VERIFIERS[:3]))
+    manifest = manifest_of(state, (), AGGREGATE)
+    forged = tuple(
+        replace(one, signature=an_admission(run_state, "vera", key="mallory").signature)
+        for one in manifest.admissions
+    )
+    with pytest.raises(PeerFault, match="signature"):
+        examine(a_round(run_state), (), replace(manifest, admissions=forged))
+
+
+def test_an_admission_is_kept_only_as_its_verifier_signed_it_and_while_it_may_count():
+    run_state = open_run()
+    early = an_admission(run_state, "vera", round=RoundId(1))  # its verifier is a round ahead of us
+    assert step(a_round(run_state), early)[0].admissions != {}
+    for bad in (
+        an_admission(run_state, "vera", round=RoundId(2)),
+        an_admission(run_state, "vera", member=a_member("nora")),
+        an_admission(run_state, "vera", run_id=bytes(32)),
+    ):
+        with pytest.raises(OutOfPhase):
+            step(a_round(run_state), bad)
+    for bad in (an_admission(run_state, "vera", key="mallory"), an_admission(run_state, "nora")):
+        with pytest.raises(PeerFault):
+            step(a_round(run_state), bad)
+    with pytest.raises(OutOfPhase):
+        step(a_round(the_start()), an_admission(run_state, "vera"))  # no seat is free
+
+
+def test_one_verifier_fills_only_its_own_part_of_the_pool():
+    run_state, state = open_run(), a_round(open_run())
+    for number in range(ADMISSIONS_PER_VERIFIER):
+        vote = an_admission(run_state, "vera", member=a_member(f"sybil {number}"))
+        state, _ = step(state, vote)
+    with pytest.raises(PeerFault, match="admissions waiting"):
+        step(state, an_admission(run_state, "vera"))
+    step(state, an_admission(run_state, VERIFIERS[1]))
+
+
+def test_a_node_that_leaves_is_in_the_next_manifest_and_no_longer_waited_for():
+    run_state = the_start()
+    state = after(run_state, *everything(run_state), an_attendance(run_state, AttendanceKind.LEAVE))
+    manifest = manifest_of(state, (), AGGREGATE)
+    assert [one.attendance.node for one in manifest.attendance] == [peer("nora")]
+    examine(a_round(run_state), (), manifest)
+    left = advance(run_state, manifest)
+    others = [name for name in NODES if name != "nora"]
+    assert missing(after(left, *everything(left, nodes=others))) == ()
+    with pytest.raises(OutOfPhase):
+        step(a_round(left), an_attendance(left, AttendanceKind.LEAVE))
+
+
+def test_an_early_inclusion_list_over_other_members_is_not_counted_and_does_no_harm():
+    """A verifier a round ahead lists over the members that its manifest seated."""
+    run_state = the_start()
+    wrong = an_inclusion_list("vera", run_state, NODES, nodes=bytes(3))
+    state = after(run_state, wrong)
+    assert due_list(after(run_state, wrong, *everything(run_state)), peer("vera"), 0) is None
+    assert lacking_commits(state) == {}

@@ -133,7 +133,7 @@ def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
 
     signature = ask(me, follower, "sign-slash-order", asking_to_rule(int(audit.round), GUILTY))
 
-    ruling = slash_order_of(me.spec, RUN_ID, audit)
+    ruling = slash_order_of(me.spec, RUN_ID, audit, a_member("mallory").account)
     assert recover(me.deployment.digest(ruling), signature) == evm_address(a_member(ME).hot)
     assert ruling.offender == evm_address(a_member("mallory").account)
 

@@ -1,0 +1,131 @@
+"""Seat: how a node takes a free seat in a run, returns to it after an outage, and leaves it for good.
+
+Room: node (edge). What verifiers and chain make of it is `protocol.membership`.
+
+    application --> guest: catches up --> application, ready --> admitted by a quorum --> trains
+    `assay node leave` --> leave, in a manifest --> opens what is drawn of it --> the process ends
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from assay.network.host import Host
+from assay.participant.config import Participant
+from assay.participant.files.application import Application
+from assay.participant.files.record import OWN_RECORD, SignedRecord, read_record
+from assay.participant.follower import Follower
+from assay.participant.sync import StateSync
+from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import AssayError, Diverged, Unavailable
+from assay.protocol.identity import sign
+from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance
+from assay.protocol.state_transition import RunState
+
+log = logging.getLogger(__name__)
+APPLY_S = 2.0  # between two applications to the same verifier
+ATTEND_S = 3.0  # between two attempts to say that we are back, or leave
+LOOK_S = 1.0
+LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to leave
+
+Say = Callable[[SignedAttendance], Awaitable[None]]
+
+
+async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, host: Host) -> bool:
+    """Whether we have a seat, once we have, or the run's training is over.
+
+    Raises:
+        ConfigError: our own record is missing or damaged.
+    """
+    if me.me in follower.run_state.nodes:
+        return True
+    record = read_record(me.config.keys / OWN_RECORD, int(time.time()))
+    is_ready, refusals = False, dict[str, str]()
+    while me.me not in follower.run_state.nodes:
+        if not follower.run_state.is_training:
+            log.warning("no seat: training is over")
+            return False
+        await _apply(me, host, record, is_ready, refusals)
+        try:
+            await state_sync.reach(int(follower.run_state.round))
+            is_ready = True
+        except (Unavailable, Diverged) as error:
+            log.info("catching up", extra={"round": int(follower.run_state.round), "reason": str(error)})
+            is_ready = False
+        await trio.sleep(APPLY_S)
+    log.info("seat taken", extra={"round": follower.run_state.nodes[me.me].joined_round})
+    return True
+
+
+async def _apply(
+    me: Participant, host: Host, record: SignedRecord, is_ready: bool, refusals: dict[str, str]
+) -> None:
+    body = encode(Application(record=record, is_ready=is_ready))
+
+    async def ask(name: str) -> None:
+        try:
+            await host.request(peers[name], "apply", body, timeout_s=20)
+            refusals.pop(name, None)
+        except AssayError as error:
+            if refusals.get(name) != str(error):  # once, not every two seconds
+                refusals[name] = str(error)
+                log.warning("no seat yet", extra={"verifier": name, "reason": str(error)})
+
+    peers = {peer.hex()[:8]: peer for peer in me.spec.verifier_peers}
+    async with trio.open_nursery() as nursery:
+        for name in peers:
+            nursery.start_soon(ask, name)
+
+
+async def return_when_overdue(
+    me: Participant, follower: Follower, open_step: Callable[[Audit], Awaitable[object]], say: Say
+) -> None:
+    """Say that we are back while an opening of ours is overdue and `open_step` can make it."""
+    while True:
+        run_state = follower.run_state
+        overdue = [a for a in run_state.audits.values() if a.node == me.me and a.is_late]
+        if any(a.ruling is AuditStatus.OVERDUE for a in overdue):
+            try:
+                for audit in overdue:
+                    await open_step(audit)
+            except AssayError as error:
+                log.error("overdue opening cannot be made", extra={"reason": str(error)})
+            else:
+                await say(_signed(me, run_state, AttendanceKind.RETURN))
+        await trio.sleep(ATTEND_S)
+
+
+async def leave_when_asked(me: Participant, follower: Follower, say: Say) -> None:
+    """Wait until our operator asks us to leave, and say so until the chain has it."""
+    while not (me.config.folder / LEAVE).exists():
+        await trio.sleep(LOOK_S)
+    while True:
+        run_state = follower.run_state
+        record = run_state.nodes.get(me.me)
+        if not run_state.is_training or (record is not None and not record.is_seated):
+            return
+        if record is not None:
+            await say(_signed(me, run_state, AttendanceKind.LEAVE))
+        await trio.sleep(ATTEND_S)
+
+
+async def drained(me: Participant, follower: Follower) -> None:
+    """Wait until no step of ours can be drawn or judged any more."""
+    while not follower.run_state.is_complete and not is_drained(follower.run_state, me):
+        await follower.grown(int(follower.run_state.round))
+
+
+def is_drained(run_state: RunState, me: Participant) -> bool:
+    """Whether every step of ours is settled, and every audit of one has ended."""
+    has_steps = any(node == me.me for _, node in run_state.steps)
+    return not has_steps and all(a.has_ended for a in run_state.audits.values() if a.node == me.me)
+
+
+def _signed(me: Participant, run_state: RunState, kind: AttendanceKind) -> SignedAttendance:
+    attendance = Attendance(run_id=me.run_id, round=run_state.round, node=me.me, kind=kind)
+    return SignedAttendance(attendance=attendance, signature=sign(me.keys.peer, me.domain, attendance))

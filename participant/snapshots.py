@@ -1,0 +1,163 @@
+"""Snapshots: a newcomer's way to the present parameters without replaying every round.
+
+Room: participant (edge: files and host). Verifiers serve their newest checkpoint as a blob. Nothing in it is
+believed: the commits of a certified manifest carry the digest of the parameters that their round began with,
+and `PublicState.restore` takes only a file with that digest. Equal states give equal bytes, so that chunks
+may come from any verifier that serves the same round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import trio
+
+from assay.network.blob_store import DiskBlobs
+from assay.network.host import Host
+from assay.participant.follower import BLOB_BYTES_MAX, fetch_blob
+from assay.participant.store import Store
+from assay.participant.sync import Snapshot
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, Unavailable
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.params import RunSpec
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.training.optimiser.public_state import checkpoints, durably, snapshot_bytes_max
+
+log = logging.getLogger(__name__)
+SERVED = 2  # snapshots kept as blobs: a newcomer may be half through the older one
+FETCH_S = 600.0
+OFFERS = "snapshot/"  # keys of what is served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOffer:
+    """A verifier's newest snapshot; zeros where it has none."""
+
+    TAG: ClassVar[bytes] = b"assay/snapshot-offer/1"
+    round: RoundId
+    blob: Digest
+    size: int  # bytes
+
+
+def certified_state(link: CertifiedManifest) -> Digest | None:
+    """The digest of the parameters that this manifest's round began with, if its commits carry it."""
+    named = {signed.commit.state for signed in link.manifest.commits} - {NO_DIGEST}
+    return named.pop() if len(named) == 1 else None
+
+
+class SnapshotServer:
+    """Serves the checkpoints of this process's worker: handler `snapshot`."""
+
+    def __init__(self, folder: Path, blobs: DiskBlobs, store: Store) -> None:
+        """
+        Args:
+            folder: Where the worker keeps its checkpoints.
+            blobs: Served to members.
+            store: Holds what is served, through restarts.
+        """
+        self._folder, self._blobs, self._store = folder, blobs, store
+        offers = (decode(SnapshotOffer, body) for body in store.values(OFFERS).values())
+        self._served = {int(one.round): one for one in offers if blobs.size(one.blob) is not None}
+        self._lock = trio.Lock()
+
+    async def answer(self, _peer: PeerId, _body: bytes) -> bytes:
+        """The offer of our newest snapshot.
+
+        Raises:
+            Unavailable: the disk is full, or the checkpoint was just replaced.
+        """
+        async with self._lock:
+            offer = await trio.to_thread.run_sync(self._newest)
+            for round_id, one in self._served.items():
+                self._store.set_value(f"{OFFERS}{round_id}", encode(one))
+            self._store.drop_values(OFFERS, {f"{OFFERS}{round_id}" for round_id in self._served})
+            return encode(offer)
+
+    def _newest(self) -> SnapshotOffer:
+        found = checkpoints(self._folder)
+        if not found:
+            return SnapshotOffer(round=RoundId(0), blob=NO_DIGEST, size=0)
+        round_id, path = list(found.items())[-1]
+        if round_id not in self._served:
+            try:
+                body = path.read_bytes()
+            except OSError as error:
+                raise Unavailable(f"snapshot of round {round_id}: {error.strerror}") from None
+            self._served[round_id] = SnapshotOffer(
+                round=RoundId(round_id), blob=self._blobs.put(body), size=len(body)
+            )
+            while len(self._served) > SERVED:
+                old = self._served.pop(min(self._served)).blob
+                if all(one.blob != old for one in self._served.values()):  # rounds may leave all as it was
+                    self._blobs.remove(old)
+        return self._served[round_id]
+
+
+class SnapshotFinder:
+    """Finds and fetches snapshots of later rounds for `StateSync`."""
+
+    def __init__(
+        self, spec: RunSpec, store: Store, folder: Path, verifiers: Sequence[PeerId], host: Callable[[], Host]
+    ) -> None:
+        """
+        Args:
+            spec: The run.
+            store: Holds the certified manifests.
+            folder: For the file that was fetched last.
+            verifiers: Whom to ask.
+            host: Ours, once it is open.
+        """
+        self._spec, self._store, self._path = spec, store, folder / "snapshot.safetensors"
+        self._verifiers, self._host = verifiers, host
+        self._bytes_max = snapshot_bytes_max(spec) + spec.rule.apply_lag * BLOB_BYTES_MAX
+        self._refused: set[Digest] = set()
+
+    async def find(self, after: int, until: int) -> Snapshot | None:
+        """A fetched snapshot of a round between these, certified by a manifest in our store; None if none.
+
+        It is not checked yet; whoever finds it false calls `refuse`.
+        """
+        offers = await self._offers()
+        for (round_id, blob), holders in sorted(offers.items(), reverse=True):
+            link = next(iter(self._store.links(round_id, 1)), None)
+            state = None if link is None or link.manifest.round != round_id else certified_state(link)
+            if not after < round_id <= until or state is None or blob in self._refused:
+                continue
+            try:
+                body = await fetch_blob(self._host(), blob, holders, FETCH_S, self._bytes_max)
+                with durably(self._path) as file:
+                    file.write(body)
+            except (AssayError, OSError) as error:
+                log.warning("snapshot not fetched", extra={"round": round_id, "reason": str(error)})
+                continue
+            return Snapshot(round=round_id, path=self._path, state=state, blob=blob)
+        return None
+
+    def refuse(self, snapshot: Snapshot) -> None:
+        """Fetch this one no more."""
+        self._refused.add(snapshot.blob)
+
+    async def _offers(self) -> dict[tuple[int, Digest], list[PeerId]]:
+        """Who serves which snapshot."""
+        found: dict[tuple[int, Digest], list[PeerId]] = {}
+
+        async def ask(verifier: PeerId) -> None:
+            try:
+                offer = decode(
+                    SnapshotOffer, await self._host().request(verifier, "snapshot", b"", timeout_s=60)
+                )
+            except AssayError as error:
+                log.info("no snapshot", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
+                return
+            if offer.blob != NO_DIGEST and offer.size <= self._bytes_max:
+                found.setdefault((int(offer.round), offer.blob), []).append(verifier)
+
+        async with trio.open_nursery() as nursery:
+            for verifier in self._verifiers:
+                nursery.start_soon(ask, verifier)
+        return found

@@ -1,0 +1,98 @@
+"""Membership: which nodes join a run, leave it and come back, as facts in its certified chain.
+
+Room: protocol (pure). A spec names the nodes of round 0 and how many seats there are. Whoever locks a lot of
+stake for the run may ask verifiers for a free seat; each looks at its own chain and signs an `Admission`. A
+manifest that carries a quorum's admissions of one node seats it from the next round on, on probation. A seat
+ends with the node's own leave or with its ban. No key and no account takes a second seat in one run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from assay.protocol.audits import AuditStatus
+from assay.protocol.messages import (
+    JOINS_MAX,
+    Admission,
+    Attendance,
+    AttendanceKind,
+    Member,
+    SignedAdmission,
+)
+from assay.protocol.quorum import quorum
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import PeerId
+
+ADMISSION_ROUNDS = 16  # rounds for which an admission may wait for the others of its quorum
+LEAVE_ROUNDS = 16  # rounds for which a node's leave may wait for a manifest
+RETURN_PAUSE_S = 60  # agreed time between a node's first return and its second
+
+
+def may_join(run_state: RunState, member: Member) -> bool:
+    """Whether a seat is free, and neither this member's keys nor its account took part in the run before."""
+    known = [record.member for record in run_state.nodes.values()] + list(run_state.spec.verifiers)
+    return run_state.free_seats > 0 and all(
+        member.peer != one.peer and member.account != one.account and member.hot != one.hot for one in known
+    )
+
+
+def may_admit(run_state: RunState, admission: Admission) -> bool:
+    """Whether the next manifest may carry this admission, if it has a quorum's for the same member."""
+    return (
+        admission.run_id == run_state.run_id
+        and admission.verifier in run_state.spec.verifier_peers
+        and run_state.round - ADMISSION_ROUNDS <= admission.round <= run_state.round
+        and may_join(run_state, admission.member)
+    )
+
+
+def admitted(run_state: RunState, admissions: Iterable[SignedAdmission]) -> tuple[SignedAdmission, ...]:
+    """Of these admissions those that the next manifest carries: a quorum's for each node that joins.
+
+    Where seats are short, the last manifest's digest orders the members, so that nobody can choose keys that
+    come first. A manifest is valid if it carries exactly what this function chooses from it.
+
+    Returns:
+        Ascending by node and verifier.
+    """
+    need = quorum(len(run_state.spec.verifiers))
+    votes: dict[Member, dict[PeerId, SignedAdmission]] = {}
+    for signed in admissions:
+        if may_admit(run_state, signed.admission):
+            votes.setdefault(signed.admission.member, {})[signed.admission.verifier] = signed
+    chosen: dict[PeerId, list[SignedAdmission]] = {}
+    taken: set[bytes] = set()
+    for member in sorted(
+        votes, key=lambda one: hashlib.sha256(run_state.parent + one.peer + one.hot).digest()
+    ):
+        names = {bytes(member.peer), bytes(member.account), bytes(member.hot)}
+        if len(votes[member]) < need or names & taken:
+            continue
+        if len(chosen) == min(run_state.free_seats, JOINS_MAX):
+            break
+        taken |= names
+        chosen[member.peer] = [signed for _, signed in sorted(votes[member].items())][:need]
+    return tuple(signed for _, group in sorted(chosen.items()) for signed in group)
+
+
+def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool:
+    """Whether the next manifest, of this agreed time, may carry this statement of a node.
+
+    A node that leaves holds a seat. One that returns has an overdue opening, and signed after it was found
+    absent; a return costs all verifiers a dispute round, so each one since probation doubles the time until
+    the next.
+    """
+    record = run_state.nodes.get(attendance.node)
+    if record is None or record.banned or attendance.run_id != run_state.run_id:
+        return False
+    if attendance.kind is AttendanceKind.LEAVE:
+        is_recent = run_state.round - LEAVE_ROUNDS <= attendance.round <= run_state.round
+        return is_recent and record.is_seated and run_state.is_training
+    is_overdue = any(
+        audit.node == attendance.node and audit.ruling is AuditStatus.OVERDUE
+        for audit in run_state.audits.values()
+    )
+    pause = RETURN_PAUSE_S << min(record.returns - 1, 32) if record.returns else 0
+    is_fresh = record.absent_round < attendance.round <= run_state.round
+    return is_overdue and is_fresh and time_s >= record.absent_s + pause

@@ -1,0 +1,99 @@
+"""Snapshots over loopback: what verifiers serve newcomers find, if a manifest certifies its round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import trio
+
+from assay.network.blob_store import DiskBlobs
+from assay.participant.snapshots import SnapshotFinder, SnapshotOffer, SnapshotServer, certified_state
+from assay.participant.store import Store
+from assay.protocol.encoding.codec import decode
+from assay.protocol.state_transition import advance, start
+from assay.protocol.types import NO_DIGEST
+from assay.training.optimiser.public_state import PublicState, checkpoints
+from tests.builders import NODES, RUN_ID, a_chain, a_spec
+from tests.network.loopback import a_host, connected, run
+from tests.participant.test_sync import an_aggregate
+
+pytestmark = pytest.mark.slow
+SPEC, KEEP, ROUNDS = a_spec(), 2, 6
+AGGREGATE = an_aggregate()
+
+
+def a_server(folder: Path, rounds: int = ROUNDS) -> SnapshotServer:
+    """Of a verifier whose worker has gone through so many rounds, without aggregates."""
+    parameters = PublicState(SPEC, folder / "theta", KEEP)
+    while parameters.round < rounds:
+        parameters.apply(parameters.round, AGGREGATE)
+    blobs = DiskBlobs(folder / "blobs", bytes_max=1 << 24)
+    return SnapshotServer(folder / "theta", blobs, Store(folder / "store.db"))
+
+
+def a_store(folder: Path, rounds: int = ROUNDS) -> Store:
+    """The newcomer's chain of manifests."""
+    store, run_state = Store(folder / "newcomer.db"), start(SPEC, RUN_ID)
+    for _ in range(rounds):
+        (link,) = a_chain(run_state, 1, NODES)
+        store.add_link(link)
+        run_state = advance(run_state, link.manifest)
+    return store
+
+
+def offered(server: SnapshotServer) -> SnapshotOffer:
+    return decode(SnapshotOffer, trio.run(server.answer, bytes(32), b""))
+
+
+def test_the_newest_checkpoint_is_offered_also_after_a_restart_and_old_ones_are_let_go(tmp_path):
+    empty = a_server(tmp_path, 0)
+    assert offered(empty) == SnapshotOffer(round=0, blob=NO_DIGEST, size=0)
+
+    seen = []
+    for rounds in (2, 4, 6):
+        server = a_server(tmp_path, rounds)  # each time a new process
+        one = offered(server)
+        assert one.round == rounds
+        path = checkpoints(tmp_path / "theta")[rounds]
+        assert server._blobs.load(one.blob) == path.read_bytes()
+        assert server._blobs.size(one.blob) == one.size
+        seen.append(one)
+    assert server._blobs.size(seen[0].blob) is None
+    assert server._blobs.size(seen[1].blob) is not None
+
+
+def test_rounds_that_change_nothing_share_a_blob_that_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.participant.test_snapshots.AGGREGATE", b"")
+    for rounds in (2, 4, 6):
+        server = a_server(tmp_path, rounds)
+        assert server._blobs.size(offered(server).blob) is not None
+
+
+def test_a_newcomer_finds_a_snapshot_of_a_round_that_its_chain_certifies_and_no_other(tmp_path):
+    server, found = a_server(tmp_path), []
+    store = a_store(tmp_path)
+    link = next(iter(store.links(4, 1)))
+    assert certified_state(link) is not None
+
+    async def main() -> None:
+        async with (
+            a_host("vera", handlers={"snapshot": server.answer}, blobs=server._blobs) as vera,
+            a_host("newcomer") as newcomer,
+            connected(vera, newcomer),
+        ):
+            finder = SnapshotFinder(SPEC, store, tmp_path, [vera.peer], lambda: newcomer)
+            found.append(await finder.find(0, ROUNDS))  # of round 6, whose manifest is not there
+            found.append(await finder.find(0, 5))  # it is of a later round than asked for
+            server._folder = SimpleNamespace(glob=lambda _: [tmp_path / "theta/public-00000004.safetensors"])
+            found.append(await finder.find(0, ROUNDS))
+            finder.refuse(found[-1])
+            found.append(await finder.find(0, ROUNDS))
+            found.append(await finder.find(4, ROUNDS))
+
+    run(main)
+    assert found[:2] == [None, None]
+    assert (found[2].round, found[2].state) == (4, certified_state(link))
+    assert found[2].path.read_bytes() == checkpoints(tmp_path / "theta")[4].read_bytes()
+    assert found[3:] == [None, None]

@@ -1,0 +1,186 @@
+"""Membership: nodes that the spec does not name take free seats, on a quorum's word, and give them up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from assay.participant.links import check_place
+from assay.protocol.errors import MalformedMessage, PeerFault
+from assay.protocol.membership import ADMISSION_ROUNDS, LEAVE_ROUNDS, admitted, may_admit, may_attend
+from assay.protocol.messages import (
+    JOINS_MAX,
+    Admission,
+    Attendance,
+    AttendanceKind,
+    Member,
+    SignedAdmission,
+    SignedAttendance,
+)
+from assay.protocol.params import PPM
+from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.types import Address, PeerId, RoundId, Signature
+from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_manifest, a_member, a_peer, a_spec, grow
+
+NEW = [a_member(a_peer(f"newcomer {i}")) for i in range(6)]
+
+
+def a_run(seats: int = len(NODES) + 1) -> RunState:
+    return start(replace(a_spec(), seats=seats), RUN_ID)
+
+
+def votes(run_state: RunState, member: Member, verifiers=VERIFIERS, **changes) -> list[SignedAdmission]:
+    """An admission of this member by each of these verifiers, with signatures that are none."""
+    one = Admission(run_id=RUN_ID, round=run_state.round, member=member, verifier=VERIFIERS[0])
+    return [
+        SignedAdmission(admission=replace(one, verifier=name, **changes), signature=Signature(bytes(64)))
+        for name in verifiers
+    ]
+
+
+def joined(run_state: RunState, *members: Member) -> RunState:
+    every = [vote for member in members for vote in votes(run_state, member)]
+    return extended(run_state, admissions=admitted(run_state, every))
+
+
+def extended(run_state: RunState, **changes) -> RunState:
+    manifest = replace(a_manifest(run_state), **changes)
+    check_place(run_state, manifest)
+    return advance(run_state, manifest)
+
+
+def a_leave(run_state: RunState, node: PeerId, **changes) -> SignedAttendance:
+    said = Attendance(run_id=RUN_ID, round=run_state.round, node=node, kind=AttendanceKind.LEAVE)
+    return SignedAttendance(attendance=replace(said, **changes), signature=Signature(bytes(64)))
+
+
+def left(run_state: RunState, node: PeerId) -> RunState:
+    return advance(run_state, replace(a_manifest(run_state), attendance=(a_leave(run_state, node),)))
+
+
+def test_a_node_that_a_quorum_admits_trains_from_the_next_round_on_and_on_probation():
+    run_state = joined(a_run(), NEW[0])
+
+    assert NEW[0].peer in run_state.active
+    assert run_state.nodes[NEW[0].peer].joined_round == 1
+    assert run_state.nodes[NEW[0].peer].member == NEW[0]
+    assert list(run_state.nodes) == sorted(run_state.nodes)
+    assert run_state.rate_ppm(NEW[0].peer) == PPM
+    grown = grow(run_state, 1)
+    assert (1, NEW[0].peer) in grown.steps
+
+
+def test_fewer_than_a_quorum_admit_nobody():
+    run_state = a_run()
+    assert admitted(run_state, votes(run_state, NEW[0], VERIFIERS[:2])) == ()
+    twice = votes(run_state, NEW[0], VERIFIERS[:2]) * 2
+    assert admitted(run_state, twice) == ()
+    assert len(admitted(run_state, votes(run_state, NEW[0]))) == 3  # a quorum of four, and no more
+
+
+def test_a_manifest_with_other_admissions_than_a_quorums_is_refused():
+    run_state = a_run()
+    for admissions in (
+        votes(run_state, NEW[0], VERIFIERS[:2]),
+        votes(run_state, NEW[0], VERIFIERS[:4]),
+        votes(run_state, NEW[0], reversed(VERIFIERS[:3])),
+        votes(run_state, NEW[0], VERIFIERS[:3], run_id=bytes(32)),
+    ):
+        manifest = replace(a_manifest(run_state), admissions=tuple(admissions))
+        with pytest.raises(MalformedMessage, match="other admissions than a quorum's"):
+            check_place(run_state, manifest)
+
+
+def test_votes_for_two_members_with_one_key_do_not_add_up():
+    run_state = a_run(seats=len(NODES) + 4)
+    other = replace(NEW[0], hot=Address(b"h" * 20))
+    mixed = votes(run_state, NEW[0], VERIFIERS[:2]) + votes(run_state, other, VERIFIERS[2:])
+    assert admitted(run_state, mixed) == ()
+
+    both = votes(run_state, NEW[0], VERIFIERS[:3]) + votes(run_state, other, VERIFIERS[1:])
+    assert len({one.admission.member for one in admitted(run_state, both)}) == 1
+
+
+def test_no_more_join_than_there_are_seats_and_keys_do_not_choose_who():
+    run_state = a_run(seats=len(NODES) + 2)
+    every = [vote for member in NEW for vote in votes(run_state, member)]
+
+    first = {one.admission.member for one in admitted(run_state, every)}
+    assert len(first) == 2
+    orders = {
+        frozenset(one.admission.member for one in admitted(replace(run_state, parent=bytes([i]) * 32), every))
+        for i in range(16)
+    }
+    assert len(orders) > 1  # the last manifest's digest decides
+    full = joined(run_state, *first)
+    assert full.free_seats == 0
+    assert admitted(full, votes(full, next(one for one in NEW if one not in first))) == ()
+
+
+def test_one_manifest_admits_a_few_nodes_only():
+    run_state = a_run(seats=len(NODES) + 6)
+    every = [vote for member in NEW for vote in votes(run_state, member)]
+    assert len({one.admission.member for one in admitted(run_state, every)}) == JOINS_MAX
+
+
+@pytest.mark.parametrize("field", ["peer", "account", "hot"])
+@pytest.mark.parametrize("known", ["node", "verifier", "left"])
+def test_no_key_and_no_account_takes_a_second_seat(field, known):
+    run_state = a_run(seats=len(NODES) + 2)
+    taken = a_member({"node": NODES[0], "verifier": VERIFIERS[0], "left": NODES[1]}[known])
+    if known == "left":
+        run_state = left(run_state, NODES[1])
+    member = replace(NEW[0], **{field: getattr(taken, field)})
+    assert not may_admit(run_state, votes(run_state, member)[0].admission)
+
+
+def test_an_admission_counts_for_some_rounds_and_in_its_run_only():
+    run_state = a_run()
+    vote = votes(run_state, NEW[0])[0].admission
+    assert may_admit(replace(run_state, round=RoundId(ADMISSION_ROUNDS), training_rounds=99), vote)
+    assert not may_admit(replace(run_state, round=RoundId(ADMISSION_ROUNDS + 1), training_rounds=99), vote)
+    assert not may_admit(run_state, replace(vote, round=RoundId(1)))  # of the future
+    assert not may_admit(run_state, replace(vote, run_id=bytes(32)))
+    assert not may_admit(run_state, replace(vote, verifier=NODES[0]))
+    assert not may_admit(replace(run_state, round=RoundId(12)), replace(vote, round=RoundId(12)))  # over
+
+
+def test_a_node_that_leaves_trains_no_more_and_what_it_did_is_judged_and_paid_as_before():
+    run_state = grow(a_run(), 2)
+    run_state = left(run_state, NODES[0])
+
+    assert NODES[0] not in run_state.active
+    assert run_state.free_seats == 2
+    assert (1, NODES[0]) in run_state.steps
+    audit = grow(run_state, 1).audits[(1, NODES[0])]
+    assert audit.is_open
+    assert not may_attend(run_state, a_leave(run_state, NODES[0]).attendance, 0)  # it has left
+
+
+def test_a_leave_is_the_nodes_own_and_recent():
+    run_state = grow(a_run(), 3)
+    leave = a_leave(run_state, NODES[0]).attendance
+    assert may_attend(run_state, leave, 0)
+    later = replace(run_state, round=RoundId(int(leave.round) + LEAVE_ROUNDS), training_rounds=99)
+    assert may_attend(later, leave, 0)
+    assert not may_attend(replace(later, round=RoundId(later.round + 1)), leave, 0)
+    assert not may_attend(run_state, replace(leave, node=NEW[0].peer), 0)
+    assert not may_attend(run_state, replace(leave, run_id=bytes(32)), 0)
+    with pytest.raises(PeerFault, match="signature"):  # those of these tests are none
+        extended(run_state, attendance=(a_leave(run_state, NODES[0]),))
+
+
+def test_a_seat_that_is_given_up_or_lost_is_free_for_another():
+    run_state = a_run(seats=len(NODES))
+    assert run_state.free_seats == 0
+    run_state = left(run_state, NODES[2])
+    assert run_state.free_seats == 1
+    assert NEW[1].peer in joined(run_state, NEW[1]).active
+    banned = replace(run_state.nodes[NODES[0]], fault_round=0)
+    assert replace(run_state, nodes={**run_state.nodes, NODES[0]: banned}).free_seats == 2
+
+
+def test_an_epoch_costs_what_all_seats_can_earn():
+    spec = a_spec()
+    assert replace(spec, seats=2 * len(NODES)).epoch_price(0) == 2 * spec.epoch_price(0)

@@ -1,0 +1,161 @@
+"""Applications: who may be a guest, and for whom this verifier votes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from assay.chain.state import HotKey, LotState
+from assay.participant.files.application import Application
+from assay.participant.files.record import Role, SignedRecord, sign_record
+from assay.participant.keyring import Keys
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import PeerFault, Unavailable
+from assay.protocol.identity import peer_of, verify
+from assay.protocol.messages import SignedAdmission
+from assay.protocol.state_transition import start
+from assay.protocol.types import PeerId
+from assay.verifier.service import applications
+from assay.verifier.service.applications import GUESTS_MAX, Applications
+from tests.builders import DOMAIN, RUN_ID, a_peer_key, a_spec, peer
+
+NOW, LOT, DEADLINE = 1_000, 100, 5_000
+ME = "vera"
+
+
+class FakeChain:
+    """One account's state in the contracts, as an honest endpoint tells it."""
+
+    def __init__(self) -> None:
+        self.run_found: Any = SimpleNamespace(lot=LOT, deadline=DEADLINE)
+        self.lot = LotState(amount=LOT, until=DEADLINE, cases=0)
+        self.banned = False
+        self.delegation: HotKey | None = None
+
+    def run(self, _run_id: bytes) -> Any:
+        return self.run_found
+
+    def lot_of(self, *_where: Any) -> LotState:
+        return self.lot
+
+    def is_banned(self, _account: str) -> bool:
+        return self.banned
+
+    def hot_key(self, _hot: str) -> HotKey | None:
+        return self.delegation
+
+
+class Desk:
+    """A verifier's applications, with one free seat."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.chain, self.published = FakeChain(), list[SignedAdmission]()
+        spec = a_spec()
+        spec = replace(spec, seats=len(spec.nodes) + 1)
+        self.follower = SimpleNamespace(run_state=start(spec, RUN_ID))
+        me: Any = SimpleNamespace(
+            run_id=RUN_ID, me=peer(ME), domain=DOMAIN, keys=SimpleNamespace(peer=a_peer_key(ME))
+        )
+        monkeypatch.setattr(applications, "open_chain", lambda _me: self.chain)
+        self.applications = Applications(me, self.follower, self.published.append, lambda: NOW)  # type: ignore[arg-type]
+
+    def apply(self, signed: SignedRecord, *, is_ready: bool = True, sender: PeerId | None = None) -> None:
+        body = encode(Application(record=signed, is_ready=is_ready))
+        trio.run(self.applications.handlers["apply"], sender or signed.record.peer, body)
+
+
+def some_keys(number: int = 1) -> Keys:
+    return Keys(
+        peer=a_peer_key(f"newcomer {number}"), account=bytes([number]) * 32, hot=bytes([99, number]) * 16
+    )
+
+
+def a_record(keys: Keys, role: Role = Role.NODE) -> SignedRecord:
+    return sign_record(keys, role, "127.0.0.1", 4001, NOW)
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return some_keys()
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, keys: Keys) -> Desk:
+    made = Desk(monkeypatch)
+    made.chain.delegation = delegated(keys)
+    return made
+
+
+def delegated(keys: Keys) -> HotKey:
+    from assay.chain.commit_statement import evm_address
+
+    return HotKey(account=evm_address(keys.account_address), expiry=DEADLINE + 1)
+
+
+def test_a_node_with_a_lot_is_a_guest_and_is_voted_for_once_it_is_ready(desk: Desk, keys: Keys):
+    signed = a_record(keys)
+    desk.apply(signed, is_ready=False)
+    assert desk.applications.knows(signed.record.peer)
+    assert desk.published == []
+
+    desk.apply(signed)
+    (vote,) = desk.published
+    assert (vote.admission.member, vote.admission.verifier) == (signed.record.member, peer(ME))
+    verify(peer(ME), DOMAIN, vote.admission, vote.signature)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"lot": LotState(amount=LOT - 1, until=DEADLINE, cases=0)}, "has locked"),
+        ({"lot": LotState(amount=LOT, until=DEADLINE - 1, cases=0)}, "has locked"),
+        ({"banned": True}, "banned"),
+        ({"delegation": None}, "delegated"),
+        ({"run_found": None}, "not open"),
+    ],
+)
+def test_whoever_cannot_be_held_to_its_work_is_no_guest(desk: Desk, keys: Keys, change, reason):
+    for name, value in change.items():
+        setattr(desk.chain, name, value)
+    with pytest.raises(PeerFault, match=reason):
+        desk.apply(a_record(keys))
+    assert not desk.applications.knows(peer_of(keys.peer))
+    assert desk.published == []
+
+
+def test_nobody_applies_with_the_record_of_another_or_of_another_role(desk: Desk, keys: Keys):
+    with pytest.raises(PeerFault, match="of another"):
+        desk.apply(a_record(keys), sender=peer("mallory"))
+    with pytest.raises(PeerFault, match="verifier"):
+        desk.apply(a_record(keys, Role.VERIFIER))
+    forged = a_record(keys)
+    forged = replace(forged, record=replace(forged.record, account=forged.record.hot))
+    with pytest.raises(PeerFault, match="signature"):
+        desk.apply(forged)
+
+
+def test_without_a_free_seat_strangers_are_not_let_in(desk: Desk, keys: Keys):
+    assert desk.applications.is_open()
+    spec = a_spec()
+    desk.follower.run_state = start(spec, RUN_ID)
+    assert not desk.applications.is_open()
+    with pytest.raises(Unavailable, match="no seat is free"):
+        desk.apply(a_record(keys))
+
+
+def test_one_account_has_one_guest_and_all_together_are_bounded(desk: Desk, keys: Keys):
+    first, second = a_record(keys), a_record(replace(keys, peer=a_peer_key("another")))
+    desk.apply(first, is_ready=False)
+    desk.apply(second, is_ready=False)
+    assert not desk.applications.knows(first.record.peer)
+    assert desk.applications.knows(second.record.peer)
+
+    for number in range(2, GUESTS_MAX + 2):
+        others = some_keys(number)
+        desk.chain.delegation = delegated(others)
+        desk.apply(a_record(others), is_ready=False)
+    assert not desk.applications.knows(second.record.peer)

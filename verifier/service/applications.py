@@ -1,0 +1,121 @@
+"""Applications: lets nodes that a run's spec does not name ask for one of its free seats.
+
+Room: verifier (edge: the chain, in threads). A stranger may connect while seats are free, and ask nothing but
+this. Once its account has locked a lot for the run it is a guest, which is served manifests and blobs as a
+member is. Once it says that it holds the present parameters, we sign that it may join: `protocol.membership`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import OPERATOR
+from assay.chain.times import time_text
+from assay.chain.units import UNIT, money_text
+from assay.network.host import Handler
+from assay.participant.config import Participant
+from assay.participant.files.application import Application
+from assay.participant.files.record import Record, Role, check_record
+from assay.participant.follower import Follower
+from assay.participant.wallet.claims import open_chain
+from assay.participant.wallet.delegation import delegation_fault
+from assay.protocol.encoding.codec import decode
+from assay.protocol.errors import PeerFault, Unavailable
+from assay.protocol.identity import sign
+from assay.protocol.membership import may_join
+from assay.protocol.messages import Admission, SignedAdmission
+from assay.protocol.types import Address, PeerId
+
+if TYPE_CHECKING:
+    from assay.chain.client import Chain
+
+log = logging.getLogger(__name__)
+GUESTS_MAX = 64  # each account has locked a lot; beyond, the oldest has to apply again
+WAITING_MAX = 8  # applications that wait while the chain is asked about another
+
+
+class Applications:
+    """One verifier's guests, and its votes on who joins."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        publish: Callable[[SignedAdmission], None],
+        unix_s: Callable[[], int],
+    ) -> None:
+        """
+        Args:
+            me: The verifier.
+            follower: Its chain of manifests.
+            publish: Passes our admission to the round and to all verifiers.
+            unix_s: The clock, Unix seconds.
+        """
+        self._me, self._follower, self._publish, self._unix_s = me, follower, publish, unix_s
+        self._guests: dict[Address, PeerId] = {}
+        self._asking = trio.Lock()
+        self._chain: Chain | None = None
+        self.handlers: Mapping[str, Handler] = {"apply": self._apply}
+
+    def is_open(self) -> bool:
+        """Whether strangers may connect."""
+        return self._follower.run_state.free_seats > 0
+
+    def knows(self, peer: PeerId) -> bool:
+        """Whether this peer took a seat, or is a guest."""
+        return peer in self._follower.run_state.nodes or peer in self._guests.values()
+
+    async def _apply(self, peer: PeerId, body: bytes) -> bytes:
+        """A node's application in; nothing out, or the reason why it cannot join now.
+
+        Raises:
+            MalformedMessage, PeerFault: it is not its sender's, or its account has not locked the lot.
+            Unavailable: no seat is free, or too many ask at once.
+        """
+        application = decode(Application, body)
+        record = application.record.record
+        if record.peer != peer or record.role is not Role.NODE:
+            raise PeerFault(peer, f"applies with the record of a {record.role.name.lower()}, or of another")
+        if not may_join(self._follower.run_state, record.member):
+            raise Unavailable("no seat is free for this node: all are taken, or its keys took part before")
+        if self._asking.statistics().tasks_waiting >= WAITING_MAX:
+            raise Unavailable("others are applying: try again in a moment")
+        async with self._asking:
+            check_record(application.record, self._unix_s())
+            fault = await trio.to_thread.run_sync(self._fault, record)
+        if fault is not None:
+            raise PeerFault(peer, fault)
+        if self._guests.get(record.account) != peer:
+            log.info("guest", extra={"peer": peer.hex()[:8], "account": evm_address(record.account)})
+        self._guests[record.account] = peer
+        while len(self._guests) > GUESTS_MAX:
+            del self._guests[next(iter(self._guests))]
+        run_state = self._follower.run_state
+        if application.is_ready and may_join(run_state, record.member):
+            admission = Admission(
+                run_id=self._me.run_id, round=run_state.round, member=record.member, verifier=self._me.me
+            )
+            signature = sign(self._me.keys.peer, self._me.domain, admission)
+            self._publish(SignedAdmission(admission=admission, signature=signature))
+        return b""
+
+    def _fault(self, record: Record) -> str | None:
+        """Why the chain does not let this node be held to its work; None if it does."""
+        chain = self._chain = self._chain or open_chain(self._me)
+        run, account = chain.run(self._me.run_id), evm_address(record.account)
+        if run is None:
+            return "this run is not open"
+        lot = chain.lot_of(account, OPERATOR, self._me.run_id)
+        if lot.amount < run.lot or lot.until < run.deadline:
+            return (
+                f"{account} has locked {money_text(lot.amount)} {UNIT} for this run, until "
+                f"{time_text(lot.until)}; expected {money_text(run.lot)} until {time_text(run.deadline)}"
+            )
+        if chain.is_banned(account):
+            return f"{account} is banned for ever"
+        return delegation_fault(chain.hot_key(evm_address(record.hot)), account, run.deadline)
