@@ -14,6 +14,7 @@ import pytest
 
 from assay.bundle.finished import Finished, Settled
 from assay.bundle.write import _write_settlements
+from assay.chain.deployment.coin import address_given
 from assay.chain.statements import certificate, sign_digest
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
@@ -90,7 +91,7 @@ def test_every_final_row_is_claimed_once(assay: Assay, market: Market, tables: d
 
 
 def test_pay_goes_where_its_owner_wants_it(assay: Assay, market: Market, tables: dict[int, Settlement]):
-    file, other = market.config_of(NODE), "0x" + "5a" * 20
+    file, other = market.config_of(NODE), address_given("0x" + "5a" * 20)
     market.settle(tables, 0)
     code, _, err = assay("claim", file, "--to", other, "--account", wallet("stranger"))
     assert code == 2 and "your own pay" in err

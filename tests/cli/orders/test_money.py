@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from assay.chain.client import UNIT
+from assay.chain.deployment.coin import address_given
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.orders.load import load_order
 from assay.orders.purchase import check_place
@@ -97,7 +98,7 @@ def test_the_status_follows_the_money(assay: Assay, market: Market):
 
 
 def test_a_refund_goes_where_the_buyer_wants_it_and_nobody_else_may_say_where(assay: Assay, market: Market):
-    file, other = market.config_of("buyer"), "0x" + "5a" * 20
+    file, other = market.config_of("buyer"), address_given("0x" + "5a" * 20)
     market.open_run()
     put_up = PURSE - held(market)
     assay("order", "cancel", file)
