@@ -141,7 +141,7 @@ class Chain(ChainReader):
         """Starts unbonding `amount` token units of free stake; returns the withdrawal ticket."""
         sent = self._move("request unstake", "StakeVault", "requestUnstake", role, amount)
         receipt = self._rpc.receipt("request unstake", sent.tx_hash or b"")
-        event = self._contracts["StakeVault"].events.UnstakeRequested()
+        event = self._contract("StakeVault").events.UnstakeRequested()
         return int(event.process_receipt(receipt)[0]["args"]["ticket"])
 
     def cancel_unstake(self, ticket: int) -> Sent:
@@ -506,7 +506,7 @@ class Chain(ChainReader):
     # ---- inside
 
     def _move(self, action: str, contract: str, function: str, *arguments: Any, wait: bool = True) -> Sent:
-        where = self._contracts[contract]
+        where = self._contract(contract)
         data = where.encode_abi(function, list(arguments))
         return self._rpc.send(action, {"to": where.address, "data": data}, wait=wait)
 

@@ -60,11 +60,7 @@ class ChainReader:
     ) -> None:
         self.deployment = deployment
         self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)
-        make: Any = self._rpc.web3.eth.contract
-        self._contracts: dict[str, Contract] = {
-            name: make(address=deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True)
-            for name in CONTRACTS
-        }
+        self._contracts: dict[str, Contract] = {}
 
     @property
     def address(self) -> Address:
@@ -396,6 +392,15 @@ class ChainReader:
 
     def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
         """A view call, at the newest block or at an earlier one."""
-        call = self._contracts[contract].functions[function](*arguments)
+        call = self._contract(contract).functions[function](*arguments)
         at = "latest" if block is None else BlockNumber(block)
         return self._rpc.read(f"{contract}.{function}", lambda: call.call(block_identifier=at))
+
+    def _contract(self, name: str) -> Contract:
+        """A contract of the deployment, made at its first use: web3 takes 10 ms to check an ABI."""
+        if name not in self._contracts:
+            make: Any = self._rpc.web3.eth.contract
+            self._contracts[name] = make(
+                address=self.deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True
+            )
+        return self._contracts[name]

@@ -72,7 +72,7 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The parti
 
 @node_app.command("run")
 def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Take part in a run as a node, until stopped."""
+    """Take part in a run as a node, until its work is done."""
     from assay.cli.process import read_process_file, run_process
     from assay.node.service import run_node
 

@@ -84,7 +84,7 @@ class Supervisor:
             code = process.poll()
             if code is None or name in self._done:
                 continue
-            if code == 0 and member.role in ("ledger", "buyer"):
+            if code == 0 and member.role != "verifier":
                 self._done.add(name)
                 continue
             self.restarts += 1

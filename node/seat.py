@@ -86,6 +86,7 @@ async def return_when_overdue(
     me: Participant, follower: Follower, open_step: Callable[[Audit], Awaitable[object]], say: Say
 ) -> None:
     """Say that we are back while an opening of ours is overdue and `open_step` can make it."""
+    logged = ""
     while True:
         run_state = follower.run_state
         overdue = [a for a in run_state.audits.values() if a.node == me.me and a.is_late]
@@ -94,7 +95,9 @@ async def return_when_overdue(
                 for audit in overdue:
                     await open_step(audit)
             except AssayError as error:
-                log.error("overdue opening cannot be made", extra={"reason": str(error)})
+                if logged != str(error):  # once, not every three seconds
+                    logged = str(error)
+                    log.error("overdue opening cannot be made", extra={"reason": logged})
             else:
                 await say(_signed(me, run_state, AttendanceKind.RETURN))
         await trio.sleep(ATTEND_S)

@@ -123,13 +123,13 @@ class Service:
         )
 
     async def run(self) -> None:
-        """Serve until cancelled, or without a seat to take, or until what a node that left did is settled."""
+        """Serve until cancelled, or until nothing is left to train, to open and to claim."""
         async with participate(self.me, self.follower, {"open": self._on_open_request}) as (host, nursery):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(return_when_overdue, self.me, self.follower, self._opening, self._say)
             nursery.start_soon(leave_when_asked, self.me, self.follower, self._say)
-            nursery.start_soon(claim_everything, self.me, self.follower)
+            nursery.start_soon(self._claim, claimed := trio.Event())
             nursery.start_soon(report_rounds, self.me, self.follower)
             nursery.start_soon(watch_delegation, self.me)
             if self.attester is not None:
@@ -138,16 +138,22 @@ class Service:
             if not await take_seat(self.me, self.follower, self.state_sync, host):
                 return
             await self._train()
-            if not self._has_left():
-                await trio.sleep_forever()
             await drained(self.me, self.follower)
-            log.info("drained: no step of ours can be drawn any more")
+            if not self._has_left():  # whoever leaves need not wait for the chain: others claim for it
+                await claimed.wait()
+            log.info(
+                "ended: no step of ours can be drawn any more",
+                extra=asdict(ending_of(self.follower.run_state)),
+            )
+
+    async def _claim(self, claimed: trio.Event) -> None:
+        await claim_everything(self.me, self.follower)
+        claimed.set()
 
     # ---- training ----
 
     def _has_left(self) -> bool:
-        record = self.follower.run_state.nodes.get(self.me.me)
-        return record is not None and record.has_left
+        return self.follower.run_state.nodes[self.me.me].has_left
 
     async def _train(self) -> None:
         while self.follower.run_state.is_training:

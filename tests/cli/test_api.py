@@ -11,17 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.conftest import Assay
 from tests.ledger.an_invoiced_run import an_invoiced_run
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 START_S_MAX = 90.0
-
-
-def assay(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "assay.cli.main", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -32,13 +28,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_tokens_are_made_shown_used_and_revoked(file: Path):
+def test_tokens_are_made_shown_used_and_revoked(assay: Assay, file: Path):
     made = assay("api", "token", "create", file, "--name", "books", "--scope", "read", "--days", 2)
-    secret = made.stdout.strip()
-    assert (made.returncode, re.fullmatch(r"assay_[A-Za-z0-9_\-]{43}", secret) is not None) == (0, True)
+    secret = made.out.strip()
+    assert (made.status, re.fullmatch(r"assay_[A-Za-z0-9_\-]{43}", secret) is not None) == (0, True)
     shown = assay("api", "token", "list", file)
-    assert "1  books  read  -  0.000000 of 0.000000 aUSD  until" in shown.stdout
-    assert secret not in shown.stdout
+    assert "1  books  read  -  0.000000 of 0.000000 aUSD  until" in shown.out
+    assert secret not in shown.out + shown.err
     assert (file.parent / "access.db").stat().st_mode & 0o077 == 0
 
     with subprocess.Popen(
@@ -53,7 +49,7 @@ def test_tokens_are_made_shown_used_and_revoked(file: Path):
             asked = f"{url[0]}/v1/runs/paper/audit"
             told = _soon(asked, secret)
             assert told.json()["ok"] is True, told.text
-            assert assay("api", "token", "revoke", file, 1).returncode == 0
+            assert assay("api", "token", "revoke", file, 1).status == 0
             assert _soon(asked, secret).status_code == 401
         finally:
             server.stdin.close()
@@ -89,11 +85,11 @@ def _soon(url: str, secret: str) -> httpx.Response:
         (["serve", "nowhere.toml"], "cannot be read"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(file: Path, words: list[object], expected: str):
+def test_a_mistake_is_one_line_and_exit_2(assay: Assay, file: Path, words: list[object], expected: str):
     done = assay("api", *(str(word).format(file) for word in words))
 
-    assert (done.returncode, done.stdout, expected in done.stderr) == (2, "", True), done.stderr
-    assert done.stderr.count("\n") == 1
+    assert (done.status, done.out, expected in done.err) == (2, "", True), done.err
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -106,8 +102,8 @@ def test_a_mistake_is_one_line_and_exit_2(file: Path, words: list[object], expec
         ("[chain]\nrpc_url = 'file:///etc/passwd'\ndeployment = 'x'\n", "rpc_url"),
     ],
 )
-def test_a_servers_file_is_checked(file: Path, text: str, expected: str):
+def test_a_servers_file_is_checked(assay: Assay, file: Path, text: str, expected: str):
     file.write_text(text)
 
     done = assay("api", "token", "list", file)
-    assert (done.returncode, expected in done.stderr) == (2, True), done.stderr
+    assert (done.status, expected in done.err) == (2, True), done.err

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
-import sys
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import OWN_RECORD, write_record
 from assay.protocol.errors import ConfigError
 from tests.a_network import a_record, an_invitation
+from tests.conftest import Assay
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +124,14 @@ def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], w
         read_process_file(a_file(tmp_path, **changes))
 
 
+@pytest.fixture
+def sigterm() -> Iterator[None]:
+    """What SIGTERM does is restored: `assay chain dev` changes it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -139,16 +148,18 @@ def test_each_mistake_is_named(tmp_path: Path, changes: dict[str, str | None], w
     ],
 )
 def test_a_command_says_it_in_one_line_and_exits_with_2(
-    tmp_path: Path, arguments: list[str], words: str
+    assay: Assay,
+    sigterm: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "assay.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+
+    done = assay(*arguments)
+
+    assert done.status == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert len(done.err.strip().splitlines()) == 1

@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 
 from tests.a_drand import a_network, info, serving
-from tests.e2e.nets import SPARSELOCO, localnet, need_anvil, summary_of, write_order
+from tests.e2e.nets import (
+    SPARSELOCO,
+    kill,
+    localnet,
+    need_anvil,
+    summary_of,
+    wait_for_round,
+    wait_for_start,
+    write_order,
+)
+
+# By the round that is final when they are killed. Nodes go on until round 6: tests look at steps before it.
+KILLED = {1: "verifier-1", 5: "verifier-2", 6: "node-1", 7: "ledger", 9: "node-2", 13: "buyer"}
 
 
 @dataclass(frozen=True)
@@ -29,10 +41,15 @@ class Finished:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Of the demo's method, with one node that trains on stale parameters."""
+    """Of the demo's method, with a node that trains on stale parameters; most others are killed once."""
     need_anvil()
     folder = tmp_path_factory.mktemp("finished")
     with localnet(folder, write_order(folder, rounds=13)) as process:
+        for round_id, victim in KILLED.items():
+            wait_for_round(process, folder / "run", round_id)
+            if victim == "verifier-2":  # without two verifiers there is no quorum
+                wait_for_start(process, folder / "run", "verifier-1", 2)
+            kill(folder / "run", victim)
         return Finished(folder / "run", summary_of(process), process.returncode)
 
 

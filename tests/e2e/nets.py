@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -160,8 +160,18 @@ def reports(run: Path) -> list[dict[str, Any]]:
 
 def wait_for_round(process: subprocess.Popen[str], run: Path, round_id: int) -> None:
     """Until the ledger has seen this round final."""
+    _wait(process, lambda: any(r["kind"] == "round" and r["round"] >= round_id for r in reports(run)))
+
+
+def wait_for_start(process: subprocess.Popen[str], run: Path, name: str, times: int) -> None:
+    """Until a participant's process has come up so many times."""
+    log = run / "logs" / f"{name}.log"
+    _wait(process, lambda: log.read_text().count(' is up"') >= times)
+
+
+def _wait(process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
-    while not any(r["kind"] == "round" and r["round"] >= round_id for r in reports(run)):
+    while not is_so():
         assert process.poll() is None, "the network ended early"
-        assert time.monotonic() < deadline, f"round {round_id} never became final"
+        assert time.monotonic() < deadline
         time.sleep(0.1)

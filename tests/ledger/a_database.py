@@ -52,16 +52,29 @@ class PostgresDatabases:
 
     def copy(self, place: Place) -> Place:
         fresh = self.new()
-        open_engine(fresh).dispose()
-        with stranger(fresh) as db:
-            db.exec_driver_sql("SET session_replication_role = replica")
-            for name in sa.inspect(db).get_table_names():
-                db.exec_driver_sql(f"DELETE FROM {name}")
-                db.exec_driver_sql(f"INSERT INTO {name} SELECT * FROM {_schema(place)}.{name}")
+        copy_rows(place, fresh)
         return fresh
 
     def drop_all(self) -> None:
         self._server.drop_schemas()
+
+
+def copy_rows(place: Place, fresh: Place) -> None:
+    """Fill an empty schema with what another schema of the same server holds."""
+    open_engine(fresh).dispose()
+    with stranger(fresh) as db:
+        db.exec_driver_sql("SET session_replication_role = replica")
+        for name in sa.inspect(db).get_table_names():
+            db.exec_driver_sql(f"DELETE FROM {name}")
+            db.exec_driver_sql(f"INSERT INTO {name} SELECT * FROM {_schema(place)}.{name}")
+
+
+def beside(place: Place, schema: str) -> Place:
+    """An empty schema of this name on the server of another; it stays until the server ends."""
+    with stranger(place) as db:
+        db.exec_driver_sql(f"CREATE SCHEMA {schema}")
+    url = sa.make_url(str(place)).update_query_dict({"options": f"-csearch_path={schema}"})
+    return url.render_as_string()
 
 
 def _schema(place: Place) -> str:

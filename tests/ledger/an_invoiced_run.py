@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import sqlalchemy as sa
 from nacl.signing import SigningKey
 
 from assay.chain.events import LogAnchored
@@ -19,6 +22,7 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from assay.protocol.types import NO_DIGEST
+from tests.ledger.a_database import beside, copy_rows, is_sqlite
 from tests.ledger.a_run import BUDGET, RUN, Tale, a_commit, a_history, a_spec, an_audit
 
 SPEC = a_spec()
@@ -63,8 +67,28 @@ def a_tale(epochs: int = SPEC.epochs) -> Tale:
     return tale
 
 
-def an_invoiced_run(place: Place, folder: Path, *, epochs: int = SPEC.epochs, anchor: bool = True) -> None:
-    """Write the books; the keeper signed a checkpoint after each epoch and anchored the last."""
+def an_invoiced_run(place: Place, folder: Path, *, epochs: int = SPEC.epochs) -> None:
+    """Books with a checkpoint after each epoch, the last anchored: written once, and copied for each test."""
+    server = "" if is_sqlite(place) else str(sa.make_url(str(place)).query["host"])
+    if (server, epochs) not in _WRITTEN:
+        first = Path(_FOLDER.name) / str(len(_WRITTEN))
+        first.mkdir()
+        books = beside(place, f"first_{epochs}") if server else first / "ledger.db"
+        _write(books, first, epochs)
+        _WRITTEN[server, epochs] = books, first / "checkpoints"
+    books, checkpoints = _WRITTEN[server, epochs]
+    if server:
+        copy_rows(books, place)
+    else:
+        shutil.copy(books, place)
+    shutil.copytree(checkpoints, folder / "checkpoints")
+
+
+_FOLDER = TemporaryDirectory()  # removed when the process ends
+_WRITTEN: dict[tuple[str, int], tuple[Place, Path]] = {}  # books and checkpoints, by server and epochs
+
+
+def _write(place: Place, folder: Path, epochs: int) -> None:
     store = BookStore(place, RUN, now_ms=lambda: NOW_MS)
     rounds = SPEC.ordered.settled_at(SPEC.epochs - 1) + 1
     store.add_rounds([_facts(number) for number in range(rounds)])
@@ -77,13 +101,12 @@ def an_invoiced_run(place: Place, folder: Path, *, epochs: int = SPEC.epochs, an
         ledger_service.sign_due()
         at = end
     ledger_service.sign_last()
-    if anchor:
-        with store.reading() as db:
-            edge = read_edge(db)
-        event = tale.tell(
-            LogAnchored, ledger_service="0x" + "ab" * 20, run_id=RUN, size=edge.size, root=edge.root
-        )
-        store.take_blocks([event], store.next_block, event.block_number, TABLES)
+    with store.reading() as db:
+        edge = read_edge(db)
+    event = tale.tell(
+        LogAnchored, ledger_service="0x" + "ab" * 20, run_id=RUN, size=edge.size, root=edge.root
+    )
+    store.take_blocks([event], store.next_block, event.block_number, TABLES)
     store.close()
 
 

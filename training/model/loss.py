@@ -32,7 +32,8 @@ def use_threads(count: int) -> None:
     """Set the flags that `execution_class` describes. Call once per process, before any work."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
     torch.set_num_threads(count)
-    torch.use_deterministic_algorithms(True)
+    # The flag of `use_deterministic_algorithms(True)`, which also imports the compiler: 2 s for nothing here.
+    torch.set_deterministic_debug_mode("error")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
 

@@ -53,6 +53,7 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
+from assay.protocol.state_transition import StepId
 from assay.protocol.types import Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import check_fragments
@@ -277,19 +278,23 @@ class Service:
 
     async def _make_room(self) -> None:
         """Delete the oldest updates when their share of the disk is full; aggregates are kept for replay."""
-        oldest = 0
+        oldest, overdue = 0, dict[StepId, Digest]()
         # Audits reach back this far, and a restart rebuilds the nodes' reputation from this many rounds.
         window = self.me.spec.closing_rounds + 2 + 2 * rounds_behind(self.me.spec)
         while True:
             await trio.sleep(MAKE_ROOM_S)
+            for step in overdue.keys() - self.follower.run_state.audits.keys():
+                self.me.blobs.remove(overdue.pop(step))
             while self.me.blobs.used_bytes > ROOM_SHARE * BLOB_STORE_BYTES:
                 links = list(self.me.store.links(oldest, 1))
                 if not links or links[0].manifest.round + window >= self.follower.run_state.round:
                     break
                 for signed in links[0].manifest.commits:
-                    if (signed.commit.round, signed.commit.node) in self.follower.run_state.audits:
-                        continue  # its opening is overdue
-                    self.me.blobs.remove(signed.commit.update)
+                    step = (signed.commit.round, signed.commit.node)
+                    if step in self.follower.run_state.audits:
+                        overdue[step] = signed.commit.update  # its opening is
+                    else:
+                        self.me.blobs.remove(signed.commit.update)
                 oldest = int(links[0].manifest.round) + 1
                 await trio.lowlevel.checkpoint()
 

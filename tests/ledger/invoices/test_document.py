@@ -43,11 +43,12 @@ def books(place: Place, tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.fixture
-def paper(tmp_path: Path) -> Document:
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Document:
     """An invoice of the whole run, on SQLite."""
-    place = tmp_path / "ledger.db"
-    an_invoiced_run(place, tmp_path)
+    folder = tmp_path_factory.mktemp("paper")
+    place = folder / "ledger.db"
+    an_invoiced_run(place, folder)
     engine = open_engine(place)
     made = issue(engine, SPEC, RUN, 0, 1, SELLER, NOW_MS)
     engine.dispose()

@@ -1,0 +1,74 @@
+"""A node that leaves stays until nothing that it did can be drawn, judged or paid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+import trio.testing
+
+from assay.node.seat import LEAVE, drained, is_drained, leave_when_asked
+from assay.protocol.identity import verify
+from assay.protocol.messages import AttendanceKind, SignedAttendance
+from assay.protocol.state_transition import RunState
+from tests.builders import DOMAIN, RUN_ID, a_history, a_peer_key, peer
+from tests.protocol.chains import NODES, grow
+from tests.protocol.chains import a_history as a_chain_history
+
+ME: Any = SimpleNamespace(me=NODES[0])
+
+
+def left_at(run_state: RunState) -> RunState:
+    record = replace(run_state.nodes[NODES[0]], has_left=True)
+    return replace(run_state, nodes={**run_state.nodes, NODES[0]: record})
+
+
+def test_what_a_node_did_keeps_it_until_its_epoch_is_settled_and_its_audits_have_ended():
+    run_state = left_at(grow(a_chain_history(rounds=40), 2))
+    assert not is_drained(run_state, ME)
+    while not is_drained(run_state, ME):
+        run_state = grow(run_state, 1)
+    settled = run_state.calendar.settled_at(0)
+    assert settled < int(run_state.round) <= settled + 3
+    assert run_state.is_training  # others go on
+
+
+def test_at_the_end_of_a_run_nobody_waits_for_what_no_manifest_will_change():
+    run_state = grow(a_chain_history(), 12)
+    while not run_state.is_complete:
+        run_state = grow(run_state, 1)
+    assert not is_drained(run_state, ME)  # the last epoch stays in the state
+    trio.run(drained, ME, SimpleNamespace(run_state=run_state))
+
+
+def test_a_node_says_that_it_leaves_once_asked_until_the_chain_has_it(tmp_path):
+    run_state, said = a_history(), list[SignedAttendance]()
+    follower = SimpleNamespace(run_state=run_state)
+    me: Any = SimpleNamespace(
+        me=peer("nora"),
+        run_id=RUN_ID,
+        domain=DOMAIN,
+        keys=SimpleNamespace(peer=a_peer_key("nora")),
+        config=SimpleNamespace(folder=tmp_path),
+    )
+
+    async def say(message: SignedAttendance) -> None:
+        said.append(message)
+        if len(said) == 2:  # the first was lost
+            record = replace(run_state.nodes[me.me], has_left=True)
+            follower.run_state = replace(run_state, nodes={**run_state.nodes, me.me: record})
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave_when_asked, me, follower, say)
+            await trio.sleep(10)
+            assert said == []
+            (tmp_path / LEAVE).touch()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(said) == 2
+    for one in said:
+        assert one.attendance.kind is AttendanceKind.LEAVE
+        verify(me.me, DOMAIN, one.attendance, one.signature)
