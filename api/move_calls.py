@@ -147,9 +147,8 @@ def _claim(server: Server, chain: Gateway, given: _Claim) -> Planned:
         raise Problem(404, f"the table of epoch {given.epoch} has {len(table.rows)} rows")
     row = table.rows[given.index]
     proof = [bytes.fromhex(one[2:]) for one in row.proof]
-    call = chain.call_of(
-        "EpochSettlement", "claim", run_id, given.epoch, given.index, row.account, int(row.amount), proof
-    )
+    paid = (given.index, row.account, int(row.amount), proof)
+    call = chain.call_of("EpochSettlement", "claim", run_id, given.epoch, [paid])
     return Planned(
         calls=(call,), amount=0, summary=f"pay {_money(row.amount)} of epoch {given.epoch} to {row.account}"
     )

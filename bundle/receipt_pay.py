@@ -22,7 +22,6 @@ from assay.chain.proofs.event_proof import BlockPoint
 from assay.chain.proofs.payout_tree import leaf, root_of_proof
 from assay.chain.proofs.result_anchor import check_result_anchor, read_anchor_json
 from assay.chain.statements import EpochResult, verify_certificate
-from assay.ledger.settlement.results import SET_VERSION
 from assay.participant.index import IntegrityError
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import AssayError
@@ -74,12 +73,7 @@ def check_pay(
     hot = [evm_address(member.hot) for member in spec.verifiers]
     try:
         result = read_result(claimed["result"])
-        if (claimed["epoch"], result.epoch, result.run_id, result.set_version) != (
-            epoch,
-            epoch,
-            run_id,
-            SET_VERSION,
-        ):
+        if (claimed["epoch"], result.epoch, result.run_id) != (epoch, epoch, run_id):
             raise IntegrityError(f"pay: not of epoch {epoch} of this run")
         verify_certificate(deployment.digest(result), bytes_of(claimed["certificate"], "pay"), hot)
     except IntegrityError:

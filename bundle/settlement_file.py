@@ -1,7 +1,8 @@
 """Settlement file: the JSON of one settled epoch in a bundle, written and read.
 
-Room: bundle (pure). The certified chain determines every field but two: the digest of the parameters, which a
-reader without torch takes from the file, and the quorum's signatures, which bind it.
+Room: bundle (pure). The certified chain determines every field but three: the digest of the parameters,
+which a reader without torch takes from the file, the number of the run's verifier set, and the quorum's
+signatures, which bind both.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def read_settlement(
     try:
         model = Digest(bytes.fromhex(content["result"]["model_hash"]))
         certificate = bytes.fromhex(content["certificate"])
-        result = epoch_result(spec, table, model, previous)
+        result = epoch_result(spec, table, model, previous, content["result"]["set_version"])
         digest = result_digest(deployment, result)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a settlement ({error})") from None

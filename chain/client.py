@@ -54,6 +54,7 @@ __all__ = [
 
 
 NO_SALT = bytes(32)
+CLAIM_ROWS_MAX = 32  # of one transaction, about a million gas
 
 
 class Chain(ChainReader):
@@ -302,28 +303,53 @@ class Chain(ChainReader):
         self, run_id: bytes, epoch: int, index: int, account: str, amount: int, proof: Sequence[bytes]
     ) -> Sent:
         """`claim` for a payee who holds only its own row and proof."""
+        row = (index, account, amount, list(proof))
         return self._once(
             lambda: self.is_claimed(run_id, epoch, index),
-            lambda: self._move(
-                "claim", "EpochSettlement", "claim", run_id, epoch, index, account, amount, list(proof)
-            ),
+            lambda: self._move("claim", "EpochSettlement", "claim", run_id, epoch, [row]),
         )
 
-    def claim_all(self, run_id: bytes, epoch: int, tree: PayoutTree) -> list[Sent]:
-        """Pays every row of the table that is not paid yet, all in flight at once; anyone may."""
-        pending: list[Sent] = []
-        for index, payout in enumerate(tree.payouts):
-            row = (run_id, epoch, index, payout.account, payout.amount, list(tree.proof(index)))
-            pending.append(
-                self._unless_refused(
-                    "AlreadyClaimed",
-                    lambda row=row: self._move("claim", "EpochSettlement", "claim", *row, wait=False),  # type: ignore[misc]
-                )
-            )
-        return [
-            self._unless_refused("AlreadyClaimed", lambda one=one: self._rpc.settled("claim", one))  # type: ignore[misc]
-            for one in pending
+    def claim_all(
+        self, run_id: bytes, epoch: int, tree: PayoutTree, indices: Sequence[int] | None = None
+    ) -> list[Sent]:
+        """Pays these rows of the table, or all, if they are not paid yet, many in a transaction; anyone may.
+
+        A row that the contract or the coin refuses costs the others nothing.
+
+        Raises:
+            ChainRefused: one was refused; all that could be paid were.
+        """
+        wanted = range(len(tree.payouts)) if indices is None else indices
+        rows = [
+            (index, tree.payouts[index].account, tree.payouts[index].amount, list(tree.proof(index)))
+            for index in wanted
+            if not self.is_claimed(run_id, epoch, index)
         ]
+        batches = [rows[at : at + CLAIM_ROWS_MAX] for at in range(0, len(rows), CLAIM_ROWS_MAX)]
+        sent: list[Sent] = []
+        last: ChainRefused | None = None
+        while batches:
+            batch = batches.pop(0)
+            try:
+                sent.append(self._move("claim", "EpochSettlement", "claim", run_id, epoch, batch))
+            except ChainRefused as refused:
+                if refused.name == "NothingToClaim":
+                    continue
+                if refused.name in ("InsufficientFunds", "WrongState"):
+                    raise
+                half = len(batch) // 2
+                batches = [*([batch[:half], batch[half:]] if half else []), *batches]
+                last = last if half else refused
+        if last is not None:
+            raise last
+        return sent
+
+    def name_payee(self, payee: str) -> Sent:
+        """Names the address to which all that is owed to this account is paid from now on."""
+        return self._once(
+            lambda: self.payee_of(self.address) == payee,
+            lambda: self._move("name payee", "RunEscrow", "namePayee", payee),
+        )
 
     def sweep_unclaimed(self, run_id: bytes, epoch: int) -> Sent:
         """Returns payouts that were not claimed in time to the buyer; anyone may."""
@@ -471,7 +497,7 @@ class Chain(ChainReader):
             lambda: self._move("anchor log", "ModelRegistry", "anchorLog", run_id, size, root),
         )
 
-    def rotate_verifiers(self, members: Sequence[tuple[str, str]], from_epoch: int, cert: bytes) -> Sent:
+    def rotate_verifiers(self, members: Sequence[str], from_epoch: int, cert: bytes) -> Sent:
         """Installs the next verifier set; `cert` is the current set's over `statements.Rotation`."""
         return self._move(
             "rotate verifiers", "VerifierSet", "rotate", list(members), from_epoch, CERT_ECDSA, cert

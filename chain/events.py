@@ -166,6 +166,15 @@ class HotKeyDelegated(ChainEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PayeeNamed(ChainEvent):
+    """What is owed to `account` is paid to `payee` from now on; zero: to the account itself."""
+
+    CONTRACT: ClassVar[str] = "RunEscrow"
+    account: Address
+    payee: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOpened(ChainEvent):
     """`buyer` put `budget` into escrow for a run."""
 
@@ -456,6 +465,7 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     BondBurnt,
     RewardCollected,
     HotKeyDelegated,
+    PayeeNamed,
     RunOpened,
     RunToppedUp,
     RunClosing,

@@ -5,7 +5,7 @@ Room: chain (pure). Two results for one epoch with a common signer are evidence 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -30,9 +30,9 @@ class CertifiedResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubleResult:
-    """Two different results for one epoch that one hot key signed."""
+    """Two different results for one epoch that one account signed, with one hot key or two."""
 
-    signer: Address
+    signer: Address  # hot key of the first signature
     first: EpochResult
     first_signature: bytes
     second: EpochResult
@@ -52,22 +52,32 @@ def certified_result_of(data: bytes) -> CertifiedResult | None:
     return CertifiedResult(result=result, certificate=bytes(certificate))
 
 
-def double_results(deployment: Deployment, proposals: Sequence[CertifiedResult]) -> Iterator[DoubleResult]:
-    """Every pair of different results for one epoch of a run, with each hot key that signed both."""
+def double_results(
+    deployment: Deployment, proposals: Sequence[CertifiedResult], account_of: Callable[[Address], Address]
+) -> Iterator[DoubleResult]:
+    """Every pair of different results for one epoch of a run, with each account that signed both.
+
+    Args:
+        deployment: The contracts that both were proposed to.
+        proposals: What was proposed, with its certificates.
+        account_of: The account of a hot key, replaced or not.
+    """
     for one, other in combinations(proposals, 2):
         if (one.result.run_id, one.result.epoch) != (other.result.run_id, other.result.epoch):
             continue
         if one.result == other.result:
             continue
         first, second = _signatures(deployment, one), _signatures(deployment, other)
-        for signer in first.keys() & second.keys():
-            yield DoubleResult(
-                signer=signer,
-                first=one.result,
-                first_signature=first[signer],
-                second=other.result,
-                second_signature=second[signer],
-            )
+        again = {account_of(signer): signer for signer in second}
+        for signer in first:
+            if account_of(signer) in again:
+                yield DoubleResult(
+                    signer=signer,
+                    first=one.result,
+                    first_signature=first[signer],
+                    second=other.result,
+                    second_signature=second[again[account_of(signer)]],
+                )
 
 
 def _signatures(deployment: Deployment, certified: CertifiedResult) -> dict[Address, bytes]:

@@ -83,8 +83,9 @@ class ChainReader:
             code = bytes(self._rpc.read("check chain", lambda where=where: eth.get_code(where)))  # type: ignore[misc]
             if not code:
                 raise ConfigError(f"wrong chain: no {name} at {where}")
-            if name in OWN_CODE:  # the token may be any ERC-20
-                check_code(name, where, code, artefact(name))
+            if name not in OWN_CODE:
+                continue  # the token may be any ERC-20; which one, the others say
+            check_code(name, where, code, artefact(name))
             found = bytes(self._ask(name, "deploymentId"))
             if found != self.deployment.deployment_id:
                 raise ConfigError(
@@ -136,9 +137,13 @@ class ChainReader:
         """An account's ERC-20 balance in token units; this client's by default."""
         return int(self._ask("AssayToken", "balanceOf", account or self.address))
 
-    def token_supply(self) -> int:
-        """Total supply in token units; falls as slashes burn."""
-        return int(self._ask("AssayToken", "totalSupply"))
+    def token_decimals(self) -> int:
+        """Decimals of the deployment's token."""
+        return int(self._ask("AssayToken", "decimals"))
+
+    def sinks(self) -> set[Address]:
+        """Where the vault and the settlement send what nobody gets."""
+        return {Address(self._ask(name, "sink")) for name in ("StakeVault", "EpochSettlement")}
 
     def stake_of(self, account: str, role: int) -> StakeState:
         """Stake of an account in a role."""
@@ -258,13 +263,23 @@ class ChainReader:
 
     def hot_key(self, hot_key: str) -> HotKey | None:
         """The account that a hot key signs for; None if it has none."""
-        account, expiry = self._ask("StakeVault", "hotKeys", hot_key)
-        return HotKey(account=account, expiry=expiry) if int(account, 16) else None
+        account, expiry, is_replaced = self._ask("StakeVault", "hotKeys", hot_key)
+        return HotKey(account=account, expiry=expiry, is_replaced=is_replaced) if int(account, 16) else None
 
-    def verifier_set(self, version: int | None = None) -> tuple[tuple[Address, Address], ...]:
-        """(account, hot key) of each member, ascending by hot key; of the current set by default."""
+    def account_of(self, hot_key: str) -> Address:
+        """The account that delegated to a hot key once, the zero address if none did."""
+        found: Address = self._ask("StakeVault", "accountOf", hot_key)
+        return found
+
+    def hot_key_of(self, account: str) -> Address:
+        """The hot key that an account delegated last, the zero address before the first."""
+        found: Address = self._ask("StakeVault", "hotKeyOf", account)
+        return found
+
+    def verifier_set(self, version: int | None = None) -> tuple[Address, ...]:
+        """The account of each member, ascending; of the current set by default."""
         number = self.set_version() if version is None else version
-        return tuple((account, hot) for account, hot in self._ask("VerifierSet", "members", number))
+        return tuple(self._ask("VerifierSet", "members", number))
 
     def set_version(self) -> int:
         """The current verifier set's number, from 1."""
@@ -290,11 +305,16 @@ class ChainReader:
             time_s=int(final["timestamp"]),
             newest_s=self.timestamp(),
             escrow=state if int(state.buyer, 16) else None,
+            judges=self.verifier_set(state.set_version) if int(state.buyer, 16) else (),
         )
 
     def epoch_state(self, run_id: bytes, epoch: int) -> EpochState:
         """Settlement state of one epoch."""
         return self._state(EpochState, "EpochSettlement", "getEpoch", run_id, epoch)
+
+    def payee_of(self, account: str) -> Address:
+        """The address to which an account has its money paid: by default the account itself."""
+        return Address(self._ask("RunEscrow", "payeeOf", account))
 
     def is_claimed(self, run_id: bytes, epoch: int, index: int) -> bool:
         """Whether row `index` of the payout table was paid."""
@@ -343,7 +363,7 @@ class ChainReader:
     def equivocation_id(self, signer: str, statement: Statement | EpochResult) -> bytes:
         """Offence id of an equivocation by `signer` in a statement's slot, or about a result's epoch."""
         if isinstance(statement, EpochResult):
-            given = (signer, statement.run_id, statement.epoch)
+            given = (self.account_of(signer), statement.run_id, statement.epoch)
             return bytes(self._ask("SlashCourt", "doubleResultId", *given))
         return bytes(
             self._ask(

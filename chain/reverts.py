@@ -46,7 +46,7 @@ _TEXTS = {
     "UnknownRun": "no run of this id was opened",
     # settlement
     "AboveTotal": "with this row {0:money} would be paid, the result's total is {1:money}",
-    "AlreadyClaimed": "row {0} was paid before",
+    "NothingToClaim": "all these rows were paid before",
     "NotAnOrphan": "its predecessor was not rejected",
     "NothingOwed": "the account {0} has no bond to collect",
     "PreviousNotFinal": "epoch {0} has to be final first",

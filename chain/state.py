@@ -73,10 +73,11 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKey:
-    """The account that a hot key signs for, and the expiry."""
+    """The account that a hot key signs for, the expiry, and whether another key took its place."""
 
     account: Address
     expiry: int
+    is_replaced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ class FinalEscrow:
     time_s: int  # of that block
     newest_s: int  # of the chain's newest block
     escrow: EscrowState | None  # None: nobody has opened the run
+    judges: tuple[Address, ...]  # the verifier set that it was opened with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

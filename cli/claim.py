@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.spending import DryRun, account_of, sent_text, show
+from assay.cli.spending import DryRun, PayTo, account_of, name_payee, sent_text, show
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ def claim(
     finalize: Annotated[
         bool, typer.Option("--finalize", help="First finalize the results whose challenge window is over.")
     ] = False,
+    to: PayTo = None,
     dry_run: DryRun = False,
 ) -> None:
     """Claim every unclaimed payout row of the final epochs that pays you, or --account."""
-    show(claim_lines(what, config, epoch, account, is_finalizing=finalize, is_dry=dry_run))
+    show(claim_lines(what, config, epoch, account, to, is_finalizing=finalize, is_dry=dry_run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ def claim_lines(
     config: Path | None,
     epoch: int | None,
     payee_text: str | None,
+    to: str | None = None,
     *,
     is_finalizing: bool,
     is_dry: bool,
@@ -79,6 +81,8 @@ def claim_lines(
     payee = None if payee_text is None else _address(payee_text)
     account, source = _opened(what, config)
     payee = payee or account.address
+    if to is not None and payee != account.address:
+        raise ConfigError("--to is for your own pay: only an account itself names where its money goes")
     if epoch is not None and epoch >= source.epochs:
         raise ConfigError(f"the run has {source.epochs} epochs, counted from 0; there is no epoch {epoch}")
     chosen = range(source.epochs) if epoch is None else (epoch,)
@@ -93,6 +97,8 @@ def claim_lines(
             if is_finalizable(pay):
                 where = f"EpochSettlement {account.deployment.epoch_settlement}"
                 yield f"would send to {where}: finalize({run_id.hex()}, {pay.epoch})"
+    if to is not None:
+        yield from name_payee(account, to, is_dry=is_dry)
     yield f"{payee}, run {run_id.hex()[:16]}"
     total = 0
     for pay in pays:

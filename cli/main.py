@@ -23,6 +23,7 @@ from assay.cli.network import network_app
 from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
+from assay.cli.rotation import add_rotation_commands
 from assay.cli.stake import stake_app
 from assay.orders.config_errors import one_line
 from assay.protocol.errors import AssayError, ConfigError
@@ -57,6 +58,7 @@ for name, sub in (
     app.add_typer(sub, name=name)
 add_commands(ledger_app)
 add_order_commands(order_app)
+add_rotation_commands(network_app)
 app.command()(claim)
 app.command()(earnings)
 app.command()(invoice)

@@ -27,6 +27,15 @@ KeysOption = Annotated[Path, typer.Option("--keys", metavar="FOLDER", help="The 
 Url = Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=256)]
 
 
+class TokenTable(BaseModel):
+    """A network's coin, one that is there already or by default a new token, and where burnt coins go."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str | None = None
+    sink: str | None = None
+
+
 class NetworkFile(BaseModel):
     """The keys of a founder's TOML file; paths are relative to the file."""
 
@@ -37,6 +46,7 @@ class NetworkFile(BaseModel):
     endpoints: tuple[Url, ...] = ()  # at which others reach the chain; by default rpc_url
     verifiers: Annotated[tuple[Path, ...], Field(min_length=1, max_length=16)]  # records of the first ones
     preset: Literal["mainnet", "localnet"] = "mainnet"
+    token: TokenTable = Field(default_factory=TokenTable)
     parameters: dict[str, Annotated[int, Field(strict=True, ge=0)]] = Field(default_factory=dict)
 
 
@@ -81,6 +91,7 @@ def create_lines(file: Path, keys: Path, out: Path, password_file: Path | None) 
         ConfigError: the file, a record or a parameter is wrong, or the invitation's file is there already.
         Unavailable, ChainRefused: of the deployment.
     """
+    from assay.chain.deployment.coin import SINK, address_given
     from assay.chain.deployment.parameters import LOCALNET, MAINNET
     from assay.orders.toml import read_tables
     from assay.participant.files.invitation import write_invitation
@@ -100,7 +111,16 @@ def create_lines(file: Path, keys: Path, out: Path, password_file: Path | None) 
     verifiers = [read_record(file.parent / one, now_s) for one in given.verifiers]
     params = replace(preset, **given.parameters)
     endpoints = given.endpoints or (given.rpc_url,)
-    made = found_network(given.rpc_url, founder.account, params, given.name, endpoints, verifiers)
+    made = found_network(
+        given.rpc_url,
+        founder.account,
+        params,
+        given.name,
+        endpoints,
+        verifiers,
+        coin=None if given.token.address is None else address_given(given.token.address),
+        sink=SINK if given.token.sink is None else address_given(given.token.sink),
+    )
     write_invitation(out, made)
     yield from invitation_lines(made)
     yield f"written to {out}; read the digest aloud to whomever you send it"
@@ -120,7 +140,9 @@ def network_lines(text: str, rpc: str | None, *, is_offline: bool) -> Iterator[s
         from assay.chain.reader import ChainReader
 
         url = rpc or found.first_endpoint
-        check_network(found, ChainReader(url, found.deployment))
+        chain = ChainReader(url, found.deployment)
+        check_network(found, chain)
+        yield f"burnt tokens go to {chain.sinks().pop()}"
         yield f"the chain at {url} has this network: code, wiring, parameters and first verifiers"
 
 

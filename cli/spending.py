@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from assay.participant.wallet.account import Account
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]
+PayTo = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="0x...",
+        help="Address that gets this account's money from now on: a lasting setting, on chain.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the transactions, and send none.")]
 
 
@@ -31,6 +39,22 @@ def account_of(file: Path) -> Account:
 
     config, _ = read_process_file(file)
     return open_account(config)
+
+
+def name_payee(account: Account, to: str, *, is_dry: bool) -> Iterator[str]:
+    """Have all that is owed to an account paid to this address from now on; one line.
+
+    Raises:
+        ConfigError: it is no address. ChainRefused, Unavailable: of the transaction.
+    """
+    from assay.chain.deployment.coin import address_given
+
+    payee = address_given(to)
+    if is_dry:
+        yield f"would send to RunEscrow {account.deployment.run_escrow}: namePayee({payee})"
+    else:
+        sent = account.chain.name_payee(payee)
+        yield f"what is owed to {account.address} goes to {payee} from now on: {sent_text(sent)}"
 
 
 def sent_text(sent: Sent) -> str:

@@ -19,7 +19,6 @@ from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.chain.times import span_text, time_text, when_text
 from assay.chain.units import UNIT, money_text
 from assay.ledger.settlement.funding import check_close_delay, closing_s
-from assay.ledger.settlement.results import SET_VERSION
 from assay.orders.quote import Quote, check_spec_keeps
 from assay.participant.wallet.account import Account
 from assay.protocol.encoding.codec import digest
@@ -91,14 +90,10 @@ def check_place(account: Account, quote: Quote) -> None:
     check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)
     if evm_address(spec.buyer) != account.address:
         raise ConfigError(f"the spec's buyer is {evm_address(spec.buyer)}, this account is {account.address}")
-    if chain.set_version() != SET_VERSION:
+    if {evm_address(member.account) for member in spec.verifiers} != set(chain.verifier_set()):
         raise ConfigError(
-            f"the contracts are at verifier set {chain.set_version()}, a run is judged by set {SET_VERSION}"
-        )
-    judges = {(evm_address(member.account), evm_address(member.hot)) for member in spec.verifiers}
-    if judges != set(chain.verifier_set(SET_VERSION)):
-        raise ConfigError(
-            "the spec's verifiers are not those of the contracts: no result of the run could be settled"
+            f"the spec's verifiers are not those of the contracts, set {chain.set_version()}: "
+            "no result of the run could be settled"
         )
 
 
@@ -190,7 +185,6 @@ def place(account: Account, quote: Quote, deadline: int) -> Escrow:
         epoch_cap=quote.epoch_cap,
         epochs=account.spec.epochs,
         deadline=deadline,
-        set_version=SET_VERSION,
         lot=quote.lot,
         operators=[evm_address(member.account) for member in account.spec.nodes],
     )

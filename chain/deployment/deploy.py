@@ -1,9 +1,9 @@
-"""Deploy: deploys the seven contracts, wired to each other and without an owner.
+"""Deploy: deploys the contracts, wired to each other and without an owner.
 
 Room: chain (edge). The contracts name each other in immutable fields, and some of
 them in a circle, so their addresses are computed from the deployer's nonce before
 the first one is sent. The deployer keeps no right over any of them; it only holds
-the token's supply.
+the supply of a token that was made for them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from web3.types import Nonce
 from web3.utils import get_create_address
 
 from assay.chain.addresses import CONTRACTS, Deployment
+from assay.chain.deployment.coin import SINK, check_coin
 from assay.chain.deployment.parameters import ChainParams
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.statements import Address
@@ -27,19 +28,24 @@ def deploy(
     deployer_key: bytes,
     params: ChainParams,
     deployment_id: bytes,
-    verifiers: Sequence[tuple[str, str]],
+    verifiers: Sequence[str],
+    *,
+    coin: Address | None = None,
+    sink: Address = SINK,
 ) -> Deployment:
     """Deploys all contracts and returns their addresses.
 
     Args:
         rpc_url: The chain's endpoint.
-        deployer_key: 32-byte private key; pays the gas and receives the token's whole supply.
+        deployer_key: 32-byte private key; pays the gas, and receives the whole supply of a new token.
         params: Windows, stakes and shares.
         deployment_id: 32 random bytes, fresh for every deployment.
-        verifiers: (account, hot key) addresses of verifier set 1; 1 to 64, all different.
+        verifiers: Accounts of verifier set 1; 1 to 64, all different.
+        coin: An ERC-20 that is there already; by default a new token is made.
+        sink: Gets what is slashed and paid to nobody, and the bonds that are lost.
 
     Raises:
-        ConfigError: a contract refused its parameters, or the set is malformed.
+        ConfigError: a contract refused its parameters, the set is malformed, or the coin cannot be used.
         Unavailable: the chain is gone, or another transaction of the deployer came in between.
     """
     if len(deployment_id) != 32:
@@ -52,7 +58,9 @@ def deploy(
     nonce = rpc.read("deploy", lambda: eth.get_transaction_count(deployer, "pending"))
     chain_id = rpc.read("deploy", lambda: eth.chain_id)
     block = rpc.read("deploy", lambda: eth.block_number)
-    arguments = _arguments(rpc.address, nonce, params, deployment_id, verifiers)
+    if coin is not None:
+        check_coin(rpc, coin)
+    arguments = _arguments(rpc.address, nonce, params, deployment_id, verifiers, coin, sink)
     sent = []
     for contract, given in arguments.items():
         factory = eth.contract(abi=artefact(contract)["abi"], bytecode=artefact(contract)["bytecode"])
@@ -68,6 +76,7 @@ def deploy(
             raise ConfigError(f"{contract} could not be deployed: check the windows, shares and verifiers")
         if receipt["contractAddress"] != addresses[contract]:
             raise Unavailable(f"deploy {contract}: another transaction of {rpc.address} came in between")
+    addresses = {"AssayToken": coin, **addresses} if coin is not None else addresses
     return Deployment(
         chain_id=chain_id,
         deployment_id=deployment_id,
@@ -77,11 +86,16 @@ def deploy(
 
 
 def _arguments(
-    deployer: Address, nonce: int, p: ChainParams, deployment_id: bytes, verifiers: Sequence[tuple[str, str]]
+    deployer: Address,
+    nonce: int,
+    p: ChainParams,
+    deployment_id: bytes,
+    verifiers: Sequence[str],
+    coin: Address | None,
+    sink: Address,
 ) -> dict[str, list[Any]]:
     """Constructor arguments by contract, in the order of deployment."""
     order = [
-        "AssayToken",
         "VerifierSet",
         "StakeVault",
         "SlashCourt",
@@ -89,13 +103,14 @@ def _arguments(
         "EpochSettlement",
         "ModelRegistry",
     ]
-    token, verifier_set, vault, court, escrow, settlement, _ = (
-        _created(deployer, nonce + at) for at in range(len(order))
+    made = [] if coin is not None else ["AssayToken"]
+    token = coin or _created(deployer, nonce)
+    verifier_set, vault, court, escrow, settlement, _ = (
+        _created(deployer, nonce + at + len(made)) for at in range(len(order))
     )
-    members = sorted(((account, hot) for account, hot in verifiers), key=lambda pair: int(pair[1], 16))
-    stakes = (p.min_operator_stake, p.min_verifier_stake, p.slash_buyer_ppm, p.accuser_fee)
+    members = sorted(verifiers, key=lambda account: int(account, 16))
+    stakes = (p.min_operator_stake, p.min_verifier_stake, p.slash_buyer_ppm, p.accuser_fee, sink)
     given: list[list[Any]] = [
-        [p.token_supply],
         [vault, members],
         [token, court, escrow, (p.unbonding_s, *stakes)],
         [
@@ -126,11 +141,13 @@ def _arguments(
                 p.draw_delay_blocks,
                 p.jury_seats,
                 p.challenge_bond,
+                sink,
             ),
         ],
         [escrow, settlement, verifier_set],
     ]
-    return {contract: [deployment_id, *rest] for contract, rest in zip(order, given, strict=True)}
+    arguments = {contract: [deployment_id, *rest] for contract, rest in zip(order, given, strict=True)}
+    return {**{contract: [p.token_supply] for contract in made}, **arguments}
 
 
 def _created(deployer: Address, nonce: int) -> Address:

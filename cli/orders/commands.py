@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from assay.cli.spending import ConfigFile, DryRun, show
+from assay.cli.spending import ConfigFile, DryRun, PayTo, show
 
 OrderFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The order.")]
 
@@ -104,8 +104,8 @@ def cancel(file: ConfigFile, dry_run: DryRun = False) -> None:
     show(cancel_lines(file, is_dry=dry_run))
 
 
-def refund(file: ConfigFile, dry_run: DryRun = False) -> None:
+def refund(file: ConfigFile, to: PayTo = None, dry_run: DryRun = False) -> None:
     """Return the unspent escrow of a closed run to the buyer, or print when that becomes possible."""
     from assay.cli.orders.money import refund_lines
 
-    show(refund_lines(file, is_dry=dry_run))
+    show(refund_lines(file, to, is_dry=dry_run))

@@ -15,7 +15,7 @@ from typing import Any
 from assay.chain.commit_statement import evm_address
 from assay.chain.settlement_phase import phase_text
 from assay.chain.times import span_text, time_text, when_text
-from assay.cli.spending import account_of, sent_text
+from assay.cli.spending import account_of, name_payee, sent_text
 from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import UNIT, money_text, parse_money
 from assay.orders.load import load_order
@@ -267,14 +267,18 @@ def cancel_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
         yield f"then `assay order refund` returns the rest, now {_money(escrow.run.free)}"
 
 
-def refund_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
-    """Return to the buyer what is free.
+def refund_lines(file: Path, to: str | None = None, *, is_dry: bool) -> Iterator[str]:
+    """Return to the buyer, or to the address that it names with `to`, what is free.
 
     Raises:
         ConfigError: nobody opened the run. Unavailable: not yet, and until when. ChainRefused.
     """
     account = account_of(file)
     escrow = need_escrow(account)
+    if to is not None:
+        if account.address != escrow.run.buyer:
+            raise ConfigError(f"only the buyer {escrow.run.buyer} names where its money goes")
+        yield from name_payee(account, to, is_dry=is_dry)
     if not check_refund(escrow):
         yield f"nothing to return: {_money(escrow.run.returned)} were returned before"
     elif is_dry:
@@ -282,7 +286,8 @@ def refund_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
         yield f"would send to {where}: refund({account.run_id.hex()}), {_money(escrow.run.free)} to the buyer"
     else:
         sent = account.chain.refund(account.run_id)
-        yield f"{_money(escrow.run.free)} returned to {escrow.run.buyer}: {sent_text(sent)}"
+        payee = account.chain.payee_of(escrow.run.buyer)
+        yield f"{_money(escrow.run.free)} returned to {payee}: {sent_text(sent)}"
     if escrow.run.reserved:
         yield f"{_money(escrow.run.reserved)} wait to be claimed; what nobody claims in time returns too"
 

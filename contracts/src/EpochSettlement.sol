@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
 import {EpochResult, Judge, Statements} from "./Statements.sol";
-import {IBurnableToken, Tokens} from "./Tokens.sol";
+import {Tokens} from "./Tokens.sol";
 
 /// @title Proposal, challenge and payment of certified payout tables.
 /// @notice Per (run, epoch), with epochs counted from 0 and chained by prevResult:
@@ -22,7 +23,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///         A result that fell may be proposed again. One whose predecessor fell is an orphan until then; anyone may
 ///         clear it.
 contract EpochSettlement is IEpochSettlement, Judge, Guarded {
-    using Tokens for IBurnableToken;
+    using Tokens for IERC20;
     using Statements for EpochResult;
 
     enum State {
@@ -46,6 +47,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint64 drawDelay; // blocks from a challenge to its jury
         uint8 jurySeats;
         uint96 bond; // token units, of the first proposal and the first challenge of an epoch
+        address sink; // where forfeited bonds go: an address that nobody has the key of
     }
 
     struct Epoch {
@@ -88,6 +90,14 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint32 wrong; // bitmap of seats
     }
 
+    /// @notice One line of a payout table, and its proof.
+    struct Row {
+        uint256 index;
+        address account;
+        uint128 amount;
+        bytes32[] proof;
+    }
+
     struct Model {
         bytes32 runId; // zero until the result is final
         bytes32 modelHash;
@@ -98,7 +108,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     /// @dev A million times the first bond, from which on it stays.
     uint8 private constant LEVEL_MAX = 20;
 
-    IBurnableToken public immutable token;
+    IERC20 public immutable token;
     IRunEscrow public immutable escrow;
     IVerifierSet public immutable verifierSet;
     uint64 public immutable challengeWindow;
@@ -107,6 +117,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     uint64 public immutable drawDelay;
     uint8 public immutable jurySeats;
     uint96 private immutable _bond;
+    address public immutable sink;
 
     mapping(bytes32 runId => mapping(uint64 epoch => Kept)) private _epochs;
     mapping(bytes32 runId => mapping(uint64 epoch => mapping(uint256 word => uint256 bits))) private _claims;
@@ -160,14 +171,14 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     error TooEarly(uint64 readyAt);
     error PreviousNotFinal(uint64 epoch);
     error NotAnOrphan();
-    error AlreadyClaimed(uint256 index);
+    error NothingToClaim();
     error WrongProof(uint256 index);
     error NothingOwed(address who);
     error AboveTotal(uint128 claimed, uint128 total);
 
     constructor(
         bytes32 deploymentId_,
-        IBurnableToken token_,
+        IERC20 token_,
         IRunEscrow escrow_,
         IVerifierSet verifierSet_,
         ISlashCourt court,
@@ -177,6 +188,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         // Without time to answer, or with nothing to lose, any challenge would be the end of any result.
         if (p.resolveWindow == 0 || p.bond == 0) revert BadParams();
         if (p.drawDelay == 0 || p.jurySeats < JURY_SEATS_MIN || p.jurySeats > JURY_SEATS_MAX) revert BadParams();
+        if (p.sink == address(0) || p.sink == address(this)) revert BadParams(); // coins refuse the one, the books the other
         // Stake must outlive every road that can end in a slash for this epoch's work.
         uint256 slowest = uint256(p.challengeWindow) + p.resolveWindow + court.vetoWindow() + court.executeWindow()
             + court.margin();
@@ -190,6 +202,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         drawDelay = p.drawDelay;
         jurySeats = p.jurySeats;
         _bond = p.bond;
+        sink = p.sink;
     }
 
     // ---- towards a final result
@@ -321,26 +334,31 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
 
     // ---- money out
 
-    /// @notice Pays one leaf to the account it names; anyone may send it.
-    function claim(
-        bytes32 runId,
-        uint64 epoch,
-        uint256 index,
-        address account,
-        uint128 amount,
-        bytes32[] calldata proof
-    ) external nonReentrant {
+    /// @notice Pays rows of one table, each to the account it names; anyone may send them. A row that is paid already is
+    ///         passed over, so that nobody can stop the others by claiming one.
+    function claim(bytes32 runId, uint64 epoch, Row[] calldata rows) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.FINAL);
-        if (isClaimed(runId, epoch, index)) revert AlreadyClaimed(index);
-        if (!MerkleProof.verifyCalldata(proof, e.root, leafOf(runId, epoch, index, account, amount))) {
-            revert WrongProof(index);
+        (bytes32 root, uint88 total, uint88 claimed) = (e.root, e.total, e.claimed);
+        address[] memory accounts = new address[](rows.length);
+        uint128[] memory amounts = new uint128[](rows.length); // zero, which nothing is sent for, for the others
+        uint256 found = 0;
+        for (uint256 i = 0; i < rows.length; i++) {
+            (uint256 index, address account, uint128 amount) = (rows[i].index, rows[i].account, rows[i].amount);
+            if (isClaimed(runId, epoch, index)) continue;
+            if (!MerkleProof.verifyCalldata(rows[i].proof, root, leafOf(runId, epoch, index, account, amount))) {
+                revert WrongProof(index);
+            }
+            // The root is a claim of the verifiers; the total is what they signed for. Never pay above it.
+            if (amount > total - claimed) revert AboveTotal(claimed + amount, total);
+            _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
+            claimed += uint88(amount);
+            (accounts[found], amounts[found]) = (account, amount);
+            found++;
+            emit Claimed(runId, epoch, index, account, amount);
         }
-        // The root is a claim of the verifiers; the total is what they signed for. Never pay above it.
-        if (amount > e.total - e.claimed) revert AboveTotal(e.claimed + amount, e.total);
-        _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
-        e.claimed += uint88(amount);
-        emit Claimed(runId, epoch, index, account, amount);
-        escrow.pay(runId, account, amount);
+        if (found == 0) revert NothingToClaim();
+        e.claimed = claimed;
+        escrow.pay(runId, accounts, amounts);
     }
 
     /// @notice Returns the unclaimed rest to the buyer after the claim period. Anyone may call.
@@ -359,7 +377,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (amount == 0) revert NothingOwed(who);
         bondsOwed[who] = 0;
         emit BondCollected(who, amount);
-        token.push(who, amount);
+        token.push(escrow.payeeOf(who), amount);
     }
 
     // ---- reads
@@ -475,7 +493,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
 
     function _forfeit(bytes32 runId, uint64 epoch, uint128 amount) private {
         emit BondForfeited(runId, epoch, amount);
-        token.destroy(amount);
+        token.push(sink, amount);
     }
 
     function _remove(bytes32 runId, uint64 epoch, Kept storage e) private {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {EpochResult} from "./Statements.sol";
-import {IBurnableToken} from "./Tokens.sol";
 
 // What the contracts of one deployment ask of each other, and nothing more.
 
@@ -29,10 +29,12 @@ interface IVerifierSet {
 }
 
 interface IStakeVault {
-    function token() external view returns (IBurnableToken);
+    function token() external view returns (IERC20);
     function court() external view returns (address);
     function unbondingDelay() external view returns (uint64);
     function accountOf(address hotKey) external view returns (address);
+    function speaksFor(address hotKey) external view returns (address);
+    function hotKeyOf(address account) external view returns (address);
     function minStake(uint8 role) external view returns (uint256);
     function stakeOf(address who, uint8 role) external view returns (uint256 active, uint256 unbonding);
     function lotOf(address who, uint8 role, bytes32 commitment)
@@ -68,7 +70,8 @@ interface IRunEscrow {
     function release(bytes32 runId, uint128 total, uint64 openUntil) external;
     function endOf(uint8 role, bytes32 commitment) external view returns (uint64);
     function settle(bytes32 runId, uint64 epoch) external;
-    function pay(bytes32 runId, address account, uint128 amount) external;
+    function pay(bytes32 runId, address[] calldata accounts, uint128[] calldata amounts) external;
+    function payeeOf(address account) external view returns (address);
     function returnUnclaimed(bytes32 runId, uint128 amount) external;
 }
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Guarded} from "./Guarded.sol";
 import {IStakeVault, IVerifierSet} from "./Interfaces.sol";
-import {IBurnableToken, Tokens} from "./Tokens.sol";
+import {Tokens} from "./Tokens.sol";
 
 /// @title A buyer's money for one run: held here, reserved per epoch, paid by claims, the rest returned.
 /// @notice budget == reserved + paid + returned + free, at every moment and for every run.
 ///         A run takes results until `closesAt`: its deadline, or earlier the close delay after the
 ///         buyer asked to stop, or when its last epoch is final. Then anyone may send the free rest back to the buyer, so money never sticks.
 contract RunEscrow is Guarded {
-    using Tokens for IBurnableToken;
+    using Tokens for IERC20;
 
     struct Run {
         address buyer;
@@ -52,7 +53,7 @@ contract RunEscrow is Guarded {
     uint8 private constant OPERATOR = 0;
 
     bytes32 public immutable deploymentId;
-    IBurnableToken public immutable token;
+    IERC20 public immutable token;
     IVerifierSet public immutable verifierSet;
     IStakeVault public immutable vault;
     address public immutable settlement;
@@ -62,6 +63,7 @@ contract RunEscrow is Guarded {
     /// @notice Runs of a set which no refund has ended.
     mapping(uint32 setVersion => uint256 count) public heldBy;
     mapping(uint32 setVersion => uint64 time) private _lastEnd; // of a run of the set
+    mapping(address account => address payee) private _payees; // zero: the account itself
 
     event RunOpened(
         bytes32 indexed runId,
@@ -77,6 +79,7 @@ contract RunEscrow is Guarded {
     event RunClosing(bytes32 indexed runId, uint64 closesAt);
     event Reserved(bytes32 indexed runId, uint64 epoch, uint128 total);
     event Released(bytes32 indexed runId, uint128 total);
+    event PayeeNamed(address indexed account, address indexed payee);
     event Refunded(bytes32 indexed runId, address indexed buyer, uint128 amount);
 
     error OnlySettlement();
@@ -101,7 +104,7 @@ contract RunEscrow is Guarded {
 
     constructor(
         bytes32 deploymentId_,
-        IBurnableToken token_,
+        IERC20 token_,
         IVerifierSet verifierSet_,
         address settlement_,
         uint64 closeDelay_
@@ -113,6 +116,15 @@ contract RunEscrow is Guarded {
         vault = verifierSet_.vault();
         settlement = settlement_;
         closeDelay = closeDelay_;
+    }
+
+    // ---- everybody's own move
+
+    /// @notice Names the address that gets what the three vaults pay out to the caller from now on: rows, refunds, bonds,
+    ///         rewards and stake. Zero: the caller itself. A coin that blocks an account takes nothing from it.
+    function namePayee(address payee) external {
+        _payees[msg.sender] = payee;
+        emit PayeeNamed(msg.sender, payee);
     }
 
     // ---- the buyer's moves
@@ -179,7 +191,7 @@ contract RunEscrow is Guarded {
         }
         run.returned += amount;
         emit Refunded(runId, run.buyer, amount);
-        token.push(run.buyer, amount);
+        token.push(payeeOf(run.buyer), amount);
     }
 
     // ---- the settlement's moves
@@ -219,21 +231,37 @@ contract RunEscrow is Guarded {
         }
     }
 
-    function pay(bytes32 runId, address account, uint128 amount) external onlySettlement nonReentrant {
+    function pay(bytes32 runId, address[] calldata accounts, uint128[] calldata amounts)
+        external
+        onlySettlement
+        nonReentrant
+    {
         Kept storage run = _runs[runId]; // a run that was never opened has nothing reserved
-        run.reserved -= amount;
-        run.paid += amount;
-        token.push(account, amount);
+        uint128 sum = 0;
+        for (uint256 i = 0; i < amounts.length; i++) {
+            sum += amounts[i];
+        }
+        run.reserved -= sum;
+        run.paid += sum;
+        for (uint256 i = 0; i < amounts.length; i++) {
+            token.push(payeeOf(accounts[i]), amounts[i]);
+        }
     }
 
     function returnUnclaimed(bytes32 runId, uint128 amount) external onlySettlement nonReentrant {
         Kept storage run = _known(runId);
         run.reserved -= amount;
         run.returned += amount;
-        token.push(run.buyer, amount);
+        token.push(payeeOf(run.buyer), amount);
     }
 
     // ---- reads
+
+    /// @notice Where money of this account goes.
+    function payeeOf(address account) public view returns (address payee) {
+        payee = _payees[account];
+        if (payee == address(0)) payee = account;
+    }
 
     function runIdOf(address buyer, bytes32 specHash) public view returns (bytes32) {
         return keccak256(abi.encode(deploymentId, buyer, specHash));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
 import {EpochResult, Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
-import {IBurnableToken, Tokens} from "./Tokens.sol";
+import {Tokens} from "./Tokens.sol";
 
 /// @title The only contract that can slash.
 /// @notice Two separate procedures. Objective: two signed statements, or two signed results of one epoch, that
@@ -19,7 +20,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///                          |--veto (quorum of the current set)--+--> VETOED (bond burnt, pot back)
 ///                          '--not executed in time, expire----> EXPIRED (bond burnt)
 contract SlashCourt is Judge, Guarded {
-    using Tokens for IBurnableToken;
+    using Tokens for IERC20;
     using Statements for Statement;
     using Statements for SlashOrder;
     using Statements for Veto;
@@ -75,7 +76,7 @@ contract SlashCourt is Judge, Guarded {
         uint64 atTime;
     }
 
-    IBurnableToken public immutable token;
+    IERC20 public immutable token;
     IStakeVault public immutable vault;
     IVerifierSet public immutable verifierSet;
     IRunEscrow public immutable escrow;
@@ -193,7 +194,8 @@ contract SlashCourt is Judge, Guarded {
     }
 
     /// @notice The same for two different results that one verifier signed for one epoch of a run of its set: what a
-    ///         quorum that certifies two results cannot hide. Anything but the digest may differ or be equal.
+    ///         quorum that certifies two results cannot hide, nor a hot key replaced in between. Anything but the digest may
+    ///         differ or be equal.
     function reportDoubleResult(
         EpochResult calldata a,
         bytes calldata sigA,
@@ -206,10 +208,10 @@ contract SlashCourt is Judge, Guarded {
         if (a.runId != b.runId || a.epoch != b.epoch || first == second) revert NotAContradiction();
         address signer = ECDSA.recover(first, sigA);
         address other = ECDSA.recover(second, sigB);
-        if (signer != other) revert DifferentSigners(signer, other);
         address account = vault.accountOf(signer);
+        if (vault.accountOf(other) != account) revert DifferentSigners(signer, other);
         if (!verifierSet.isSeated(escrow.setVersionOf(a.runId), account)) revert UnknownSigner(signer);
-        _punish(account, signer, a.runId, doubleResultId(signer, a.runId, a.epoch), first, second, salt);
+        _punish(account, signer, a.runId, doubleResultId(account, a.runId, a.epoch), first, second, salt);
     }
 
     // ---- subjective: a quorum's slash order, slowly and capped
@@ -332,8 +334,8 @@ contract SlashCourt is Judge, Guarded {
         return keccak256(abi.encode(deploymentId, signer, runId, epoch, kind, slot));
     }
 
-    function doubleResultId(address signer, bytes32 runId, uint64 epoch) public view returns (bytes32) {
-        return keccak256(abi.encode(deploymentId, signer, runId, epoch));
+    function doubleResultId(address account, bytes32 runId, uint64 epoch) public view returns (bytes32) {
+        return keccak256(abi.encode(deploymentId, account, runId, epoch));
     }
 
     /// @notice What cases may still take of a lot, if they are opened now.

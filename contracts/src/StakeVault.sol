@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {Guarded} from "./Guarded.sol";
 import {IRunEscrow, ISlashCourt} from "./Interfaces.sol";
 import {Delegation, Judge, PeerBinding, Statements} from "./Statements.sol";
-import {IBurnableToken, Tokens} from "./Tokens.sol";
+import {Tokens} from "./Tokens.sol";
 
 /// @title Stake of operators and verifiers: free, locked in lots, or leaving.
 /// @notice A lot is locked to one commitment: an operator's seat in a run, or a verifier's place in a verifier set. Only
@@ -16,7 +17,7 @@ import {IBurnableToken, Tokens} from "./Tokens.sol";
 ///         goes back into the lot. A lot is released once nothing about its commitment can be disputed.
 /// @dev    Only the slash court can slash or hold a lot; there is no pause.
 contract StakeVault is Judge, Guarded {
-    using Tokens for IBurnableToken;
+    using Tokens for IERC20;
     using Statements for Delegation;
     using Statements for PeerBinding;
 
@@ -36,6 +37,7 @@ contract StakeVault is Judge, Guarded {
         uint256 minVerifierStake; // token units
         uint256 buyerPpm; // of a slash by order; of an equivocation the buyer gets nothing
         uint256 accuserFee; // token units, whatever was slashed: accusing pays its cost and no more
+        address sink; // where what is burnt goes: an address that nobody has the key of
     }
 
     /// @dev One account's stake in one role; all zero once it is banned.
@@ -77,14 +79,16 @@ contract StakeVault is Judge, Guarded {
     struct HotKey {
         address account;
         uint64 expiry;
+        bool isReplaced; // by another one of its account
     }
 
-    IBurnableToken public immutable token;
+    IERC20 public immutable token;
     address public immutable court;
     IRunEscrow public immutable escrow;
     uint64 public immutable unbondingDelay;
     uint256 public immutable buyerPpm;
     uint256 public immutable accuserFee;
+    address public immutable sink;
     uint256 private immutable _minOperatorStake;
     uint256 private immutable _minVerifierStake;
 
@@ -92,6 +96,8 @@ contract StakeVault is Judge, Guarded {
     mapping(address who => mapping(uint8 role => mapping(bytes32 commitment => Lot))) private _lots;
     mapping(uint256 id => Ticket) public tickets;
     mapping(address hotKey => HotKey) public hotKeys;
+    /// @notice The hot key that an account delegated last; zero before the first.
+    mapping(address account => address hotKey) public hotKeyOf;
     /// @notice Accounts that contradicted themselves; they lose everything once and never stake again.
     mapping(address who => bool) public banned;
     mapping(bytes32 offenceId => Pot) public pots;
@@ -164,17 +170,19 @@ contract StakeVault is Judge, Guarded {
         _;
     }
 
-    constructor(bytes32 deploymentId_, IBurnableToken token_, address court_, IRunEscrow escrow_, Params memory p)
+    constructor(bytes32 deploymentId_, IERC20 token_, address court_, IRunEscrow escrow_, Params memory p)
         Judge("AssayStakeVault", deploymentId_)
     {
         if (p.buyerPpm > BUYER_PPM_MAX) revert BadParams();
         if (p.minOperatorStake == 0 || p.minVerifierStake == 0 || court_ == address(0)) revert BadParams();
+        if (p.sink == address(0) || p.sink == address(this)) revert BadParams(); // coins refuse the one, the books the other
         token = token_;
         court = court_;
         escrow = escrow_;
         unbondingDelay = p.unbondingDelay;
         buyerPpm = p.buyerPpm;
         accuserFee = p.accuserFee;
+        sink = p.sink;
         _minOperatorStake = p.minOperatorStake;
         _minVerifierStake = p.minVerifierStake;
     }
@@ -250,10 +258,11 @@ contract StakeVault is Judge, Guarded {
         if (block.timestamp < readyAt) revert TooEarly(readyAt);
         s.leaving -= amount;
         emit Withdrawn(msg.sender, role, ticket, amount);
-        token.push(msg.sender, amount);
+        token.push(escrow.payeeOf(msg.sender), amount);
     }
 
-    /// @notice Lets `hotKey` sign for the caller. A hot key is bound to its account for ever, so that no
+    /// @notice Lets `hotKey` sign for the caller, in place of the one before: that is worth nothing in a certificate from
+    ///         now on, and stays evidence against the account. A hot key is bound to its account for ever, so that no
     ///         account escapes an old offence by delegating again; `consent` is the hot key's own
     ///         signature, so that no account claims another's key.
     function delegate(address hotKey, uint64 expiry, bytes calldata consent) external {
@@ -261,7 +270,9 @@ contract StakeVault is Judge, Guarded {
         if (owner != address(0) && owner != msg.sender) revert HotKeyTaken(owner);
         address signer = ECDSA.recover(delegationDigest(msg.sender, hotKey, expiry), consent);
         if (signer != hotKey) revert BadConsent(signer);
-        hotKeys[hotKey] = HotKey(msg.sender, expiry);
+        hotKeys[hotKeyOf[msg.sender]].isReplaced = true; // of nobody's key before the first, which no signature has
+        hotKeyOf[msg.sender] = hotKey;
+        hotKeys[hotKey] = HotKey(msg.sender, expiry, false);
         emit HotKeyDelegated(msg.sender, hotKey, expiry);
     }
 
@@ -272,7 +283,7 @@ contract StakeVault is Judge, Guarded {
         rewards[who] = 0;
         rewardsTotal -= amount;
         emit RewardCollected(who, amount);
-        token.push(who, amount);
+        token.push(escrow.payeeOf(who), amount);
     }
 
     // ---- the court's moves
@@ -314,7 +325,7 @@ contract StakeVault is Judge, Guarded {
         emit SlashPaid(
             pot.who, pot.role, offenceId, burnt, pot.buyer, toBuyer, pot.challenger, toChallenger
         );
-        token.destroy(burnt);
+        token.push(sink, burnt);
     }
 
     /// @notice Undoes a slash: the pot goes back into the lot, which its case has kept. An account that was banned since
@@ -335,7 +346,7 @@ contract StakeVault is Judge, Guarded {
         banned[who] = true;
         (uint256 burnt, bool isPaid) = _take(who, OPERATOR, offenceId, reporter);
         (uint256 more,) = _take(who, VERIFIER, offenceId, isPaid ? address(0) : reporter);
-        token.destroy(burnt + more);
+        token.push(sink, burnt + more);
     }
 
     /// @notice Keeps a lot where it is until the case ends, which anybody can bring about in time.
@@ -365,7 +376,7 @@ contract StakeVault is Judge, Guarded {
     function burnBond(bytes32 caseId) external onlyCourt nonReentrant {
         (address who, uint256 amount) = _unlocked(caseId);
         emit BondBurnt(caseId, who, amount);
-        token.destroy(amount);
+        token.push(sink, amount);
     }
 
     // ---- reads
@@ -405,6 +416,12 @@ contract StakeVault is Judge, Guarded {
 
     function accountOf(address hotKey) external view returns (address) {
         return hotKeys[hotKey].account;
+    }
+
+    /// @notice The account that a hot key signs for in certificates; zero if it was replaced or never delegated.
+    function speaksFor(address hotKey) external view returns (address) {
+        HotKey storage key = hotKeys[hotKey];
+        return key.isReplaced ? address(0) : key.account;
     }
 
     function delegationDigest(address account, address hotKey, uint64 expiry) public view returns (bytes32) {

@@ -7,9 +7,10 @@ import {Judge, Rotation, Statements} from "./Statements.sol";
 
 /// @title The verifiers, as numbered sets that never change once written.
 /// @notice A set hands over to the next by its own quorum; old versions stay readable, because a run
-///         is judged by the set it was opened with. A member that joins by a rotation has locked a lot for its term in
-///         that set, and has a hot key whose equivocation costs its stake. The first set is chosen by the deployer; no
-///         run is opened while a third of a set lack either.
+///         is judged by the set it was opened with. Members are accounts; each signs with the hot key that it delegated
+///         last, so that a leaked key can be replaced while runs of its set are open. A member that joins by a rotation
+///         has locked a lot for its term in that set, and has a hot key whose equivocation costs its stake. The first
+///         set is chosen by the deployer; no run is opened while a third of a set lack either.
 ///
 ///         Juries are drawn from a list. An entry is the minimum of verifier's stake, free or locked, of one account,
 ///         enlisted by it. An entry counts for questions asked after it was enlisted, while its stake is there.
@@ -22,11 +23,6 @@ contract VerifierSet is Judge {
     uint8 private constant VERIFIER = 1;
     uint256 private constant JURORS_MIN = 3; // different accounts on a jury
     uint256 private constant DRAWS_PER_SEAT = 16; // bounds a draw among entries that do not count
-
-    struct Member {
-        address account;
-        address hotKey;
-    }
 
     struct Entry {
         address account;
@@ -42,9 +38,8 @@ contract VerifierSet is Judge {
     IStakeVault public immutable vault;
     uint32 public currentVersion;
     mapping(uint32 version => VersionInfo) public versions;
-    mapping(uint32 version => Member[]) private _members;
-    mapping(uint32 version => mapping(address hotKey => uint256 indexPlusOne)) private _seat;
-    mapping(uint32 version => mapping(address account => uint256 indexPlusOne)) private _seatOf;
+    mapping(uint32 version => address[]) private _members;
+    mapping(uint32 version => mapping(address account => uint256 indexPlusOne)) private _seat;
     Entry[] private _list;
     mapping(address account => uint256 count) public entriesOf;
 
@@ -52,9 +47,7 @@ contract VerifierSet is Judge {
     event Enlisted(address indexed account, uint256 place);
 
     error BadSetSize(uint256 size);
-    error MembersNotAscending(address hotKey);
-    error ZeroMember();
-    error AccountSeatedTwice(address account);
+    error MembersNotAscending(address account);
     error UnknownVersion(uint32 version);
     error UnknownCertType(uint8 certType);
     error BadCertLength(uint256 length);
@@ -66,7 +59,7 @@ contract VerifierSet is Judge {
     error EntryTaken(uint256 place, address account);
     error NoJury(uint256 jurors);
 
-    constructor(bytes32 deploymentId_, IStakeVault vault_, Member[] memory firstSet)
+    constructor(bytes32 deploymentId_, IStakeVault vault_, address[] memory firstSet)
         Judge("AssayVerifierSet", deploymentId_)
     {
         vault = vault_;
@@ -74,13 +67,13 @@ contract VerifierSet is Judge {
     }
 
     /// @notice Installs the next set. `cert` is a quorum of the present one over Rotation.
-    function rotate(Member[] calldata newSet, uint64 fromEpoch, uint8 certType, bytes calldata cert) external {
+    function rotate(address[] calldata newSet, uint64 fromEpoch, uint8 certType, bytes calldata cert) external {
         uint32 version = currentVersion;
         if (fromEpoch < versions[version].fromEpoch) revert EpochGoesBack(fromEpoch);
         verify(version, rotationDigest(version, hashOf(newSet), fromEpoch), certType, cert);
         // At most 64 members, and the vault is one of ours that cannot be replaced: no call here can be made to fail.
         for (uint256 i = 0; i < newSet.length; i++) {
-            if (!_isStaked(newSet[i], version + 1, uint64(block.timestamp))) revert NotStaked(newSet[i].account);
+            if (!_isStaked(newSet[i], version + 1, uint64(block.timestamp))) revert NotStaked(newSet[i]);
         }
         _install(newSet, fromEpoch);
     }
@@ -88,13 +81,13 @@ contract VerifierSet is Judge {
     /// @notice Reverts if a third or more of the current set lack a lot for this term until `until`, or their hot key:
     ///         no single member can keep runs from being opened, and every quorum has stake to lose.
     function requireStaked(uint64 until) external view {
-        Member[] storage set = _members[currentVersion];
+        address[] storage set = _members[currentVersion];
         uint256 lacking = 0;
         address last = address(0);
         for (uint256 i = 0; i < set.length; i++) {
             if (_isStaked(set[i], currentVersion, until)) continue;
             lacking++;
-            last = set[i].account;
+            last = set[i];
         }
         if (lacking * 3 >= set.length) revert NotStaked(last);
     }
@@ -138,7 +131,7 @@ contract VerifierSet is Judge {
             Entry memory entry = _list[uint256(keccak256(abi.encode(seed, i))) % count];
             address who = entry.account;
             if (entry.since >= asked || who == parties[0] || who == parties[1]) continue;
-            uint256 seat = _seatOf[version][who];
+            uint256 seat = _seat[version][who];
             if (seat != 0 && signers >> (seat - 1) & 1 != 0) continue;
             if (!_isBacked(who, minimum)) continue;
             bool isNew = true;
@@ -152,6 +145,7 @@ contract VerifierSet is Judge {
     }
 
     /// @notice Reverts unless `cert` holds a quorum of distinct members' signatures over `digest`.
+    /// @dev   Of an account's hot keys only the one delegated last counts, so distinct keys are distinct members.
     /// @param cert 65-byte signatures (r, s, v), low s, in strictly ascending order of signer address.
     function verify(uint32 version, bytes32 digest, uint8 certType, bytes calldata cert)
         public
@@ -168,7 +162,8 @@ contract VerifierSet is Judge {
             address signer = ECDSA.recover(digest, bytes(cert[start:start + SIGNATURE_BYTES]));
             if (signer <= last) revert SignersNotAscending(signer);
             last = signer;
-            uint256 seat = _seat[version][signer];
+            // slither-disable-next-line calls-loop
+            uint256 seat = _seat[version][vault.speaksFor(signer)];
             if (seat == 0) revert NotAMember(signer);
             bitmap |= 1 << (seat - 1);
             weight += 1;
@@ -189,7 +184,7 @@ contract VerifierSet is Judge {
     }
 
     function isSeated(uint32 version, address account) external view returns (bool) {
-        return _seatOf[version][account] != 0;
+        return _seat[version][account] != 0;
     }
 
     function entryCount() external view returns (uint256) {
@@ -206,11 +201,11 @@ contract VerifierSet is Judge {
         return versions[version].setHash;
     }
 
-    function members(uint32 version) external view returns (Member[] memory) {
+    function members(uint32 version) external view returns (address[] memory) {
         return _members[version];
     }
 
-    function hashOf(Member[] memory set) public pure returns (bytes32) {
+    function hashOf(address[] memory set) public pure returns (bytes32) {
         return keccak256(abi.encode(set));
     }
 
@@ -220,12 +215,12 @@ contract VerifierSet is Judge {
 
     // ---- inside
 
-    function _isStaked(Member memory m, uint32 version, uint64 atLeast) private view returns (bool) {
+    function _isStaked(address account, uint32 version, uint64 atLeast) private view returns (bool) {
         // slither-disable-next-line unused-return,calls-loop
-        (uint256 amount, uint64 until,) = vault.lotOf(m.account, VERIFIER, bytes32(uint256(version)));
+        (uint256 amount, uint64 until,) = vault.lotOf(account, VERIFIER, bytes32(uint256(version)));
         if (until < atLeast) return false;
         // slither-disable-next-line calls-loop
-        return amount >= vault.minStake(VERIFIER) && vault.accountOf(m.hotKey) == m.account;
+        return amount >= vault.minStake(VERIFIER) && vault.hotKeyOf(account) != address(0);
     }
 
     /// @dev What is leaving, the other value, does not count.
@@ -238,21 +233,18 @@ contract VerifierSet is Judge {
         return _active(account) >= entriesOf[account] * minimum;
     }
 
-    function _install(Member[] memory set, uint64 fromEpoch) private {
+    function _install(address[] memory set, uint64 fromEpoch) private {
         if (set.length == 0 || set.length > MEMBERS_MAX) revert BadSetSize(set.length);
         uint32 version = ++currentVersion;
         bytes32 newHash = hashOf(set);
         versions[version] = VersionInfo(newHash, fromEpoch, uint32(set.length));
         address last = address(0);
         for (uint256 i = 0; i < set.length; i++) {
-            Member memory m = set[i];
-            if (m.account == address(0)) revert ZeroMember();
-            if (m.hotKey <= last) revert MembersNotAscending(m.hotKey);
-            if (_seatOf[version][m.account] != 0) revert AccountSeatedTwice(m.account);
-            last = m.hotKey;
-            _seatOf[version][m.account] = i + 1;
-            _seat[version][m.hotKey] = i + 1;
-            _members[version].push(m);
+            address account = set[i];
+            if (account <= last) revert MembersNotAscending(account);
+            last = account;
+            _seat[version][account] = i + 1;
+            _members[version].push(account);
         }
         emit SetRotated(version, newHash, fromEpoch);
     }

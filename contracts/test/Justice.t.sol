@@ -75,7 +75,7 @@ contract JusticeTest is World {
         pass(DAY);
         settlement.finalize(runId, 0);
         settlement.finalize(runId, 1);
-        settlement.claim(runId, 0, 0, OPERATOR, 900, new bytes32[](0));
+        settlement.claim(runId, 0, oneRow(0, OPERATOR, 900));
         settlement.collectBond(CHALLENGER);
         require(token.balanceOf(CHALLENGER) == 2e25 - BOND / 2, "delay was free");
     }
@@ -111,7 +111,7 @@ contract JusticeTest is World {
         pass(DAY);
         settlement.finalize(runId, 0);
         settlement.finalize(runId, 1); // it names the same result, and is no orphan
-        settlement.claim(runId, 0, 0, OPERATOR, 900, new bytes32[](0));
+        settlement.claim(runId, 0, oneRow(0, OPERATOR, 900));
     }
 
     function test_aResultThatFallsAgainCostsItsProposerTwiceAsMuch() public {
@@ -307,8 +307,8 @@ contract JusticeTest is World {
     }
 
     function rotateToAJuror() private {
-        VerifierSet.Member[] memory next = new VerifierSet.Member[](1);
-        next[0] = VerifierSet.Member(juror(0), vm.addr(1_000));
+        address[] memory next = new address[](1);
+        next[0] = juror(0);
         set.rotate(next, 0, 0, certificate(set.rotationDigest(1, set.hashOf(next), 0), 3));
     }
 
@@ -321,6 +321,56 @@ contract JusticeTest is World {
 
     function rotate_() external {
         rotateToAJuror();
+    }
+
+    /// @notice For runs that are open too: a leaked key is worth nothing once its account has delegated to another.
+    function test_aMemberSignsWithTheHotKeyItDelegatedLast() public {
+        EpochResult memory r = result(0, 0, OPERATOR);
+        bytes32 digest = settlement.resultDigest(r);
+        bytes memory old = certificate(digest, 3);
+        address member = set.members(1)[0];
+        (uint256 leaked, uint256 fresh) = (hotKeys[0], 770);
+        bytes memory consent = signature(fresh, vault.delegationDigest(member, vm.addr(fresh), 1));
+        vm.prank(member);
+        vault.delegate(vm.addr(fresh), 1, consent);
+
+        vm.expectPartialRevert(VerifierSet.NotAMember.selector);
+        set.verify(1, digest, 0, old);
+        set.verify(1, digest, 0, sorted(digest, fresh));
+        consent = signature(leaked, vault.delegationDigest(member, vm.addr(leaked), 2));
+        vm.prank(member);
+        vault.delegate(vm.addr(leaked), 2, consent); // it may change its mind; one key speaks at a time
+        set.verify(1, digest, 0, old);
+        vm.expectPartialRevert(VerifierSet.NotAMember.selector);
+        set.verify(1, digest, 0, sorted(digest, fresh));
+    }
+
+    function sorted(bytes32 digest, uint256 key) private view returns (bytes memory cert) {
+        bool isIn = false;
+        for (uint256 i = 1; i < 4; i++) {
+            if (!isIn && vm.addr(key) < vm.addr(hotKeys[i])) {
+                cert = bytes.concat(cert, signature(key, digest));
+                isIn = true;
+            }
+            cert = bytes.concat(cert, signature(hotKeys[i], digest));
+        }
+        if (!isIn) cert = bytes.concat(cert, signature(key, digest));
+    }
+
+    /// @notice Else a new hot key for each result would be a way out of the penalty.
+    function test_twoResultsBySeveralHotKeysOfOneAccountAreADoubleResult() public {
+        EpochResult memory a = result(0, 0, OPERATOR);
+        EpochResult memory b = result(0, 0, address(0xBAD));
+        bytes memory first = signature(hotKeys[0], settlement.resultDigest(a));
+        address member = set.members(1)[0];
+        bytes memory consent = signature(770, vault.delegationDigest(member, vm.addr(770), 1));
+        vm.prank(member);
+        vault.delegate(vm.addr(770), 1, consent);
+        court.reportDoubleResult(a, first, b, signature(770, settlement.resultDigest(b)), 0);
+        require(vault.banned(member), "a second key is a second innocence");
+        bytes memory others = signature(hotKeys[1], settlement.resultDigest(b));
+        vm.expectPartialRevert(SlashCourt.DifferentSigners.selector);
+        court.reportDoubleResult(a, first, b, others, 0);
     }
 
     function test_aReplacedSetsLotsAreFreeAWindowAfterItsLastRun() public {

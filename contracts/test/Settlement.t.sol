@@ -142,6 +142,15 @@ contract SettlementHandler is World {
         } catch {}
     }
 
+    function _rows(uint256 index, address account, uint128 amount, bytes32[] memory proof)
+        private
+        pure
+        returns (EpochSettlement.Row[] memory rows)
+    {
+        rows = oneRow(index, account, amount);
+        rows[0].proof = proof;
+    }
+
     function claim(uint256 seed, uint64 epoch, uint256 index, uint128 more, uint256 thief) public {
         (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
         EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
@@ -150,7 +159,7 @@ contract SettlementHandler is World {
         uint128 amount = _tables[e.digest][row] + (forged ? 1 + more % 9 : 0);
         address payee = !forged && thief % 5 == 0 ? address(0xBAD) : payees[row];
         uint256 before = token.balanceOf(payee);
-        try settlement.claim(runId, nth, row, payee, amount, _proof(runId, nth, e.digest, row)) {
+        try settlement.claim(runId, nth, _rows(row, payee, amount, _proof(runId, nth, e.digest, row))) {
             if (forged || payee != payees[row]) broken = "a row that is not in the table was paid";
             if (e.state != EpochSettlement.State.FINAL) broken = "paid before final";
             if (_paid[e.digest][row]) broken = "a row was paid twice";

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {AssayToken} from "../src/AssayToken.sol";
 import {EpochSettlement} from "../src/EpochSettlement.sol";
 import {IRunEscrow, ISlashCourt, IStakeVault, IVerifierSet} from "../src/Interfaces.sol";
 import {RunEscrow} from "../src/RunEscrow.sol";
 import {StakeVault} from "../src/StakeVault.sol";
 import {EpochResult} from "../src/Statements.sol";
-import {IBurnableToken} from "../src/Tokens.sol";
 import {Vm} from "./World.sol";
 
 /// @notice Stands in for what a contract under proof asks of the others: every certificate is good, every
@@ -54,6 +54,10 @@ contract Surroundings {
 
     function reserve(bytes32, uint64, uint128) external {}
 
+    function payeeOf(address account) external pure returns (address) {
+        return account;
+    }
+
     function settle(bytes32, uint64) external {}
 
     function release(bytes32, uint128, uint64) external {}
@@ -62,8 +66,8 @@ contract Surroundings {
         paid += amount;
     }
 
-    function pay(bytes32, address, uint128 amount) external {
-        paid += amount;
+    function pay(bytes32, address[] calldata, uint128[] calldata amounts) external {
+        paid += amounts[0];
         payments++;
     }
 }
@@ -78,7 +82,7 @@ abstract contract Symbolic {
 
     function setUp() public virtual {
         vm.warp(1_000 days);
-        token = new AssayToken(ID, type(uint256).max);
+        token = new AssayToken(type(uint256).max);
         around = new Surroundings();
     }
 }
@@ -91,8 +95,14 @@ contract SymbolicEscrow is Symbolic {
     function setUp() public override {
         super.setUp();
         // This contract is buyer and settlement in one.
-        escrow = new RunEscrow(ID, IBurnableToken(address(token)), IVerifierSet(address(around)), address(this), 1 days);
+        escrow = new RunEscrow(ID, IERC20(address(token)), IVerifierSet(address(around)), address(this), 1 days);
         token.approve(address(escrow), type(uint256).max);
+    }
+
+    function _pay(bytes32 run, uint128 amount) private {
+        (address[] memory accounts, uint128[] memory amounts) = (new address[](1), new uint128[](1));
+        (accounts[0], amounts[0]) = (PAYEE, amount);
+        escrow.pay(run, accounts, amounts);
     }
 
     /// @notice I1: after any reservation, payments, return and refund, the escrow holds what the books say.
@@ -110,7 +120,7 @@ contract SymbolicEscrow is Symbolic {
             escrow.release(runId, amounts[0], 0);
         } else {
             escrow.settle(runId, 0);
-            escrow.pay(runId, PAYEE, amounts[1]);
+            _pay(runId, amounts[1]);
             escrow.returnUnclaimed(runId, amounts[2]);
         }
         _booksBalance(falls ? 0 : amounts[1]);
@@ -129,8 +139,8 @@ contract SymbolicEscrow is Symbolic {
         escrow.reserve(runId, 1, amounts[1]);
         assert(amounts[0] <= cap && amounts[1] <= cap);
         assert(uint256(amounts[0]) + amounts[1] <= budget);
-        escrow.pay(runId, PAYEE, amounts[2]);
-        escrow.pay(runId, PAYEE, amounts[3]);
+        _pay(runId, amounts[2]);
+        _pay(runId, amounts[3]);
         assert(uint256(amounts[2]) + amounts[3] <= uint256(amounts[0]) + amounts[1]);
         assert(token.balanceOf(PAYEE) == uint256(amounts[2]) + amounts[3]);
     }
@@ -141,7 +151,7 @@ contract SymbolicEscrow is Symbolic {
         bytes32 second = escrow.openRun(bytes32(uint256(1)), 2e18, 1e18, 2, uint64(block.timestamp + 2 days), 1, 1, new address[](0));
         require(other != second);
         escrow.reserve(other, 0, reserved);
-        escrow.pay(other, PAYEE, paid);
+        _pay(other, paid);
         escrow.returnUnclaimed(other, back);
         RunEscrow.Run memory run = escrow.getRun(second);
         assert(run.buyer == address(this) && run.budget == 2e18 && run.pending == 0);
@@ -170,11 +180,11 @@ contract SymbolicSettlement is Symbolic {
         super.setUp();
         settlement = new EpochSettlement(
             ID,
-            IBurnableToken(address(token)),
+            IERC20(address(token)),
             IRunEscrow(address(around)),
             IVerifierSet(address(around)),
             ISlashCourt(address(around)),
-            EpochSettlement.Params(1, 1, 1 days, 1, 3, 1)
+            EpochSettlement.Params(1, 1, 1 days, 1, 3, 1, address(0xdEaD))
         );
         token.approve(address(settlement), 2);
     }
@@ -224,7 +234,9 @@ contract SymbolicSettlement is Symbolic {
     }
 
     function _claim(Row calldata row) private returns (bool) {
-        try settlement.claim(RUN, 0, row.index, row.account, row.amount, new bytes32[](0)) {
+        EpochSettlement.Row[] memory rows = new EpochSettlement.Row[](1);
+        rows[0] = EpochSettlement.Row(row.index, row.account, row.amount, new bytes32[](0));
+        try settlement.claim(RUN, 0, rows) {
             return true;
         } catch {
             return false;
@@ -242,10 +254,10 @@ contract SymbolicVault is Symbolic {
         // This contract is the one who stakes, and the court.
         vault = new StakeVault(
             ID,
-            IBurnableToken(address(token)),
+            IERC20(address(token)),
             address(this),
             IRunEscrow(address(around)),
-            StakeVault.Params(21 days, 1, 1, 200_000, 20)
+            StakeVault.Params(21 days, 1, 1, 200_000, 20, address(0xdEaD))
         );
         token.approve(address(vault), type(uint256).max);
     }

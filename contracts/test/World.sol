@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 pragma solidity 0.8.37;
 
+import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import {AssayToken} from "../src/AssayToken.sol";
 import {EpochSettlement} from "../src/EpochSettlement.sol";
 import {IRunEscrow, ISlashCourt, IStakeVault, IVerifierSet} from "../src/Interfaces.sol";
 import {RunEscrow} from "../src/RunEscrow.sol";
 import {SlashCourt} from "../src/SlashCourt.sol";
 import {StakeVault} from "../src/StakeVault.sol";
-import {IBurnableToken} from "../src/Tokens.sol";
 import {VerifierSet} from "../src/VerifierSet.sol";
 
 /// @notice The few of forge's cheats that these tests use.
@@ -23,11 +24,14 @@ interface Vm {
     function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
     function getNonce(address account) external view returns (uint64);
     function expectRevert(bytes4 selector) external;
+    function expectRevert(bytes calldata data) external;
     function expectPartialRevert(bytes4 selector) external;
 }
 
 /// @notice A whole deployment, four verifiers with known hot keys, and one hand for everybody.
 abstract contract World {
+    using SafeERC20 for IERC20;
+
     Vm internal constant vm = Vm(0x7109709ECfa91a80626fF3989D68f67F5b1DD12D);
     bytes32 internal constant ID = keccak256("deployment");
     uint64 internal constant DAY = 1 days;
@@ -41,7 +45,8 @@ abstract contract World {
     uint256 internal constant PPM = 1_000_000;
     uint32 internal constant CASE_PPM_MAX = 300_000;
 
-    AssayToken public token;
+    address internal constant SINK = address(0xdEaD);
+    IERC20 public token;
     VerifierSet public set;
     StakeVault public vault;
     SlashCourt public court;
@@ -50,21 +55,27 @@ abstract contract World {
     uint256[] internal hotKeys; // of the verifiers, ascending by address
 
     function deploy() internal {
+        deploy(new AssayToken(1e30));
+    }
+
+    /// @notice With a coin that is there already, all of which this contract holds.
+    function deploy(IERC20 coin) internal {
+        token = coin;
         vm.warp(1_000 * DAY);
-        VerifierSet.Member[] memory members = verifiers(4);
+        address[] memory members = verifiers(4);
         uint256 nonce = vm.getNonce(address(this));
         address[6] memory made;
-        for (uint256 i = 0; i < 6; i++) {
-            made[i] = vm.computeCreateAddress(address(this), nonce + i);
+        made[0] = address(coin);
+        for (uint256 i = 1; i < 6; i++) {
+            made[i] = vm.computeCreateAddress(address(this), nonce + i - 1);
         }
-        token = new AssayToken(ID, 1e30);
         set = new VerifierSet(ID, IStakeVault(made[2]), members);
         vault = new StakeVault(
             ID,
-            IBurnableToken(made[0]),
+            IERC20(made[0]),
             made[3],
             IRunEscrow(made[4]),
-            StakeVault.Params(UNBONDING, 1, MIN_VERIFIER_STAKE, 200_000, FEE)
+            StakeVault.Params(UNBONDING, 1, MIN_VERIFIER_STAKE, 200_000, FEE, SINK)
         );
         court = new SlashCourt(
             ID,
@@ -73,18 +84,18 @@ abstract contract World {
             IRunEscrow(made[4]),
             SlashCourt.Params(7 * DAY, 3 * DAY, 7 * DAY, DAY, 7 * DAY, DAY, CASE_PPM_MAX, CASE_BOND)
         );
-        escrow = new RunEscrow(ID, IBurnableToken(made[0]), IVerifierSet(made[1]), made[5], 2 * DAY);
+        escrow = new RunEscrow(ID, IERC20(made[0]), IVerifierSet(made[1]), made[5], 2 * DAY);
         settlement = new EpochSettlement(
             ID,
-            IBurnableToken(made[0]),
+            IERC20(made[0]),
             IRunEscrow(made[4]),
             IVerifierSet(made[1]),
             ISlashCourt(made[3]),
-            EpochSettlement.Params(DAY, 3 * DAY, 30 * DAY, DRAW_DELAY, SEATS, BOND)
+            EpochSettlement.Params(DAY, 3 * DAY, 30 * DAY, DRAW_DELAY, SEATS, BOND, SINK)
         );
         for (uint256 i = 0; i < members.length; i++) {
-            join(members[i].account, hotKeys[i]);
-            lockLot(members[i].account, 1, bytes32(uint256(1)), uint128(MIN_VERIFIER_STAKE));
+            join(members[i], hotKeys[i]);
+            lockLot(members[i], 1, bytes32(uint256(1)), uint128(MIN_VERIFIER_STAKE));
         }
     }
 
@@ -98,7 +109,7 @@ abstract contract World {
     }
 
     /// @notice `count` members, and their hot keys in `hotKeys`.
-    function verifiers(uint256 count) internal returns (VerifierSet.Member[] memory members) {
+    function verifiers(uint256 count) internal returns (address[] memory members) {
         delete hotKeys;
         for (uint256 key = 1; key <= count; key++) {
             hotKeys.push(key);
@@ -108,9 +119,9 @@ abstract contract World {
                 (hotKeys[j], hotKeys[j - 1]) = (hotKeys[j - 1], hotKeys[j]);
             }
         }
-        members = new VerifierSet.Member[](count);
+        members = new address[](count);
         for (uint256 i = 0; i < count; i++) {
-            members[i] = VerifierSet.Member(address(uint160(0xE000 + i)), vm.addr(hotKeys[i]));
+            members[i] = address(uint160(0xE000 + i));
         }
     }
 
@@ -151,11 +162,22 @@ abstract contract World {
         return abi.encodePacked(r, s, v);
     }
 
-    /// @notice Tokens for `who`, and an allowance for `spender`.
+    /// @notice Tokens for `who`, and an allowance for `spender`; of coins that return nothing too.
     function fund(address who, address spender, uint256 amount) internal {
-        require(token.transfer(who, amount));
+        token.safeTransfer(who, amount);
         vm.prank(who);
-        token.approve(spender, type(uint256).max);
+        (bool done,) = address(token).call(abi.encodeCall(IERC20.approve, (spender, type(uint256).max)));
+        require(done);
+    }
+
+    /// @notice A table's only row.
+    function oneRow(uint256 index, address account, uint128 amount)
+        internal
+        pure
+        returns (EpochSettlement.Row[] memory rows)
+    {
+        rows = new EpochSettlement.Row[](1);
+        rows[0] = EpochSettlement.Row(index, account, amount, new bytes32[](0));
     }
 
     function between(uint256 seed, uint256 low, uint256 high) internal pure returns (uint256) {

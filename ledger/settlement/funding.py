@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.chain.state import EscrowState
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import FinalEscrow
 from assay.chain.times import span_text
-from assay.ledger.settlement.results import SET_VERSION
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Closing
@@ -30,7 +30,7 @@ class Reading:
     closing: Closing
 
 
-def reading_of(spec: RunSpec, escrow: EscrowState | None, now_s: int, close_delay_s: int) -> Reading:
+def reading_of(spec: RunSpec, final: FinalEscrow, close_delay_s: int) -> Reading:
     """The reading of an escrow at one block.
 
     An epoch is funded if the budget covers it and every epoch before it, each with all steps accepted. An
@@ -39,16 +39,17 @@ def reading_of(spec: RunSpec, escrow: EscrowState | None, now_s: int, close_dela
 
     Args:
         spec: The run.
-        escrow: Its escrow; None if nobody opened it.
-        now_s: The block's time.
+        final: Its escrow at that block, and the verifier set that it was opened with.
         close_delay_s: From a request to close to the end of the escrow, `RunEscrow.closeDelay`.
     """
+    escrow, now_s = final.escrow, final.time_s
     if escrow is None:
         return Reading(epochs=0, closing=Closing.NO)
     closing = Closing.NO
     if now_s >= escrow.closes_at - close_delay_s:
         closing = Closing.BY_BUYER if escrow.closes_at < escrow.deadline else Closing.BY_DEADLINE
-    if escrow.spec_hash != digest(spec) or escrow.set_version != SET_VERSION:
+    verifiers = {evm_address(member.account) for member in spec.verifiers}
+    if escrow.spec_hash != digest(spec) or set(final.judges) != verifiers:
         return Reading(epochs=0, closing=closing)  # our results for it could not be settled
     left, epochs = escrow.budget, 0
     for epoch in range(min(spec.epochs, escrow.epochs)):

@@ -23,10 +23,10 @@ from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import VerifierRecord
 from assay.protocol.types import Address, Digest, PeerId
 
-SET_VERSION = 1  # version of the verifier set with which runs of this deployment are opened
 
-
-def epoch_result(spec: RunSpec, settlement: Settlement, model: Digest, previous: Digest) -> EpochResult:
+def epoch_result(
+    spec: RunSpec, settlement: Settlement, model: Digest, previous: Digest, set_version: int
+) -> EpochResult:
     """The result that verifiers sign for an epoch.
 
     Args:
@@ -34,12 +34,13 @@ def epoch_result(spec: RunSpec, settlement: Settlement, model: Digest, previous:
         settlement: The epoch's payout table.
         model: Digest of the parameters after the epoch's last round.
         previous: Digest of the result before, zero for epoch 0.
+        set_version: Number of the verifier set that the run was opened with.
     """
     return EpochResult(
         deployment_id=spec.deployment_id,
         run_id=settlement.run_id,
         epoch=settlement.epoch,
-        set_version=SET_VERSION,
+        set_version=set_version,
         prev_result=previous,
         root=settlement.tree().root,
         table_hash=settlement.table_hash,

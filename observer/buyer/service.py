@@ -41,6 +41,7 @@ from assay.participant.keyring import load_keys, release_key
 from assay.participant.run import participate
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
+from assay.participant.wallet.judges import named_judges
 from assay.protocol.audits import AuditStatus
 from assay.protocol.calendar import Calendar
 from assay.protocol.errors import AssayError, Unavailable
@@ -157,12 +158,13 @@ class Buyer:
         """
         found: dict[int, Settled] = {}
         previous = NO_DIGEST
+        version = await trio.to_thread.run_sync(chain.set_version_of, self.me.run_id)
         for epoch in range(self.calendar.epochs):
             state = await trio.to_thread.run_sync(chain.epoch_state, self.me.run_id, epoch)
             if state.phase not in (EpochPhase.FINAL, EpochPhase.SWEPT):
                 raise Unavailable(f"epoch {epoch} is {state.phase.name.lower()}, not final")
             settlement = self.follower.settlements[epoch]
-            result = epoch_result(self.me.spec, settlement, Digest(state.model_hash), previous)
+            result = epoch_result(self.me.spec, settlement, Digest(state.model_hash), previous, version)
             kept = self.me.store.value(f"certificate/{epoch}") or b""
             found[epoch] = Settled(
                 settlement=settlement, result=result, digest=state.digest, certificate=kept
@@ -177,7 +179,9 @@ class Buyer:
             for _ in range(tries):
                 try:
                     previous = Digest(one.result.prev_result)
-                    found = await certified_result(self.me, self._host, one.settlement, previous)
+                    # By the keys that the spec names: the bundle is read without the chain.
+                    judges = named_judges(self.me.spec, one.result.set_version)
+                    found = await certified_result(self.me, self._host, judges, one.settlement, previous)
                 except AssayError as error:
                     log.info("no certificate yet", extra={"epoch": epoch, "reason": str(error)})
                     await trio.sleep(POLL_S)

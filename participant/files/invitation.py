@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.parameters import ChainParams
+from assay.chain.units import DECIMALS
 from assay.participant.files.armour import from_text, read_text, to_line, to_text, write_text
 from assay.participant.files.record import Role, SignedRecord, check_record
 from assay.protocol.encoding.codec import Max, digest
@@ -172,10 +173,14 @@ def check_network(invitation: Invitation, chain: ChainReader) -> None:
     params = chain.parameters()
     for field in fields(params):
         have, said = getattr(params, field.name), getattr(invitation.params, field.name)
-        # Slashes burn tokens, and nothing makes new ones.
-        if have > said if field.name == "token_supply" else have != said:
+        # The issuer of a coin that was there before makes and takes coins as it likes.
+        if have != said and field.name != "token_supply":
             raise ConfigError(f"{field.name} is {have} on chain, the invitation says {said}")
-    named = {(evm_address(v.record.account), evm_address(v.record.hot)) for v in invitation.verifiers}
+    if chain.token_decimals() != DECIMALS:
+        raise ConfigError(f"its token has {chain.token_decimals()} decimals, {DECIMALS} expected")
+    if len(chain.sinks()) != 1:
+        raise ConfigError(f"its contracts send burnt tokens to {' and '.join(sorted(chain.sinks()))}")
+    named = {evm_address(one.record.account) for one in invitation.verifiers}
     if named != set(chain.verifier_set(FIRST_SET)):
         raise ConfigError("the first verifiers of the contracts are not those of the invitation")
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 import trio
 
-from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
 from assay.chain.statements import BadSignatureError, Veto, certificate, recover
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Handler, Host
 from assay.participant.config import Participant
+from assay.participant.wallet.judges import Judges
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
@@ -33,6 +33,7 @@ NO_HANDLERS: Mapping[str, Handler] = {}
 async def certified_result(
     me: Participant,
     host: Host,
+    judges: Judges,
     settlement: Settlement,
     previous: Digest,
     own: Mapping[str, Handler] = NO_HANDLERS,
@@ -42,6 +43,7 @@ async def certified_result(
     Args:
         me: The requesting participant.
         host: Our network.
+        judges: Whose signatures count, and with which keys.
         settlement: What we computed for the epoch.
         previous: Digest of the result before, zero for epoch 0.
         own: Our own handlers, if we are one of the verifiers.
@@ -58,7 +60,7 @@ async def certified_result(
             body = await _ask(me, host, own, member.peer, "sign-result", request)
             answer = decode(ResultSignature, body)
             answers.setdefault(answer.model_hash, []).append(
-                _checked(me, member, answer, settlement, previous)
+                _checked(me, judges, member, answer, settlement, previous)
             )
         except AssayError as error:
             reasons.append(str(error))
@@ -74,12 +76,17 @@ async def certified_result(
         raise Unavailable(
             f"epoch {settlement.epoch}: {len(signatures)} signatures on one result, expected {need}; {listed}"
         )
-    result = epoch_result(me.spec, settlement, model, previous)
+    result = epoch_result(me.spec, settlement, model, previous, judges.set_version)
     return CertifiedResult(result=result, certificate=certificate(me.deployment.digest(result), signatures))
 
 
 async def certified_veto(
-    me: Participant, host: Host, case_id: bytes, reason: bytes, own: Mapping[str, Handler] = NO_HANDLERS
+    me: Participant,
+    host: Host,
+    judges: Judges,
+    case_id: bytes,
+    reason: bytes,
+    own: Mapping[str, Handler] = NO_HANDLERS,
 ) -> bytes:
     """Ask all verifiers at once to veto a case; a quorum's signatures.
 
@@ -94,7 +101,7 @@ async def certified_veto(
     async def ask(member: Member) -> None:
         try:
             signature = await _ask(me, host, own, member.peer, "sign-veto", case_id)
-            if recover(message, signature) == evm_address(member.hot):
+            if recover(message, signature) == judges.hot_keys[member.peer]:
                 found.append(signature)
         except AssayError as error:
             log.info("veto not signed", extra={"case": case_id.hex()[:8], "reason": str(error)})
@@ -117,14 +124,19 @@ async def _ask(
 
 
 def _checked(
-    me: Participant, member: Member, answer: ResultSignature, settlement: Settlement, previous: Digest
+    me: Participant,
+    judges: Judges,
+    member: Member,
+    answer: ResultSignature,
+    settlement: Settlement,
+    previous: Digest,
 ) -> bytes:
     """The signature, if it is this verifier's on the result that we computed.
 
     Raises:
         PeerFault: it is not; the message names the field.
     """
-    own = epoch_result(me.spec, settlement, answer.model_hash, previous)
+    own = epoch_result(me.spec, settlement, answer.model_hash, previous, judges.set_version)
     for field in ("epoch", "prev_result", "root", "table_hash", "total"):
         if getattr(answer, field) != getattr(own, field):
             raise PeerFault(member.peer, f"result of epoch {own.epoch}: its {field} differs from ours")
@@ -132,6 +144,6 @@ def _checked(
         signer = recover(me.deployment.digest(own), answer.signature)
     except BadSignatureError as error:
         raise PeerFault(member.peer, f"result of epoch {own.epoch}: {error}") from None
-    if signer != evm_address(member.hot):
+    if signer != judges.hot_keys[member.peer]:
         raise PeerFault(member.peer, f"result of epoch {own.epoch}: signed by {signer}, not its hot key")
     return bytes(answer.signature)

@@ -56,8 +56,7 @@ async def claim_everything(me: Participant, follower: Follower) -> None:
                 state = await trio.to_thread.run_sync(chain.epoch_state, me.run_id, epoch)
                 if state.phase is EpochPhase.FINAL:
                     tree = settlement.tree()
-                    for index in indices:
-                        await trio.to_thread.run_sync(chain.claim, me.run_id, epoch, tree, index)
+                    await trio.to_thread.run_sync(chain.claim_all, me.run_id, epoch, tree, indices)
                     log.info(
                         "claimed",
                         extra={"epoch": epoch, "amount": sum(settlement.rows[i].amount for i in indices)},

@@ -60,6 +60,8 @@ def delegation_text(hot_address: Address, found: HotKey | None, account: Address
         return f"{hot_address} is not delegated by any account yet"
     if found.account != account:
         return f"{hot_address} is delegated by {found.account}, NOT by this account"
+    if found.is_replaced:
+        return f"{hot_address} was REPLACED by another hot key of this account"
     if found.expiry <= now_s:
         return f"{hot_address} EXPIRED {when_text(found.expiry, now_s)}"
     return f"{hot_address} until {when_text(found.expiry, now_s)}"
@@ -71,6 +73,8 @@ def delegation_fault(found: HotKey | None, account: Address, until_s: int) -> st
         return "its hot key is not delegated"
     if found.account != account:
         return f"its hot key signs for {found.account}"
+    if found.is_replaced:
+        return "its account has delegated to another hot key since"
     if found.expiry <= until_s:
         return f"its hot key's delegation ends {time_text(found.expiry)}, before {time_text(until_s)}"
     return None

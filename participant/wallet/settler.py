@@ -34,6 +34,7 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.wallet.certificates import certified_result, certified_veto
 from assay.participant.wallet.claims import open_chain
+from assay.participant.wallet.judges import read_judges
 from assay.protocol.errors import AssayError
 from assay.protocol.types import NO_DIGEST, Digest
 
@@ -82,6 +83,7 @@ class Settler:
         self._proposals: list[CertifiedResult] = []
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
+        self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._lots_end: int | None = None  # chain time from which the run's lots may be released
         self._host: Host
 
@@ -128,6 +130,9 @@ class Settler:
 
     async def _look(self, chain: Chain) -> Look:
         epochs: list[EpochView] = []
+        if self._set_version is None:
+            run = await trio.to_thread.run_sync(chain.run, self._me.run_id)
+            self._set_version = None if run is None else run.set_version
         for epoch in range(self._follower.run_state.calendar.epochs):
             state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)
             is_ripe = epoch in self._follower.settlements
@@ -161,7 +166,7 @@ class Settler:
             cases=tuple(cases),
             doubles=tuple(
                 found
-                for found in double_results(self._me.deployment, self._proposals)
+                for found in double_results(self._me.deployment, self._proposals, chain.account_of)
                 if not chain.is_punished(chain.equivocation_id(found.signer, found.first))
             ),
             bonds_owed=chain.bonds_owed(chain.address),
@@ -188,13 +193,14 @@ class Settler:
 
     async def _opinion(self, epoch: int, state: EpochState) -> bool | None:
         """Whether the posted result is what we compute; None if there is none, or we cannot say yet."""
-        if state.phase is EpochPhase.NONE or epoch not in self._follower.settlements:
+        version = self._set_version
+        if state.phase is EpochPhase.NONE or epoch not in self._follower.settlements or version is None:
             return None
         if state.digest not in self._opinions:
             if self._own_result is None:
                 settlement, previous = self._follower.settlements[epoch], Digest(state.prev_result)
                 model = Digest(state.model_hash)
-                ours = epoch_result(self._me.spec, settlement, model, previous)
+                ours = epoch_result(self._me.spec, settlement, model, previous, version)
             else:
                 try:
                     ours = await self._own_result(epoch)
@@ -215,8 +221,9 @@ class Settler:
         match effect:
             case duties.Propose(epoch=epoch):
                 previous = Digest(look.epochs[epoch - 1].state.digest if epoch else bytes(32))
+                judges = await run_sync(read_judges, chain, self._me)
                 certified = await certified_result(
-                    self._me, self._host, self._follower.settlements[epoch], previous, self._handlers
+                    self._me, self._host, judges, self._follower.settlements[epoch], previous, self._handlers
                 )
                 await run_sync(chain.propose, certified.result, certified.certificate)
             case duties.Challenge(epoch=epoch):
@@ -247,7 +254,8 @@ class Settler:
                 pair = (found.first, found.first_signature, found.second, found.second_signature)
                 await run_sync(chain.report_equivocation, *pair)
             case duties.Veto(case_id=case_id):
-                cert = await certified_veto(self._me, self._host, case_id, REASON, self._handlers)
+                judges = await run_sync(read_judges, chain, self._me)
+                cert = await certified_veto(self._me, self._host, judges, case_id, REASON, self._handlers)
                 await run_sync(chain.veto_case, case_id, REASON, cert)
             case duties.Execute(case_id=case_id):
                 await run_sync(chain.execute_case, case_id)

@@ -68,7 +68,7 @@ def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, 
         for epoch in range(SPEC.epochs):
             if SPEC.ordered.settled_at(epoch) == round_id:
                 table = settle(run_state, epoch)
-                result = epoch_result(SPEC, table, builders.a_digest("model"), previous)
+                result = epoch_result(SPEC, table, builders.a_digest("model"), previous, 1)
                 previous = result_digest(DEPLOYMENT, result)
                 pays[epoch] = Settled(
                     digest=previous,

@@ -43,7 +43,7 @@ LAYOUT = layout_of(SPEC.model)
 def finished() -> Finished:
     settled, previous = {}, NO_DIGEST
     for epoch, table in TABLES.items():
-        result = epoch_result(SPEC, table, a_digest("model"), previous)
+        result = epoch_result(SPEC, table, a_digest("model"), previous, 1)
         previous = Digest(DEPLOYMENT.digest(result))
         settled[epoch] = Settled(settlement=table, result=result, digest=previous, certificate=b"cert")
     return Finished(

@@ -99,7 +99,7 @@ class Market:
             bank_key,
             WINDOWS,
             hashlib.sha256(b"market").digest(),
-            [(evm_address(member.account), evm_address(member.hot)) for member in members],
+            [evm_address(member.account) for member in members],
         )
         self.bank = Chain(rpc_url, self.deployment, bank_key)
         everyone = [wallet(name) for name in (*NODES, *VERIFIERS, "buyer", "stranger")]
@@ -273,7 +273,7 @@ class Market:
 
     def propose(self, tables: dict[int, Settlement], epoch: int) -> None:
         before = self.bank.epoch_state(self.run_id, epoch - 1).digest if epoch else bytes(32)
-        result = epoch_result(self.spec, tables[epoch], STATE, types.Digest(before))
+        result = epoch_result(self.spec, tables[epoch], STATE, types.Digest(before), 1)
         signed = self.deployment.digest(result)
         signatures = [sign_digest(signed, a_hot_key(name)) for name in VERIFIERS]
         self.bank.propose(result, certificate(signed, signatures))

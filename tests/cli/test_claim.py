@@ -14,6 +14,7 @@ import pytest
 
 from assay.bundle.finished import Finished, Settled
 from assay.bundle.write import _write_settlements
+from assay.chain.deployment.coin import address_given
 from assay.chain.statements import certificate, sign_digest
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
@@ -50,7 +51,7 @@ def a_bundle(market: Market, tables: dict[int, Settlement]) -> Path:
     (folder / "bundle" / "links").mkdir(parents=True)
     settled, before = {}, NO_DIGEST
     for epoch, table in tables.items():
-        result = epoch_result(market.spec, table, STATE, before)
+        result = epoch_result(market.spec, table, STATE, before, 1)
         before = Digest(market.deployment.digest(result))
         signed = certificate(before, [sign_digest(before, a_hot_key(name)) for name in VERIFIERS])
         settled[epoch] = Settled(settlement=table, result=result, digest=before, certificate=signed)
@@ -87,6 +88,17 @@ def test_every_final_row_is_claimed_once(assay: Assay, market: Market, tables: d
     market.settle(tables, 1)
     assay("claim", file, "--epoch", 1)
     assert held(market) == PURSE + pay(tables, 0) + pay(tables, 1)
+
+
+def test_pay_goes_where_its_owner_wants_it(assay: Assay, market: Market, tables: dict[int, Settlement]):
+    file, other = market.config_of(NODE), address_given("0x" + "5a" * 20)
+    market.settle(tables, 0)
+    code, _, err = assay("claim", file, "--to", other, "--account", wallet("stranger"))
+    assert code == 2 and "your own pay" in err
+
+    assert assay("claim", file, "--to", other).status == 0
+
+    assert held(market) == PURSE and market.bank.token_balance(other) == pay(tables, 0)
 
 
 def test_before_it_is_final_nothing_is_sent_and_the_time_is_told(

@@ -21,6 +21,7 @@ from assay.chain.client import (
     EpochPhase,
     deploy,
 )
+from assay.chain.deployment.coin import SINK
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
 from assay.chain.statements import (
@@ -98,7 +99,7 @@ class World:
             bank_key,
             params,
             secrets.token_bytes(32) if name is None else sha256(name.encode()).digest(),
-            [(p.account, p.hot_key) for p in self.verifiers],
+            [p.account for p in self.verifiers],
         )
         self.bank = Chain(rpc_url, self.deployment, bank_key)
         everyone = [*self.verifiers, *self.operators, self.buyer, self.bystander]
@@ -133,6 +134,10 @@ class World:
     def raw(self, person: Person, contract: str, function: str, *arguments: Any) -> None:
         """One contract call without the client's idempotence."""
         self.as_(person)._move(function, contract, function, *arguments)
+
+    def sunk(self) -> int:
+        """Tokens that slashes and lost bonds have burnt."""
+        return self.bank.token_balance(SINK)
 
     def held(self, contract: str) -> int:
         """Tokens in a contract, but for the verifiers' and jurors' stake."""

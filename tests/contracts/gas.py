@@ -25,6 +25,7 @@ from tests.contracts.chain_world import BUDGET, Person, World, a_person, view
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 DOCUMENT = CONTRACTS.parent / "docs" / "results" / "gas.md"
 ROWS = 256  # a tree of depth 8
+BATCH_GOAL = 40_000
 CLAIM_GOAL = 92_000
 SET_SIZE_OF_QUORUM = {4: 5, 7: 9, 16: 23}  # the smallest set with each quorum
 
@@ -116,12 +117,15 @@ def _of_a_run(world: World) -> Iterator[Cost]:
     )
     yield Cost("claim, a run's first row, to an empty account", _claim(world, 0, first, 3), CLAIM_GOAL)
     yield Cost("claim, next row, to an empty account", _claim(world, 0, first, 4), CLAIM_GOAL)
+    batch = _claim(world, 0, first, *range(32, 64))
+    yield Cost("claim 32 rows at once, each, to empty accounts", batch, BATCH_GOAL)
     second = _table(world, 1)
     _post(world, 1, second, 3)
     world.advance(world.params.challenge_window_s)
     world.bank.finalize(world.run_id, 1)
     yield Cost("claim, first of an epoch's 256 rows", _claim(world, 1, second, 3), CLAIM_GOAL)
     yield Cost("claim, next row", _claim(world, 1, second, 4), CLAIM_GOAL)
+    yield Cost("claim 32 rows at once, each", _claim(world, 1, second, *range(32, 64)), BATCH_GOAL)
 
 
 def _table(world: World, epoch: int) -> PayoutTree:
@@ -139,10 +143,12 @@ def _post(world: World, epoch: int, tree: PayoutTree, count: int) -> int:
     return _send(world, world.bystander, "EpochSettlement", "propose", *arguments)
 
 
-def _claim(world: World, epoch: int, tree: PayoutTree, index: int) -> int:
-    row = tree.payouts[index]
-    arguments = (epoch, index, row.account, row.amount, list(tree.proof(index)))
-    return _send(world, world.bystander, "EpochSettlement", "claim", world.run_id, *arguments)
+def _claim(world: World, epoch: int, tree: PayoutTree, *indices: int) -> int:
+    """For each row of one transaction."""
+    named = [(at, tree.payouts[at]) for at in indices]
+    rows = [(at, row.account, row.amount, list(tree.proof(at))) for at, row in named]
+    used = _send(world, world.bystander, "EpochSettlement", "claim", world.run_id, epoch, rows)
+    return used // len(indices)
 
 
 def _send(world: World, person: Person, contract: str, function: str, *arguments: Any) -> int:

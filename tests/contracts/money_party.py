@@ -20,6 +20,7 @@ from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 
 from assay.chain.client import EpochPhase
 from assay.chain.deployment.anvil import Anvil
+from assay.chain.deployment.coin import SINK
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
 from assay.chain.statements import EpochResult, SlashOrder, Statement, Veto, term_of
@@ -226,7 +227,7 @@ class Party:
 
     def seen(self, model: Model) -> dict[str, Any]:
         """By the same names as `expected`."""
-        asked: dict[str, tuple[str, str, list[Any]]] = {"supply": ("AssayToken", "totalSupply", [])}
+        asked: dict[str, tuple[str, str, list[Any]]] = {"sunk": ("AssayToken", "balanceOf", [SINK])}
         for contract in ("StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt"):
             asked[contract] = ("AssayToken", "balanceOf", [self.world.deployment.address(contract)])
         for who in EVERYBODY:
@@ -320,14 +321,14 @@ def _plain(name: str, answer: tuple[Any, ...]) -> Any:
     return answer if len(answer) > 1 else answer[0]
 
 
-def expected(model: Model, supply: int) -> dict[str, Any]:
+def expected(model: Model, sunk: int) -> dict[str, Any]:
     """What `Party.seen` should say."""
     at_stake = sum(stake.active + stake.leaving for stake in model.stakes.values())
     waiting = sum(case.pot + case.bond for case in model.cases.values())
     bonded = sum(one.bond for one in model.results.values())
     bonded += sum(model.bond(*at) for at, one in model.results.items() if one.phase is EpochPhase.CHALLENGED)
     told: dict[str, Any] = {
-        "supply": supply - model.burnt,
+        "sunk": sunk + model.burnt,
         "StakeVault": at_stake + waiting + sum(model.rewards.values()),
         "RunEscrow": sum(run.budget - run.paid - run.returned for run in model.runs.values()),
         "EpochSettlement": bonded + sum(model.owed.values()) + model.jurors_owed,

@@ -147,7 +147,7 @@ def test_whoever_copies_a_report_from_the_waiting_transactions_earns_nothing(wor
 
 
 def test_a_report_without_a_promise_slashes_all_the_same_and_pays_nobody(world: World):
-    offender, supply = world.operators[0], world.bank.token_supply()
+    offender, sunk = world.operators[0], world.sunk()
     world.join(offender, OPERATOR, 300 * UNIT)
     first = world.said()
     second = replace(first, value=b"two".ljust(32, b"\0"))
@@ -163,7 +163,7 @@ def test_a_report_without_a_promise_slashes_all_the_same_and_pays_nobody(world: 
     assert world.bank.is_banned(offender.account)
     assert world.bank.rewards_of(world.buyer.account) == 0
     assert world.bank.rewards_of(world.bystander.account) == 0
-    assert world.bank.token_supply() == supply - 300 * UNIT
+    assert world.sunk() == sunk + 300 * UNIT
 
 
 def test_a_promise_grows_old_and_the_client_renews_it(world: World):
@@ -216,12 +216,12 @@ def test_two_honest_people_who_disagree_are_no_equivocation(world: World):
 def test_reporting_oneself_pays_nothing_and_saves_nothing(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 300 * UNIT)
-    supply = world.bank.token_supply()
+    sunk = world.sunk()
 
     report(world, offender, offender)
 
     assert world.bank.rewards_of(offender.account) == 0
-    assert world.bank.token_supply() == supply - 300 * UNIT
+    assert world.sunk() == sunk + 300 * UNIT
 
 
 def test_an_unknown_key_cannot_be_judged(world: World):
@@ -287,12 +287,12 @@ def executed(world: World, offender: Person, ppm: int = 250_000) -> bytes:
 def test_a_slash_by_ruling_is_paid_out_only_after_its_delay(world: World):
     offender, buyer = world.operators[0], world.buyer.account
     world.join(offender, OPERATOR, 400 * UNIT)
-    supply = world.bank.token_supply()
+    sunk = world.sunk()
     case_id = executed(world, offender)
     assert world.bank.pot_of(case_id) == 100 * UNIT
     with pytest.raises(ChainRefused, match="TooEarly"):
         world.bank.pay_out_case(case_id)
-    assert (world.bank.rewards_of(buyer), world.bank.token_supply()) == (0, supply)
+    assert (world.bank.rewards_of(buyer), world.sunk()) == (0, sunk)
     world.advance(world.params.payout_delay_s)
 
     world.bank.pay_out_case(case_id)
@@ -301,7 +301,7 @@ def test_a_slash_by_ruling_is_paid_out_only_after_its_delay(world: World):
     assert world.bank.case(case_id).phase == CasePhase.PAID
     assert world.bank.rewards_of(buyer) == 20 * UNIT
     assert world.bank.rewards_of(world.verifiers[0].account) == FEE
-    assert world.bank.token_supply() == supply - 60 * UNIT
+    assert world.sunk() == sunk + 60 * UNIT
     with pytest.raises(ChainRefused, match="WrongState"):
         world.bank.veto_case(case_id, bytes(32), veto_of(world, case_id))
 
@@ -364,7 +364,7 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
     opener, bond = world.as_(world.bystander), world.params.case_bond
     world.join(world.operators[0], OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(world.operators[0])
-    case_id, supply = slash_order.offence_id, world.bank.token_supply()
+    case_id, sunk = slash_order.offence_id, world.sunk()
     opener.open_case(slash_order, world.cert(slash_order))
     assert opener.token_balance() == PURSE - bond
     assert world.bank.case_bond(case_id) == bond
@@ -386,7 +386,7 @@ def test_the_bond_of_whoever_opens_a_case_returns_with_the_payout_and_burns_othe
 
     is_back = ends == "paid"
     assert opener.token_balance() == (PURSE if is_back else PURSE - bond)
-    assert supply - world.bank.token_supply() == (60 * UNIT if is_back else bond)
+    assert world.sunk() - sunk == (60 * UNIT if is_back else bond)
     assert world.bank.case_bond(case_id) == 0
 
 

@@ -23,7 +23,12 @@ def the_spec(world: World) -> RunSpec:
     """A run of three epochs whose buyer and deployment are the world's."""
     buyer = Address(bytes.fromhex(world.buyer.account[2:]))
     deployment_id = Digest(world.deployment.deployment_id)
-    return replace(a_spec(rounds=8), buyer=buyer, deployment_id=deployment_id)
+    made = replace(a_spec(rounds=8), buyer=buyer, deployment_id=deployment_id)
+    accounts = [Address(bytes.fromhex(p.account[2:])) for p in world.verifiers]
+    verifiers = tuple(
+        replace(one, account=account) for one, account in zip(made.verifiers, accounts, strict=True)
+    )
+    return replace(made, verifiers=verifiers)
 
 
 def reading(world: World, spec: RunSpec) -> Reading:
@@ -31,7 +36,7 @@ def reading(world: World, spec: RunSpec) -> Reading:
     world.rpc("anvil_mine", "0x4")
     final = world.bank.final_escrow(run_id_of(spec))
     assert final.block <= world.bank.block_number()
-    return reading_of(spec, final.escrow, final.time_s, world.bank.close_delay())
+    return reading_of(spec, final, world.bank.close_delay())
 
 
 def opened(world: World, spec: RunSpec, budget: int, **changes: Any) -> bytes:

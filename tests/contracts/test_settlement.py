@@ -145,19 +145,46 @@ def test_a_row_is_paid_once(world: World):
     world.bank.claim(world.run_id, 0, tree, 1)
 
     assert world.bank.claim(world.run_id, 0, tree, 1) == ALREADY_DONE
-    with pytest.raises(ChainRefused, match="AlreadyClaimed"):
-        world.raw(
-            world.buyer,
-            "EpochSettlement",
-            "claim",
-            world.run_id,
-            0,
-            1,
-            tree.payouts[1].account,
-            202,
-            tree.proof(1),
-        )
+    row = (1, tree.payouts[1].account, 202, tree.proof(1))
+    with pytest.raises(ChainRefused, match="NothingToClaim"):
+        world.raw(world.buyer, "EpochSettlement", "claim", world.run_id, 0, [row])
     assert world.bank.token_balance(world.operators[1].account) == PURSE + 202
+
+
+def test_a_batch_pays_each_row_once_whatever_was_claimed_or_is_repeated_in_it(world: World):
+    tree = world.settle()
+    world.bank.claim(world.run_id, 0, tree, 1)  # somebody claims one row just before
+    rows = [(at, row.account, row.amount, tree.proof(at)) for at, row in enumerate(tree.payouts)]
+
+    world.raw(world.bystander, "EpochSettlement", "claim", world.run_id, 0, [*rows, rows[0]])
+
+    held = [world.bank.token_balance(p.account) for p in world.operators]
+    assert held == [PURSE + row.amount for row in tree.payouts]
+    run = world.bank.run(world.run_id)
+    assert run is not None and (run.paid, run.reserved) == (606, 0)
+
+
+def test_a_false_row_stops_its_batch_and_no_other_row_when_the_client_claims_all(world: World):
+    tree = world.settle(total=303)
+    with pytest.raises(ChainRefused, match="AboveTotal"):
+        world.bank.claim_all(world.run_id, 0, tree)
+
+    held = [world.bank.token_balance(p.account) - PURSE for p in world.operators]
+    assert held == [101, 202, 0]
+
+
+def test_only_an_account_itself_names_who_gets_its_money(world: World):
+    tree, first, other = world.settle(), world.operators[0], a_person()
+    world.as_(world.bystander).name_payee(world.bystander.account)
+    assert world.bank.payee_of(first.account) == first.account
+    world.as_(first).name_payee(other.account)
+
+    world.bank.claim_all(world.run_id, 0, tree)
+
+    assert world.bank.token_balance(other.account) == 101
+    assert world.bank.token_balance(first.account) == PURSE
+    world.as_(first).name_payee("0x" + "0" * 40)
+    assert world.bank.payee_of(first.account) == first.account
 
 
 def test_a_proof_pays_its_own_row_only(world: World):
@@ -331,13 +358,13 @@ def test_the_jurys_answer_decides_result_and_bonds(world: World, is_right: bool)
     before = proposer.token_balance()
     proposer.propose(result, world.cert(result))
     challenger.challenge(world.run_id, 0, bytes(32))
-    supply, bond = world.bank.token_supply(), world.params.challenge_bond
+    sunk, bond = world.sunk(), world.params.challenge_bond
 
     world.judge(world.run_id, 0, is_right)
 
     jurors = [world.bank.bonds_owed(juror.account) for juror in world.jurors]
     assert sum(jurors) == bond // 2
-    assert world.bank.token_supply() == supply
+    assert world.sunk() == sunk
     if is_right:
         assert world.bank.bonds_owed(proposer.address) == bond // 2
         with pytest.raises(ChainRefused, match="TooEarly"):

@@ -45,4 +45,4 @@ def test_slither_finds_nothing_unexplained(tmp_path: Path):
     assert "Impossible to generate IR" not in done.stderr, "a function it could not read"
     assert [one["description"] for one in told["results"].get("detectors", [])] == []
     seen = re.search(r"analyzed \((\d+) contracts", done.stderr)
-    assert seen is not None and int(seen[1]) >= 42  # ours, and what they inherit
+    assert seen is not None and int(seen[1]) >= 40  # ours, and what they inherit

@@ -19,6 +19,7 @@ from assay.chain.events import (
     ChainEvent,
     Challenged,
     HotKeyDelegated,
+    PayeeNamed,
     Resolved,
     ResultRejected,
     RunClosing,
@@ -444,6 +445,7 @@ def test_events_without_money_make_no_entry():
     tale = Tale()
     tale.tell(RunClosing, run_id=RUN, closes_at=1)
     tale.tell(HotKeyDelegated, account=BUYER, hot_key=BUYER, expiry=1)
+    tale.tell(PayeeNamed, account=BUYER, payee=BUYER)
     tale.tell(Withdrawn, account=BUYER, role=0, ticket=1, amount=0)
 
     assert booked(tale.events)[1] == []

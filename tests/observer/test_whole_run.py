@@ -79,7 +79,7 @@ def run(anvil_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Contracts, a funded run, and its complete chain of manifests."""
     members = [a_member(name) for name in VERIFIERS]
-    seats = [(evm_address(member.account), evm_address(member.hot)) for member in members]
+    seats = [evm_address(member.account) for member in members]
     deployment = deploy(anvil.rpc_url, anvil.keys[0], LOCALNET, builders.DEPLOYMENT_ID, seats)
     buyer, ledger_service = a_member("buyer"), a_member("ledger_service")
     bank = Chain(anvil.rpc_url, deployment, anvil.keys[0])
@@ -153,7 +153,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
         previous = NO_DIGEST
         for epoch in range(decode(StepRequest, body).number + 1):
             model = STATES[min((epoch + 1) * 3, 6)]
-            result, before = epoch_result(run.spec, tables[epoch], model, previous), previous
+            result, before = epoch_result(run.spec, tables[epoch], model, previous, 1), previous
             previous = result_digest(run.deployment, result)
         return encode(
             ResultSignature(
@@ -171,7 +171,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
         previous = NO_DIGEST
         for epoch in range(run.spec.epochs):
             model = STATES[min((epoch + 1) * 3, 6)]
-            result = epoch_result(run.spec, tables[epoch], model, previous)
+            result = epoch_result(run.spec, tables[epoch], model, previous, 1)
             previous = result_digest(run.deployment, result)
         trained_on = inventory(run.spec.data, builders.MANIFEST).digest()
         record = model_record(

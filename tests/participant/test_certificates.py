@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import trio
 
+from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
 from assay.chain.statements import sign_digest, verify_certificate
 from assay.ledger.settlement.payouts import Settlement
@@ -17,11 +18,12 @@ from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.wallet.certificates import certified_result
+from assay.participant.wallet.judges import Judges, named_judges
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
-from tests.builders import VERIFIERS, a_deployment, a_digest, a_hot_key, a_spec, name_of
+from tests.builders import VERIFIERS, a_deployment, a_digest, a_hot_key, a_member, a_spec, name_of
 
 MODEL, OTHER = a_digest("model"), a_digest("another model")
 Answer = Callable[[str], ResultSignature]
@@ -40,7 +42,7 @@ def a_settlement() -> Settlement:
 
 
 def an_answer(name: str, model: Digest = MODEL, key: str = "", **changes: Any) -> ResultSignature:
-    result = epoch_result(Me.spec, a_settlement(), model, NO_DIGEST)
+    result = epoch_result(Me.spec, a_settlement(), model, NO_DIGEST, 1)
     message = Me.deployment.digest(result)
     answer = ResultSignature(
         epoch=2,
@@ -69,9 +71,12 @@ class Verifiers:
         return encode(self.answers[name_of(peer)])
 
 
-def ask(**answers: ResultSignature) -> CertifiedResult:
+NAMED = named_judges(Me.spec, 1)
+
+
+def ask(judges: Judges = NAMED, **answers: ResultSignature) -> CertifiedResult:
     me, host = cast(Participant, Me()), cast(Host, Verifiers(**answers))
-    return trio.run(certified_result, me, host, a_settlement(), NO_DIGEST)
+    return trio.run(certified_result, me, host, judges, a_settlement(), NO_DIGEST)
 
 
 def test_three_of_four_make_a_certificate_that_the_contract_would_take():
@@ -80,6 +85,18 @@ def test_three_of_four_make_a_certificate_that_the_contract_would_take():
     hot_keys = ["0x" + member.hot.hex() for member in Me.spec.verifiers]
     verify_certificate(Me.deployment.digest(found.result), found.certificate, hot_keys)
     assert found.result.model_hash == MODEL
+
+
+def test_a_verifier_signs_with_its_present_hot_key_and_no_longer_with_the_one_before():
+    first = a_member(VERIFIERS[0])
+    now = {**NAMED.hot_keys, first.peer: evm_address(a_member("new").hot)}
+    judges, two = Judges(set_version=1, hot_keys=now), {name: an_answer(name) for name in VERIFIERS[1:3]}
+
+    found = ask(judges, **two, **{VERIFIERS[0]: an_answer(VERIFIERS[0], key="new")})
+
+    assert len(found.certificate) == 3 * 65
+    with pytest.raises(Unavailable, match="2 signatures on one result"):
+        ask(judges, **two, **{VERIFIERS[0]: an_answer(VERIFIERS[0])})
 
 
 def test_two_of_four_do_not():

@@ -69,6 +69,15 @@ class Contract:
     def block_number(self) -> int:
         return self.now
 
+    def set_version_of(self, _run_id: bytes) -> int:
+        return 1
+
+    def hot_key_of(self, _account: str) -> str:
+        return NOBODY
+
+    def account_of(self, hot_key: str) -> str:
+        return hot_key
+
     def cases_of(self, _run_id: bytes, _first: int, _last: int) -> list[Any]:
         return []
 
@@ -159,9 +168,9 @@ def contract(monkeypatch: pytest.MonkeyPatch) -> Contract:
     monkeypatch.setattr(settler, "open_chain", lambda _me: cast(Chain, made))
 
     async def certified(
-        _me: Any, _host: Any, settlement: Settlement, previous: Digest, _own: Any
+        _me: Any, _host: Any, _judges: Any, settlement: Settlement, previous: Digest, _own: Any
     ) -> CertifiedResult:
-        result = epoch_result(SPEC, settlement, a_digest("model"), previous)
+        result = epoch_result(SPEC, settlement, a_digest("model"), previous, 1)
         return CertifiedResult(result=result, certificate=b"")
 
     monkeypatch.setattr(settler, "certified_result", certified)
@@ -256,7 +265,7 @@ def test_a_challenged_result_holds_back_what_follows_until_its_time_is_out(contr
 @pytest.mark.parametrize("field", ["root", "table_hash", "total"])
 def test_a_posted_result_that_pays_another_table_is_challenged(contract: Contract, field: str):
     settlement = Chained(1).settlements[0]
-    ours = epoch_result(SPEC, settlement, a_digest("model"), NO_DIGEST)
+    ours = epoch_result(SPEC, settlement, a_digest("model"), NO_DIGEST, 1)
     other = replace(ours, **{field: 7 if field == "total" else a_digest("theft")})
     contract.states[0] = _posted(other, 10**6)
 
@@ -267,10 +276,10 @@ def test_a_posted_result_that_pays_another_table_is_challenged(contract: Contrac
 
 def test_a_posted_model_is_judged_only_by_who_holds_the_parameters(contract: Contract):
     settlement = Chained(1).settlements[0]
-    contract.states[0] = _posted(epoch_result(SPEC, settlement, a_digest("another"), NO_DIGEST), 10**6)
+    contract.states[0] = _posted(epoch_result(SPEC, settlement, a_digest("another"), NO_DIGEST, 1), 10**6)
 
     async def ours(_epoch: int) -> EpochResult:
-        return epoch_result(SPEC, settlement, a_digest("model"), NO_DIGEST)
+        return epoch_result(SPEC, settlement, a_digest("model"), NO_DIGEST, 1)
 
     run_until(lambda: bool(contract.moves), ripe=1, seconds=30)
     assert contract.moves == []

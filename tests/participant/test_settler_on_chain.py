@@ -75,18 +75,22 @@ class Town:
         monkeypatch.setattr(settler, "implied_orders", lambda _me, _follower: self.implied)
         self.towers: dict[Person, Settler] = {}
 
-    async def _certified(self, _me: Any, _host: Any, table: Settlement, previous: Digest, _own: Any) -> Any:
-        result = epoch_result(self.spec, table, Digest(MODEL), previous)
+    async def _certified(
+        self, _me: Any, _host: Any, _judges: Any, table: Settlement, previous: Digest, _own: Any
+    ) -> Any:
+        result = epoch_result(self.spec, table, Digest(MODEL), previous, 1)
         return CertifiedResult(result=result, certificate=self.world.cert(result))
 
-    async def _vetoed(self, _me: Any, _host: Any, case_id: bytes, reason: bytes, _own: Any) -> bytes:
+    async def _vetoed(
+        self, _me: Any, _host: Any, _judges: Any, case_id: bytes, reason: bytes, _own: Any
+    ) -> bytes:
         found = Veto(deployment_id=self.world.deployment.deployment_id, case_id=case_id, reason_hash=reason)
         return self.world.cert(found)
 
     def post(self, epoch: int, previous: bytes = NO_DIGEST, **changes: Any) -> bytes:
         """A quorum's result, right but for the changes; its digest."""
         result: EpochResult = epoch_result(
-            self.spec, self.settlements[epoch], Digest(MODEL), Digest(previous)
+            self.spec, self.settlements[epoch], Digest(MODEL), Digest(previous), 1
         )
         result = replace(result, **changes)
         self.world.bank.propose(result, self.world.cert(result))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import trio
 
-from assay.chain.commit_statement import commit_statement, evm_address
+from assay.chain.commit_statement import commit_statement
 from assay.chain.statements import (
     BadSignatureError,
     EpochResult,
@@ -36,6 +36,7 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything, open_chain
+from assay.participant.wallet.judges import read_judges
 from assay.participant.wallet.settler import REASON, Settler, implied_orders, is_implied
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
@@ -68,6 +69,7 @@ class ChainDuties:
         self._me, self._follower, self._state_sync = me, follower, state_sync
         self._seen: set[SlashOrderRequest] = set()
         self._trained_on: Digest | None = None  # a manifest may be large, and does not change
+        self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
@@ -175,10 +177,14 @@ class ChainDuties:
         """
         if epoch not in self._follower.settlements:
             raise Unavailable(f"epoch {epoch} is not ripe here")
-        previous = NO_DIGEST
+        if self._set_version is None:
+            chain = await trio.to_thread.run_sync(open_chain, self._me)
+            self._set_version = await trio.to_thread.run_sync(chain.set_version_of, self._me.run_id)
+        version, previous = self._set_version, NO_DIGEST
         for earlier in range(epoch + 1):
             model = await self._state_sync.reach(self._follower.run_state.calendar.epoch_end(earlier))
-            result = epoch_result(self._me.spec, self._follower.settlements[earlier], model, previous)
+            table = self._follower.settlements[earlier]
+            result = epoch_result(self._me.spec, table, model, previous, version)
             previous = result_digest(self._me.deployment, result)
         return result
 
@@ -276,7 +282,8 @@ class ChainDuties:
                 if not left:
                     log.warning("no case: slash orders took all they may in these 30 days", extra=fields)
                     return
-                signatures = await self._signatures(request, slash_order)
+                judges = await trio.to_thread.run_sync(read_judges, chain, self._me)
+                signatures = await self._signatures(request, slash_order, judges.hot_keys)
                 await trio.to_thread.run_sync(chain.open_case, slash_order, signatures)
                 log.info("case opened", extra=fields)
                 return
@@ -284,20 +291,21 @@ class ChainDuties:
                 log.warning("prosecution retried", extra={"reason": str(error)})
                 await trio.sleep(RETRY_S)
 
-    async def _signatures(self, wanted: SlashOrderRequest, slash_order: SlashOrder) -> bytes:
+    async def _signatures(
+        self, wanted: SlashOrderRequest, slash_order: SlashOrder, hot_keys: Mapping[PeerId, str]
+    ) -> bytes:
         """A quorum's signatures on the slash order, sorted as the contract expects them.
 
         Raises:
             Unavailable: fewer than a quorum sign now.
         """
         message = self._me.deployment.digest(slash_order)
-        hot_keys = {member.peer: member.hot for member in self._me.spec.verifiers}
         found = [sign_digest(message, self._me.keys.hot)]
         request = encode(wanted)
         for peer in self._me.verifiers:
             try:
                 signature = await self._host.request(peer, "sign-slash-order", request, timeout_s=10)
-                if recover(message, signature) == evm_address(hot_keys[peer]):
+                if recover(message, signature) == hot_keys[peer]:
                     found.append(signature)
             except (AssayError, BadSignatureError) as error:
                 log.info("no signature", extra={"peer": peer.hex()[:8], "reason": str(error)})

@@ -72,7 +72,7 @@ class FundingWatch:
         if final.block < self._block:
             return None
         self._block = final.block
-        reading = reading_of(self._me.spec, final.escrow, final.time_s, self._close_delay_s)
+        reading = reading_of(self._me.spec, final, self._close_delay_s)
         self._log("escrow read", reading)
         report = FundingReport(
             run_id=self._me.run_id,

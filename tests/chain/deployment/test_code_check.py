@@ -45,7 +45,7 @@ def test_another_contract_with_the_right_deployment_id_is_refused(world: World):
 def test_a_contract_of_a_copy_with_the_same_id_is_refused_because_it_works_with_others(
     world: World, contract: str
 ):
-    people = [(one.account, one.hot_key) for one in world.verifiers]
+    people = [one.account for one in world.verifiers]
     copy = deploy(world.rpc_url, world.bank_key, world.params, world.deployment.deployment_id, people)
     mixed = replace(world.deployment, **{CONTRACTS[contract]: copy.address(contract)})
 

@@ -49,7 +49,7 @@ Assay = Callable[..., tuple[int, str, str]]
 def settled() -> dict[int, Settled]:
     found, previous = {}, NO_DIGEST
     for epoch, table in TABLES.items():
-        result = epoch_result(SPEC, table, STATE, previous)
+        result = epoch_result(SPEC, table, STATE, previous, 1)
         previous = Digest(DEPLOYMENT.digest(result))
         signed = certificate(previous, [sign_digest(previous, a_hot_key(name)) for name in VERIFIERS])
         found[epoch] = Settled(settlement=table, result=result, digest=previous, certificate=signed)
@@ -403,7 +403,7 @@ def test_a_ledger_that_the_chain_does_not_give_fails_the_check(assay: Assay, fol
 def test_a_result_on_other_parameters_than_nodes_committed_to_fails_although_a_quorum_signed(
     assay: Assay, folder: Path
 ):
-    result = epoch_result(SPEC, TABLES[0], a_digest("other parameters"), NO_DIGEST)
+    result = epoch_result(SPEC, TABLES[0], a_digest("other parameters"), NO_DIGEST, 1)
     digest = DEPLOYMENT.digest(result)
     signed = certificate(digest, [sign_digest(digest, a_hot_key(name)) for name in VERIFIERS])
     path = folder / "bundle" / "settlements" / "epoch-000.json"

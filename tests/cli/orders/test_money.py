@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from assay.chain.client import UNIT
-from assay.chain.statements import OPERATOR
+from assay.chain.deployment.coin import address_given
+from assay.chain.statements import OPERATOR, VERIFIER
 from assay.orders.load import load_order
 from assay.orders.purchase import check_place
 from assay.orders.quote import quote_of
@@ -94,6 +95,22 @@ def test_the_status_follows_the_money(assay: Assay, market: Market):
     assert "anyone may make it final" in assay("order", "status", file)[1]
     market.bank.finalize(market.run_id, 0)
     assert "0.000000 of" in assay("order", "status", file)[1]
+
+
+def test_a_refund_goes_where_the_buyer_wants_it_and_nobody_else_may_say_where(assay: Assay, market: Market):
+    file, other = market.config_of("buyer"), address_given("0x" + "5a" * 20)
+    market.open_run()
+    put_up = PURSE - held(market)
+    assay("order", "cancel", file)
+    market.advance(market.params.close_delay_s + 60)
+    code, _, err = assay("order", "refund", market.config_of(NODES[0]), "--to", other)
+    assert code == 2 and "only the buyer" in err
+    assert "would send" in assay("order", "refund", file, "--to", other, "--dry-run").out
+
+    code, out, err = assay("order", "refund", file, "--to", other)
+
+    assert code == 0 and "from now on" in out, err
+    assert market.bank.token_balance(other) == put_up and held(market) == PURSE - put_up
 
 
 def test_a_result_that_waits_keeps_the_refund_waiting(assay: Assay, market: Market):
@@ -210,12 +227,12 @@ def test_only_the_buyer_places_and_cancels(assay: Assay, market: Market):
 
 
 def test_judges_whom_the_contracts_do_not_know_are_refused(assay: Assay, market: Market):
-    spec = market.spec
-    hot = sign_record(
-        replace(keys_of(VERIFIERS[0]), hot=keys_of("stranger").hot), Role.VERIFIER, "::1", 1, NOW
-    )
-    records = [hot if s.record.peer == peer(VERIFIERS[0]) else s for s in records_of()]
-    spec = replace(spec, verifiers=(hot.record.member, *spec.verifiers[1:]))
+    market.join_nodes()
+    market.as_("stranger").stake(VERIFIER, market.params.min_verifier_stake)
+    market.delegate("stranger")
+    records = records_of(verifiers=("stranger", *VERIFIERS[1:]))
+    verifiers = tuple(s.record.member for s in records if s.record.role is Role.VERIFIER)
+    spec = replace(market.spec, verifiers=verifiers)
     write_run_file(market.folder / "run.assay", run_file_of(spec, records, account_key("buyer")))
     file = market.config_of("buyer")
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from assay.chain.state import EscrowState
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import EscrowState, FinalEscrow
 from assay.ledger.settlement.funding import Reading, check_close_delay, closing_s, reading_of
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
@@ -17,6 +18,7 @@ SPEC = a_spec(rounds=8)
 PRICE = SPEC.epoch_price(0)
 LAST = SPEC.epoch_price(SPEC.epochs - 1)
 DEADLINE, DELAY = 10_000, 300
+JUDGES = tuple(evm_address(member.account) for member in SPEC.verifiers)
 
 
 def an_escrow(**changes) -> EscrowState:
@@ -28,8 +30,12 @@ def an_escrow(**changes) -> EscrowState:
     return EscrowState(**{**whole, **changes})
 
 
+def final(now_s: int = 0, judges: tuple[str, ...] = JUDGES, **changes) -> FinalEscrow:
+    return FinalEscrow(block=7, time_s=now_s, newest_s=now_s, escrow=an_escrow(**changes), judges=judges)
+
+
 def funded(now_s: int = 0, **changes) -> int:
-    return reading_of(SPEC, an_escrow(**changes), now_s, DELAY).epochs
+    return reading_of(SPEC, final(now_s, **changes), DELAY).epochs
 
 
 def test_the_run_has_two_whole_epochs_and_a_shorter_one():
@@ -63,7 +69,9 @@ def test_what_is_reserved_and_paid_for_earlier_epochs_takes_nothing_from_later_o
         ({"epochs": 1}, 1),
         ({"epochs": 99}, 3),
         ({"spec_hash": bytes(32)}, 0),
-        ({"set_version": 2}, 0),
+        ({"set_version": 2}, 3),
+        ({"judges": JUDGES[1:]}, 0),
+        ({"judges": (*JUDGES, "0x1")}, 0),
     ],
 )
 def test_a_cap_an_epoch_count_a_spec_and_a_verifier_set_that_cannot_pay_fund_nothing(changes, epochs):
@@ -71,7 +79,8 @@ def test_a_cap_an_epoch_count_a_spec_and_a_verifier_set_that_cannot_pay_fund_not
 
 
 def test_a_run_that_nobody_opened_is_not_funded_and_not_closing():
-    assert reading_of(SPEC, None, 5, DELAY) == Reading(epochs=0, closing=Closing.NO)
+    nobodys = FinalEscrow(block=7, time_s=5, newest_s=5, escrow=None, judges=())
+    assert reading_of(SPEC, nobodys, DELAY) == Reading(epochs=0, closing=Closing.NO)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +94,7 @@ def test_a_run_that_nobody_opened_is_not_funded_and_not_closing():
     ],
 )
 def test_a_run_is_closing_when_only_the_close_delay_is_left(closes_at, now_s, closing):
-    assert reading_of(SPEC, an_escrow(closes_at=closes_at), now_s, DELAY).closing is closing
+    assert reading_of(SPEC, final(now_s, closes_at=closes_at), DELAY).closing is closing
 
 
 def test_an_epochs_price_is_what_it_costs_if_every_step_counts():

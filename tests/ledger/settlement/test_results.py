@@ -76,7 +76,7 @@ def test_a_fault_that_no_recomputation_proved_is_not_slashed():
 
 
 def a_result(table: Settlement):
-    return epoch_result(SPEC, table, model=Digest(b"m" * 32), previous=NO_DIGEST)
+    return epoch_result(SPEC, table, model=Digest(b"m" * 32), previous=NO_DIGEST, set_version=1)
 
 
 def test_only_the_last_epochs_result_makes_a_models_record():

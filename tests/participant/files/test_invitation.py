@@ -51,15 +51,17 @@ def test_what_was_founded_is_what_the_chain_has(anvil, founded):
     assert founded.endpoints == (anvil.rpc_url,)
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ChainParams)])
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ChainParams)][:-1])
 def test_no_parameter_can_be_misstated(anvil, founded, name):
     said = replace(founded.params, **{name: getattr(founded.params, name) - 1})
 
     refused(anvil, replace(founded, params=said), f"{name} is .* on chain")
 
 
-def test_more_tokens_than_were_made_may_be_named_because_slashes_burn_some(anvil, founded):
-    compare(anvil, replace(founded, params=replace(PARAMS, token_supply=PARAMS.token_supply + 1)))
+def test_the_supply_of_a_coin_is_its_issuers_to_change(anvil, founded):
+    for more in (-1, 1):
+        params = replace(PARAMS, token_supply=PARAMS.token_supply + more)
+        compare(anvil, replace(founded, params=params))
 
 
 def test_another_chain_is_refused(anvil, founded):
@@ -77,7 +79,7 @@ def test_other_code_at_any_address_is_refused(anvil, founded, index):
     contracts[index] = replace(contracts[index], code=Digest(bytes(32)))
     refused(anvil, replace(founded, contracts=tuple(contracts)), "the invitation says 0000")
     contracts[index] = other.contracts[index]  # real contracts, of another deployment
-    refused(anvil, replace(founded, contracts=tuple(contracts)), "belongs to deployment")
+    refused(anvil, replace(founded, contracts=tuple(contracts)), "belongs to deployment|works with")
     contracts[index] = replace(contracts[index], address=Address(secrets.token_bytes(20)))
     refused(anvil, replace(founded, contracts=tuple(contracts)), "wrong chain: no ")
 

@@ -72,7 +72,9 @@ def ask(me, rounds, parent=NO_DIGEST):
         assert follower.take(link)
 
     async def main():
-        handler = ChainDuties(me, follower, PublicState()).handlers["sign-model"]
+        duties = ChainDuties(me, follower, PublicState())
+        duties._set_version = 1  # else it is read from the chain
+        handler = duties.handlers["sign-model"]
         return await handler(peer("vera"), encode(ModelRequest(parent=parent)))
 
     return follower, decode(ModelSignature, trio.run(main))
@@ -86,7 +88,7 @@ def test_the_record_names_the_last_result_the_inventory_and_the_spec(tmp_path):
     previous, result = NO_DIGEST, None
     for epoch in range(me.spec.epochs):
         model = a_digest(f"parameters of {me.spec.ordered.epoch_end(epoch)}")
-        result = epoch_result(me.spec, follower.settlements[epoch], model, previous)
+        result = epoch_result(me.spec, follower.settlements[epoch], model, previous, 1)
         previous = result_digest(me.deployment, result)
     trained_on = inventory(me.spec.data, MANIFEST).digest()
     record = model_record(me.spec, me.spec.ordered, result, previous, trained_on, NO_DIGEST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from assay.protocol.errors import MalformedMessage, Unavailable
 from assay.protocol.messages import Outcome, ResultSignature, SlashOrderRequest, StepRequest
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.verifier.service import chain_duties as duties_module
 from assay.verifier.service.chain_duties import ChainDuties
 from tests.builders import (
     NODES,
@@ -52,8 +54,10 @@ class PublicState:
 
 
 @pytest.fixture
-def me(tmp_path):
+def me(tmp_path, monkeypatch):
     keys = Keys(peer=a_peer_key(ME), account=a_hot_key("account"), hot=a_hot_key(ME))
+    chain = SimpleNamespace(set_version_of=lambda _run_id: 1)
+    monkeypatch.setattr(duties_module, "open_chain", lambda _me: chain)
     return Participant(
         config=None, keys=keys, spec=a_spec(), run_id=RUN_ID, deployment=a_deployment(), addresses={},
         store=Store(tmp_path / "store.db"), blobs=MemoryBlobs(),
@@ -165,7 +169,11 @@ def test_a_result_is_signed_when_its_epoch_is_ripe_and_not_before(me):
     with pytest.raises(Unavailable, match="not ripe"):
         ask_quietly(me, before, asking(1))
     result = epoch_result(
-        me.spec, before.settlements[0], a_digest(f"parameters of {me.spec.ordered.epoch_end(0)}"), NO_DIGEST
+        me.spec,
+        before.settlements[0],
+        a_digest(f"parameters of {me.spec.ordered.epoch_end(0)}"),
+        NO_DIGEST,
+        1,
     )
     message = result_digest(me.deployment, result)
 
@@ -190,7 +198,11 @@ def test_each_result_names_the_one_before(me):
     first, second = (decode(ResultSignature, ask_quietly(me, follower, asking(epoch))) for epoch in (0, 1))
 
     result = epoch_result(
-        me.spec, follower.settlements[0], a_digest(f"parameters of {me.spec.ordered.epoch_end(0)}"), NO_DIGEST
+        me.spec,
+        follower.settlements[0],
+        a_digest(f"parameters of {me.spec.ordered.epoch_end(0)}"),
+        NO_DIGEST,
+        1,
     )
     assert first.prev_result == NO_DIGEST
     assert second.prev_result == result_digest(me.deployment, result)

@@ -12,7 +12,7 @@ from assay.verifier.service.funding_watch import FundingWatch
 from tests.builders import NODES, RUN_ID, VERIFIERS, a_funding_report, by_peer, peer
 from tests.builders import a_history as the_start
 from tests.builders import a_manifest as the_next
-from tests.ledger.settlement.test_funding import DEADLINE, LAST, PRICE, SPEC, an_escrow
+from tests.ledger.settlement.test_funding import DEADLINE, JUDGES, LAST, PRICE, SPEC, an_escrow
 
 DELAY = 300
 
@@ -26,11 +26,13 @@ def a_watch(run_state) -> FundingWatch:
 
 
 def final(block=7, time_s=0, **changes) -> FinalEscrow:
-    return FinalEscrow(block=block, time_s=time_s, newest_s=time_s, escrow=an_escrow(**changes))
+    return FinalEscrow(
+        block=block, time_s=time_s, newest_s=time_s, escrow=an_escrow(**changes), judges=JUDGES
+    )
 
 
 def test_a_run_that_is_not_open_is_nothing_to_report():
-    nothing = FinalEscrow(block=7, time_s=0, newest_s=0, escrow=None)
+    nothing = FinalEscrow(block=7, time_s=0, newest_s=0, escrow=None, judges=())
     assert a_watch(the_start(rounds=8)).due_report(nothing) is None
 
 

@@ -1,0 +1,44 @@
+"""Judges: the verifiers whose signatures the contracts take for a run, and their present hot keys.
+
+Room: participant (edge in `read_judges`: the chain). A run keeps the verifier set that it was opened with;
+its members' hot keys may change while it is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import Address
+from assay.participant.config import Participant
+from assay.protocol.params import RunSpec
+from assay.protocol.types import PeerId
+
+if TYPE_CHECKING:  # web3 takes a second to import
+    from assay.chain.reader import ChainReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judges:
+    """A run's verifier set: its number, and the hot key of each verifier."""
+
+    set_version: int
+    hot_keys: Mapping[PeerId, Address]
+
+
+def read_judges(chain: ChainReader, me: Participant) -> Judges:
+    """The set that the run was opened with, and the hot key that each verifier's account delegated last.
+
+    Raises:
+        ChainRefused: nobody opened the run. Unavailable: the endpoint is gone.
+    """
+    keys = {member.peer: chain.hot_key_of(evm_address(member.account)) for member in me.spec.verifiers}
+    return Judges(set_version=chain.set_version_of(me.run_id), hot_keys=keys)
+
+
+def named_judges(spec: RunSpec, set_version: int) -> Judges:
+    """The set with the hot keys that the spec names: what a reader without the chain can check."""
+    keys = {member.peer: evm_address(member.hot) for member in spec.verifiers}
+    return Judges(set_version=set_version, hot_keys=keys)
