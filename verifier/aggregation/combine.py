@@ -67,9 +67,16 @@ def combine(
 
 
 def tolerated(run_state: RunState) -> int:
-    """Byzantine nodes to tolerate in the next round: each node banned for a proven fault is one less."""
+    """Byzantine nodes to tolerate in the next round: each node banned for a proven fault is one less.
+
+    Where others may take a banned node's seat it is not: whoever sends in nodes to be banned would buy, for a
+    lot each, rounds in which nothing is trimmed.
+    """
+    spec = run_state.spec
+    if spec.seats > len(spec.nodes):
+        return spec.rule.aggregation.f
     banned = sum(record.banned for record in run_state.nodes.values())
-    return max(run_state.spec.rule.aggregation.f - banned, 0)
+    return max(spec.rule.aggregation.f - banned, 0)
 
 
 def rounds_remembered(spec: RunSpec) -> int:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 GUESTS_MAX = 64  # each account has locked a lot; beyond, the oldest has to apply again
 WAITING_MAX = 8  # applications that wait while the chain is asked about another
+REFUSED_S = (
+    0.5  # after each one that the chain does not bear out: strangers do not spend our endpoint's calls
+)
 
 
 class Applications:
@@ -88,8 +91,9 @@ class Applications:
         async with self._asking:
             check_record(application.record, self._unix_s())
             fault = await trio.to_thread.run_sync(self._fault, record)
-        if fault is not None:
-            raise PeerFault(peer, fault)
+            if fault is not None:
+                await trio.sleep(REFUSED_S)
+                raise PeerFault(peer, fault)
         if self._guests.get(record.account) != peer:
             log.info("guest", extra={"peer": peer.hex()[:8], "account": evm_address(record.account)})
         self._guests[record.account] = peer

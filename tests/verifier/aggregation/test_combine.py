@@ -170,3 +170,10 @@ def test_a_barred_node_is_a_liar_less_to_reckon_with_but_never_less_than_none():
 
     assert tolerated(replace(run_state, nodes={**run_state.nodes, PEERS[1]: banned[PEERS[1]]})) == 0
     assert tolerated(replace(run_state, nodes={**run_state.nodes, **banned})) == 0
+
+
+def test_where_seats_are_free_nobody_lowers_f_by_sending_in_nodes_to_be_banned():
+    spec = named("trimmed-mean", 1)
+    run_state = start(replace(spec, seats=len(spec.nodes) + 1), RUN_ID)
+    banned = {one: replace(run_state.nodes[one], fault_round=0) for one in PEERS[:1]}
+    assert tolerated(replace(run_state, nodes={**run_state.nodes, **banned})) == 1

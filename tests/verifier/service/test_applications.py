@@ -61,6 +61,7 @@ class Desk:
             run_id=RUN_ID, me=peer(ME), domain=DOMAIN, keys=SimpleNamespace(peer=a_peer_key(ME))
         )
         monkeypatch.setattr(applications, "open_chain", lambda _me: self.chain)
+        monkeypatch.setattr(applications, "REFUSED_S", 0)
         self.applications = Applications(me, self.follower, self.published.append, lambda: NOW)  # type: ignore[arg-type]
 
     def apply(self, signed: SignedRecord, *, is_ready: bool = True, sender: PeerId | None = None) -> None:
