@@ -64,7 +64,12 @@ class Account:
         """
         if self.run is not None and (role := role_in(self.spec, self.address)) is not None:
             return role
-        role = read_record(self.config.keys / OWN_RECORD, int(time.time())).record.role
+        own = self.config.keys / OWN_RECORD
+        if self.run is not None and not own.exists():
+            raise ConfigError(
+                f"{self.address} is neither node nor verifier of run {self.spec.name!r}, and has no record"
+            )
+        role = read_record(own, int(time.time())).record.role
         if role not in STAKED:
             raise ConfigError(f"a {role.name.lower()} has no stake")
         return STAKED[role]

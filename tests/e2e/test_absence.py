@@ -26,7 +26,7 @@ from tests.e2e.nets import (
 )
 
 pytestmark = pytest.mark.slow
-FROZEN, WOKEN, ROUNDS = 2, 20, 34
+FROZEN, WOKEN, ROUNDS = 2, 20, 80  # it needs some seconds to return, and rounds are short
 
 
 def test_a_node_that_hangs_loses_the_pay_of_what_it_owed_and_no_stake(assay: Assay, tmp_path: Path) -> None:
