@@ -65,7 +65,9 @@ def test_a_node_that_a_quorum_admits_trains_from_the_next_round_on_and_on_probat
     assert NEW[0].peer in run_state.active
     assert run_state.nodes[NEW[0].peer].joined_round == 1
     assert run_state.nodes[NEW[0].peer].member == NEW[0]
-    assert list(run_state.nodes) == sorted(run_state.nodes)
+    for member in NEW:
+        nodes = joined(a_run(), member).nodes
+        assert list(nodes) == sorted(nodes)
     assert run_state.rate_ppm(NEW[0].peer) == PPM
     grown = grow(run_state, 1)
     assert (1, NEW[0].peer) in grown.steps
@@ -98,8 +100,14 @@ def test_votes_for_two_members_with_one_key_do_not_add_up():
     mixed = votes(run_state, NEW[0], VERIFIERS[:2]) + votes(run_state, other, VERIFIERS[2:])
     assert admitted(run_state, mixed) == ()
 
-    both = votes(run_state, NEW[0], VERIFIERS[:3]) + votes(run_state, other, VERIFIERS[1:])
+
+@pytest.mark.parametrize("field", ["peer", "account", "hot"])
+def test_of_two_members_that_share_a_key_or_an_account_one_joins(field):
+    run_state = a_run(seats=len(NODES) + 4)
+    other = replace(NEW[1], **{field: getattr(NEW[0], field)})
+    both = votes(run_state, NEW[0]) + votes(run_state, other)
     assert len({one.admission.member for one in admitted(run_state, both)}) == 1
+    assert len(admitted(run_state, both)) == 3
 
 
 def test_no_more_join_than_there_are_seats_and_keys_do_not_choose_who():
