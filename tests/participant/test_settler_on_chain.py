@@ -37,8 +37,9 @@ from assay.ledger.settlement.payouts import Row, Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
+from assay.protocol.state_transition import start
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
-from tests.builders import a_digest, a_history, a_spec
+from tests.builders import a_digest, a_spec
 from tests.contracts.chain_world import MODEL, PURSE, Person, World, a_person
 
 pytestmark = pytest.mark.slow
@@ -106,7 +107,9 @@ class Town:
                 me: Any = SimpleNamespace(
                     spec=self.spec, deployment=self.world.deployment, run_id=Digest(self.world.run_id)
                 )
-                follower: Any = SimpleNamespace(run_state=a_history(), settlements=self.settlements)
+                follower: Any = SimpleNamespace(
+                    run_state=start(self.spec, Digest(self.world.run_id)), settlements=self.settlements
+                )
                 tower = self.towers[person] = Settler(me, follower)
                 tower._host = None  # type: ignore[assignment]
             _, done = trio.run(tower.turn, self.world.as_(person), clock=self.clock)
