@@ -29,7 +29,8 @@ LONG = {
     "node run", "verifier run", "ledger serve", "buyer run", "chain dev", "localnet", "redteam", "sim train",
     "audit calibrate", "stake add", "stake lock", "stake release", "claim", "order place", "order data",
     "key new", "key card", "key show", "key backup", "key rotate", "key delegate",
-    "network create", "network show", "network fund", "join", "doctor",
+    "network create", "network show", "network fund", "network sign-rotation", "network rotate",
+    "join", "doctor",
 }  # fmt: skip
 ROUND = 7
 
