@@ -63,6 +63,7 @@ class Peers:
         harden()
         self.is_member = is_member
         self._takes_strangers = takes_strangers
+        self._entering: set[PeerId] = set()  # strangers whose connection is not counted by libp2p yet
         self._timing = timing
         self._changed = trio.Event()
         self._on_change: Callable[[PeerId], None] = lambda _peer: None
@@ -115,7 +116,14 @@ class Peers:
                 with trio.move_on_after(self._timing.close_s):
                     await muxed.close()
                 raise SwarmException("not a member")
-            return await add(muxed, direction)
+            peer = peer_id(muxed.peer_id)
+            if self.is_member(peer):
+                return await add(muxed, direction)
+            self._entering.add(peer)  # counted here, with no await since the check
+            try:
+                return await add(muxed, direction)
+            finally:
+                self._entering.discard(peer)
 
         self._swarm.add_conn = add_member
         handle = self.libp2p._swarm_stream_handler
@@ -136,7 +144,7 @@ class Peers:
             return False
         if self.is_member(peer):
             return True
-        strangers = {other for other in self._live() if not self.is_member(other)} - {peer}
+        strangers = {other for other in self._live() | self._entering if not self.is_member(other)} - {peer}
         return self._takes_strangers() and len(strangers) < limits.STRANGERS_MAX
 
     def serve(self, protocol: str, serve: Serve, *, members_only: bool) -> None:

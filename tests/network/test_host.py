@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -234,6 +235,31 @@ def test_strangers_take_only_a_few_places_and_none_of_the_members(monkeypatch):
                 await third.request(bob.peer, "apply", b"x", timeout_s=1)
             nursery.start_soon(alice.keep_connected, [bob.address])
             assert await answers(alice, bob.peer)
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_strangers_that_come_all_at_once_get_no_more_places(monkeypatch):
+    monkeypatch.setattr(limits, "STRANGERS_MAX", 2)
+    slow = replace(QUICK, ping_interval_s=60)
+
+    async def main() -> None:
+        door: dict[str, Any] = {"public": {"apply": echo}, "takes_strangers": lambda: True, "timing": slow}
+        async with (
+            a_host("bob", is_member=lambda _peer: False, **door) as bob,
+            trio.open_nursery() as nursery,
+            AsyncExitStack() as strangers,
+        ):
+            crowd = [await strangers.enter_async_context(a_host(f"mallory {n}")) for n in range(8)]
+            for one in crowd:
+                nursery.start_soon(one.keep_connected, [bob.address])
+            most = 0
+            with trio.move_on_after(2):
+                while True:
+                    most = max(most, len(bob._peers._live()))
+                    await trio.sleep(0)
+            assert most == 2
             nursery.cancel_scope.cancel()
 
     run(main)
