@@ -80,7 +80,10 @@ def read_settlement(
     try:
         model = Digest(bytes.fromhex(content["result"]["model_hash"]))
         certificate = bytes.fromhex(content["certificate"])
-        result = epoch_result(spec, table, model, previous, content["result"]["set_version"])
+        set_version = content["result"]["set_version"]
+        if type(set_version) is not int or not 0 < set_version < 1 << 32:
+            raise ValueError(f"set_version {_short(set_version)}, expected the number of a verifier set")
+        result = epoch_result(spec, table, model, previous, set_version)
         digest = result_digest(deployment, result)
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a settlement ({error})") from None

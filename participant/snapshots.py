@@ -92,7 +92,7 @@ class SnapshotServer:
                 round=RoundId(round_id), blob=self._blobs.put(body), size=len(body)
             )
             while len(self._served) > SERVED:
-                old = self._served.pop(min(self._served)).blob
+                old = self._served.pop(next(iter(self._served))).blob  # never the one just added
                 if all(one.blob != old for one in self._served.values()):  # rounds may leave all as it was
                     self._blobs.remove(old)
         return self._served[round_id]
