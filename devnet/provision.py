@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from assay.chain.deployment.anvil import Anvil
 from assay.chain.deployment.parameters import LOCALNET
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.devnet.faults.behaviours import HONEST
+from assay.devnet.machines import Machines
 from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import DECIMALS, scaled
 from assay.orders.order import Order
@@ -89,6 +89,7 @@ def establish(
     anvil: Anvil,
     data: DataSpec,
     step: Callable[[str], None],
+    machines: Machines,
     base: Digest = NO_DIGEST,
 ) -> ProvisionedNetwork:
     """Make keys, deploy, stake, fund the run, write everybody's files.
@@ -100,13 +101,14 @@ def establish(
         anvil: Running.
         data: Describes `data/`.
         step: Called with the name of each step as it begins.
+        machines: Where the participants listen.
         base: State digest of `base.npy`, or zero.
 
     Raises:
         ConfigError, Unavailable, ChainRefused: with the message of the failed step.
     """
     step("keys")
-    seats = _make_seats(order, scenario, root)
+    seats = _make_seats(order, scenario, root, machines)
     nodes = [member for member in seats if member.role == "node"]
     verifiers = [member for member in seats if member.role == "verifier"]
     buyer = next(member for member in seats if member.role == "buyer")
@@ -182,38 +184,29 @@ def establish(
     return network
 
 
-def free_ports(count: int) -> list[int]:
-    """Distinct TCP ports on loopback that are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def _make_seats(order: Order, scenario: Mapping[str, str], root: Path) -> list[LocalMember]:
+def _make_seats(
+    order: Order, scenario: Mapping[str, str], root: Path, machines: Machines
+) -> list[LocalMember]:
     names = [
         *((f"node-{i}", "node") for i in range(order.run.nodes)),
         *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers)),
         ("ledger", "ledger"),
         ("buyer", "buyer"),
     ]
-    ports = free_ports(len(names))
+    addresses = machines.addresses([name for name, _ in names])
     password = secrets.token_hex(16)
     (root / "participants").mkdir(parents=True, exist_ok=True)
     write_private(root / "participants" / "password", password.encode())
 
-    def make(named: tuple[tuple[str, str], int]) -> LocalMember:
-        (name, role), port = named
+    def make(named: tuple[str, str]) -> LocalMember:
+        name, role = named
+        host, port = addresses[name]
         folder = root / "participants" / name
         attester = order.run.attesters.get(name.removeprefix("node-"))
         keys = create_keys(folder / "keys", password, QUICK)
         if role == "buyer":
             release_key(folder / "keys", password, QUICK)
-        record = sign_record(keys, Role[role.upper()], "127.0.0.1", port, int(time.time()))
+        record = sign_record(keys, Role[role.upper()], host, port, int(time.time()))
         write_record(folder / "keys" / OWN_RECORD, record)
         return LocalMember(
             name=name,
@@ -225,7 +218,7 @@ def _make_seats(order: Order, scenario: Mapping[str, str], root: Path) -> list[L
             attester=None if attester is None else (order.folder / attester).resolve(),
         )
 
-    return [make(named) for named in zip(names, ports, strict=True)]
+    return [make(named) for named in names]
 
 
 def _write_files(network: ProvisionedNetwork, order: Order) -> None:

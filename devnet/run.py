@@ -25,6 +25,7 @@ from assay.chain.rpc import Rpc
 from assay.devnet.display import Display
 from assay.devnet.faults.scenario import load_scenario
 from assay.devnet.finish import finish
+from assay.devnet.machines import Loopback, Machines
 from assay.devnet.provision import ProvisionedNetwork, establish
 from assay.devnet.summary import invariants, summary_json
 from assay.devnet.supervisor import Supervisor
@@ -52,6 +53,7 @@ def run_localnet(
     out: Path | None,
     *,
     as_json: bool,
+    machines: Machines | None = None,
 ) -> bool:
     """Run a whole network; returns whether every invariant held.
 
@@ -61,6 +63,7 @@ def run_localnet(
         behave: Behaviours from the command line, see `load_scenario`.
         out: Folder of the run; `runs/<name>` if None. An earlier run there is replaced.
         as_json: Print the summary alone.
+        machines: Where its processes run.
 
     Raises:
         ConfigError, AssayError: before or instead of a summary.
@@ -87,8 +90,12 @@ def run_localnet(
     console = Console(quiet=as_json)
     is_live = sys.stdout.isatty() and not as_json
     with Display(order.run.rounds, is_live, None if is_live and not as_json else _plain(as_json)) as display:
-        with Anvil(binary=binary, state_dir=root / "chain") as anvil, Supervisor(root / "logs") as supervisor:
-            network = _set_up(order, scenario, root, manifest, base, anvil, display)
+        places = machines or Loopback()
+        with (
+            Anvil(binary=binary, state_dir=root / "chain", host=places.chain_host) as anvil,
+            Supervisor(root / "logs", places) as supervisor,
+        ):
+            network = _set_up(order, scenario, root, manifest, base, anvil, display, places)
             for member in network.seats:
                 supervisor.start(member)
             display.setup("participants")
@@ -134,6 +141,7 @@ def _set_up(
     base: Digest,
     anvil: Anvil,
     display: Display,
+    machines: Machines,
 ) -> ProvisionedNetwork:
     current: list[tuple[str, float]] = []
 
@@ -146,7 +154,7 @@ def _set_up(
 
     step(f"data: {manifest.tokens:,} tokens")
     described = data_spec(order, manifest)
-    network = establish(order, scenario, root, anvil, described, step, base)
+    network = establish(order, scenario, root, anvil, described, step, machines, base)
     before, since = current.pop()
     display.setup_done(before, time.monotonic() - since)
     for name, behaviour in scenario.items():

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.devnet.faults.behaviours import HONEST
+from assay.devnet.machines import Loopback, Machines
 from assay.devnet.provision import LocalMember
 from assay.participant.worker import ONE_THREAD
 from assay.protocol.errors import AssayError
@@ -35,6 +36,7 @@ class Supervisor:
     """A context manager: leaving it ends every process it started."""
 
     logs: Path
+    machines: Machines = field(default_factory=Loopback)
     restarts: int = 0
     _running: dict[str, tuple[LocalMember, subprocess.Popen[bytes]]] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
@@ -50,6 +52,7 @@ class Supervisor:
         """Start one participant."""
         subcommand = COMMANDS[member.role] if member.behaviour == HONEST else (*FAULTY, member.behaviour)
         command = [
+            *self.machines.prefix(member.name),
             sys.executable,
             "-m",
             "assay.cli.main",

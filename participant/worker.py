@@ -150,7 +150,7 @@ def serve(
     worker: ComputeWorker | None = None
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
         body = source.read(*_LENGTH.unpack(head))
-        since_s = time.process_time()
+        since_s, began_s = time.process_time(), time.monotonic()
         request: Message = GetRound()
         answer: Message
         try:
@@ -162,7 +162,8 @@ def serve(
         except AssayError as error:
             answer = Failure(kind=type(error).__name__, text=str(error))
         cpu_ms = round(1e3 * (time.process_time() - since_s), 1)
-        fields = {"request": type(request).__name__, "cpu_ms": cpu_ms}  # for CPU time accounting
+        wall_ms = round(1e3 * (time.monotonic() - began_s), 1)
+        fields = {"request": type(request).__name__, "cpu_ms": cpu_ms, "wall_ms": wall_ms}
         log.info("answered", extra=fields)
         body = encode(answer)
         sink.write(_LENGTH.pack(len(body)) + body)

@@ -1,6 +1,6 @@
 """Anvil: a local chain as a child process, with its state on disk.
 
-Room: chain (edge). Listens on 127.0.0.1 only. The keys come from a mnemonic made
+Room: chain (edge). Listens on 127.0.0.1 unless told otherwise. The keys come from a mnemonic made
 once per state folder: the keys of anvil's built-in accounts are public.
 The whole state is written every few seconds, so after a crash the chain may have
 gone back by that much; clients re-read and re-send.
@@ -76,6 +76,7 @@ class Anvil:
     Args:
         binary: From `find_anvil`.
         state_dir: Created if missing; one chain per folder.
+        host: IPv4 address to listen on; anybody who reaches it can use the chain.
         port: 0 picks a free one.
         block_time_s: Seconds between blocks; None mines each transaction at once.
         state_interval_s: Seconds between writes of the state; the chain may go back this far.
@@ -85,6 +86,7 @@ class Anvil:
 
     binary: Path
     state_dir: Path
+    host: str = HOST
     port: int = 0
     block_time_s: int | None = 1
     state_interval_s: int = 5
@@ -96,7 +98,7 @@ class Anvil:
     @property
     def rpc_url(self) -> str:
         """The chain's RPC URL, once started."""
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -142,8 +144,8 @@ class Anvil:
             raise ConfigError(f"{self.state_dir} cannot be created ({error.strerror})") from None
         self._own_folder()
         try:
-            self.port = self.port or _free_port()
-            _require_free(self.port)
+            self.port = self.port or _free_port(self.host)
+            _require_free(self.host, self.port)
             self._restore_or_back_up()
             with (self.state_dir / "anvil.log").open("ab") as log:
                 self._child = subprocess.Popen(
@@ -199,7 +201,7 @@ class Anvil:
             _end(int(leftover), self._state)
 
     def _command(self) -> list[str]:
-        command = [str(self.binary), "--host", HOST, "--port", str(self.port)]
+        command = [str(self.binary), "--host", self.host, "--port", str(self.port)]
         command += ["--chain-id", str(self.chain_id), "--hardfork", "prague", "--order", "fifo"]
         command += ["--mnemonic", self._mnemonic(), "--accounts", str(self.account_count)]
         command += ["--state", str(self._state), "--state-interval", str(self.state_interval_s), "--quiet"]
@@ -263,21 +265,21 @@ def _end(pid: int, state: Path) -> None:
             time.sleep(0.05)
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def _require_free(port: int) -> None:
+def _require_free(host: str, port: int) -> None:
     with socket.socket() as probe:
         # A port that a dead chain left in TIME_WAIT is free for anvil, so it must be free for us.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError as error:
-            raise ConfigError(f"port {port} on {HOST} is busy: {error.strerror}") from error
+            raise ConfigError(f"port {port} on {host} is busy: {error.strerror}") from error
 
 
 def _is_whole(path: Path) -> bool:

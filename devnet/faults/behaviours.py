@@ -24,6 +24,7 @@ NODE_CHEATS = {
     "withhold-opening": "never opens its momentum when drawn",
 }
 NODE_FAULTS = {
+    "slow": "takes three seconds longer for its work in every round",
     "diverge": "holds one wrong bit in its parameters, once: an honest machine's memory fault",
 }
 VERIFIER_CHEATS = {

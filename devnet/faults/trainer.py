@@ -6,6 +6,7 @@ overrides the one part of a production step that it falsifies; known-answer task
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.step import Work, encode
 
 Floats = NDArray[np.float32]
+LONGER_S = 3.0
 
 
 class FaultyTrainer(Trainer):
@@ -80,6 +82,19 @@ class NoFeedback(FaultyTrainer):
         return replace(after, error_NC=before.error_NC * beta + work.x_NC), update
 
 
+class Slow(FaultyTrainer):
+    """Takes longer for its work, as a larger model would."""
+
+    def _work(self, round_id: int, before: NodeState) -> Work:
+        if round_id >= self.from_round:
+            time.sleep(LONGER_S)
+        return super()._work(round_id, before)
+
+    def ahead(self, round_id: int, base: int, base_root: Digest) -> bool:
+        """Work ahead, which is no lie."""
+        return Trainer.ahead(self, round_id, base, base_root)
+
+
 class Diverge(FaultyTrainer):
     """Holds one wrong bit in its parameters of one round, once: after a reset it is honest."""
 
@@ -112,6 +127,7 @@ KINDS = {
     "wrong-data": WrongData,
     "random-update": RandomUpdate,
     "no-feedback": NoFeedback,
+    "slow": Slow,
     "diverge": Diverge,
 }  # the others are honest trainers: their nodes misbehave
 
