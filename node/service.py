@@ -28,6 +28,7 @@ from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
+from assay.participant.pushes import Pushes, push
 from assay.participant.run import participate
 from assay.participant.snapshots import SnapshotFinder
 from assay.participant.sync import StateSync
@@ -53,6 +54,7 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
+from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
@@ -64,6 +66,7 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
+AGGREGATE_BYTES_PER_VALUE = 8  # at most, of any wire
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -87,6 +90,7 @@ class Service:
         self.known_answers = read_known_answers(me.config.known_answers, me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
+        self.pushes = Pushes(AGGREGATE_BYTES_PER_VALUE * self.layout.blocks * BLOCK_SIZE)
         module, start = self._trainer()
         self.state_sync = StateSync(
             module=module,
@@ -98,6 +102,7 @@ class Service:
             snapshots=SnapshotFinder(
                 me.spec, me.store, me.config.folder, me.spec.verifier_peers, lambda: self._host
             ),
+            pushes=self.pushes,
         )
         self.steps = StepFiles(
             me.config.folder,
@@ -124,7 +129,8 @@ class Service:
 
     async def run(self) -> None:
         """Serve until cancelled, or until nothing is left to train, to open and to claim."""
-        async with participate(self.me, self.follower, {"open": self._on_open_request}) as (host, nursery):
+        handlers = {"open": self._on_open_request}
+        async with participate(self.me, self.follower, handlers, pushes=self.pushes) as (host, nursery):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(return_when_overdue, self.me, self.follower, self._opening, self._say)
@@ -137,6 +143,7 @@ class Service:
             log.info("node is up", extra={"peer": self.me.me.hex()[:8]})
             if not await take_seat(self.me, self.follower, self.state_sync, host):
                 return
+            nursery.start_soon(self._fetch_ahead)
             await self._train()
             await drained(self.me, self.follower)
             if not self._has_left():  # whoever leaves need not wait for the chain: others claim for it
@@ -193,6 +200,16 @@ class Service:
                 nursery.start_soon(self._submit, verifier, submission)
             if self.me.spec.rule.read_lag and run_state.is_paid_for(run_state.round + 1):
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
+
+    async def _fetch_ahead(self) -> None:
+        """Have each new aggregate here before the trainer, which may still be at work, can take it."""
+        while True:
+            run_state = await self.follower.grown(int(self.follower.run_state.round))
+            last = next(iter(self.me.store.links(int(run_state.round) - 1, 1)))
+            try:
+                await self.state_sync.aggregate(last.manifest.aggregate)
+            except Unavailable as error:
+                log.info("aggregate not fetched yet", extra={"reason": str(error)})
 
     async def _funded(self, run_state: RunState) -> None:
         """Wait until a quorum of verifiers finds the round paid for: what is not paid for is not begun."""
@@ -252,6 +269,8 @@ class Service:
         """Send the commit to one verifier until cancelled: a restarted verifier has lost it."""
         commit = submission.signed.commit
         refused = ""
+        if not submission.update:
+            await push(self._host, verifier, commit.update, self.me.blobs.load(commit.update))
         while True:
             try:
                 body = await self._host.request(verifier, "submit", encode(submission), timeout_s=SUBMIT_S)

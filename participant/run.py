@@ -15,13 +15,15 @@ import trio
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Door, Participant, open_network
 from assay.participant.follower import Follower
+from assay.participant.pushes import Pushes
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
-from assay.protocol.messages import CertifiedManifest, SignedFundingReport
+from assay.protocol.messages import BlobPiece, CertifiedManifest, SignedFundingReport
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
-FACTS: dict[bytes, type[CertifiedManifest] | type[SignedFundingReport]] = {
+FACTS: dict[bytes, type[CertifiedManifest] | type[SignedFundingReport] | type[BlobPiece]] = {
+    BlobPiece.TAG: BlobPiece,
     CertifiedManifest.TAG: CertifiedManifest,
     SignedFundingReport.TAG: SignedFundingReport,
 }
@@ -35,6 +37,7 @@ async def participate(
     take: Callable[[Notification], None] | None = None,
     ready: trio.Event | None = None,
     door: Door | None = None,
+    pushes: Pushes | None = None,
 ) -> AsyncIterator[tuple[Host, trio.Nursery]]:
     """Open the participant's host, and serve the certified chain to its peers.
 
@@ -46,17 +49,21 @@ async def participate(
             taken into the chain, funding reports beside it, and peers are asked when no manifest comes.
         ready: If given, `handlers` and `take` are not called before it is set; peers' messages wait.
         door: For peers that the run file does not name.
+        pushes: Takes what verifiers push to us, where `take` is not given.
     """
     is_ready = trio.Event() if ready is None else ready
     if ready is None:
         is_ready.set()
 
     def follow(notification: Notification) -> None:
-        message: CertifiedManifest | SignedFundingReport = decode_any(FACTS, notification.payload)
-        if isinstance(message, SignedFundingReport):
-            follower.hear(notification.peer, message)
-        else:
-            follower.take(message)
+        message: CertifiedManifest | SignedFundingReport | BlobPiece = decode_any(FACTS, notification.payload)
+        match message:
+            case SignedFundingReport():
+                follower.hear(notification.peer, message)
+            case CertifiedManifest():
+                follower.take(message)
+            case BlobPiece() if pushes is not None and notification.peer in me.spec.verifier_peers:
+                pushes.take(notification.peer, message)
 
     def after_ready(handler: Handler) -> Handler:
         async def answer(peer: PeerId, body: bytes) -> bytes:

@@ -17,6 +17,7 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.participant.compute import Apply, AtRound, GetRound, GetState, Reset, Restore, State
+from assay.participant.pushes import Pushes
 from assay.participant.store import Store
 from assay.participant.worker import WorkerProcess
 from assay.protocol.encoding.codec import Message
@@ -61,6 +62,7 @@ class StateSync:
         blobs: DiskBlobs,
         fetch: Callable[[Digest], Awaitable[bytes]],
         snapshots: Snapshots | None = None,
+        pushes: Pushes | None = None,
     ) -> None:
         """Configure the worker; it starts with the first call.
 
@@ -72,11 +74,13 @@ class StateSync:
             blobs: Our own blobs.
             fetch: Gets a blob from peers; raises Unavailable.
             snapshots: Used when more than `REPLAYED_MAX` rounds are missing; None: all are replayed.
+            pushes: Aggregates that verifiers send before we ask for them.
         """
         self.child = WorkerProcess(module, start, log_path, self._started)
         self._store, self._blobs, self._fetch, self._snapshots = store, blobs, fetch, snapshots
+        self._pushes = pushes
         self._at = -1
-        self._lock = trio.Lock()
+        self._lock, self._fetching = trio.Lock(), trio.Lock()
         self._repaired: set[int] = set()
 
     async def reach(self, round_id: int) -> Digest:
@@ -125,14 +129,21 @@ class StateSync:
             return
 
     async def aggregate(self, digest: Digest) -> bytes:
-        """An aggregate's bytes, stored to serve peers later; empty for a round without one."""
+        """An aggregate's bytes, stored to serve peers later; empty for a round without one.
+
+        Raises:
+            Unavailable: nobody sent it in time.
+        """
         if digest == NO_DIGEST:
             return b""
-        if self._blobs.size(digest) is not None:
-            return self._blobs.load(digest)
-        body = await self._fetch(digest)
-        self._blobs.put(body)
-        return body
+        async with self._fetching:
+            if self._blobs.size(digest) is not None:
+                return self._blobs.load(digest)
+            body = await self._pushes.whole(digest) if self._pushes is not None else None
+            if body is None:
+                body = await self._fetch(digest)
+            self._blobs.put(body)
+            return body
 
     async def _contradicts(self, link: CertifiedManifest) -> bool:
         """Whether a quorum certified other parameters for this round than ours."""

@@ -29,6 +29,7 @@ STATEMENT_BYTES_MAX = 512  # of an encoded vote or block
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
 INLINE_UPDATE_BYTES = 128 * 1024
+PIECE_BYTES_MAX = 64 * 1024  # of a pushed blob: votes find a gap between two pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,11 +526,22 @@ class SignedRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A node's commit, sent to a verifier; a small update is included, a large one is fetched."""
+    """A node's commit, sent to a verifier; a small update is included, a large one pushed or fetched."""
 
     TAG: ClassVar[bytes] = b"assay/submission/2"
     signed: SignedCommit
     update: Annotated[bytes, Max(INLINE_UPDATE_BYTES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlobPiece:
+    """A piece of a blob that a peer pushes: an aggregate to a node, an update to a verifier. Not signed."""
+
+    TAG: ClassVar[bytes] = b"assay/blob-piece/1"
+    blob: Digest
+    size: int  # of the whole blob, in bytes
+    offset: int
+    piece: Annotated[bytes, Max(PIECE_BYTES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,6 +635,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         Receipt,
         SignedReceipt,
         Submission,
+        BlobPiece,
         OpeningNotice,
         StepRequest,
         InnerBlocks,

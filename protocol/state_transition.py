@@ -41,7 +41,8 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
 STAKE_REPORT_ROUNDS = 16  # rounds for which a stake report may wait for a manifest
-BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid
+BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid,
+PAUSE_DOUBLINGS_MAX = 4  # doubled with each share that it misses in a row
 StepId = tuple[RoundId, PeerId]
 
 
@@ -110,6 +111,7 @@ class RunState:
     suspect_steps: frozenset[StepId] = frozenset()  # of these, by nodes that were suspect before the step
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # until which round no share is awaited
+    missed_shares: Mapping[PeerId, int] = field(default_factory=dict)  # in a row
     last_commits: tuple[Commit, ...] = ()
     undrawn: tuple[Commit, ...] = ()  # of rounds with a partial beacon: a later beacon draws them all
     stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(
@@ -378,10 +380,14 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     now = int(manifest.round)
     spec, nodes, verifiers = run_state.spec, dict(run_state.nodes), dict(run_state.verifiers)
     audits, steps, beacon_shares = _prune(run_state, now)
-    away, undrawn = dict(run_state.away), run_state.undrawn
+    away, missed_shares, undrawn = dict(run_state.away), dict(run_state.missed_shares), run_state.undrawn
     if now:
         shared = {beacon_share.verifier for beacon_share in manifest.beacon_shares}
-        away |= {peer: now + 1 + BEACON_PAUSE for peer in run_state.beacon if peer not in shared}
+        for peer in run_state.beacon:
+            missed_shares[peer] = 0 if peer in shared else missed_shares.get(peer, 0) + 1
+            if missed_shares[peer]:
+                doublings = min(missed_shares[peer] - 1, PAUSE_DOUBLINGS_MAX)
+                away[peer] = now + 1 + (BEACON_PAUSE << doublings)
         if now <= run_state.training_rounds:
             beacon_shares[now - 1] = tuple(beacon_share.verifier for beacon_share in manifest.beacon_shares)
         seed = beacon_of(run_state, manifest)
@@ -499,6 +505,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         suspect_steps=suspect_steps,
         beacon_shares=beacon_shares,
         away=away,
+        missed_shares=missed_shares,
         last_commits=commits,
         undrawn=undrawn,
         stake_reports=stake_reports,

@@ -15,10 +15,12 @@ from assay.network.blob_store import DiskBlobs
 from assay.node.messages import TrainerStart
 from assay.participant import sync
 from assay.participant.compute import AtRound, GetRound, GetState, State, Workplace
+from assay.participant.pushes import Pushes
 from assay.participant.store import Store
 from assay.participant.sync import Snapshot, StateSync
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import Diverged, Unavailable
+from assay.protocol.messages import BlobPiece
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST
 from assay.training.codec.wire import Aggregate, encode_aggregate
@@ -67,7 +69,7 @@ def expected(round_id, tmp_path):
 
 
 @asynccontextmanager
-async def a_state_sync(disk, fetched=None, folder="me", snapshots=None):
+async def a_state_sync(disk, fetched=None, folder="me", snapshots=None, pushes=None):
     """A pace on this disk; what it fetches is listed, and comes from a peer that has everything."""
 
     async def fetch(digest):
@@ -89,12 +91,42 @@ async def a_state_sync(disk, fetched=None, folder="me", snapshots=None):
         store=Store(disk / "store.db"),
         blobs=DiskBlobs(disk / folder / "blobs", bytes_max=1 << 20),
         fetch=fetch,
-        snapshots=snapshots,
+        snapshots=snapshots, pushes=pushes,
     )  # fmt: skip
     try:
         yield state_sync
     finally:
         await state_sync.child.close()
+
+
+@pytest.mark.parametrize("is_true", [True, False])
+def test_an_aggregate_that_was_pushed_is_not_fetched_unless_it_is_false(disk, is_true):
+    fetched, name, pushes = [], blob_digest(AGGREGATE), Pushes(len(AGGREGATE))
+    body = AGGREGATE if is_true else bytes(len(AGGREGATE))
+    pushes.take(peer("vera"), BlobPiece(blob=name, size=len(body), offset=0, piece=body))
+
+    async def main():
+        async with a_state_sync(disk, fetched, pushes=pushes) as state_sync:
+            assert await state_sync.aggregate(name) == AGGREGATE
+            assert await state_sync.aggregate(name) == AGGREGATE  # kept
+
+    trio.run(main)
+    assert fetched == ([] if is_true else [name])
+
+
+def test_two_who_want_an_aggregate_at_once_fetch_it_once(disk):
+    fetched, name = [], blob_digest(AGGREGATE)
+
+    async def main():
+        async with (
+            a_state_sync(disk, fetched, pushes=Pushes(1)) as state_sync,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(state_sync.aggregate, name)
+            nursery.start_soon(state_sync.aggregate, name)
+
+    trio.run(main)
+    assert fetched == [name]
 
 
 def test_parameters_reach_a_round_from_certified_aggregates_alone(disk, tmp_path):

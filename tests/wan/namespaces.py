@@ -1,7 +1,7 @@
 """Namespaces: a network stack for each participant of a local network, joined by `tests.wan.switch`.
 
-Room: tests (edge: network namespaces; needs root and `ip`). Everything it makes has its own prefix, is removed
-at the end, and what an earlier, killed run left is removed before.
+Room: tests (edge: network namespaces; needs root and `ip`). Everything it makes has its own prefix and is
+removed at the end; what an earlier, killed run left is removed before.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +44,11 @@ def main() -> None:
     keys = ("nodes", "verifiers", "rounds")
     overrides = {key: getattr(given, key) for key in keys if getattr(given, key) is not None}
     out = given.out.resolve()
-    with Namespaces(
-        mbit=given.mbit, delay_ms=given.rtt_ms / 4, loss=given.loss, mtu=given.mtu
-    ) as machines:
+    with Namespaces(mbit=given.mbit, delay_ms=given.rtt_ms / 4, loss=given.loss, mtu=given.mtu) as machines:
         watch = Watch(machines, out / "participants" / "ledger" / "status.jsonl")
         if given.cut:
             name, at, seconds = given.cut
-            threading.Thread(
-                target=watch.cut, args=(name, int(at), float(seconds)), daemon=True
-            ).start()
+            threading.Thread(target=watch.cut, args=(name, int(at), float(seconds)), daemon=True).start()
         threading.Thread(target=watch.count_bytes, daemon=True).start()
         kept = run_localnet(given.order, overrides, given.behave, out, as_json=True, machines=machines)
     print_figures(out, watch.bytes_at, given.rtt_ms)
@@ -119,9 +116,7 @@ def print_figures(out: Path, bytes_at: Mapping[int, Mapping[str, tuple[int, int]
         raise SystemExit("too few rounds to measure")
     begin, end = min(final[rounds[0] - 1].values()), min(final[rounds[-1]].values())
     lengths = [min(final[r].values()) - min(final[r - 1].values()) for r in rounds]
-    worked = [
-        sum(took for at, took in steps if begin < at <= end) / (end - begin) for steps in busy.values()
-    ]
+    worked = [sum(took for at, took in steps if begin < at <= end) / (end - begin) for steps in busy.values()]
     steps = [took for rows in busy.values() for at, took in rows if begin < at <= end]
     print(f"rounds {rounds[0]} to {rounds[-1]}, {len(busy)} nodes, {rtt_ms:g} ms")
     _print("round, s", lengths)
@@ -154,7 +149,7 @@ def _between(
 
 def _traffic(bytes_at: Mapping[int, Mapping[str, tuple[int, int]]], role: str, way: int) -> Iterator[float]:
     seen = [r for r in sorted(bytes_at) if r >= 4]
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in pairwise(seen):
         for name, counts in bytes_at[after].items():
             if name.startswith(role):
                 yield (counts[way] - bytes_at[before][name][way]) / (after - before) / 1000
@@ -164,7 +159,8 @@ def _print(what: str, values: list[float]) -> None:
     if values:
         tenths = sorted(values)
         high = tenths[min(len(tenths) - 1, len(tenths) * 9 // 10)]
-        print(f"{what:58s} median {statistics.median(values):8.3f}  mean {statistics.mean(values):8.3f}  p90 {high:8.3f}")
+        middle, mean = statistics.median(values), statistics.mean(values)
+        print(f"{what:58s} median {middle:8.3f}  mean {mean:8.3f}  p90 {high:8.3f}")
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

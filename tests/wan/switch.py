@@ -55,7 +55,7 @@ class Switch:
     def take(self, sender: Line, frame: bytes, now_s: float) -> None:
         """A frame has left a participant."""
         for receiver in self.lines:
-            if receiver is sender or frame[:6] not in (receiver.mac, BROADCAST) and not frame[0] & 1:
+            if receiver is sender or (frame[:6] not in (receiver.mac, BROADCAST) and not frame[0] & 1):
                 continue
             is_lost = sender.is_cut or receiver.is_cut or self.chance.random() < self.loss
             took_s = len(frame) / self.bytes_per_s

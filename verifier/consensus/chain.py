@@ -113,6 +113,12 @@ def wanted_bodies(state: State) -> tuple[Digest, ...]:
     return tuple(block for _, block in sorted(named.items()) if block not in state.bodies)
 
 
+def skipped(state: State) -> int:
+    """Iterations since the last notarised block that were given up."""
+    blocks = [number for number, kind in state.certificates if kind is not VoteKind.DUMMY]
+    return state.iteration - 1 - max([state.tip.iteration, *blocks])
+
+
 def deadline_ms(state: State) -> int:
     """When this verifier votes DUMMY, in its own milliseconds.
 
@@ -122,9 +128,7 @@ def deadline_ms(state: State) -> int:
     2**BACKOFF_MAX times, to exceed the network's real delay.
     """
     config, ancestors = state.config, best_parent(state) or ()
-    blocks = [number for number, kind in state.certificates if kind is not VoteKind.DUMMY]
-    idle = state.iteration - 1 - max([state.tip.iteration, *blocks])
-    scale = 1 << min(BACKOFF_MAX, idle // len(config.verifiers))
+    scale = 1 << min(BACKOFF_MAX, skipped(state) // len(config.verifiers))
     deadline = state.entered_ms + config.iteration_timeout_ms * scale
     since = state.entered_ms if ancestors else None
     if state.ready is not None and state.ready[0] >= link(state, ancestors).round:

@@ -24,6 +24,7 @@ from assay.verifier.consensus.chain import (
     manifests,
     parent_iteration,
     path,
+    skipped,
     wanted_bodies,
 )
 from assay.verifier.consensus.types import (
@@ -36,6 +37,7 @@ from assay.verifier.consensus.types import (
     Send,
     SignAndSend,
     State,
+    Tick,
     Tip,
 )
 
@@ -81,13 +83,20 @@ def may_finalise(state: State, iteration: Iteration) -> bool:
     return state.tip.iteration < iteration < state.iteration and not any(own_votes)
 
 
-def on_tick(state: State, out: list[Effect]) -> State:
-    """What waits for a deadline: resending what may be lost, and voting DUMMY against a late leader."""
+def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
+    """What waits for a deadline: resending what may be lost, and voting DUMMY against a late leader.
+
+    One that is away, or that cannot propose, is late at once, unless its proposal has come.
+    """
     if state.now_ms >= state.resend_at_ms:
         _resend(state, out)
         resend_at_ms = state.now_ms + state.config.resend_ms
         state = replace(state, resend_at_ms=resend_at_ms, resend_count=state.resend_count + 1)
-    if state.now_ms >= deadline_ms(state) and may_give_up(state):
+    is_hopeless = state.config.leader(state.iteration) in tick.away or (
+        tick.is_held_up and not skipped(state)
+    )
+    is_late = is_hopeless and state.iteration not in state.proposals
+    if (is_late or state.now_ms >= deadline_ms(state)) and may_give_up(state):
         state = _vote(state, state.iteration, VoteKind.DUMMY, NO_DIGEST, out)
     return state
 

@@ -151,7 +151,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
                 state = follow(state, one, out)
     state = progress(state, out)
     if isinstance(event, Tick):
-        state = on_tick(state, out)
+        state = on_tick(state, event, out)
     return state, tuple(out)
 
 

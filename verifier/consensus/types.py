@@ -104,10 +104,16 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passes; about every 200 ms. While `is_idle`, no leader is late: there is nothing to propose."""
+    """Time passes; about every 100 ms. While `is_idle`, no leader is late: there is nothing to propose.
+
+    away: Leaders that nobody waits for.
+    is_held_up: Only missing beacon shares keep the leader from proposing, if it follows its parent at once.
+    """
 
     now_ms: int
     is_idle: bool = False
+    away: frozenset[PeerId] = frozenset()
+    is_held_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ APPRAISALS_PER_MANIFEST = 32
 ADMISSIONS_PER_VERIFIER = 32  # pooled; 400 bytes each
 AHEAD_S = 10  # by which a manifest's time may be ahead of our clock, at least,
 AHEAD_SHARE = 16  # and a 16th of the absence that it measures: a clock that is minutes late still votes
+SHARES = "beacon shares"  # as `missing` names them
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
 # A leader looks at its notarised ancestors with every message. Without a cache each look folds all of them
 # anew, with their VRF proofs: a verifier that was slow once, and so has many, never catches up.
@@ -316,7 +317,7 @@ def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ..
         if not _carried_lists(state):
             lacking.append("inclusion lists")
     if run_state.round and len(valid_shares(state.beacon_shares, run_state)) < len(run_state.beacon):
-        lacking.append("beacon_shares")
+        lacking.append(SHARES)
     if outside.is_waited_for(run_state, state.drand):
         lacking.append("drand")
     if any(_lacks_messages(state, run_state, step) for step in awaited(run_state)):
@@ -348,7 +349,10 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
         return False
     is_over = not run_state.is_training or _reported(state, run_state).closing is not Closing.NO
     has_work = bool(state.commits) or bool(ancestors) or is_over or run_state.is_deserted
-    return has_work and now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
+    timing = run_state.spec.timing
+    # A share follows from the last manifest, which is older than all else that a leader waits for.
+    patience_ms = timing.ready_ms if lacking == (SHARES,) else timing.collect_ms
+    return has_work and now_ms >= state.opened_ms + patience_ms
 
 
 def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | None:

@@ -68,6 +68,7 @@ from assay.verifier.consensus.machine import (
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import admit, contradiction
 from assay.verifier.round.machine import Advanced, Round
+from assay.verifier.service.delivery import Delivery
 from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms, wall_s
 
 log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class Driver:
         self._proposer = Proposer(
             me, follower, get_update, lambda: self.round, self.round_opened, self._feed, nursery
         )
+        self._delivery = Delivery(me, host, nursery)
         self._revealed: set[Digest] = set()
         self._queue: deque[Event] = deque()
         self._is_stepping = False
@@ -164,7 +166,12 @@ class Driver:
         is_idle = self._awaits_funding() or rounds.awaits_return(self.round, (), wall_s())
         if is_idle:
             self.round = rounds.waited(self.round, now_ms())
-        self._feed(Tick(now_ms(), is_idle))
+        run_state = self._follower.run_state
+        away = frozenset(self._me.spec.verifier_peers) - set(run_state.beacon)
+        is_held_up = self.round.run_state.round == run_state.round and rounds.is_held_up(
+            self.round, now_ms(), wall_s=wall_s()
+        )
+        self._feed(Tick(now_ms(), is_idle, away, is_held_up))
         if now_ms() >= self._reveal_again_ms:  # the last share may have met verifiers that were down
             self._reveal_again_ms = now_ms() + self._me.spec.timing.resend_ms
             self._reveal_last()
@@ -300,7 +307,7 @@ class Driver:
             return
         for effect in effects:
             self._perform(effect)
-        self._reveal_notarised()
+        self._serve_notarised()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -338,6 +345,7 @@ class Driver:
                 self._finalised(certified)
 
     def _finalised(self, certified: CertifiedManifest) -> None:
+        self._delivery.begin(self._follower.run_state, certified.manifest)
         self._follower.take(certified)
         self._me.store.drop_records(int(certified.block.iteration))
         manifest = certified.manifest
@@ -367,14 +375,20 @@ class Driver:
 
     # ---- the beacon ----
 
-    def _reveal_notarised(self) -> None:
-        """Send our share for a block as soon as it is notarised: the next leader may have to build on it."""
+    def _serve_notarised(self) -> None:
+        """Send what follows from a block as soon as it is notarised.
+
+        Our share of the beacon, as the next leader may have to build on it; and its aggregate, to nodes.
+        """
         for (_, kind), certificate in self._state.certificates.items():
-            if kind is VoteKind.NOTARISE and certificate.vote.block not in self._revealed:
-                proposal = consensus.body(self._state, certificate.vote.block)
-                if proposal is not None:
-                    self._revealed.add(certificate.vote.block)
-                    self._reveal(proposal.manifest)
+            proposal = consensus.body(self._state, certificate.vote.block)
+            if kind is not VoteKind.NOTARISE or proposal is None:
+                continue
+            if proposal.manifest.round == self._follower.run_state.round:
+                self._delivery.begin(self._follower.run_state, proposal.manifest)
+            if certificate.vote.block not in self._revealed:
+                self._revealed.add(certificate.vote.block)
+                self._reveal(proposal.manifest)
 
     def _reveal_last(self) -> None:
         """Send our share for the last final manifest once more: the same VRF proof, whenever it is made."""

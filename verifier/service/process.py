@@ -17,6 +17,7 @@ from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
+from assay.participant.pushes import Pushes
 from assay.participant.run import participate
 from assay.participant.snapshots import SnapshotServer
 from assay.participant.sync import StateSync
@@ -29,6 +30,7 @@ from assay.protocol.identity import sign
 from assay.protocol.messages import (
     REASON_CHARS_MAX,
     BeaconShare,
+    BlobPiece,
     CertifiedManifest,
     Contradiction,
     DoubleVote,
@@ -101,6 +103,7 @@ FACTS = {
         SignedInclusionList,
         SignedAdmission,
         CertifiedManifest,
+        BlobPiece,
     )
 }
 OPENED: dict[bytes, type[SketchOpening] | type[KnownAnswer] | type[SignedAttendance]] = {
@@ -154,6 +157,7 @@ class Service:
         self.me, self._audit_runner_type = me, audit_runner
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
+        self.pushes = Pushes(contribution_bytes_max(me.spec.rule, self.layout.blocks))
         self.state_sync = StateSync(
             module="assay.verifier.audit.worker",
             start=RecomputeStart(
@@ -235,6 +239,10 @@ class Service:
 
     def _take_notification(self, notification: Notification) -> None:
         message = decode_any(FACTS, notification.payload)
+        if isinstance(message, BlobPiece):
+            if notification.peer in self.follower.run_state.nodes:
+                self.pushes.take(notification.peer, message)
+            return
         if (
             not isinstance(message, CertifiedManifest)
             and notification.peer not in self.me.spec.verifier_peers
@@ -349,7 +357,8 @@ class Service:
         if is_here:
             data = self.me.blobs.load(name)
         else:
-            data = inline or await fetch_blob(self._host, name, (peer,), FETCH_S, max(size, 1))
+            pushed = inline or await self.pushes.whole(name)
+            data = pushed or await fetch_blob(self._host, name, (peer,), FETCH_S, max(size, 1))
         if blob_digest(data) != name or len(data) != size:
             raise PeerFault(peer, f"update of {len(data)} bytes is not the one committed to")
         decode_contribution(self.me.spec, self.layout, round_id, data)

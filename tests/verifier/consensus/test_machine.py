@@ -216,6 +216,30 @@ def test_the_long_deadline_holds_to_the_millisecond_and_readiness_shortens_it():
     assert [vote.kind for vote in voted(a_state(), Ready(RoundId(0), 1_000), Tick(5_000))] == [VoteKind.DUMMY]
 
 
+def test_a_leader_that_is_away_is_given_up_at_once_and_no_other_is():
+    leader = a_config().leader(Iteration(1))
+    assert leader != PEERS[ME]
+
+    assert [vote.kind for vote in voted(a_state(), Tick(1, away=frozenset({leader})))] == [VoteKind.DUMMY]
+    assert voted(a_state(), Tick(1, away=frozenset(PEERS) - {leader})) == []
+
+
+def test_a_leader_that_is_away_but_proposes_gets_its_vote():
+    proposal = a_proposal()
+    away = frozenset({proposal.proposer})
+    held = voted(a_state(), proposal, Examined(digest(proposal.block), True), Tick(1, away=away))
+
+    assert {vote.kind for vote in held} == {VoteKind.NOTARISE}
+
+
+def test_a_leader_that_lacks_shares_is_given_up_at_once_only_if_it_follows_its_parent():
+    held_up = Tick(1, is_held_up=True)
+    assert [vote.kind for vote in voted(a_state(), held_up)] == [VoteKind.DUMMY]
+
+    skipped = a_dummy(1)
+    assert voted(a_state(), skipped, held_up) == []
+
+
 def test_while_there_is_nothing_to_propose_no_leader_is_late_and_afterwards_it_has_its_whole_time():
     idle = [Tick(now_ms, is_idle=True) for now_ms in range(0, 300_000, 200)]
     assert voted(a_state(), *idle) == []

@@ -776,7 +776,8 @@ def test_after_the_deadline_a_leader_proposes_what_it_has_and_without_a_commit_i
 
 def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_ever():
     run_state = grown(the_start(), 1, votes={})
-    collect_ms = run_state.spec.timing.collect_ms
+    ready_ms, collect_ms = run_state.spec.timing.ready_ms, run_state.spec.timing.collect_ms
+    assert ready_ms < collect_ms
     commits = work(NODES, run_state)
     with_two = after(run_state, *commits, *(a_reveal(name, run_state) for name in VERIFIERS[:2]))
     with_three, _ = step(with_two, a_reveal(VERIFIERS[2], run_state))
@@ -784,15 +785,26 @@ def test_a_leader_waits_for_all_reveals_until_the_deadline_and_for_a_quorum_for_
 
     for follows in (True, False):
         assert not may_propose(with_two, (), 100 * collect_ms, follows=follows)
-        assert not may_propose(with_three, (), collect_ms - 1, follows=follows)
+        assert not may_propose(with_three, (), ready_ms - 1, follows=follows)
         assert may_propose(with_four, (), 0, follows=follows)
     # Only after another leader was given up: who follows at once cannot choose whose share counts.
-    assert may_propose(with_three, (), collect_ms, follows=False)
+    assert may_propose(with_three, (), ready_ms, follows=False)
     assert not may_propose(with_three, (), 100 * collect_ms, follows=True)
-    assert is_held_up(with_three, collect_ms)
-    assert not is_held_up(with_three, collect_ms - 1)
+    assert is_held_up(with_three, ready_ms)
+    assert not is_held_up(with_three, ready_ms - 1)
     assert not is_held_up(with_two, collect_ms)
     assert not is_held_up(with_four, collect_ms)
+
+
+def test_a_share_that_is_missing_beside_a_commit_is_waited_for_as_long_as_the_commit():
+    run_state = grown(the_start(), 1, votes={})
+    ready_ms, collect_ms = run_state.spec.timing.ready_ms, run_state.spec.timing.collect_ms
+    state = after(
+        run_state, *work(NODES[:-1], run_state), *(a_reveal(name, run_state) for name in VERIFIERS[:3])
+    )
+
+    assert not may_propose(state, (), ready_ms, follows=False)
+    assert not may_propose(state, (), collect_ms - 1, follows=False)
 
 
 def test_a_leader_that_follows_at_once_is_refused_without_every_share_of_the_beacon():
@@ -891,6 +903,25 @@ def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
     assert len(run_state.beacon_shares[int(run_state.round) - 2]) == 3
 
 
+def test_the_pause_doubles_with_each_share_missed_in_a_row_up_to_a_bound():
+    def pause(run_state):
+        manifest = the_next(run_state, NODES)
+        run_state = advance(run_state, replace(manifest, beacon_shares=manifest.beacon_shares[:3]))
+        count = 0
+        while absent not in run_state.beacon:
+            manifest = the_next(run_state, ())
+            run_state = advance(run_state, replace(manifest, beacon_shares=manifest.beacon_shares[:3]))
+            count += 1
+        return run_state, count
+
+    run_state, absent = grown(the_start(rounds=1200), 2, votes={}), peer(VERIFIERS[3])
+    for expected in (16, 32, 64, 128, 256, 256):
+        run_state, count = pause(run_state)
+        assert count == expected
+    run_state = advance(run_state, the_next(run_state, NODES))  # with all four shares
+    assert pause(run_state)[1] == 16
+
+
 def test_too_many_away_are_all_asked_again():
     run_state = grown(the_start(), 2, votes={})
     manifest = the_next(run_state, NODES)
@@ -905,7 +936,7 @@ def test_reveals_are_due_after_a_round_without_commits_too():
 
     state = after(run_state, *work(NODES, run_state))
 
-    assert missing(state) == ("beacon_shares",)
+    assert missing(state) == ("beacon shares",)
 
 
 def without_words(run_state):

@@ -100,6 +100,9 @@ class FakeHost:
         self.on_post(message)
         self.posted.append((to, message))
 
+    async def send(self, to: PeerId, payload: bytes) -> None:
+        self.post(to, payload)
+
     async def request(self, to: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
         self.asked.append((to, method))
         return await self.answer(method, body)

@@ -15,6 +15,7 @@ from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.messages import (
     BeaconShare,
+    BlobPiece,
     Block,
     CertifiedManifest,
     Contradiction,
@@ -32,6 +33,7 @@ from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.verifier.consensus.machine import AHEAD
 from assay.verifier.round.commits import contradiction
+from assay.verifier.service.delivery import receivers
 from assay.verifier.service.driver import DOUBLE_VOTES, EVIDENCE, RETRY_S
 from tests.builders import (
     DOMAIN,
@@ -505,6 +507,43 @@ async def test_a_final_manifest_goes_to_everybody_connected_who_is_no_verifier(t
             peer("nora")
         ]
         assert list(verifier.me.store.links()) == [sent]
+
+
+@pytest.mark.parametrize("certified", [NOTARISE, FINALISE])
+def test_an_aggregate_goes_to_the_nodes_we_serve_as_soon_as_its_block_is_notarised(
+    tmp_path, clock, certified
+):
+    right = a_proposal(a_real_manifest(NODES))
+
+    @trio_test
+    async def main(clock):
+        async with running(tmp_path) as verifier:
+            holds(verifier, *NODES)
+            await verifier.receive(right)
+            assert pieces(verifier) == []
+
+            await verifier.receive(a_quorum(certified, right))
+            assert [node for node, _ in pieces(verifier)] == receivers(START, peer(ME)) != []
+            assert {piece.piece for _, piece in pieces(verifier)} == {an_aggregate(NODES, START)}
+
+            await verifier.receive(a_quorum(FINALISE, right))
+            assert len(pieces(verifier)) == len(receivers(START, peer(ME)))  # once
+
+    main(clock=clock)
+
+
+@trio_test
+async def test_an_aggregate_is_not_pushed_before_a_quorum_wants_it(tmp_path, clock):
+    right = a_proposal(a_real_manifest(NODES))
+    async with running(tmp_path) as verifier:
+        holds(verifier, *NODES)
+        await verifier.receive(right, a_vote(LEADER, NOTARISE, right))
+
+        assert pieces(verifier) == []
+
+
+def pieces(verifier):
+    return [(to, one) for to, one in verifier.host.posted if isinstance(one, BlobPiece)]
 
 
 @trio_test
