@@ -77,6 +77,7 @@ class ProcessFile(BaseModel):
     limits: Path | None = None  # calibration of other execution classes, if it is not the shipped one
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
     collateral: Path | None = None  # a verifier's: the data that vendors publish about their devices
+    signed_mark: Path | None = None  # a verifier's: how far its signatures have come; best on another disk
     drand: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()  # a verifier's: addresses of drand
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
@@ -118,6 +119,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         limits=placed(given.limits),
         attestation=placed(given.attestation),
         collateral=placed(given.collateral),
+        signed_mark=placed(given.signed_mark),
         drand=given.drand,
         attester_key=placed(given.attester_key),
         attester_command=given.attester_command,

@@ -60,6 +60,7 @@ class Config:
     limits: Path | None = None  # calibration that the spec names, if it is not the one of this build
     attestation: Path | None = None  # attestation policy, if the spec names one
     collateral: Path | None = None  # vendors' collateral, as fetched by a verifier
+    signed_mark: Path | None = None  # a verifier's high-water mark, if it is not in `folder`
     drand: tuple[str, ...] = ()  # URLs from which a verifier fetches rounds of the run's drand network
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and its attestation program

@@ -142,7 +142,7 @@ class StateSync:
             body = await self._pushes.whole(digest) if self._pushes is not None else None
             if body is None:
                 body = await self._fetch(digest)
-            self._blobs.put(body)
+            await trio.to_thread.run_sync(self._blobs.put, body)
             return body
 
     async def _contradicts(self, link: CertifiedManifest) -> bool:

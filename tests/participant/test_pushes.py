@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from assay.participant import pushes as module
 from assay.participant.pushes import BEGUN_S, MISTRUSTED, WHOLE_S, Pushes, push
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
@@ -144,4 +143,3 @@ def test_a_push_sends_all_in_order_and_gives_up_on_a_peer_that_does_not_take_it(
         host = Host(takes)
         trio.run(push, host, OTHER, NAME, BODY)
         assert host.sent == [(OTHER, piece) for piece in pieces()[:takes]]
-    assert len(BODY) > module.PIECE_BYTES_MAX

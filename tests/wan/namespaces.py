@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import os
 import socket
 import struct
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 PREFIX = "awan"
+LOCK = f"/run/{PREFIX}.lock"
 SUBNET = "10.77.0."
 CHAIN = SUBNET + "1"  # of this machine's own stack, which the local chain listens on
 PORT = 4001
@@ -43,8 +45,11 @@ class Namespaces:
         self._switch: subprocess.Popen[str] | None = None
         self._index: dict[str, int] = {}
         self._ports: list[str] = []
+        self._lock = -1
 
     def __enter__(self) -> Namespaces:
+        self._lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # one test bed at a time: they share names
         _remove_all()
         self._ports = [self._stack(None, 1)]
         return self
@@ -56,6 +61,7 @@ class Namespaces:
             self._switch.kill()
             self._switch.wait()
         _remove_all()
+        os.close(self._lock)
 
     def addresses(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Make all stacks and start the switch."""

@@ -95,7 +95,7 @@ def print_figures(out: Path, bytes_at: Mapping[int, Mapping[str, tuple[int, int]
     known: dict[int, dict[str, float]] = defaultdict(dict)  # round -> node -> when it knew
     for log in sorted((out / "logs").glob("*.log")):
         for line in _lines(log):
-            if line["event"] == "round finalised":
+            if line["event"] == "round finalised" and line["commits"]:
                 final[line["round"]].setdefault(log.stem, _seconds(line))
             elif line["event"] == "round final" and log.stem.startswith("node"):
                 known[line["round"]].setdefault(log.stem, _seconds(line))

@@ -68,19 +68,20 @@ def notarise(state: State, proposal: Proposal, out: list[Effect]) -> State:
 
 def may_notarise(state: State) -> bool:
     """One NOTARISE per iteration."""
-    return (state.iteration, VoteKind.NOTARISE) not in state.own
+    return state.iteration > state.silent_through and (state.iteration, VoteKind.NOTARISE) not in state.own
 
 
 def may_give_up(state: State) -> bool:
     """One DUMMY per iteration, and none after FINALISE."""
     own_votes = ((state.iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
-    return not any(own_votes)
+    return state.iteration > state.silent_through and not any(own_votes)
 
 
 def may_finalise(state: State, iteration: Iteration) -> bool:
     """One FINALISE per iteration, none after DUMMY, and none before we left the iteration."""
     own_votes = ((iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
-    return state.tip.iteration < iteration < state.iteration and not any(own_votes)
+    begin = max(state.tip.iteration, state.silent_through)
+    return begin < iteration < state.iteration and not any(own_votes)
 
 
 def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
@@ -235,7 +236,7 @@ def _consider(state: State, out: list[Effect]) -> State:
 
 def _request_manifest(state: State, out: list[Effect]) -> State:
     """Ask the driver for a manifest if we lead and can prove what we extend."""
-    if state.config.leader(state.iteration) != state.config.me:
+    if state.config.leader(state.iteration) != state.config.me or state.iteration <= state.silent_through:
         return state
     if state.iteration in state.drafts or state.asked is not None:
         return state

@@ -156,7 +156,11 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 
 
 def restore(
-    config: ConsensusConfig, records: Iterable[Record], now_ms: int, last: CertifiedManifest | None = None
+    config: ConsensusConfig,
+    records: Iterable[Record],
+    now_ms: int,
+    last: CertifiedManifest | None = None,
+    silent_through: int = 0,
 ) -> State:
     """The state after a start or a restart: `records` in the order they were persisted.
 
@@ -169,6 +173,8 @@ def restore(
             up to `last`'s may be missing.
         now_ms: The driver's clock.
         last: The last `Finalised` manifest that the driver made durable.
+        silent_through: The last iteration in which statements may have been signed that `records` lacks; in
+            none up to it anything is signed, but votes that contradict nothing.
     """
     tip = Tip(manifest=config.genesis)
     own: dict[tuple[Iteration, VoteKind], Vote] = {}
@@ -203,6 +209,7 @@ def restore(
         iteration=Iteration(max([tip.iteration, *(number for number, _ in certificates)]) + 1),
         entered_ms=now_ms,
         resend_at_ms=now_ms,
+        silent_through=Iteration(silent_through),
         own=own,
         vouched=vouched,
         drafts=drafts,
@@ -227,7 +234,8 @@ def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
     lowest = max(state.tip.iteration + 1, state.iteration - BEHIND)
     if not lowest <= vote.iteration <= state.iteration + AHEAD:
         raise OutOfPhase(peer, f"vote for iteration {vote.iteration} during {state.iteration}")
-    if peer == state.config.me and state.own.get((vote.iteration, vote.kind)) != vote:
+    is_ours = peer == state.config.me and vote.iteration > state.silent_through
+    if is_ours and state.own.get((vote.iteration, vote.kind)) != vote:
         raise Diverged(f"a vote for iteration {vote.iteration} carries our signature, but not from us")
     box = state.votes.get(vote.iteration, {})
     known = box.get((peer, vote.kind))
@@ -270,7 +278,8 @@ def _on_proposal(state: State, proposal: Proposal, out: list[Effect]) -> State:
     block, leader = proposal.block, proposal.proposer
     if block.iteration <= state.tip.iteration:
         raise OutOfPhase(leader, f"proposal for iteration {block.iteration}, final since")
-    if leader == state.config.me and state.drafts.get(block.iteration) != block:
+    is_ours = leader == state.config.me and block.iteration > state.silent_through
+    if is_ours and state.drafts.get(block.iteration) != block:
         raise Diverged(f"a proposal for iteration {block.iteration} carries our signature, but not from us")
     first = state.proposals.get(block.iteration)
     if first is not None and first.block != block:

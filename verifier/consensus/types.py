@@ -76,6 +76,7 @@ class State:
     entered_ms: int
     resend_at_ms: int
     resend_count: int = 0
+    silent_through: Iteration = Iteration(0)  # noqa: RUF009 - up to it we may have signed what we forgot
     ready: tuple[int, int] | None = None  # (round, since when), reported by the driver
     own: Mapping[tuple[Iteration, VoteKind], Vote] = field(default_factory=dict)
     vouched: Mapping[Digest, Vote] = field(default_factory=dict)  # our votes for settled ancestors

@@ -18,15 +18,18 @@ import trio
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
+from assay.participant.high_water import HighWater
 from assay.participant.sync import StateSync
 from assay.protocol.double_votes import double_vote
 from assay.protocol.draws import beacon_input
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
+from assay.protocol.finality import SETTLED
 from assay.protocol.identity import sign
 from assay.protocol.messages import (
     MESSAGES,
     BeaconShare,
+    Block,
     CertifiedManifest,
     Contradiction,
     DoubleVote,
@@ -90,6 +93,7 @@ class Driver:
         opening: Round,
         get_update: GetUpdate,
         named: Callable[[int], None],
+        high_water: HighWater,
     ) -> None:
         """
         Args:
@@ -97,6 +101,10 @@ class Driver:
             opening: The round to begin with.
             get_update: An update's bytes, ours or a peer's.
             named: Called with every drand round that a manifest names, when it is notarised or final.
+            high_water: How far our signatures have come.
+
+        Raises:
+            Unavailable: the store or the mark cannot be written.
         """
         self._me, self._host, self._follower, self._state_sync = me, host, follower, state_sync
         self._nursery, self._named = nursery, named
@@ -130,7 +138,15 @@ class Driver:
         last = None
         if int(follower.run_state.round):
             last = next(iter(me.store.links(int(follower.run_state.round) - 1, 1)))
-        self._state = consensus.restore(config, records, now_ms(), last)
+        final = 0 if last is None else int(last.block.iteration)
+        silent_through = high_water.lost_through(map(encode, records), final)
+        if silent_through:
+            log.error(
+                "the store has lost what was signed here: signing nothing until the others are past it",
+                extra={"iteration": silent_through, "final": final},
+            )
+        self._high_water = high_water
+        self._state = consensus.restore(config, records, now_ms(), last, silent_through)
         for body in me.store.values(DOUBLE_VOTES).values():  # no manifest may have carried it yet
             pair = decode(DoubleVote, body)
             if may_show_double_vote(opening.run_state, pair):
@@ -312,7 +328,12 @@ class Driver:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Persist(record):
-                self._me.store.add_record(_iteration_of(record), encode(record))
+                body = encode(record)
+                self._me.store.add_record(_iteration_of(record), body)
+                if (
+                    isinstance(record, Vote | Block) and _iteration_of(record) != SETTLED
+                ):  # about to be signed
+                    self._high_water.note(_iteration_of(record), body)
             case SignAndSend(vote):
                 signature = sign(self._me.keys.peer, self._me.domain, vote)
                 signed = SignedVote(vote=vote, verifier=self._me.me, signature=signature)

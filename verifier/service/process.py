@@ -17,6 +17,7 @@ from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
+from assay.participant.high_water import HighWater
 from assay.participant.pushes import Pushes
 from assay.participant.run import participate
 from assay.participant.snapshots import SnapshotServer
@@ -85,6 +86,7 @@ TICK_S = 0.1
 SUBMIT_WAIT_S = 30.0  # how long a commit for the next round may wait for our own round to end
 FETCH_S = 60.0
 MAKE_ROOM_S = 30.0
+SIGNED_MARK = "signed.mark"
 ROOM_SHARE = 0.75
 FACTS = {
     kind.TAG: kind
@@ -156,6 +158,7 @@ class Service:
     def __init__(self, me: Participant, audit_runner: type[AuditRunner]) -> None:
         self.me, self._audit_runner_type = me, audit_runner
         self.follower = Follower(me.spec, me.run_id, me.store)
+        self.high_water = HighWater(me.config.signed_mark or me.config.folder / SIGNED_MARK)
         self.layout = layout_of(me.spec.model)
         self.pushes = Pushes(contribution_bytes_max(me.spec.rule, self.layout.blocks))
         self.state_sync = StateSync(
@@ -217,6 +220,7 @@ class Service:
                 opening,
                 self._update,
                 self._drand.want,
+                self.high_water,
             )
             self.audit_runner = self._audit_runner_type(
                 self.me, host, self.follower, self.state_sync, nursery, self.driver, self._update
@@ -353,17 +357,21 @@ class Service:
 
     async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
         """Store the update of a commit, complete and decodable; one already stored is checked alike."""
-        is_here = self.me.blobs.size(name) is not None
-        if is_here:
-            data = self.me.blobs.load(name)
-        else:
-            pushed = inline or await self.pushes.whole(name)
+        blobs, data = self.me.blobs, inline
+        is_here = blobs.size(name) is not None
+        if not is_here and not data:
+            pushed = await self.pushes.whole(name)
             data = pushed or await fetch_blob(self._host, name, (peer,), FETCH_S, max(size, 1))
-        if blob_digest(data) != name or len(data) != size:
-            raise PeerFault(peer, f"update of {len(data)} bytes is not the one committed to")
-        decode_contribution(self.me.spec, self.layout, round_id, data)
-        if not is_here:
-            self.me.blobs.put(data)
+
+        def keep() -> None:
+            body = blobs.load(name) if is_here else data
+            if blob_digest(body) != name or len(body) != size:
+                raise PeerFault(peer, f"update of {len(body)} bytes is not the one committed to")
+            decode_contribution(self.me.spec, self.layout, round_id, body)
+            if not is_here:
+                blobs.put(body)
+
+        await trio.to_thread.run_sync(keep)  # hashing, decoding and the disk must not hold up votes
 
     async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
         if peer not in self.me.spec.verifier_peers:  # only verifiers see commits before their round is final

@@ -509,6 +509,38 @@ def test_what_a_verifier_signed_wrongly_is_its_fault(message):
 # ---- restart ----
 
 
+# ---- a journal that has lost something
+
+
+def test_nothing_is_signed_up_to_where_the_journal_may_have_lost_something():
+    proposal = a_proposal()
+    events = (proposal, Examined(digest(proposal.block), True), a_certificate(proposal), Tick(600_000))
+    assert {vote.iteration for vote in voted(a_state(), *events)} == {1, 2}
+
+    silent = restore(a_config(ME), (), 0, silent_through=2)
+    assert voted(silent, *events) == []
+
+
+def test_a_leader_proposes_nothing_where_it_may_have_proposed_before():
+    for silent_through, count in ((2, 1), (3, 0)):
+        state = restore(a_config(ME), (), 0, silent_through=silent_through)
+        assert len(of(BuildProposal, run(state, a_dummy(1), a_dummy(2))[1])) == count
+
+
+def test_a_forgotten_statement_of_ours_that_comes_back_ends_nothing():
+    state = restore(a_config(ME), (), 0, silent_through=3)
+    state, _ = run(state, a_vote(ME, 1, VoteKind.DUMMY), a_dummy(1), a_dummy(2))
+    state, _ = run(state, a_proposal(3, dummies=(1, 2), leader=ME))
+    with pytest.raises(Diverged, match="not from us"):
+        run(state, a_vote(ME, 4, VoteKind.DUMMY))
+
+
+def test_after_the_silence_everything_is_signed_again():
+    state = restore(a_config(ME), (), 0, silent_through=2)
+    votes = voted(state, a_dummy(1), a_dummy(2), Tick(600_000))
+    assert [(vote.iteration, vote.kind) for vote in votes] == [(3, VoteKind.DUMMY)]
+
+
 def a_history():
     """Events of a busy life: rounds, a dummy, a settled ancestor, a turn as leader."""
     first = a_proposal()

@@ -18,6 +18,7 @@ import trio.testing
 from assay.network.blob_store import DiskBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
+from assay.participant.high_water import HighWater
 from assay.participant.keyring import Keys
 from assay.participant.store import Store
 from assay.protocol.encoding.blob import blob_digest
@@ -179,8 +180,9 @@ async def running(
         me.blobs.put(an_update(node, follower.run_state))
     async with trio.open_nursery() as nursery:
         driver = Driver(
-            me, host, follower, parameters, nursery, opening, get_update or held_by(me), lambda number: None
-        )
+            me, host, follower, parameters, nursery, opening, get_update or held_by(me), lambda number: None,
+            HighWater(folder / "signed.mark"),
+        )  # fmt: skip
         nursery.start_soon(driver.follow_parameters)
         await settled()
         yield Running(me, host, follower, parameters, driver)

@@ -14,7 +14,9 @@ from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.verifier.service.delivery import Delivery, receivers
 from tests.builders import NODES, VERIFIERS, peer
-from tests.verifier.round.test_machine import grown, the_next, the_start
+from tests.builders import a_history as the_start
+from tests.builders import a_manifest as the_next
+from tests.verifier.round.test_machine import grown
 
 ME = peer(VERIFIERS[0])
 

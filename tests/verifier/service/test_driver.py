@@ -238,6 +238,33 @@ async def test_after_a_restart_a_verifier_goes_on_from_its_last_final_manifest(t
 
 
 @trio_test
+async def test_a_verifier_whose_store_went_back_signs_nothing_that_it_may_have_signed(
+    tmp_path, clock, caplog
+):
+    async with running(tmp_path) as verifier:
+        await verifier.receive(PROPOSAL)
+        assert [vote.kind for vote in verifier.host.votes()] == [NOTARISE]
+    for file in tmp_path.glob("store.db*"):
+        file.unlink()
+
+    async with running(tmp_path) as verifier:
+        await verifier.receive(PROPOSAL)
+        await gives_up(verifier, clock)
+        assert verifier.host.votes() == []
+    assert "lost what was signed" in caplog.text
+
+
+@trio_test
+async def test_a_verifier_whose_store_is_whole_goes_on_at_once(tmp_path, clock, caplog):
+    async with running(tmp_path) as verifier:
+        await verifier.receive(PROPOSAL)
+    async with running(tmp_path) as verifier:
+        await gives_up(verifier, clock)
+        assert verifier.host.votes() != []
+    assert "lost what was signed" not in caplog.text
+
+
+@trio_test
 async def test_a_proposal_with_a_bad_signature_raises_and_changes_nothing(tmp_path, clock):
     forged = replace(PROPOSAL, signature=a_twin().signature)
     async with running(tmp_path) as verifier:
@@ -510,26 +537,22 @@ async def test_a_final_manifest_goes_to_everybody_connected_who_is_no_verifier(t
 
 
 @pytest.mark.parametrize("certified", [NOTARISE, FINALISE])
-def test_an_aggregate_goes_to_the_nodes_we_serve_as_soon_as_its_block_is_notarised(
+@trio_test
+async def test_an_aggregate_goes_to_the_nodes_we_serve_as_soon_as_its_block_is_notarised(
     tmp_path, clock, certified
 ):
     right = a_proposal(a_real_manifest(NODES))
+    async with running(tmp_path) as verifier:
+        holds(verifier, *NODES)
+        await verifier.receive(right)
+        assert pieces(verifier) == []
 
-    @trio_test
-    async def main(clock):
-        async with running(tmp_path) as verifier:
-            holds(verifier, *NODES)
-            await verifier.receive(right)
-            assert pieces(verifier) == []
+        await verifier.receive(a_quorum(certified, right))
+        assert [node for node, _ in pieces(verifier)] == receivers(START, peer(ME)) != []
+        assert {piece.piece for _, piece in pieces(verifier)} == {an_aggregate(NODES, START)}
 
-            await verifier.receive(a_quorum(certified, right))
-            assert [node for node, _ in pieces(verifier)] == receivers(START, peer(ME)) != []
-            assert {piece.piece for _, piece in pieces(verifier)} == {an_aggregate(NODES, START)}
-
-            await verifier.receive(a_quorum(FINALISE, right))
-            assert len(pieces(verifier)) == len(receivers(START, peer(ME)))  # once
-
-    main(clock=clock)
+        await verifier.receive(a_quorum(FINALISE, right))
+        assert len(pieces(verifier)) == len(receivers(START, peer(ME)))  # once
 
 
 @trio_test

@@ -198,14 +198,14 @@ async def test_only_after_a_skipped_iteration_does_a_leader_do_without_a_beacon_
     present = replace(a_round(AFTER, commits), beacon_shares=shares)
     async with a_proposer(tmp_path, present, links=[a_certified(EMPTY)]) as verifier:
         verifier.proposer.ask(replace(asked((EMPTY,)), ancestors=()))
-        clock.jump((TIMING.collect_ms - 1) / 1000)
+        clock.jump((TIMING.ready_ms - 1) / 1000)
         await settled()
         assert verifier.reports == []
 
         clock.jump(0.001)
         verifier.proposer.consider()
         await settled()
-        assert verifier.reports == [Ready(AFTER.round, TIMING.collect_ms)]
+        assert verifier.reports == [Ready(AFTER.round, TIMING.ready_ms)]
 
         verifier.proposer.ask(replace(asked((EMPTY,), follows=False), ancestors=()))
         await settled()
