@@ -62,7 +62,7 @@ def _absence(run_state: RunState, node: PeerId) -> str:
     if record.banned:
         return f"banned for a fault in round {record.fault_round}"
     if record.has_left:
-        return "it has left"
+        return "it has left, or was silent until another node took its seat"
     if node in run_state.late:
         return "an opening of ours is overdue"
     if int(run_state.round) > run_state.training_rounds:

@@ -166,7 +166,7 @@ class Service:
         while self.follower.run_state.is_training:
             run_state = self.follower.run_state
             if self._has_left():
-                log.info("left the run", extra={"round": int(run_state.round)})
+                log.info("our seat is given up", extra={"round": int(run_state.round)})
                 return
             if run_state.nodes[self.me.me].banned:
                 log.warning("banned from training", extra={"round": int(run_state.round)})

@@ -41,6 +41,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
 STAKE_REPORT_ROUNDS = 16  # rounds for which a stake report may wait for a manifest
+IDLE_ROUNDS = 16  # manifests with commits in a row without a node's, after which another may take its seat
 BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid,
 PAUSE_DOUBLINGS_MAX = 4  # doubled with each share that it misses in a row
 StepId = tuple[RoundId, PeerId]
@@ -52,7 +53,8 @@ class NodeRecord:
 
     member: Member
     joined_round: int = 0  # the first in which it may train
-    has_left: bool = False  # by its own statement, for good
+    has_left: bool = False  # by its own statement, or idle until another took its seat: for good
+    heard_s: int = 0  # agreed time of its last accepted commit, or of its first round
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     base: int = 0  # 1 + the round of that step, as the commit that continues it says; 0 before the first
     accepted: int = 0
@@ -193,9 +195,15 @@ class RunState:
 
     @property
     def free_seats(self) -> int:
-        """Nodes that may join now."""
-        seated = sum(record.is_seated for record in self.nodes.values())
+        """Nodes that may join now, in free seats or in those of idle nodes."""
+        seated = sum(record.is_seated and not self.is_idle(node) for node, record in self.nodes.items())
         return min(self.spec.seats - seated, NODES_MAX - len(self.nodes)) if self.is_training else 0
+
+    def is_idle(self, node: PeerId) -> bool:
+        """Whether a node has been silent for so long that another may take its seat."""
+        record = self.nodes[node]
+        is_silent = record.missed >= IDLE_ROUNDS and self.time_s - record.heard_s > self.spec.audit.absence_s
+        return record.is_seated and is_silent
 
     @property
     def beacon(self) -> tuple[PeerId, ...]:
@@ -380,6 +388,8 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     now = int(manifest.round)
     spec, nodes, verifiers = run_state.spec, dict(run_state.nodes), dict(run_state.verifiers)
     audits, steps, beacon_shares = _prune(run_state, now)
+    if not now:
+        nodes = {node: replace(record, heard_s=manifest.time_s) for node, record in nodes.items()}
     away, missed_shares, undrawn = dict(run_state.away), dict(run_state.missed_shares), run_state.undrawn
     if now:
         shared = {beacon_share.verifier for beacon_share in manifest.beacon_shares}
@@ -476,6 +486,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             base=now + 1,
             accepted=record.accepted + 1,
             missed=0,
+            heard_s=manifest.time_s,
             exec_class=commit.exec_class,
         )
 
@@ -483,7 +494,9 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         nodes[node] = replace(nodes[node], has_left=True)
     for signed_admission in manifest.admissions:
         member = signed_admission.admission.member
-        nodes[member.peer] = NodeRecord(member=member, joined_round=now + 1)
+        nodes[member.peer] = NodeRecord(member=member, joined_round=now + 1, heard_s=manifest.time_s)
+    for node in _unseated(run_state, nodes):
+        nodes[node] = replace(nodes[node], has_left=True)
 
     commits = tuple(signed_commit.commit for signed_commit in manifest.commits)
     if commits:
@@ -594,6 +607,16 @@ def _messages_by_step(manifest: Manifest) -> dict[StepId, _StepMessages]:
             (known_answers.round, known_answers.node), _StepMessages()
         ).known_answers = known_answers
     return found
+
+
+def _unseated(run_state: RunState, nodes: Mapping[PeerId, NodeRecord]) -> list[PeerId]:
+    """The idle nodes, longest silent first, that lose their seats because others took more than were free.
+
+    Even one that came back with this manifest: seats must never be more than the escrow is sized for.
+    """
+    over = sum(record.is_seated for record in nodes.values()) - run_state.spec.seats
+    idle = [node for node in run_state.nodes if run_state.is_idle(node) and nodes[node].is_seated]
+    return sorted(idle, key=lambda node: (-run_state.nodes[node].missed, node))[: max(over, 0)]
 
 
 def _ruled(record: NodeRecord, audit: Audit, probation: int, now: int) -> NodeRecord:

@@ -42,7 +42,7 @@ def test_pay_so_far_is_the_sum_of_the_nodes_own_rows():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"has_left": True}, "it has left"),
+        ({"has_left": True}, "it has left, or was silent until another node took its seat"),
         ({"fault_round": 3}, "banned for a fault in round 3"),
         ({}, "did not reach enough verifiers"),
     ],

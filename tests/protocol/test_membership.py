@@ -19,15 +19,15 @@ from assay.protocol.messages import (
     SignedAttendance,
 )
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.state_transition import IDLE_ROUNDS, RunState, advance, start
 from assay.protocol.types import Address, PeerId, RoundId, Signature
 from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_manifest, a_member, a_peer, a_spec, grow
 
 NEW = [a_member(a_peer(f"newcomer {i}")) for i in range(6)]
 
 
-def a_run(seats: int = len(NODES) + 1) -> RunState:
-    return start(replace(a_spec(), seats=seats), RUN_ID)
+def a_run(seats: int = len(NODES) + 1, rounds: int = 12) -> RunState:
+    return start(replace(a_spec(rounds=rounds), seats=seats), RUN_ID)
 
 
 def votes(run_state: RunState, member: Member, verifiers=VERIFIERS, **changes) -> list[SignedAdmission]:
@@ -45,7 +45,7 @@ def joined(run_state: RunState, *members: Member) -> RunState:
 
 
 def extended(run_state: RunState, **changes) -> RunState:
-    manifest = replace(a_manifest(run_state), **changes)
+    manifest = replace(a_manifest(run_state), time_s=run_state.time_s, **changes)
     check_place(run_state, manifest)
     return advance(run_state, manifest)
 
@@ -192,3 +192,76 @@ def test_a_seat_that_is_given_up_or_lost_is_free_for_another():
 def test_an_epoch_costs_what_all_seats_can_earn():
     spec = a_spec()
     assert replace(spec, seats=2 * len(NODES)).epoch_price(0) == 2 * spec.epoch_price(0)
+
+
+def silent_for(run_state: RunState, rounds: int, node: PeerId, second_s: int = 0) -> RunState:
+    """So many rounds in which all others commit; agreed time goes on by `second_s` with each."""
+    others = [one for one in run_state.active if one != node]
+    for _ in range(rounds):
+        time_s = run_state.time_s + second_s
+        run_state = advance(run_state, replace(a_manifest(run_state, nodes=others), time_s=time_s))
+    return run_state
+
+
+@pytest.mark.parametrize("absence_s", [0, 100])
+def test_a_seat_is_anothers_for_the_asking_after_silence_in_rounds_and_in_agreed_time(absence_s):
+    spec = replace(a_run(rounds=60).spec, audit=replace(a_spec().audit, absence_s=absence_s))
+    begun, gone = start(replace(spec, seats=len(NODES)), RUN_ID), NODES[0]
+    early = silent_for(begun, IDLE_ROUNDS - 1, gone, second_s=1000)
+    assert early.free_seats == 0
+    quick = silent_for(begun, IDLE_ROUNDS, gone, second_s=0)
+    assert quick.free_seats == 0
+    idle = silent_for(early, 1, gone, second_s=1000)
+    assert idle.free_seats == 1 and idle.nodes[gone].is_seated
+
+    after = joined(idle, NEW[0])
+    assert after.nodes[gone].has_left and after.nodes[NEW[0].peer].is_seated
+    assert gone not in after.active and after.free_seats == 0
+    assert sum(record.is_seated for record in after.nodes.values()) == len(NODES)
+
+
+def test_an_idle_node_keeps_its_seat_while_others_are_free():
+    idle = silent_for(a_run(rounds=60), IDLE_ROUNDS, NODES[0], second_s=1000)
+    assert idle.free_seats == 2
+
+    others = a_manifest(idle, nodes=[node for node in idle.active if node != NODES[0]])
+    admissions = admitted(idle, votes(idle, NEW[0]))
+    one = advance(idle, replace(others, time_s=idle.time_s, admissions=admissions))
+    assert one.nodes[NODES[0]].is_seated and one.free_seats == 1
+    two = joined(one, NEW[1])
+    assert two.nodes[NODES[0]].has_left and two.free_seats == 0
+
+
+def test_a_node_that_is_back_is_idle_no_more():
+    idle = silent_for(a_run(len(NODES), rounds=60), IDLE_ROUNDS, NODES[0], second_s=1000)
+    back = advance(idle, a_manifest(idle))
+    assert back.free_seats == 0
+
+
+def test_there_are_never_more_seats_taken_than_paid_for_even_if_an_idle_node_comes_back_at_once():
+    idle = silent_for(a_run(len(NODES), rounds=60), IDLE_ROUNDS, NODES[0], second_s=1000)
+    after = extended(idle, admissions=admitted(idle, votes(idle, NEW[0])))
+    assert NODES[0] in {signed.commit.node for signed in a_manifest(idle).commits}
+
+    assert (
+        after.nodes[NODES[0]].has_left and after.nodes[NODES[0]].accepted == idle.nodes[NODES[0]].accepted + 1
+    )
+    assert sum(record.is_seated for record in after.nodes.values()) == len(NODES)
+
+
+def test_of_idle_nodes_the_longest_silent_one_goes_first():
+    first, second = NODES[1], NODES[0]
+    run_state = silent_for(a_run(len(NODES), rounds=60), 1, first, second_s=1000)
+    for _ in range(IDLE_ROUNDS):
+        others = [one for one in run_state.active if one not in (first, second)]
+        time_s = run_state.time_s + 1000
+        run_state = advance(run_state, replace(a_manifest(run_state, nodes=others), time_s=time_s))
+    assert run_state.free_seats == 2
+
+    after = joined(run_state, NEW[0])
+    assert after.nodes[first].has_left and after.nodes[second].is_seated
+
+
+def test_a_node_that_never_came_is_idle_from_the_first_manifest_on_and_not_from_1970():
+    late = advance(a_run(len(NODES)), replace(a_manifest(a_run(len(NODES))), time_s=1_700_000_000))
+    assert all(record.heard_s == 1_700_000_000 for record in late.nodes.values())
