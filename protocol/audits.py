@@ -25,6 +25,7 @@ A verifier whose verdict the committee has proved false is at fault: see `FaultK
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
@@ -209,12 +210,17 @@ def may_commit_verdict(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int
     return audit.order.index(verifier) < audit.wanted + turns_over
 
 
+@functools.lru_cache(maxsize=4096)  # leaders ask again with every message
+def _name_of(verdict: Verdict) -> Digest:
+    return digest(verdict)
+
+
 def may_open_verdict(audit: Audit, verdict: Verdict, at: int) -> bool:
     """Whether the manifest of `at` may carry this verdict: it opens a commitment, after all have arrived."""
     committed = audit.committed_by(verdict.verifier)
     if not audit.is_open or committed is None or not 0 <= audit.open_from <= at:
         return False
-    return not audit.has_judged(verdict.verifier) and committed.verdict == digest(verdict)
+    return not audit.has_judged(verdict.verifier) and committed.verdict == _name_of(verdict)
 
 
 def may_open_sketch(audit: Audit, at: int) -> bool:

@@ -123,6 +123,7 @@ class Round:
     funding_reports: Mapping[PeerId, SignedFundingReport] = field(default_factory=dict)  # of each the newest
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
     appraised: Mapping[tuple[PeerId, PeerId], SignedAppraisal] = field(default_factory=dict)
+    _missing: list[tuple[str, ...]] = field(init=False, compare=False, repr=False, default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +306,18 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
 
 
 def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ...]:
-    """What a leader still waits for, as text for logs; empty when the manifest can be made."""
+    """What a leader still waits for, as text for logs; empty when the manifest can be made.
+
+    On a final parent it is kept with the state: a verifier looks several times with every message and tick.
+    """
+    if ancestors:
+        return _missing_now(state, ancestors)
+    if not state._missing:
+        state._missing.append(_missing_now(state, ()))
+    return state._missing[0]
+
+
+def _missing_now(state: Round, ancestors: tuple[Manifest, ...]) -> tuple[str, ...]:
     run_state = base_history(state.run_state, ancestors)
     lacking = []
     if awaits_funding(state, ancestors):

@@ -145,7 +145,7 @@ class Driver:
                 "the store has lost what was signed here: signing nothing until the others are past it",
                 extra={"iteration": silent_through, "final": final},
             )
-        self._high_water = high_water
+        self._high_water, self._last = high_water, None if last is None else last.manifest
         self._state = consensus.restore(config, records, now_ms(), last, silent_through)
         for body in me.store.values(DOUBLE_VOTES).values():  # no manifest may have carried it yet
             pair = decode(DoubleVote, body)
@@ -366,6 +366,7 @@ class Driver:
                 self._finalised(certified)
 
     def _finalised(self, certified: CertifiedManifest) -> None:
+        self._last = certified.manifest
         self._delivery.begin(self._follower.run_state, certified.manifest)
         self._follower.take(certified)
         self._me.store.drop_records(int(certified.block.iteration))
@@ -413,9 +414,8 @@ class Driver:
 
     def _reveal_last(self) -> None:
         """Send our share for the last final manifest once more: the same VRF proof, whenever it is made."""
-        if self._follower.run_state.round:
-            last = next(iter(self._me.store.links(int(self._follower.run_state.round) - 1, 1)))
-            self._reveal(last.manifest)
+        if self._last is not None:
+            self._reveal(self._last)
 
     def _reveal(self, manifest: Manifest) -> None:
         if manifest.drand_next:
