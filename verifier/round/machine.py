@@ -792,9 +792,13 @@ def _is_wanted(run_state: RunState, key: AuditMessage) -> bool:
 
 
 def _lacks_messages(state: Round, run_state: RunState, step: StepId) -> bool:
-    """Whether a message is missing for which the next manifest is the last chance."""
-    audit = run_state.audits[step]
-    commitments, verdicts, wants_sketch = audits.awaits(run_state.spec.audit, audit, int(run_state.round))
+    """Whether a message is missing for which the next manifest is the last chance; not of who is away."""
+    audit, present = run_state.audits[step], run_state.beacon
+    due_commitments, due_verdicts, wants_sketch = audits.awaits(
+        run_state.spec.audit, audit, int(run_state.round)
+    )
+    commitments = [verifier for verifier in due_commitments if verifier in present]
+    verdicts = [verifier for verifier in due_verdicts if verifier in present]
     pooled = ((v, state.commitments.get((*step, v))) for v in commitments)
     committed = {v for v, one in pooled if one is not None and one.commitment.pattern == audit.pattern}
     if (

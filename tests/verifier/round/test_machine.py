@@ -977,6 +977,25 @@ def test_a_leader_waits_for_sealed_verdicts_and_the_nodes_sketch_at_their_last_c
     assert missing(state) == ()
 
 
+def test_a_leader_does_not_wait_for_the_verdict_of_a_verifier_that_is_away():
+    run_state = grown(the_start(), 2, votes={})
+    first = {step: {name_of(a.order[0]): Outcome.MATCH} for step, a in run_state.audits.items()}
+    run_state = grown(run_state, 2, votes=first)
+    by_round = {at: [a for a in run_state.audits.values() if a.round == at] for at in (0, 1)}
+    absent = by_round[0][0].order[0]
+
+    for away, lacking in (({absent: 99}, ()), ({}, ("verdicts",))):
+        state = after(replace(run_state, away=away), *without_words(run_state))
+        for audit in by_round[0]:
+            state, _ = step(state, an_unsealing(audit))
+            if audit.order[0] != absent:
+                state, _ = step(state, spoken(name_of(audit.order[0]), audit)[1])
+        for audit in by_round[1]:
+            able = next(verifier for verifier in audit.order if verifier != absent)
+            state, _ = step(state, spoken(name_of(able), audit)[0])
+        assert missing(state) == lacking
+
+
 def test_a_verdict_that_does_not_open_its_seal_is_not_what_a_leader_waits_for():
     run_state = grown(the_start(), 2, votes={})
     step_id = (RoundId(0), peer("nora"))
