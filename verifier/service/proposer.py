@@ -30,6 +30,7 @@ from assay.verifier.round.machine import Round
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
 LINKS_AT_ONCE = 8
+UPDATES_AT_ONCE = 12  # fetched side by side: each waits for several round trips
 STANDINGS_KEPT = 4  # each holds the decoded updates of a few rounds
 GetUpdate = Callable[[int, Digest, tuple[PeerId, ...]], Awaitable[bytes]]
 
@@ -61,12 +62,14 @@ class Proposer:
         self._present, self._round_opened, self._feed, self._nursery = present, round_opened, feed, nursery
         self._build: BuildProposal | None = None
         self._asked_ms = 0
-        self._is_building = False
+        self._building: trio.CancelScope | None = None
         self._layout = layout_of(me.spec.model)
         self._standings: dict[tuple[Digest, ...], Reputation] = {}
 
     def ask(self, build: BuildProposal) -> None:
         """We lead: a manifest is requested. `consider` answers when one can be made."""
+        if self._building is not None:
+            self._building.cancel()  # for an iteration that is over
         self._build, self._asked_ms = build, now_ms()
         self._nursery.start_soon(self._consider_soon)
 
@@ -80,7 +83,7 @@ class Proposer:
         if not rounds.missing(state) or rounds.is_held_up(state, now_ms(), wall_s=wall_s()):
             self._feed(Ready(run_state.round, now_ms()))
         build = self._build
-        if build is None or self._is_building:
+        if build is None or self._building is not None:
             return
         pending = self._not_final(build.ancestors)
         if rounds.base_history(state.run_state, pending).parent != build.parent_manifest:
@@ -92,8 +95,8 @@ class Proposer:
         if rounds.awaits_return(state, pending, wall_s()):
             return
         if rounds.may_propose(state, pending, now_ms(), follows=build.follows):
-            self._is_building = True
-            self._nursery.start_soon(self._answer, build, pending, state)
+            self._building = trio.CancelScope()
+            self._nursery.start_soon(self._answer, build, pending, state, self._building)
 
     async def examine(self, proposal: Proposal, ancestors: tuple[Manifest, ...]) -> None:
         """Check a proposal's body and report the result to consensus."""
@@ -137,21 +140,27 @@ class Proposer:
         """The ancestors that are notarised but not final here."""
         return tuple(manifest for manifest in ancestors if manifest.round >= self._present().run_state.round)
 
-    async def _answer(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
+    async def _answer(
+        self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round, scope: trio.CancelScope
+    ) -> None:
         try:
-            aggregate = NO_DIGEST
-            draft = rounds.manifest_of(state, pending, NO_DIGEST, wall_s=wall_s())
-            if draft.commits:
-                aggregate = await self._aggregate(draft, ())
-            manifest = rounds.manifest_of(state, pending, aggregate, wall_s=wall_s())
-            if self._build is build:
-                self._build = None
-            self._feed(Built(build.iteration, manifest))
+            with scope:
+                await self._make(build, pending, state)
         except AssayError as error:  # an update of ours is damaged; the next tick tries again
             log.warning("manifest not built", extra={"round": int(build.round), "reason": str(error)})
             await trio.sleep(RETRY_S)
         finally:
-            self._is_building = False
+            self._building = None
+
+    async def _make(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
+        aggregate = NO_DIGEST
+        draft = rounds.manifest_of(state, pending, NO_DIGEST, wall_s=wall_s())
+        if draft.commits:
+            aggregate = await self._aggregate(draft, ())
+        manifest = rounds.manifest_of(state, pending, aggregate, wall_s=wall_s())
+        if self._build is build:
+            self._build = None
+        self._feed(Built(build.iteration, manifest))
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
         """Aggregate the manifest's updates and store the bytes; their digest, or zero if the rule refuses."""
@@ -173,9 +182,34 @@ class Proposer:
         if found is not None:
             return found
         reputation = Reputation()
+        await self._fetch_updates(self._with_commits(int(manifest.round), behind))
         for past in self._with_commits(int(manifest.round), behind):
             reputation = (await self._combined(past, 0, reputation, self._me.verifiers)).reputation
         return reputation
+
+    async def _fetch_updates(self, manifests: list[Manifest]) -> None:
+        """Have the updates of final rounds here that were agreed on without us, many at a time.
+
+        Raises:
+            AssayError: one of them could not be had.
+        """
+        failed: list[AssayError] = []
+        at_once = trio.CapacityLimiter(UPDATES_AT_ONCE)
+
+        async def get(round_id: int, name: Digest) -> None:
+            async with at_once:
+                try:
+                    await self._get_update(round_id, name, self._me.verifiers)
+                except AssayError as error:
+                    failed.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for manifest in manifests:
+                for signed in manifest.commits:
+                    if self._me.blobs.size(signed.commit.update) is None:
+                        nursery.start_soon(get, int(manifest.round), signed.commit.update)
+        if failed:
+            raise failed[0]
 
     def _with_commits(self, before: int, count: int) -> list[Manifest]:
         """The last `count` final manifests with commits before a round, oldest first."""

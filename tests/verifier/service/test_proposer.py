@@ -245,24 +245,24 @@ async def test_a_request_is_answered_once(tmp_path, clock):
 
 
 @trio_test
-async def test_a_request_that_comes_during_an_answer_is_answered_too(tmp_path, clock):
-    gate = trio.Event()
+async def test_a_request_ends_the_answer_to_the_one_before_and_is_answered(tmp_path, clock):
+    asked_for = []
 
-    async def gated(round_id, name, holders):
-        await gate.wait()
+    async def stuck_at_first(round_id, name, holders):
+        asked_for.append(name)
+        if len(asked_for) == 1:
+            await trio.sleep_forever()
         return verifier.me.blobs.load(name)
 
-    async with a_proposer(tmp_path, a_round(commits=ALL), gated) as verifier:
+    async with a_proposer(tmp_path, a_round(commits=ALL), stuck_at_first) as verifier:
         verifier.proposer.ask(asked())
         await settled()
         verifier.proposer.ask(replace(asked(), iteration=Iteration(5), follows=False))
         await settled()
-        gate.set()
-        await settled()
         verifier.proposer.consider()
         await settled()
 
-        assert [built.iteration for built in verifier.of(Built)] == [1, 5]
+        assert [built.iteration for built in verifier.of(Built)] == [5]
 
 
 @trio_test
@@ -482,3 +482,26 @@ async def test_a_verifier_that_restarted_rebuilds_the_reputation_from_final_roun
         assert await fetched_for(1) == updates[0] + updates[1]
         verifier.follower.take(links[1])
         assert await fetched_for(2) == updates[2]
+
+
+@trio_test
+async def test_updates_of_rounds_that_were_agreed_without_us_are_fetched_side_by_side(tmp_path, clock):
+    first = a_real_manifest(NODES, START)
+    after = advance(START, first)
+    bodies = {blob_digest(body): body for body in (an_update(name, START) for name in NODES)}
+    under_way, all_asked = set(), trio.Event()
+
+    async def slow(round_id, name, holders):
+        if name not in bodies:
+            return verifier.me.blobs.load(name)
+        under_way.add(name)
+        if len(under_way) == len(NODES):
+            all_asked.set()
+        await all_asked.wait()
+        return bodies[name]
+
+    async with a_proposer(tmp_path, a_round(after), slow, links=[a_certified(first)]) as verifier:
+        for name in NODES:
+            verifier.me.blobs.put(an_update(name, after))
+        assert await verifier.examine(a_real_manifest(NODES, after)) == [True]
+    assert under_way == set(bodies)
