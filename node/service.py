@@ -54,10 +54,9 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
-from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
 from assay.protocol.types import Digest, PeerId, RoundId
-from assay.training.codec.contribution import decode_contribution
+from assay.training.codec.contribution import aggregate_bytes_max, decode_contribution
 from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import kept_rounds
 
@@ -66,7 +65,6 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
-AGGREGATE_BYTES_PER_VALUE = 8  # at most, of any wire
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -90,7 +88,7 @@ class Service:
         self.known_answers = read_known_answers(me.config.known_answers, me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
-        self.pushes = Pushes(AGGREGATE_BYTES_PER_VALUE * self.layout.blocks * BLOCK_SIZE)
+        self.pushes = Pushes(aggregate_bytes_max(me.spec, self.layout.blocks))
         module, start = self._trainer()
         self.state_sync = StateSync(
             module=module,

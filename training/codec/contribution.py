@@ -9,12 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.params import RunSpec
+from assay.protocol.params import BLOCK_SIZE, RunSpec
 from assay.protocol.update_rule import RuleSpec
 from assay.training.codec.factors import decode_factors, factor_bytes_max, factors_to_update
 from assay.training.codec.wire import Update, decode_update, update_bytes_max
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import Layout
+
+_HEAD_BYTES = 64  # of a block, and of the whole, at most
+_COEFFICIENT_BYTES = 8  # place, value and its share of a table of values, at most
 
 
 def contribution_bytes_max(rule: RuleSpec, block_count: int) -> int:
@@ -22,6 +25,14 @@ def contribution_bytes_max(rule: RuleSpec, block_count: int) -> int:
     if rule.compress.rank:
         return factor_bytes_max(block_count, rule.compress.rank)
     return update_bytes_max(block_count, rule.compress.k, rule.compress.values)
+
+
+def aggregate_bytes_max(spec: RunSpec, block_count: int) -> int:
+    """Upper bound in bytes of any legal aggregate of a round in which all seats are taken."""
+    compress = spec.rule.compress
+    per_node = BLOCK_SIZE if compress.rank else compress.k
+    coefficients = min(spec.seats * per_node, BLOCK_SIZE) * block_count
+    return _HEAD_BYTES * (block_count + 1) + _COEFFICIENT_BYTES * coefficients
 
 
 def decode_contribution(spec: RunSpec, layout: Layout, round_id: int, data: bytes) -> Update:

@@ -7,14 +7,19 @@ one verifier of those whose beacon shares came, in turn; it pulls what does not 
 
 from __future__ import annotations
 
+import logging
+
 import trio
 
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.pushes import push
+from assay.protocol.errors import Unavailable
 from assay.protocol.messages import Manifest
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
+
+log = logging.getLogger(__name__)
 
 
 class Delivery:
@@ -42,7 +47,11 @@ class Delivery:
 
     async def _push(self, nodes: list[PeerId], aggregate: Digest, scope: trio.CancelScope) -> None:
         with scope:
-            body = await trio.to_thread.run_sync(self._me.blobs.load, aggregate)
+            try:
+                body = await trio.to_thread.run_sync(self._me.blobs.load, aggregate)
+            except Unavailable as error:  # damaged: nodes pull it from another verifier
+                log.error("aggregate not pushed", extra={"reason": str(error)})
+                return
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     nursery.start_soon(push, self._host, node, aggregate, body)

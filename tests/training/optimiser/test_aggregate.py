@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.update_rule import RuleSpec, Transform, Values, Wire
-from assay.training.codec.contribution import contribution_bytes_max
-from assay.training.codec.wire import Aggregate
+from assay.training.codec.contribution import aggregate_bytes_max, contribution_bytes_max
+from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.exact import VALUE_MAX
 from assay.training.optimiser.aggregate import decode_round, encode_round
+from tests.builders import a_spec
 from tests.specs import a_rule
 
 BLOCKS = 6
@@ -64,6 +67,32 @@ def test_a_mean_costs_at_most_twice_the_bits_of_a_message(name):
     rule = a_wire(name)
 
     assert len(encode_round(rule, a_mean(name), BLOCKS)) <= 2 * contribution_bytes_max(rule, BLOCKS)
+
+
+@every_case
+def test_no_written_mean_is_above_the_bound_that_receivers_keep_room_for(name):
+    rule = a_wire(name)
+    for seed in range(3):
+        body = encode_round(rule, a_mean(name, seed), BLOCKS)
+        assert len(body) <= aggregate_bytes_max(replace(a_spec(), rule=rule, seats=8), BLOCKS)
+
+
+@pytest.mark.parametrize("seats", [1, 3, 200])
+@pytest.mark.parametrize("has_scale", [False, True])
+def test_no_union_of_disjoint_messages_is_above_that_bound(seats, has_scale):
+    spec, blocks, rng = a_spec(), 40, np.random.default_rng(seats)
+    count = min(seats * spec.rule.compress.k, 4096)
+    index_T = np.concatenate([np.sort(rng.choice(4096, count, replace=False)) for _ in range(blocks)])
+    block_T = np.repeat(np.arange(blocks), count)
+    value_T = rng.integers(1, VALUE_MAX + 1, len(index_T)).astype(np.int32) * rng.choice(
+        [-1, 1], len(index_T)
+    )
+    exponent_N = np.full(blocks, -30) if has_scale else None
+    union = Aggregate(block_T, index_T, value_T.astype(np.int32), exponent_N)
+
+    body = encode_aggregate(union, blocks, has_scale=has_scale)
+    most = aggregate_bytes_max(replace(spec, seats=seats), blocks)
+    assert most / 8 < len(body) <= most
 
 
 @pytest.mark.parametrize("name", LOST)

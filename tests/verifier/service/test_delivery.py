@@ -108,3 +108,19 @@ def test_who_does_not_take_an_aggregate_does_not_hold_up_the_next(tmp_path):
 
     trio.run(main)
     assert host.sent == receivers(run_state, ME)
+
+
+def test_a_damaged_aggregate_is_not_pushed_and_ends_nothing(tmp_path, caplog):
+    run_state = grown(the_start(), 2, votes={})
+    blobs, host = DiskBlobs(tmp_path, bytes_max=1 << 20), Host()
+    name = blobs.put(b"an aggregate")
+    (file,) = [one for one in tmp_path.rglob("*") if one.is_file()]
+    file.write_bytes(b"an aggregatf")
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            delivery = Delivery(SimpleNamespace(me=ME, blobs=blobs), host, nursery)
+            delivery.begin(run_state, replace(the_next(run_state, NODES), aggregate=name))
+
+    trio.run(main)
+    assert host.sent == [] and "aggregate not pushed" in caplog.text
