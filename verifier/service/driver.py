@@ -11,7 +11,7 @@ import functools
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -193,7 +193,7 @@ class Driver:
             self._reveal_last()
             self._list_again()
         self._list_commits()
-        for node, holders in rounds.lacking_commits(self.round).items():
+        for node, holders in self._lacking_commits().items():
             for peer in holders:
                 self._nursery.start_soon(self._fetch_commit, node, peer)
         self._proposer.consider()
@@ -449,6 +449,11 @@ class Driver:
 
     # ---- what others store ----
 
+    def _lacking_commits(self) -> Mapping[PeerId, tuple[PeerId, ...]]:
+        """Listed commits that we lack, by node with holders; none of a round that is final already."""
+        is_open = self.round.run_state.round == self._follower.run_state.round
+        return rounds.lacking_commits(self.round) if is_open else {}
+
     async def _fetch_commit(self, node: PeerId, peer: PeerId) -> None:
         """Fetch a commit and its update, which more than f verifiers list, from one of them.
 
@@ -459,7 +464,7 @@ class Driver:
         self._fetching.add((node, peer))
         try:
             await trio.sleep(self._me.spec.timing.resend_ms / 1000)  # it may be on its way
-            if node in rounds.lacking_commits(self.round):
+            if node in self._lacking_commits():
                 await self._ask_for_commit(peer, node)
         finally:
             self._fetching.discard((node, peer))

@@ -371,6 +371,23 @@ async def test_a_commit_that_others_list_is_fetched_and_then_listed(tmp_path, cl
         assert own == an_inclusion_list(ME, START, NODES)
 
 
+@trio_test
+async def test_commits_of_a_round_that_is_final_are_not_fetched(tmp_path, clock):
+    """A verifier whose parameters lag is still in that round, and its next manifest brings them."""
+    async with running(tmp_path, state_sync=lagging()) as verifier:
+        await takes(verifier, *NODES[:2])
+        for signed in inclusion_lists(START, NODES):
+            if signed.inclusion_list.verifier != verifier.me.me:
+                verifier.driver.take(signed)
+        verifier.driver.synced((a_certified(FIRST),))
+        await settled()
+        assert verifier.follower.run_state.round == 1 and verifier.driver.round.run_state == START
+
+        await passes(verifier, clock, 0)
+        await passes(verifier, clock, TIMING.resend_ms)
+        assert [method for _, method in verifier.host.asked if method == "commit"] == []
+
+
 # ---- commits
 
 
