@@ -18,8 +18,8 @@ const CONTRACTS = [
 ];
 const SETTINGS = {
   evmVersion: "cancun",
-  optimizer: { enabled: true, runs: 200 },
-  viaIR: true,
+  optimizer: { enabled: true, runs: 10000 },
+  viaIR: false,
   metadata: { bytecodeHash: "none", appendCBOR: false },
   outputSelection: { "*": { "*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"] } },
 };

@@ -221,19 +221,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         // The weight is not needed: verify reverts below a quorum.
         // slither-disable-next-line unused-return
         (, uint256 signers) = verifierSet.verify(pinned, digest, certType, cert);
-
-        uint64 until = uint64(block.timestamp) + challengeWindow;
-        uint128 bond = bondOf(r.runId, r.epoch);
-        (e.state, e.until, e.total) = (State.PROPOSED, until, uint88(r.total)); // all else of NONE is zero
-        (e.proposer, e.level, e.signers) = (msg.sender, _level[r.runId][r.epoch], uint64(signers));
-        (e.digest, e.root) = (digest, r.root);
-        _models[digest].modelHash = r.modelHash;
-        // What was built on it is no orphan any more.
-        Kept storage next = _epochs[r.runId][r.epoch + 1];
-        if (next.lost == digest) next.lost = 0;
-        emit ResultProposed(
-            r.runId, r.epoch, digest, r.root, r.tableHash, r.modelHash, r.total, until, msg.sender, bond
-        );
+        uint128 bond = _keep(e, r, digest, uint64(signers));
         escrow.reserve(r.runId, r.epoch, r.total);
         // After the escrow, because a cap or a budget is the better answer to a total of any size.
         if (r.total > type(uint88).max) revert AboveTotal(r.total, type(uint88).max);
@@ -343,18 +331,13 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint128[] memory amounts = new uint128[](rows.length); // zero, which nothing is sent for, for the others
         uint256 found = 0;
         for (uint256 i = 0; i < rows.length; i++) {
-            (uint256 index, address account, uint128 amount) = (rows[i].index, rows[i].account, rows[i].amount);
-            if (isClaimed(runId, epoch, index)) continue;
-            if (!MerkleProof.verifyCalldata(rows[i].proof, root, leafOf(runId, epoch, index, account, amount))) {
-                revert WrongProof(index);
-            }
+            Row calldata row = rows[i];
+            if (!_take(runId, epoch, root, row)) continue;
             // The root is a claim of the verifiers; the total is what they signed for. Never pay above it.
-            if (amount > total - claimed) revert AboveTotal(claimed + amount, total);
-            _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
-            claimed += uint88(amount);
-            (accounts[found], amounts[found]) = (account, amount);
+            if (row.amount > total - claimed) revert AboveTotal(claimed + row.amount, total);
+            claimed += uint88(row.amount);
+            (accounts[found], amounts[found]) = (row.account, row.amount);
             found++;
-            emit Claimed(runId, epoch, index, account, amount);
         }
         if (found == 0) revert NothingToClaim();
         e.claimed = claimed;
@@ -440,6 +423,37 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     function _in(bytes32 runId, uint64 epoch, State state) private view returns (Kept storage e) {
         e = _epochs[runId][epoch];
         if (e.state != state) revert WrongState(e.state);
+    }
+
+    /// @dev A new result, with the bond of the next challenge or proposal.
+    function _keep(Kept storage e, EpochResult calldata r, bytes32 digest, uint64 signers)
+        private
+        returns (uint128 bond)
+    {
+        uint64 until = uint64(block.timestamp) + challengeWindow;
+        bond = bondOf(r.runId, r.epoch);
+        (e.state, e.until, e.total) = (State.PROPOSED, until, uint88(r.total)); // all else of NONE is zero
+        (e.proposer, e.level, e.signers) = (msg.sender, _level[r.runId][r.epoch], signers);
+        (e.digest, e.root) = (digest, r.root);
+        _models[digest].modelHash = r.modelHash;
+        // What was built on it is no orphan any more.
+        Kept storage next = _epochs[r.runId][r.epoch + 1];
+        if (next.lost == digest) next.lost = 0;
+        emit ResultProposed(
+            r.runId, r.epoch, digest, r.root, r.tableHash, r.modelHash, r.total, until, msg.sender, bond
+        );
+    }
+
+    /// @dev Marks a row as paid; false if it is already.
+    function _take(bytes32 runId, uint64 epoch, bytes32 root, Row calldata row) private returns (bool) {
+        (uint256 index, address account, uint128 amount) = (row.index, row.account, row.amount);
+        if (isClaimed(runId, epoch, index)) return false;
+        if (!MerkleProof.verifyCalldata(row.proof, root, leafOf(runId, epoch, index, account, amount))) {
+            revert WrongProof(index);
+        }
+        _claims[runId][epoch][index >> 8] |= 1 << (index & 255);
+        emit Claimed(runId, epoch, index, account, amount);
+        return true;
     }
 
     function _bondAt(uint8 level) private view returns (uint128) {

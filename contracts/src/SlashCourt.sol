@@ -190,7 +190,7 @@ contract SlashCourt is Judge, Guarded {
         if (signer != other) revert DifferentSigners(signer, other);
         address account = vault.accountOf(signer);
         bytes32 offenceId = equivocationId(signer, a.runId, a.epoch, a.kind, a.slot);
-        _punish(account, signer, a.runId, offenceId, a.value, b.value, salt);
+        _punish(offenceId, account, signer, a.runId, a.value, b.value, salt);
     }
 
     /// @notice The same for two different results that one verifier signed for one epoch of a run of its set: what a
@@ -203,15 +203,11 @@ contract SlashCourt is Judge, Guarded {
         bytes calldata sigB,
         bytes32 salt
     ) external nonReentrant {
-        IEpochSettlement settlement = IEpochSettlement(escrow.settlement());
-        (bytes32 first, bytes32 second) = (settlement.resultDigest(a), settlement.resultDigest(b));
+        (bytes32 first, bytes32 second) = _resultDigests(a, b);
         if (a.runId != b.runId || a.epoch != b.epoch || first == second) revert NotAContradiction();
-        address signer = ECDSA.recover(first, sigA);
-        address other = ECDSA.recover(second, sigB);
-        address account = vault.accountOf(signer);
-        if (vault.accountOf(other) != account) revert DifferentSigners(signer, other);
+        (address account, address signer) = _oneAccount(first, sigA, second, sigB);
         if (!verifierSet.isSeated(escrow.setVersionOf(a.runId), account)) revert UnknownSigner(signer);
-        _punish(account, signer, a.runId, doubleResultId(account, a.runId, a.epoch), first, second, salt);
+        _punish(doubleResultId(account, a.runId, a.epoch), account, signer, a.runId, first, second, salt);
     }
 
     // ---- subjective: a quorum's slash order, slowly and capped
@@ -233,34 +229,7 @@ contract SlashCourt is Judge, Guarded {
         punished[r.offenceId] = true;
         bytes32 lot = r.role == VERIFIER ? bytes32(uint256(version)) : r.runId;
         uint32 ppm = _useCap(r.offender, r.role, lot, r.ppm);
-        uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;
-        uint64 executeBy = vetoEndsAt + executeWindow;
-        _cases[r.offenceId] = Case({
-            state: State.OPEN,
-            role: r.role,
-            ppm: ppm,
-            vetoEndsAt: vetoEndsAt,
-            executeBy: executeBy,
-            payableAt: 0,
-            offender: r.offender,
-            challenger: r.challenger,
-            opener: msg.sender,
-            runId: r.runId,
-            evidenceHash: r.evidenceHash,
-            lot: lot
-        });
-        emit CaseOpened(
-            r.offenceId,
-            r.offender,
-            r.runId,
-            r.epoch,
-            r.role,
-            ppm,
-            r.evidenceHash,
-            r.challenger,
-            vetoEndsAt,
-            executeBy
-        );
+        _open(r, lot, ppm);
         vault.hold(r.offender, r.role, lot);
         vault.lockBond(r.offenceId, msg.sender, caseBond);
         token.pull(caseBond);
@@ -368,11 +337,59 @@ contract SlashCourt is Judge, Guarded {
         if (c.state != state) revert WrongState(c.state);
     }
 
+    function _resultDigests(EpochResult calldata a, EpochResult calldata b) private view returns (bytes32, bytes32) {
+        IEpochSettlement settlement = IEpochSettlement(escrow.settlement());
+        return (settlement.resultDigest(a), settlement.resultDigest(b));
+    }
+
+    /// @dev The account of both signatures, and the hot key of the first.
+    function _oneAccount(bytes32 first, bytes calldata sigA, bytes32 second, bytes calldata sigB)
+        private
+        view
+        returns (address account, address signer)
+    {
+        signer = ECDSA.recover(first, sigA);
+        address other = ECDSA.recover(second, sigB);
+        account = vault.accountOf(signer);
+        if (vault.accountOf(other) != account) revert DifferentSigners(signer, other);
+    }
+
+    function _open(SlashOrder calldata r, bytes32 lot, uint32 ppm) private {
+        uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;
+        uint64 executeBy = vetoEndsAt + executeWindow;
+        _cases[r.offenceId] = Case({
+            state: State.OPEN,
+            role: r.role,
+            ppm: ppm,
+            vetoEndsAt: vetoEndsAt,
+            executeBy: executeBy,
+            payableAt: 0,
+            offender: r.offender,
+            challenger: r.challenger,
+            opener: msg.sender,
+            runId: r.runId,
+            evidenceHash: r.evidenceHash,
+            lot: lot
+        });
+        emit CaseOpened(
+            r.offenceId,
+            r.offender,
+            r.runId,
+            r.epoch,
+            r.role,
+            ppm,
+            r.evidenceHash,
+            r.challenger,
+            vetoEndsAt,
+            executeBy
+        );
+    }
+
     function _punish(
+        bytes32 offenceId,
         address account,
         address signer,
         bytes32 runId,
-        bytes32 offenceId,
         bytes32 valueA,
         bytes32 valueB,
         bytes32 salt

@@ -142,31 +142,33 @@ contract SettlementHandler is World {
         } catch {}
     }
 
-    function _rows(uint256 index, address account, uint128 amount, bytes32[] memory proof)
+    /// @dev One row of the table; one time in three with more money, else one time in five with a thief's account.
+    function _rows(bytes32 runId, uint64 epoch, bytes32 digest, uint256 index, uint128 more, uint256 thief)
         private
-        pure
+        view
         returns (EpochSettlement.Row[] memory rows)
     {
-        rows = oneRow(index, account, amount);
-        rows[0].proof = proof;
+        bool isForged = more % 3 == 0;
+        address payee = !isForged && thief % 5 == 0 ? address(0xBAD) : payees[index];
+        rows = oneRow(index, payee, _tables[digest][index] + (isForged ? 1 + more % 9 : 0));
+        rows[0].proof = _proof(runId, epoch, digest, index);
     }
 
     function claim(uint256 seed, uint64 epoch, uint256 index, uint128 more, uint256 thief) public {
         (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
         EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
-        uint256 row = index % ROWS;
-        bool forged = more % 3 == 0;
-        uint128 amount = _tables[e.digest][row] + (forged ? 1 + more % 9 : 0);
-        address payee = !forged && thief % 5 == 0 ? address(0xBAD) : payees[row];
-        uint256 before = token.balanceOf(payee);
-        try settlement.claim(runId, nth, _rows(row, payee, amount, _proof(runId, nth, e.digest, row))) {
-            if (forged || payee != payees[row]) broken = "a row that is not in the table was paid";
+        EpochSettlement.Row[] memory rows = _rows(runId, nth, e.digest, index % ROWS, more, thief);
+        EpochSettlement.Row memory row = rows[0];
+        uint256 before = token.balanceOf(row.account);
+        try settlement.claim(runId, nth, rows) {
+            bool isInTable = row.account == payees[row.index] && row.amount == _tables[e.digest][row.index];
+            if (!isInTable) broken = "a row that is not in the table was paid";
             if (e.state != EpochSettlement.State.FINAL) broken = "paid before final";
-            if (_paid[e.digest][row]) broken = "a row was paid twice";
-            if (token.balanceOf(payee) != before + amount) broken = "a payment of another size";
-            _paid[e.digest][row] = true;
-            claimed[runId][nth] += amount;
-            earned[payee] += amount;
+            if (_paid[e.digest][row.index]) broken = "a row was paid twice";
+            if (token.balanceOf(row.account) != before + row.amount) broken = "a payment of another size";
+            _paid[e.digest][row.index] = true;
+            claimed[runId][nth] += row.amount;
+            earned[row.account] += row.amount;
             claims++;
         } catch {}
     }

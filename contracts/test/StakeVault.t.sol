@@ -158,23 +158,30 @@ contract StakeHandler is World {
     function slash(uint256 seed, uint8 role, uint32 ppm) external {
         (address who, uint8 in_) = (people[seed % 3], role % 2);
         bytes32 commitment = commitments[(seed >> 8) % 2];
-        (uint256 lot, uint64 until,) = vault.lotOf(who, in_, commitment);
+        (, uint64 until,) = vault.lotOf(who, in_, commitment);
         if (until == 0) return;
-        uint256 share = between(ppm, 1, PPM);
         (uint256 active, uint256 leaving) = vault.stakeOf(who, in_);
-        bytes32 offence = bytes32(++offences);
-        vault.hold(who, in_, commitment);
-        holds[who][in_][commitment]++;
-        uint256 amount = vault.slash(
-            who, in_, commitment, share, offence, payees[seed % 2], payees[(seed >> 8) % 2], uint64(_now() + 1)
-        );
-        pots.push(offence);
-        taken[who][in_] += amount;
-        takenTotal += amount;
-        if (amount != (share * lot + PPM - 1) / PPM) broken = "a slash of another size";
+        uint256 amount = _slash(who, in_, commitment, between(ppm, 1, PPM), seed);
         (uint256 activeNow, uint256 leavingNow) = vault.stakeOf(who, in_);
         if (activeNow != active - amount || leavingNow != leaving) broken = "a slash reached more than its lot";
-        try vault.slash(who, in_, commitment, share, offence, address(0), address(0), 1) {
+    }
+
+    function _slash(address who, uint8 role, bytes32 commitment, uint256 share, uint256 seed)
+        private
+        returns (uint256 amount)
+    {
+        vault.hold(who, role, commitment);
+        holds[who][role][commitment]++;
+        uint256 lot = lotOf(who, role, commitment);
+        bytes32 offence = bytes32(++offences);
+        amount = vault.slash(
+            who, role, commitment, share, offence, payees[seed % 2], payees[(seed >> 8) % 2], uint64(_now() + 1)
+        );
+        if (amount != (share * lot + PPM - 1) / PPM) broken = "a slash of another size";
+        pots.push(offence);
+        taken[who][role] += amount;
+        takenTotal += amount;
+        try vault.slash(who, role, commitment, share, offence, address(0), address(0), 1) {
             broken = "one offence slashed twice";
         } catch {}
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -16,17 +15,14 @@ FORGE = ROOT / "node_modules" / ".bin" / "forge"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_no_random_move_breaks_an_invariant_of_the_contracts():
     if not FORGE.exists():
         pytest.skip("needs forge: npm install in contracts/ with the development dependencies")
     done = subprocess.run(
-        [str(FORGE), "test"],
-        env={**os.environ, "FOUNDRY_DYNAMIC_TEST_LINKING": "true"},  # else each compiles what it deploys
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=840,
-    )  # fmt: skip
+        [str(FORGE), "test"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=540
+    )
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     found = re.search(r"(\d+) tests passed, 0 failed, 0 skipped", done.stdout)
     assert found is not None
-    assert int(found[1]) >= 24
+    assert int(found[1]) >= 61
