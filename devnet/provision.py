@@ -114,12 +114,15 @@ def establish(
     buyer = next(member for member in seats if member.role == "buyer")
 
     step("contracts")
+    close_delay_s = order_closing_s(order) + FINALITY_S
     invitation = found_network(
         anvil.rpc_url,
         anvil.keys[0],
         replace(
             LOCALNET,
-            close_delay_s=order_closing_s(order) + FINALITY_S,
+            # The close delay may pass at once, which is to leave time for claims.
+            claim_period_s=LOCALNET.claim_period_s + close_delay_s,
+            close_delay_s=close_delay_s,
             evidence_window_s=LOCALNET.evidence_window_s + order.verify.absence_s,
             unbonding_s=LOCALNET.unbonding_s + order.verify.absence_s,
         ),

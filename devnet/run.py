@@ -31,7 +31,14 @@ from assay.devnet.summary import invariants, summary_json
 from assay.devnet.supervisor import Supervisor
 from assay.devnet.tables import report
 from assay.ledger.queries.report import RoundFigures, SettledFigures
-from assay.observer.ledger_service.status import BUYER, LEDGER_SERVICE, AgreementReport, Report, read_report
+from assay.observer.ledger_service.status import (
+    BUYER,
+    LEDGER_SERVICE,
+    AgreementReport,
+    RefundDue,
+    Report,
+    read_report,
+)
 from assay.orders.data import collect_data, write_base
 from assay.orders.load import load_order
 from assay.orders.order import Order
@@ -99,7 +106,7 @@ def run_localnet(
             for member in network.seats:
                 supervisor.start(member)
             display.setup("participants")
-            settled, agreement = _watch(network, supervisor, display)
+            settled, agreement = _watch(network, anvil, supervisor, display)
         display.finish()
     summary = finish(network, settled, agreement, time.monotonic() - started)
     if as_json:
@@ -163,7 +170,7 @@ def _set_up(
 
 
 def _watch(
-    network: ProvisionedNetwork, supervisor: Supervisor, display: Display
+    network: ProvisionedNetwork, anvil: Anvil, supervisor: Supervisor, display: Display
 ) -> tuple[SettledFigures, AgreementReport]:
     """Show the ledger service's reports until everything is settled; returns it and the buyer's comparison.
 
@@ -195,6 +202,8 @@ def _watch(
                 agreement = news
                 if not news.ok:
                     display.event(f"parameters disagree: {news.mismatches}", is_alarm=True)
+            elif isinstance(news, RefundDue):
+                anvil.pass_time(news.at_s)  # only the chain's clock is waited for
             elif news is not None:
                 display.feed(news)
         if time.monotonic() - news_at > STALL_S:

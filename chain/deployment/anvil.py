@@ -173,6 +173,13 @@ class Anvil:
             os.close(self._pid_file)  # releases the lock
             self._pid_file = None
 
+    def pass_time(self, to_s: int) -> None:
+        """Makes the next block one of this second, and later ones follow it.
+
+        Where the second is past, or the chain does not answer, time passes as it does.
+        """
+        _ask(self.rpc_url, "evm_setNextBlockTimestamp", to_s)
+
     def backup(self) -> bool:
         """Copies the state file beside itself if it is complete; returns whether it was."""
         state = self._state
@@ -241,7 +248,7 @@ class Anvil:
             if self._child.poll() is not None:
                 output = (self.state_dir / "anvil.log").read_text(errors="replace").strip()[-500:]
                 raise ConfigError(f"anvil stopped with code {self._child.returncode}: {output}")
-            if _chain_id_at(self.rpc_url) == self.chain_id:
+            if _ask(self.rpc_url, "eth_chainId") == hex(self.chain_id):
                 return
             time.sleep(0.05)
         raise Unavailable(f"anvil gave no answer at {self.rpc_url} within {START_S_MAX:.0f} s")
@@ -289,13 +296,15 @@ def _is_whole(path: Path) -> bool:
         return False
 
 
-def _chain_id_at(url: str) -> int | None:
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}).encode()
+def _ask(url: str, method: str, *given: object) -> object:
+    """What a chain answers; None if it does not, or refuses."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": given}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
         # Never through a proxy: the chain is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=2) as answer:
-            return int(json.loads(answer.read())["result"], 16)
+            found: object = json.loads(answer.read())["result"]
+            return found
     except (urllib.error.URLError, OSError, ValueError, KeyError):
         return None

@@ -20,7 +20,6 @@ import trio
 
 from assay.bundle.finished import Anchored, Finished, Registered, Settled
 from assay.bundle.inputs import RunInputs, read_inputs
-from assay.bundle.receipts import facts_of
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
 from assay.chain.client import Chain, EpochPhase
@@ -33,7 +32,7 @@ from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
 from assay.observer.buyer.parameters import Replay
 from assay.observer.buyer.registrar import register_model, witnessed_point
-from assay.observer.ledger_service.status import AgreementReport, Mismatch, StatusFile
+from assay.observer.ledger_service.status import AgreementReport, Mismatch, RefundDue, StatusFile
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.index import write_index
@@ -42,7 +41,7 @@ from assay.participant.run import participate
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import named_judges
-from assay.protocol.audits import AuditStatus
+from assay.participant.wallet.settler import implied_orders
 from assay.protocol.calendar import Calendar
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
@@ -235,6 +234,7 @@ class Buyer:
         run = await in_thread(chain.run, run_id)
         if run is None:
             raise Unavailable("the escrow contract has no run of this id")
+        self.status.write_once("refund-due", "", **asdict(RefundDue(at_s=run.closes_at)))
         while await in_thread(chain.timestamp) < run.closes_at:
             await trio.sleep(POLL_S / 2)
         await in_thread(chain.refund, run_id)
@@ -252,18 +252,8 @@ class Buyer:
         )
 
     async def _cases_end(self, chain: Chain) -> None:
-        """Wait until the court has closed the case of every confirmed fault, within bounds."""
-        offences = {
-            bytes(audit.offence_id)
-            for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
-            for audit in one.ruled
-            if audit.ruling is AuditStatus.CONFIRMED
-        } | {
-            bytes(fault.offence_id)
-            for one in facts_of(self.me.spec, self.me.run_id, self.me.store.links(), {})
-            for audit in one.ruled
-            for fault in audit.faults
-        }
+        """Wait, within bounds, for the end of the case of every slash order that the run implies."""
+        offences = implied_orders(self.me, self.follower)
         with trio.move_on_after(CASES_S_MAX):
             for offence in sorted(offences):
                 while not (await trio.to_thread.run_sync(chain.case, offence)).phase.is_over:

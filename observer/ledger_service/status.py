@@ -66,7 +66,23 @@ class AgreementReport:
     mismatches: tuple[Mismatch, ...]
 
 
-Report = RoundFigures | Ending | SlashReport | EpochReport | RefundReport | SettledFigures | AgreementReport
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefundDue:
+    """The buyer has nothing left to do before the rest of the escrow returns, at this second of the chain."""
+
+    at_s: int
+
+
+Report = (
+    RoundFigures
+    | Ending
+    | SlashReport
+    | EpochReport
+    | RefundReport
+    | SettledFigures
+    | AgreementReport
+    | RefundDue
+)
 LEDGER_SERVICE: dict[str, type[Report]] = {
     "round": RoundFigures,
     "closed": Ending,
@@ -75,7 +91,7 @@ LEDGER_SERVICE: dict[str, type[Report]] = {
     "refunded": RefundReport,
     "settled": SettledFigures,
 }
-BUYER: dict[str, type[Report]] = {"agreement": AgreementReport}
+BUYER: dict[str, type[Report]] = {"agreement": AgreementReport, "refund-due": RefundDue}
 
 
 def read_report(line: bytes, kinds: Mapping[str, type[Report]]) -> Report | None:

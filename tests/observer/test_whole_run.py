@@ -297,6 +297,7 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
     assert (agreement["ok"], agreement["rounds"], agreement["mismatches"]) == (True, 3, [])
     assert bought[-1]["kind"] == "bundle"
     assert bought[-1]["state"] == STATES[-1].hex()
+    assert [one["kind"] for one in bought if "refund" in one["kind"]] == ["refund-due", "refunded"]
     assert [one["amount"] for one in bought if one["kind"] == "refunded"] == [told["refunded"]]
     certificates = [
         json.loads(path.read_text())["certificate"]

@@ -14,6 +14,7 @@ import pytest
 
 from assay.chain.client import UNIT, Chain, Deployment
 from assay.chain.deployment.anvil import Anvil
+from assay.chain.rpc import Rpc
 from assay.chain.statements import OPERATOR
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.contracts.chain_world import World
@@ -58,6 +59,24 @@ def test_a_chain_killed_at_any_moment_comes_back_with_the_same_keys_and_money(
             world.bank.fund_native(buyer.address, 10**18)
         buyer.ensure_stake(OPERATOR, 150 * UNIT)
         assert buyer.stake_of(buyer.address, OPERATOR).active == 150 * UNIT
+
+
+def test_time_passes_at_once_and_never_back(anvil_binary: Path, tmp_path: Path):
+    with a_chain(anvil_binary, tmp_path, block_time_s=1) as chain:
+        reader = Rpc(chain.rpc_url)
+        later = _newest_s(reader) + 1_000
+        chain.pass_time(later)
+        while (now := _newest_s(reader)) < later:
+            pass
+        chain.pass_time(later - 500)
+        while (then := _newest_s(reader)) == now:
+            pass
+
+    assert later <= now < then < later + 100
+
+
+def _newest_s(reader: Rpc) -> int:
+    return int(reader.web3.eth.get_block("latest")["timestamp"])
 
 
 def test_a_state_file_cut_short_gives_way_to_its_copy(anvil_binary: Path, tmp_path: Path):
