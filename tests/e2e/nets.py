@@ -163,6 +163,23 @@ def wait_for_round(process: subprocess.Popen[str], run: Path, round_id: int) -> 
     _wait(process, lambda: any(r["kind"] == "round" and r["round"] >= round_id for r in reports(run)))
 
 
+def wait_for_active(process: subprocess.Popen[str], run: Path, after: int, count: int) -> None:
+    """Until a round after this one has contributions of so many nodes."""
+    _wait(
+        process,
+        lambda: any(
+            r["kind"] == "round" and r["round"] > after and r["active"] >= count for r in reports(run)
+        ),
+    )
+
+
+def cancel(run: Path) -> None:
+    """The buyer ends the run, by the product's own command."""
+    buyer = str(run / "participants" / "buyer" / "config.toml")
+    command = [sys.executable, "-m", "assay.cli.main", "order", "cancel", buyer]
+    assert "closing" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def wait_for_start(process: subprocess.Popen[str], run: Path, name: str, times: int) -> None:
     """Until a participant's process has come up so many times."""
     log = run / "logs" / f"{name}.log"

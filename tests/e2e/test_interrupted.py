@@ -1,0 +1,121 @@
+"""A run that is interrupted twice: a node's machine hangs and comes back, then the buyer cancels.
+
+All participants are honest. The others go on without the node, which loses pay and no stake. Then training
+ends, every accepted step but the late ones is paid, and exactly the rest returns.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from assay.bundle.read import Delivered, read
+from assay.participant.keyring import load_keys
+from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.identity import peer_of
+from tests.conftest import Assay
+from tests.e2e.conftest import Finished
+from tests.e2e.nets import (
+    broken_invariants,
+    cancel,
+    localnet,
+    need_anvil,
+    pid_of,
+    slashed,
+    summary_of,
+    wait_for_active,
+    wait_for_round,
+    write_order,
+)
+
+pytestmark = pytest.mark.slow
+FROZEN, WOKEN = 2, 20
+ROUNDS = 300  # more than there is time for, however fast the machine is
+
+
+@pytest.fixture(scope="module")
+def cancelled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    need_anvil()
+    folder = tmp_path_factory.mktemp("cancelled")
+    order = write_order(folder, rounds=ROUNDS)
+    order.with_suffix(".scenario.toml").unlink()
+    changes = {"collect_s = 8": "collect_s = 8\niteration_s = 10", "absence_s = 20": "absence_s = 900"}
+    text = order.read_text()
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    order.write_text(text)
+    run = folder / "run"
+    with localnet(folder, order) as process:
+        wait_for_round(process, run, FROZEN)
+        hung = pid_of(run, "node-0")
+        os.kill(hung, signal.SIGSTOP)
+        try:
+            wait_for_round(process, run, WOKEN)
+        finally:
+            os.kill(hung, signal.SIGCONT)
+        wait_for_active(process, run, WOKEN, 4)
+        cancel(run)
+        summary = summary_of(process)
+        return Finished(run, summary, process.returncode)
+
+
+def audits(delivered: Delivered) -> Collection[Audit]:
+    """All of the run, as they ended."""
+    return {step: audit for state in delivered.run_states for step, audit in state.audits.items()}.values()
+
+
+def test_a_node_that_hangs_loses_the_pay_of_what_it_owed_and_no_stake(cancelled: Finished) -> None:
+    run = cancelled.run
+
+    assert slashed(cancelled.summary) == []
+    delivered = read(run)
+    people = run / "participants"
+    node = peer_of(load_keys(people / "node-0" / "keys", (people / "password").read_text()).peer)
+    found = Counter(audit.ruling for audit in audits(delivered) if audit.node == node)
+    assert found[AuditStatus.LATE] >= 1
+    assert found[AuditStatus.CONFIRMED] == found[AuditStatus.OVERDUE] == 0
+    rounds = [
+        int(link.manifest.round)
+        for link in delivered.links
+        if any(signed.commit.node == node for signed in link.manifest.commits)
+    ]
+    assert WOKEN not in rounds
+    assert max(rounds) > WOKEN  # it trains again
+
+
+def test_training_ends_soon_after_and_everybody_knows_why(cancelled: Finished) -> None:
+    ending = cancelled.summary["ending"]
+
+    assert (ending["closed_by"], ending["rounds_ordered"]) == ("buyer", ROUNDS)
+    assert WOKEN < ending["rounds"] < ROUNDS
+    for log in sorted((cancelled.run / "logs").glob("node-*.log")):
+        assert "training is over" in log.read_text()
+
+
+def test_every_accepted_step_but_the_late_is_paid_and_exactly_the_rest_returns(cancelled: Finished) -> None:
+    summary, money = cancelled.summary, cancelled.summary["money"]
+    late = sum(audit.ruling is AuditStatus.LATE for audit in audits(read(cancelled.run)))
+    steps = sum(node["accepted"] for node in summary["nodes"]) - late
+    gross = steps * 2 * 32 * 900_000_000 // 10**6  # sequences, context, price of 10^6 tokens
+
+    assert broken_invariants(summary) == [] and cancelled.status == 0
+    assert summary["unsettled_steps"] == 0
+    assert money["paid_operators"] + money["paid_verifiers"] + money["fees"] == gross > 0
+    assert money["refunded"] == money["funded"] - gross > 0
+    assert all(node["paid"] > 0 for node in summary["nodes"])
+
+
+def test_the_model_of_the_rounds_that_were_paid_is_delivered_and_verifies(
+    assay: Assay, cancelled: Finished
+) -> None:
+    status, out, err = assay("run", "verify", cancelled.run)
+
+    assert status == 0, err
+    assert "the run was closed by the buyer" in out and "byte for byte" in out
+    card = (Path(cancelled.run) / "bundle" / "model" / "README.md").read_text()
+    assert f"{cancelled.summary['ending']['rounds']} of {ROUNDS} ordered" in card
