@@ -423,10 +423,10 @@ def party(world: World) -> Iterator[Party]:
 
 @pytest.mark.slow
 def test_whatever_anybody_does_chain_and_integers_agree_and_everybody_can_leave(party: Party):
-    reached = explore(Money, party, 20, 50, is_fixed=True)
+    reached = explore(Money, party, 12, 80, is_fixed=True)
 
     done = {name for name in reached if name.endswith(": sent")}
-    assert len(done) >= 20, sorted(done)  # it led somewhere
+    assert len(done) >= 22, sorted(done)  # it led somewhere
     assert reached["the chain went back"] >= 2
 
 
