@@ -226,6 +226,12 @@ class ChainReader:
         stake = self.stake_of(account, VERIFIER)
         return stake.active // stake.minimum - int(self._ask("VerifierSet", "entriesOf", account))
 
+    def is_beyond_cap(self, order: SlashOrder) -> bool:
+        """Whether no case can be opened on a slash order: others took all that cases may take of its lot."""
+        if self.is_punished(order.offence_id):
+            return False
+        return not self.slash_cap_left(order.offender, order.role, self.commitment_of(order))
+
     def slash_cap_left(self, account: str, role: int, commitment: bytes) -> int:
         """Millionths of an account's lot that slash orders may still take in this period."""
         return int(self._ask("SlashCourt", "capLeft", account, role, commitment))

@@ -27,6 +27,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import LogAnchored, ResultFinalized, RewardCollected
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import check_result_anchor
+from assay.chain.statements import SlashOrder
 from assay.ledger.settlement.ending import ending_of
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
@@ -252,11 +253,14 @@ class Buyer:
         )
 
     async def _cases_end(self, chain: Chain) -> None:
-        """Wait, within bounds, for the end of the case of every slash order that the run implies."""
-        offences = implied_orders(self.me, self.follower)
+        """Wait, within bounds, for the end of every case that the run's slash orders can open."""
+
+        def is_open(order: SlashOrder) -> bool:
+            return not (chain.case(order.offence_id).phase.is_over or chain.is_beyond_cap(order))
+
         with trio.move_on_after(CASES_S_MAX):
-            for offence in sorted(offences):
-                while not (await trio.to_thread.run_sync(chain.case, offence)).phase.is_over:
+            for order in implied_orders(self.me, self.follower).values():
+                while await trio.to_thread.run_sync(is_open, order):
                     await trio.sleep(POLL_S)
 
     # ---- the proof

@@ -170,6 +170,6 @@ class Bookkeeper:
         left = self.books.balances()
         return budget(self._run_id) not in left and not any(one.kind is Kind.PAYABLE for one in left)
 
-    def has_open_cases(self) -> bool:
-        """Whether a slash that the manifests decided is still open in court."""
-        return bool(report.open_offences(self.books))
+    def open_offences(self) -> frozenset[bytes]:
+        """Ids of the slashes that the manifests decided and that are not closed in court."""
+        return report.open_offences(self.books)

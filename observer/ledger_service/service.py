@@ -34,7 +34,7 @@ from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.run import participate
 from assay.participant.wallet.claims import claim_everything, open_chain
-from assay.participant.wallet.settler import Settler
+from assay.participant.wallet.settler import Settler, implied_orders
 from assay.protocol.errors import AssayError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class LedgerService:
                     paid_out_at = None
                 elif paid_out_at is None:
                     paid_out_at = trio.current_time()
-                elif await self._is_over(paid_out_at):
+                elif await self._is_over(chain, paid_out_at):
                     await self._report(chain)
                     return
             except (LedgerRolledBack, LeaseLost):
@@ -157,11 +157,17 @@ class LedgerService:
             self.checkpoint_signer.sign_due()
         anchor_newest(chain, self.checkpoint_signer, self.me.run_id)
 
-    async def _is_over(self, paid_out_at: float) -> bool:
+    async def _is_over(self, chain: Chain, paid_out_at: float) -> bool:
         if trio.current_time() > paid_out_at + CASES_S_MAX:
             return True
         is_owed = not self.follower.run_state.is_complete  # an opening, so perhaps stake
-        return not is_owed and not await trio.to_thread.run_sync(self.bookkeeper.has_open_cases)
+        return not is_owed and not await trio.to_thread.run_sync(self._awaits_cases, chain)
+
+    def _awaits_cases(self, chain: Chain) -> bool:
+        """Whether a slash is open in court, or can still be opened there."""
+        orders = implied_orders(self.me, self.follower)
+        offences = self.bookkeeper.open_offences()
+        return any(one not in orders or not chain.is_beyond_cap(orders[one]) for one in offences)
 
     async def _report(self, chain: Chain) -> None:
         """Write the summary; differences are reported only if they persist."""

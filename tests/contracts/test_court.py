@@ -284,6 +284,21 @@ def executed(world: World, offender: Person, ppm: int = 250_000) -> bytes:
     return slash_order.offence_id
 
 
+def test_an_order_is_beyond_the_cap_once_others_took_all_and_not_if_it_has_a_case(world: World):
+    offender, other = world.operators[:2]
+    for person in (offender, other):
+        world.join(person, OPERATOR, 400 * UNIT)
+    cap = world.params.case_ppm_max
+    first, second = world.a_ruling(offender, ppm=cap - 1), world.a_ruling(offender, ppm=cap)
+    third, elsewhere = world.a_ruling(offender, ppm=1), world.a_ruling(other, ppm=1)
+    beyond = []
+    for slash_order in (first, second):
+        world.bank.open_case(slash_order, world.cert(slash_order))
+        beyond.append([world.bank.is_beyond_cap(one) for one in (first, second, third, elsewhere)])
+
+    assert beyond == [[False, False, False, False], [False, False, True, False]]
+
+
 def test_a_slash_by_ruling_is_paid_out_only_after_its_delay(world: World):
     offender, buyer = world.operators[0], world.buyer.account
     world.join(offender, OPERATOR, 400 * UNIT)

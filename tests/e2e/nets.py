@@ -49,6 +49,7 @@ epoch_rounds = 5
 price_per_mtoken = 900_000_000
 [timing]
 collect_s = 8
+iteration_s = 20
 
 """
 DEMO = "warmup = 2"

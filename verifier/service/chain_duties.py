@@ -275,11 +275,7 @@ class ChainDuties:
                 chain = await trio.to_thread.run_sync(open_chain, self._me)
                 if await trio.to_thread.run_sync(chain.is_punished, slash_order.offence_id):
                     return
-                lot = await trio.to_thread.run_sync(chain.commitment_of, slash_order)
-                left = await trio.to_thread.run_sync(
-                    chain.slash_cap_left, slash_order.offender, slash_order.role, lot
-                )
-                if not left:
+                if await trio.to_thread.run_sync(chain.is_beyond_cap, slash_order):
                     log.warning("no case: slash orders took all they may in these 30 days", extra=fields)
                     return
                 judges = await trio.to_thread.run_sync(read_judges, chain, self._me)

@@ -190,7 +190,7 @@ def test_an_upheld_fault_is_counted_and_its_steps_are_listed_as_unpaid(desk: Des
     mallory = next(node for node in node_figures(desk) if node.peer == peer("mallory").hex())
     assert mallory.audits_failed == 1
     assert [one.round for one in mallory.unpaid] == list(range(mallory.accepted))
-    assert desk.ledger_service.has_open_cases()
+    assert desk.ledger_service.open_offences()
 
 
 # ---- the chain
@@ -207,7 +207,7 @@ def test_a_whole_life_on_chain_is_told_and_settles_to_the_unit(desk: Desk):
     assert phases == [(0, "proposed"), (0, "final"), (1, "proposed"), (1, "final")]
     assert sum(line["amount"] for line in desk.lines("claimed")) == sum(t.total for t in TABLES.values())
     assert len(desk.lines("refunded")) == 1
-    assert desk.ledger_service.is_paid_out() and not desk.ledger_service.has_open_cases()
+    assert desk.ledger_service.is_paid_out() and not desk.ledger_service.open_offences()
     told = report.money(desk.books)
     assert told.funded == told.paid_operators + told.paid_verifiers + told.fees + told.refunded
     paid = node_figures(desk)
