@@ -1,7 +1,7 @@
 """A run that is interrupted twice: a node's machine hangs and comes back, then the buyer cancels.
 
 All participants are honest. The others go on without the node, which loses pay and no stake. Then training
-ends, every accepted step but the late ones is paid, and exactly the rest returns.
+ends, every accepted step but the late and unjudged is paid, and exactly the rest returns.
 """
 
 from __future__ import annotations
@@ -93,10 +93,16 @@ def test_training_ends_soon_after_and_everybody_knows_why(cancelled: Finished) -
         assert "training is over" in log.read_text()
 
 
-def test_every_accepted_step_but_the_late_is_paid_and_exactly_the_rest_returns(cancelled: Finished) -> None:
+def test_every_accepted_step_but_the_late_and_unjudged_is_paid_and_exactly_the_rest_returns(
+    cancelled: Finished,
+) -> None:
     summary, money = cancelled.summary, cancelled.summary["money"]
-    late = sum(audit.ruling is AuditStatus.LATE for audit in audits(read(cancelled.run)))
-    steps = sum(node["accepted"] for node in summary["nodes"]) - late
+    unpaid = sum(
+        audit.ruling is AuditStatus.LATE
+        or (audit.ruling is AuditStatus.EXPIRED and audit.dispute_opened_round >= 0)  # nobody could judge
+        for audit in audits(read(cancelled.run))
+    )
+    steps = sum(node["accepted"] for node in summary["nodes"]) - unpaid
     gross = steps * 2 * 32 * 900_000_000 // 10**6  # sequences, context, price of 10^6 tokens
 
     assert broken_invariants(summary) == [] and cancelled.status == 0
