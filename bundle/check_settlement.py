@@ -7,7 +7,7 @@ parameters are right is checked by `bundle/verify.py`, which replays them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -27,8 +27,35 @@ from assay.orders.amounts import UNIT, money_text
 from assay.protocol.errors import ConfigError
 
 
-def check_epoch(delivered: Delivered, epoch: int) -> Iterator[str]:
-    """Check that the books say of an epoch what the chain says; yields one line for each check passed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedEpoch:
+    """An epoch of which chain, bundle, contracts and books say the same."""
+
+    epoch: int
+    settled_at: int  # the manifest from which it follows
+    rows: int
+    total: int  # token units
+    table_hash: bytes
+    root: bytes
+    result: bytes  # digest, signed by a quorum of verifiers
+    is_booked: bool  # the journal has the entry that made it payable
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each check passed."""
+        return [
+            f"chain: manifests 0 to {self.settled_at} certified, epoch {self.epoch} follows from them",
+            f"table: {self.rows} rows, {money_text(self.total)} {UNIT}, hash {self.table_hash.hex()}",
+            f"root: {self.root.hex()}",
+            f"result: {self.result.hex()}, signed by a quorum of verifiers",
+            f"bundle: {epoch_name(SETTLEMENTS, self.epoch)} says the same",
+            "ledger: payout table and contract events say the same",
+            *(["ledger: the entry that made it payable has the same rows"] if self.is_booked else []),
+        ]
+
+
+def check_epoch(delivered: Delivered, epoch: int) -> CheckedEpoch:
+    """Check that the books say of an epoch what the chain says.
 
     Raises:
         ConfigError: there is no such epoch.
@@ -39,18 +66,20 @@ def check_epoch(delivered: Delivered, epoch: int) -> Iterator[str]:
         raise ConfigError(f"the run has {calendar.epochs} epochs, counted from 0; there is no epoch {epoch}")
     settled = delivered.settled[epoch]
     table, result = settled.settlement, settled.result
-    yield f"chain: manifests 0 to {calendar.settled_at(epoch)} certified, epoch {epoch} follows from them"
-    yield f"table: {len(table.rows)} rows, {money_text(table.total)} {UNIT}, hash {table.table_hash.hex()}"
-    yield f"root: {result.root.hex()}"
-    yield f"result: {settled.digest.hex()}, signed by a quorum of verifiers"
-    yield f"bundle: {epoch_name(SETTLEMENTS, epoch)} says the same"
     with opened(find_books(delivered.root)) as db:
         _compare_tables(db, table)
         _compare_events(db, result, settled.digest)
         is_booked = _compare_entry(db, table)
-    yield "ledger: payout table and contract events say the same"
-    if is_booked:
-        yield "ledger: the entry that made it payable has the same rows"
+    return CheckedEpoch(
+        epoch=epoch,
+        settled_at=calendar.settled_at(epoch),
+        rows=len(table.rows),
+        total=table.total,
+        table_hash=table.table_hash,
+        root=result.root,
+        result=settled.digest,
+        is_booked=is_booked,
+    )
 
 
 def _compare_tables(db: Connection, table: Settlement) -> None:

@@ -82,6 +82,45 @@ class Replayed:
         return not self.faults and self.verdict is not Outcome.MISMATCH
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """The figures of a replay. verdict: None if there is only evidence."""
+
+    is_ok: bool  # nothing was found against the step
+    verdict: str | None
+    round: int
+    node: PeerId
+    commit: Digest
+    is_drawn: bool
+    rate_ppm: int
+    ruling: str | None  # the chain's, if the step was audited
+    is_same_class: bool
+    distance_ppb: int | None  # of the gradient's norm; None without an opening
+    equal_signs: float | None  # share of the sent signs that are the gradient's own
+    cosine: float | None
+    faults: tuple[str, ...]
+
+    @classmethod
+    def of(cls, done: Replayed) -> ReplayReport:
+        """The report of a replay."""
+        share, cosine = done.agreement or (None, None)
+        return cls(
+            is_ok=done.is_ok,
+            verdict=None if done.verdict is None else done.verdict.name,
+            round=done.commit.round,
+            node=done.commit.node,
+            commit=digest(done.commit),
+            is_drawn=done.is_drawn,
+            rate_ppm=done.rate_ppm,
+            ruling=None if done.audit is None else done.audit.ruling.value,
+            is_same_class=done.is_same_class,
+            distance_ppb=None if done.found is None else done.found.distance_ppb,
+            equal_signs=share,
+            cosine=cosine,
+            faults=tuple(done.faults),
+        )
+
+
 def parse_step(text: str) -> tuple[Path, int, str]:
     """`RUN:ROUND:NODE`.
 

@@ -120,6 +120,55 @@ def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: 
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """The figures of a report: what an auditor compares with the chain's."""
+
+    run_id: Digest
+    spec_hash: Digest
+    buyer: str
+    files: int  # under the buyer's signature
+    manifests: int
+    signers: int  # the fewest under any manifest's certificate
+    verifiers: int
+    updates: int
+    tokens: int  # of the data
+    state: Digest  # of the delivered parameters and outer buffers
+    epochs: int
+    paid: int  # token units
+    final_epochs: int  # whose results are proved final on chain
+    final_block: int | None
+    record: Digest | None  # of the registered model
+    books_size: int | None  # leaves under a cosigned checkpoint
+    bundle_files: int
+    anchor_block: int | None
+
+    @classmethod
+    def of(cls, report: Report) -> Verified:
+        """The figures of a report."""
+        run, spec = report.delivered, report.delivered.spec
+        return cls(
+            run_id=run.run_id,
+            spec_hash=digest(spec),
+            buyer=evm_address(spec.buyer),
+            files=report.index_files,
+            manifests=len(run.links),
+            signers=min(len(link.certificate.verifiers) for link in run.links),
+            verifiers=len(spec.verifiers),
+            updates=sum(len(link.manifest.commits) for link in run.links),
+            tokens=report.inputs.manifest.tokens,
+            state=report.state,
+            epochs=len(run.settled),
+            paid=sum(table.total for table in run.tables.values()),
+            final_epochs=len(report.final),
+            final_block=report.final[-1].number if report.final else None,
+            record=None if report.registered is None else Digest(report.registered.record_id),
+            books_size=None if report.log_point is None else report.log_point.size,
+            bundle_files=report.bundle_files,
+            anchor_block=None if report.anchor is None else report.anchor.block_number,
+        )
+
+
 def report_lines(report: Report) -> Iterator[str]:
     """The report for a person, one line for each check."""
     run, inputs = report.delivered, report.inputs

@@ -6,13 +6,18 @@ Room: cli (edge: reads a TOML file, listens). The keys of the file are api/confi
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.result import AsJson, done, show, show_steps
 from assay.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from assay.api.access import Token
 
 api_app = typer.Typer(no_args_is_help=True, help="Serve a run's books and money moves over HTTP.")
 token_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the API tokens of a server.")
@@ -25,10 +30,28 @@ def serve(
     file: File,
     tethered: Annotated[bool, typer.Option("--tethered", hidden=True)] = False,
 ) -> None:
-    """Serve the HTTP API until stopped."""
+    """Serve the HTTP API until stopped.
+
+    Example: assay api serve api.toml
+    """
     from assay.api.serve import run_server
 
     run_server(file, is_tethered=tethered)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeToken:
+    """A new token, with its secret."""
+
+    secret: str
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Every token of a server."""
+
+    tokens: tuple[Token, ...]
 
 
 @token_app.command()
@@ -41,8 +64,12 @@ def create(
     ] = None,
     spend_limit: Annotated[str, typer.Option(help="Sum of tokens that all moves with it may spend.")] = "0",
     days: Annotated[int, typer.Option(help="Days until the token expires.")] = 30,
+    as_json: AsJson = False,
 ) -> None:
-    """Create an API token and print it; it cannot be shown again."""
+    """Create an API token and print it; it cannot be shown again.
+
+    Example: assay api token create api.toml --name bookkeeping --scope read
+    """
     from assay.api.serve import open_access
     from assay.chain.units import parse_money
 
@@ -55,32 +82,45 @@ def create(
         days=days,
     )
     typer.echo(f"token {made.id} until {_day(made.expires_s)}; it is not stored, so write it down:", err=True)
-    typer.echo(secret)
+    show(MadeToken(secret, made), [secret], as_json=as_json)
 
 
 @token_app.command("list")
-def list_tokens(file: File) -> None:
-    """List all API tokens: scopes, account, amount spent, spend limit and expiry."""
-    from assay.api.serve import open_access
-    from assay.chain.units import UNIT, money_text
+def list_tokens(file: File, as_json: AsJson = False) -> None:
+    """List all API tokens: scopes, account, amount spent, spend limit and expiry.
 
-    for one in open_access(file).tokens():
-        ended = f"revoked {_day(one.revoked_s)}" if one.revoked_s else f"until {_day(one.expires_s)}"
-        spent = f"{money_text(one.spent)} of {money_text(one.spend_limit)} {UNIT}"
-        scopes = ",".join(sorted(one.scopes))
-        typer.echo(f"{one.id}  {one.name}  {scopes}  {one.account or '-'}  {spent}  {ended}")
+    Example: assay api token list api.toml
+    """
+    from assay.api.serve import open_access
+
+    found = Tokens(tuple(open_access(file).tokens()))
+    show(found, map(_token_line, found.tokens), as_json=as_json)
 
 
 @token_app.command()
 def revoke(
-    file: File, token: Annotated[int, typer.Argument(help="Number of the token, as `list` prints it.")]
+    file: File,
+    token: Annotated[int, typer.Argument(help="Number of the token, as `list` prints it.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Revoke an API token now."""
+    """Revoke an API token now.
+
+    Example: assay api token revoke api.toml 1
+    """
     from assay.api.serve import open_access
 
     if not open_access(file).revoke(token, int(time.time())):
         raise ConfigError(f"there is no token {token}")
-    typer.echo(f"token {token} is revoked")
+    show_steps([done("revoke", f"token {token} is revoked")], as_json=as_json)
+
+
+def _token_line(one: Token) -> str:
+    from assay.chain.units import UNIT, money_text
+
+    ended = f"revoked {_day(one.revoked_s)}" if one.revoked_s else f"until {_day(one.expires_s)}"
+    spent = f"{money_text(one.spent)} of {money_text(one.spend_limit)} {UNIT}"
+    scopes = ",".join(sorted(one.scopes))
+    return f"{one.id}  {one.name}  {scopes}  {one.account or '-'}  {spent}  {ended}"
 
 
 def _address(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from assay.cli.result import AsJson
 from assay.orders.config_errors import one_line
 from assay.orders.toml import read_toml
 from assay.protocol.encoding.json_text import parse_json
@@ -47,11 +48,14 @@ def attest_appraise(
     binding_code: Annotated[str, typer.Option(metavar="HEX", help="SHA-256 of what the guest runs.")],
     binding_nonce: Annotated[str, typer.Option(metavar="HEX", help="The verifiers' nonce.")],
     binding_nonce_at: Annotated[str, typer.Option(help="Time at which the nonce was drawn.")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the claims as JSON, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Appraise a node's evidence by a policy; exit status 1 if the verdict is not "affirming"."""
+    """Appraise a node's evidence by a policy; exit status 1 if the verdict is not "affirming".
+
+    Example: assay attest appraise evidence.json --policy policy.toml --collateral collateral.json
+    --at 2026-11-20T00:00:00Z --binding-deployment HEX --binding-node HEX --binding-run HEX
+    --binding-epoch 3 --binding-code HEX --binding-nonce HEX --binding-nonce-at 2026-11-19T23:59:00Z
+    """
     from assay.attestation.appraisal import appraise
     from assay.attestation.binding import Binding
     from assay.attestation.files import read_collateral, read_evidence

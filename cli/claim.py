@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.spending import DryRun, PayTo, account_of, name_payee, sent_text, show
+from assay.cli.result import AsJson, Step, done, dry, show_steps, told
+from assay.cli.spending import DryRun, PayTo, account_of, name_payee, sent_text
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,9 +45,14 @@ def claim(
     ] = False,
     to: PayTo = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Claim every unclaimed payout row of the final epochs that pays you, or --account."""
-    show(claim_lines(what, config, epoch, account, to, is_finalizing=finalize, is_dry=dry_run))
+    """Claim every unclaimed payout row of the final epochs that pays you, or --account.
+
+    Example: assay claim config.toml --dry-run
+    """
+    steps = claim_steps(what, config, epoch, account, to, is_finalizing=finalize, is_dry=dry_run)
+    show_steps(steps, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,7 @@ class Source:
     tables: Mapping[int, Table]
 
 
-def claim_lines(
+def claim_steps(
     what: Path,
     config: Path | None,
     epoch: int | None,
@@ -67,8 +73,8 @@ def claim_lines(
     *,
     is_finalizing: bool,
     is_dry: bool,
-) -> Iterator[str]:
-    """Claim row by row; returns one line for each, and one for each epoch that is not final.
+) -> Iterator[Step]:
+    """Claim row by row; one step for each, and one for each epoch that is not final.
 
     Raises:
         ConfigError: a file or an account is invalid.
@@ -90,32 +96,33 @@ def claim_lines(
     pays = read_pay(chain, run_id, source.tables, payee, chosen)
     if is_finalizing and not is_dry:
         for number in finalize_ready(chain, run_id, pays):
-            yield f"epoch {number}: finalized"
+            yield done("finalize", f"epoch {number}: finalized")
         pays = read_pay(chain, run_id, source.tables, payee, chosen)
     elif is_finalizing:
         for pay in pays:
             if is_finalizable(pay):
                 where = f"EpochSettlement {account.deployment.epoch_settlement}"
-                yield f"would send to {where}: finalize({run_id.hex()}, {pay.epoch})"
+                yield dry("finalize", f"would send to {where}: finalize({run_id.hex()}, {pay.epoch})")
     if to is not None:
         yield from name_payee(account, to, is_dry=is_dry)
-    yield f"{payee}, run {run_id.hex()[:16]}"
+    yield told("payee", f"{payee}, run {run_id.hex()[:16]}")
     total = 0
     for pay in pays:
         if not pay.due:
-            yield f"epoch {pay.epoch}: {_table_note(pay)}{phase_text(pay.state, pay.now)}"
+            yield told("epoch", f"epoch {pay.epoch}: {_table_note(pay)}{phase_text(pay.state, pay.now)}")
         for row in pay.rows or ():
             name = f"epoch {pay.epoch} row {row.index}, {row.role}: {_money(row.amount)}"
             if row not in pay.due:
-                yield f"{name}, {'claimed before' if row.is_claimed else 'not claimed'}"
+                text = f"{name}, {'claimed before' if row.is_claimed else 'not claimed'}"
+                yield told("row", text, row.amount)
             elif is_dry:
                 where = f"EpochSettlement {account.deployment.epoch_settlement}"
-                yield f"would send to {where}: claim, {name}"
+                yield dry("claim", f"would send to {where}: claim, {name}", row.amount)
             else:
                 sent = chain.claim(run_id, pay.epoch, source.tables[pay.epoch].tree, row.index)
                 total += row.amount if sent.tx_hash is not None else 0
-                yield f"{name} claimed: {sent_text(sent)}"
-    yield f"claimed now {_money(total)}"
+                yield done("claim", f"{name} claimed: {sent_text(sent)}", row.amount, sent)
+    yield told("total", f"claimed now {_money(total)}", total)
 
 
 def _table_note(pay: EpochPay) -> str:

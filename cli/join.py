@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from assay.cli.key import ROLES, Password, own_record, password_of
 from assay.cli.network import InvitationText, read_given
-from assay.cli.spending import ConfigFile, show
+from assay.cli.result import AsJson, Step, done, show_each, show_steps, told
+from assay.cli.spending import ConfigFile
 from assay.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    from assay.participant.checks import Check
 
 CONFIG, NETWORK = "config.toml", "network.txt"
 
@@ -31,25 +36,42 @@ def join(
     ] = None,
     rpc: Annotated[str | None, typer.Option(metavar="URL", help="A chain endpoint of your own.")] = None,
     password_file: Password = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Check an invitation and this machine, and write a configuration with what is needed to take part."""
-    show(join_lines(invitation, keys, out, role, address, rpc, password_file))
+    """Check an invitation and this machine, and write a configuration with what is needed to take part.
+
+    Example: assay join network.txt --keys keys --role node --address 203.0.113.7:4001
+    """
+    show_steps(join_steps(invitation, keys, out, role, address, rpc, password_file), as_json=as_json)
 
 
-def doctor(file: ConfigFile) -> None:
-    """Check everything that a participant needs; exit status 1 if something is missing."""
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Every check of a participant, in order."""
+
+    is_ready: bool
+    checks: tuple[Check, ...]
+
+
+def doctor(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Check everything that a participant needs; exit status 1 if something is missing.
+
+    Example: assay doctor config.toml
+    """
     from assay.cli.process import read_process_file
     from assay.participant.checks import check_participant
 
     config, _ = read_process_file(file)
-    missing = 0
-    for check in check_participant(config, file):
-        typer.echo(check.line)
-        missing += check.fault is not None
-    raise typer.Exit(1 if missing else 0)
+    checks = show_each(check_participant(config, file), lambda one: one.line, diagnosis, as_json=as_json)
+    raise typer.Exit(0 if diagnosis(checks).is_ready else 1)
 
 
-def join_lines(
+def diagnosis(checks: Sequence[Check]) -> Diagnosis:
+    """The checks, and whether all are good."""
+    return Diagnosis(all(one.fault is None for one in checks), tuple(checks))
+
+
+def join_steps(
     text: str,
     keys: Path,
     out: Path,
@@ -57,8 +79,8 @@ def join_lines(
     address: str | None,
     rpc: str | None,
     password_file: Path | None,
-) -> Iterator[str]:
-    """Write the configuration; one line for each check.
+) -> Iterator[Step]:
+    """Write the configuration; one step for each check.
 
     Raises:
         ConfigError: the invitation is damaged or not of its chain, keys or record are missing, or a
@@ -76,7 +98,8 @@ def join_lines(
         raise ConfigError(f"{file} is there already: see `assay doctor {file}`")
     found = read_given(text)
     url = rpc or found.first_endpoint
-    yield f"network  {found.name}; compare its digest with the founder's: {spoken_digest(found)}"
+    text = f"network  {found.name}; compare its digest with the founder's: {spoken_digest(found)}"
+    yield told("network", text)
     check_network(found, ChainReader(url, found.deployment))
     if (role is None) != (address is None):
         raise ConfigError("expected --role and --address together")
@@ -92,5 +115,6 @@ def join_lines(
         lines["password_file"] = os.path.relpath(password_file, out)
     write_text(file, "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
     for check in check_participant(read_process_file(file)[0], file):
-        yield check.line
-    yield f"written to {file}; put the buyer's run file beside it as run.assay, and the data as data/"
+        yield told(check.name, check.line)
+    text = f"written to {file}; put the buyer's run file beside it as run.assay, and the data as data/"
+    yield done("configuration", text)

@@ -5,16 +5,17 @@ Room: cli (edge). The keys are participant/keyring.py's, the record is participa
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.spending import ConfigFile, account_of, sent_text, show
+from assay.cli.result import AsJson, Step, done, show, show_steps, told
+from assay.cli.spending import ConfigFile, account_of, sent_text
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,13 +33,39 @@ BackupPassword = Annotated[
 ROLES = "node, verifier, ledger, buyer or watchtower"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKeys:
+    """The public side of a participant's keys, and what its owner should know."""
+
+    peer: str
+    account: str
+    hot_key: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFacts:
+    """What `assay key show` says: never a secret."""
+
+    peer: str
+    account: str
+    hot_key: str
+    modes: Mapping[str, str]  # of each file
+    delegation: str | None = None  # None: no invitation was given
+    expiry: int | None = None  # of the delegation, chain time
+
+
 @key_app.command()
-def new(folder: KeysFolder, password_file: Password = None) -> None:
-    """Make fresh keys in FOLDER; a password is drawn where there is no file with one."""
+def new(folder: KeysFolder, password_file: Password = None, as_json: AsJson = False) -> None:
+    """Make fresh keys in FOLDER; a password is drawn where there is no file with one.
+
+    Example: assay key new keys
+    """
     from assay.participant.keyring import create_keys
 
-    password, note = password_of(folder, password_file, may_make=True)
-    show(iter([*note, *key_lines(create_keys(folder, password))]))
+    password, notes = password_of(folder, password_file, may_make=True)
+    made = public_keys(create_keys(folder, password), notes)
+    show(made, [*made.notes, *key_lines(made)], as_json=as_json)
 
 
 @key_app.command("show")
@@ -48,14 +75,14 @@ def show_keys(
     network: Annotated[
         Path | None, typer.Option(metavar="INVITATION", help="Also read the hot key's delegation on chain.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print peer id, account, hot key and the modes of the files; never a secret."""
+    """Print peer id, account, hot key and the modes of the files; never a secret.
+
+    Example: assay key show keys --network network.txt
+    """
     found = key_facts(folder, password_of(folder, password_file)[0], network)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    else:
-        show(f"{name:<11} {value}" for name, value in found.items())
+    show(found, fact_lines(found), as_json=as_json)
 
 
 @key_app.command()
@@ -65,9 +92,14 @@ def rotate(
     peer: Annotated[
         bool, typer.Option("--peer", help="Replace the peer key in place of the hot key: another identity.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Replace the hot key, or with --peer the peer key; the old one is kept in FOLDER."""
-    show(rotate_lines(folder, password_of(folder, password_file)[0], is_peer=peer))
+    """Replace the hot key, or with --peer the peer key; the old one is kept in FOLDER.
+
+    Example: assay key rotate keys
+    """
+    rotated = rotated_keys(folder, password_of(folder, password_file)[0], is_peer=peer)
+    show(rotated, [*key_lines(rotated), *rotated.notes], as_json=as_json)
 
 
 @key_app.command()
@@ -76,13 +108,18 @@ def backup(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="New file, encrypted.")],
     backup_password: BackupPassword,
     password_file: Password = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write all keys to one new file, encrypted with a password of its own."""
+    """Write all keys to one new file, encrypted with a password of its own.
+
+    Example: assay key backup keys keys.backup --backup-password backup-password
+    """
     from assay.participant.keyring import back_up_keys
     from assay.participant.private_files import read_password
 
     back_up_keys(folder, password_of(folder, password_file)[0], out, read_password(backup_password))
-    typer.echo(f"{out} holds all keys of {folder}; keep its password elsewhere")
+    text = f"{out} holds all keys of {folder}; keep its password elsewhere"
+    show_steps([done("backup", text)], as_json=as_json)
 
 
 @key_app.command()
@@ -91,14 +128,18 @@ def restore(
     folder: KeysFolder,
     backup_password: BackupPassword,
     password_file: Password = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the keys of a backup to FOLDER, which has none; the record has to be made anew."""
+    """Write the keys of a backup to FOLDER, which has none; the record has to be made anew.
+
+    Example: assay key restore keys.backup keys --backup-password backup-password
+    """
     from assay.participant.keyring import restore_keys
     from assay.participant.private_files import read_password
 
-    password, note = password_of(folder, password_file, may_make=True)
-    keys = restore_keys(file, read_password(backup_password), folder, password)
-    show(iter([*note, *key_lines(keys)]))
+    password, notes = password_of(folder, password_file, may_make=True)
+    made = public_keys(restore_keys(file, read_password(backup_password), folder, password), notes)
+    show(made, [*made.notes, *key_lines(made)], as_json=as_json)
 
 
 @key_app.command()
@@ -110,27 +151,36 @@ def card(
     ],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the record here.")] = None,
     password_file: Password = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Sign the public record of these keys: peer id, account, hot key, role and address."""
+    """Sign the public record of these keys: peer id, account, hot key, role and address.
+
+    Example: assay key card keys --role node --address 203.0.113.7:4001
+    """
     from assay.participant.files.record import write_record
 
     signed = own_record(folder, password_of(folder, password_file)[0], role, address)
     if out is not None:
         write_record(out, signed)
-    typer.echo(f"record {signed.record.sequence} of {signed.record.peer.hex()}: give it to whoever asks")
+    text = f"record {signed.record.sequence} of {signed.record.peer.hex()}: give it to whoever asks"
+    show_steps([done("record", text)], as_json=as_json)
 
 
 @key_app.command()
 def delegate(
     file: ConfigFile,
     days: Annotated[int, typer.Option(help="Days until it ends; repeat the command to renew it.")] = 90,
+    as_json: AsJson = False,
 ) -> None:
-    """Let the hot key sign for the account, on chain, for some days."""
-    show(delegate_lines(file, days))
+    """Let the hot key sign for the account, on chain, for some days.
+
+    Example: assay key delegate config.toml --days 90
+    """
+    show_steps(delegate_steps(file, days), as_json=as_json)
 
 
-def delegate_lines(file: Path, days: int) -> Iterator[str]:
-    """Delegate to the hot key; the line says until when.
+def delegate_steps(file: Path, days: int) -> Iterator[Step]:
+    """Delegate to the hot key; the first step says until when.
 
     Raises:
         ConfigError: too few days, or too many. ChainRefused: another account has this hot key.
@@ -141,11 +191,12 @@ def delegate_lines(file: Path, days: int) -> Iterator[str]:
     account = account_of(file)
     now = account.chain.timestamp()
     sent, expiry = delegate_for(account.chain, account.keys, days, now)
-    yield f"{account.hot_address} signs for {account.address} until {when_text(expiry, now)}"
-    yield sent_text(sent)
+    text = f"{account.hot_address} signs for {account.address} until {when_text(expiry, now)}"
+    yield told("delegation", text)
+    yield done("delegate", sent_text(sent), sent=sent)
 
 
-def rotate_lines(folder: Path, password: str, *, is_peer: bool) -> Iterator[str]:
+def rotated_keys(folder: Path, password: str, *, is_peer: bool) -> PublicKeys:
     """Rotate one key, and say what has to follow.
 
     Raises:
@@ -154,56 +205,84 @@ def rotate_lines(folder: Path, password: str, *, is_peer: bool) -> Iterator[str]
     from assay.participant.keyring import rotate_hot, rotate_peer
 
     keys, kept = (rotate_peer if is_peer else rotate_hot)(folder, password)
-    yield from key_lines(keys)
-    yield f"the old key is kept in {kept.name}; a run that names it goes on only with it"
-    if is_peer:
-        yield "to all peers this is another participant: no run, record or seat of the old one is its"
-    else:
-        yield "delegate to the new one: assay key delegate FILE.toml"
-    yield f"then sign a new record: assay key card {folder} --role ROLE --address HOST:PORT"
+    follows = (
+        "to all peers this is another participant: no run, record or seat of the old one is its"
+        if is_peer
+        else "delegate to the new one: assay key delegate FILE.toml"
+    )
+    notes = (
+        f"the old key is kept in {kept.name}; a run that names it goes on only with it",
+        follows,
+        f"then sign a new record: assay key card {folder} --role ROLE --address HOST:PORT",
+    )
+    return public_keys(keys, notes)
 
 
-def key_lines(keys: Keys) -> Iterator[str]:
+def public_keys(keys: Keys, notes: Sequence[str] = ()) -> PublicKeys:
     """The public side of these keys."""
     from assay.chain.commit_statement import evm_address
     from assay.protocol.identity import peer_of
 
-    yield f"peer    {peer_of(keys.peer).hex()}"
-    yield f"account {evm_address(keys.account_address)}"
-    yield f"hot key {evm_address(keys.hot_address)}"
+    return PublicKeys(
+        peer=peer_of(keys.peer).hex(),
+        account=evm_address(keys.account_address),
+        hot_key=evm_address(keys.hot_address),
+        notes=tuple(notes),
+    )
 
 
-def key_facts(folder: Path, password: str, network: Path | None) -> dict[str, Any]:
-    """What `assay key show` prints, by name.
+def key_lines(keys: PublicKeys) -> Iterator[str]:
+    """The public keys, one line each."""
+    yield f"peer    {keys.peer}"
+    yield f"account {keys.account}"
+    yield f"hot key {keys.hot_key}"
+
+
+def key_facts(folder: Path, password: str, network: Path | None) -> KeyFacts:
+    """What `assay key show` prints.
 
     Raises:
         ConfigError: the keys cannot be opened, or the invitation is not of its chain.
         Unavailable: the endpoint is gone.
     """
-    from assay.chain.commit_statement import evm_address
     from assay.participant.keyring import load_keys
-    from assay.protocol.identity import peer_of
 
-    keys = load_keys(folder, password)
+    keys = public_keys(load_keys(folder, password))
     files = [folder, *sorted(one for one in folder.iterdir() if one.is_file())]
-    found: dict[str, Any] = {
-        "peer": peer_of(keys.peer).hex(),
-        "account": evm_address(keys.account_address),
-        "hot_key": evm_address(keys.hot_address),
-        "modes": {one.name: f"{one.stat().st_mode & 0o777:04o}" for one in files},
-    }
-    if network is not None:
-        from assay.chain.reader import ChainReader
-        from assay.participant.files.invitation import read_invitation
-        from assay.participant.wallet.delegation import delegation_text
+    found = KeyFacts(
+        peer=keys.peer,
+        account=keys.account,
+        hot_key=keys.hot_key,
+        modes={one.name: f"{one.stat().st_mode & 0o777:04o}" for one in files},
+    )
+    if network is None:
+        return found
+    from assay.chain.reader import ChainReader
+    from assay.chain.statements import Address
+    from assay.participant.files.invitation import read_invitation
+    from assay.participant.wallet.delegation import delegation_text
 
-        invitation = read_invitation(network)
-        chain = ChainReader(invitation.first_endpoint, invitation.deployment)
-        chain.check_deployment()
-        hot, now = chain.hot_key(found["hot_key"]), chain.timestamp()
-        found["delegation"] = delegation_text(found["hot_key"], hot, found["account"], now)
-        found["expiry"] = None if hot is None else hot.expiry
-    return found
+    invitation = read_invitation(network)
+    chain = ChainReader(invitation.first_endpoint, invitation.deployment)
+    chain.check_deployment()
+    hot_key, account = Address(found.hot_key), Address(found.account)
+    hot, now = chain.hot_key(hot_key), chain.timestamp()
+    return replace(
+        found,
+        delegation=delegation_text(hot_key, hot, account, now),
+        expiry=None if hot is None else hot.expiry,
+    )
+
+
+def fact_lines(found: KeyFacts) -> Iterator[str]:
+    """The facts, one line each; a file's mode beside its name."""
+    yield f"peer        {found.peer}"
+    yield f"account     {found.account}"
+    yield f"hot key     {found.hot_key}"
+    for name, mode in found.modes.items():
+        yield f"mode        {mode} {name}"
+    if found.delegation is not None:
+        yield f"delegation  {found.delegation}"
 
 
 def own_record(folder: Path, password: str, role: str, address: str) -> Any:

@@ -1,14 +1,18 @@
 """Main: the `assay` command line, one short function per command.
 
-Room: cli (edge). A command parses, calls one library function, prints one result.
-Exit status: 0 done, 1 a check failed, 2 the operator can fix it.
+Room: cli (edge). A command parses, calls one library function, prints one result (result.py).
+Exit status: 0 done; 1 the answer is no: a check failed, a contract refused, or it is too early; 2 it
+could not be asked: misuse, a bad file, or a chain, disk or network that does not answer. A process
+(`run`, `serve`) ends with 2 only if starting it again would not help.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,10 +27,11 @@ from assay.cli.network import network_app
 from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
+from assay.cli.result import AsJson, done, show, show_steps
 from assay.cli.rotation import add_rotation_commands
 from assay.cli.stake import stake_app
 from assay.orders.config_errors import one_line
-from assay.protocol.errors import AssayError, ConfigError
+from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 node_app = typer.Typer(no_args_is_help=True, help="Run a node: train and be paid per accepted contribution.")
@@ -37,42 +42,46 @@ chain_app = typer.Typer(no_args_is_help=True, help="Run a local chain.")
 order_app = typer.Typer(no_args_is_help=True, help="Check, quote, fund, watch and end a run.")
 run_app = typer.Typer(no_args_is_help=True, help="Verify delivered runs.")
 sim_app = typer.Typer(no_args_is_help=True, help="Simulate aggregation rules and attacks in one process.")
-for name, sub in (
-    ("node", node_app),
-    ("verifier", verifier_app),
-    ("ledger", ledger_app),
-    ("buyer", buyer_app),
-    ("chain", chain_app),
-    ("order", order_app),
-    ("run", run_app),
-    ("sim", sim_app),
-    ("audit", audit_app),
-    ("receipt", receipt_app),
-    ("attest", attest_app),
-    ("api", api_app),
-    ("stake", stake_app),
-    ("registry", registry_app),
-    ("key", key_app),
-    ("network", network_app),
-):
-    app.add_typer(sub, name=name)
+EXIT_STATUS = (
+    "Exit status: 0 done; 1 the answer is no, or not yet; 2 it could not be asked: misuse, a bad file, "
+    "or a chain, disk or network that does not answer. A process that can be started again ends with 1."
+)
+OPERATOR, AUDITOR, BUYER, DEVELOPER = "Operator", "Auditor", "Buyer", "Developer"
+for panel, groups in {
+    OPERATOR: {
+        "key": key_app,
+        "network": network_app,
+        "stake": stake_app,
+        "node": node_app,
+        "verifier": verifier_app,
+        "ledger": ledger_app,
+        "api": api_app,
+    },
+    AUDITOR: {
+        "run": run_app,
+        "audit": audit_app,
+        "receipt": receipt_app,
+        "attest": attest_app,
+        "registry": registry_app,
+    },
+    BUYER: {"order": order_app, "buyer": buyer_app},
+    DEVELOPER: {"chain": chain_app, "sim": sim_app},
+}.items():
+    for name, group in groups.items():
+        app.add_typer(group, name=name, rich_help_panel=panel)
 add_commands(ledger_app)
 add_order_commands(order_app)
 add_rotation_commands(network_app)
-app.command()(claim)
-app.command()(earnings)
-app.command()(invoice)
-app.command()(redteam)
-app.command()(join)
-app.command()(doctor)
-
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]
 
 
 @node_app.command("run")
 def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Take part in a run as a node, until its work is done."""
+    """Take part in a run as a node, until its work is done.
+
+    Example: assay node run config.toml
+    """
     from assay.cli.process import read_process_file, run_process
     from assay.node.service import run_node
 
@@ -81,8 +90,11 @@ def node_run(file: ConfigFile, tethered: Tethered = False) -> None:
 
 
 @node_app.command("leave")
-def node_leave(file: ConfigFile) -> None:
-    """Give up a node's seat in its run: its process ends once no step of it can be drawn any more."""
+def node_leave(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Give up a node's seat in its run: its process ends once no step of it can be drawn any more.
+
+    Example: assay node leave config.toml
+    """
     from assay.cli.process import read_process_file
     from assay.node.seat import LEAVE
 
@@ -90,12 +102,16 @@ def node_leave(file: ConfigFile) -> None:
     if not config.folder.exists():
         raise ConfigError(f"{config.folder} is missing: the node has never run")
     (config.folder / LEAVE).touch()
-    typer.echo("the node leaves with the next round; keep its process running until it ends by itself")
+    text = "the node leaves with the next round; keep its process running until it ends by itself"
+    show_steps([done("leave", text)], as_json=as_json)
 
 
 @verifier_app.command("run")
 def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Take part in a run as a verifier, until stopped."""
+    """Take part in a run as a verifier, until stopped.
+
+    Example: assay verifier run config.toml
+    """
     from assay.cli.process import read_process_file, run_process
     from assay.verifier.service.process import run_verifier
 
@@ -109,7 +125,10 @@ def misbehave(
     behaviour: Annotated[str, typer.Option("--as", help="NAME[@ROUND]")],
     tethered: Tethered = False,
 ) -> None:
-    """Take part in a local network as a node or verifier that cheats or fails; `assay localnet` starts it."""
+    """Take part in a local network as a node or verifier that cheats or fails; `assay localnet` starts it.
+
+    Example: assay misbehave config.toml --as silent@3
+    """
     from assay.cli.process import read_process_file, run_process
     from assay.devnet.faults.process import run_faulty
 
@@ -119,7 +138,10 @@ def misbehave(
 
 @ledger_app.command("serve")
 def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Run a ledger service: keep the books of a run and post its settlements, until all is final."""
+    """Run a ledger service: keep the books of a run and post its settlements, until all is final.
+
+    Example: assay ledger serve config.toml
+    """
     from assay.cli.process import read_process_file, run_process
     from assay.observer.ledger_service.service import run_ledger_service
 
@@ -130,7 +152,10 @@ def ledger_serve(file: ConfigFile, tethered: Tethered = False) -> None:
 
 @buyer_app.command("run")
 def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Follow a funded run: check every round, claim the refund, receive the model."""
+    """Follow a funded run: check every round, claim the refund, receive the model.
+
+    Example: assay buyer run config.toml
+    """
     from assay.cli.process import read_process_file, run_process
     from assay.observer.buyer.service import run_buyer, sign_delivered
 
@@ -142,9 +167,11 @@ def buyer_run(file: ConfigFile, tethered: Tethered = False) -> None:
         sign_delivered(config, bundle.parent)
 
 
-@app.command()
 def watchtower(file: ConfigFile, tethered: Tethered = False) -> None:
-    """Watch a run: challenge wrong results, judge as a juror, do what its contracts need, until stopped."""
+    """Watch a run: challenge wrong results, judge as a juror, do what its contracts need, until stopped.
+
+    Example: assay watchtower config.toml
+    """
     from assay.cli.process import read_process_file, run_process
     from assay.observer.watchtower import run_watchtower
 
@@ -163,27 +190,32 @@ def chain_dev(
         list[str] | None, typer.Option(metavar="ACCOUNT", help="Give this account coins for gas; repeatable.")
     ] = None,
 ) -> None:
-    """Run a local chain until stopped; its state survives a restart."""
+    """Run a local chain until stopped; its state survives a restart.
+
+    Example: assay chain dev --folder chain --port 8545
+    """
     from assay.devnet.run import serve_chain
 
     serve_chain(folder, port, block_time, fund or ())
 
 
 @run_app.command("verify")
-def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")]) -> None:
-    """Verify a delivered run offline: weights, certificates, receipts, settlements, every file."""
-    from assay.bundle.read import read
-    from assay.bundle.verify import report_lines, verify
+def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")], as_json: AsJson = False) -> None:
+    """Verify a delivered run offline: weights, certificates, receipts, settlements, every file.
 
-    def show(round_id: int) -> None:
+    Example: assay run verify runs/quickstart
+    """
+    from assay.bundle.read import read
+    from assay.bundle.verify import Verified, report_lines, verify
+
+    def tell(round_id: int) -> None:
         if sys.stderr.isatty():
             typer.echo(f"\rround {round_id} replayed", err=True, nl=False)
 
-    report = verify(read(folder), on_round=show)
+    report = verify(read(folder), on_round=tell)
     if sys.stderr.isatty():
         typer.echo("\r\033[K", err=True, nl=False)
-    for line in report_lines(report):
-        typer.echo(line)
+    show(Verified.of(report), report_lines(report), as_json=as_json)
 
 
 @sim_app.command("train")
@@ -193,13 +225,15 @@ def sim_train(
         Path | None, typer.Option(help="Folder for tables and plots; default runs/sim-<file>.")
     ] = None,
 ) -> None:
-    """Train virtual nodes with any aggregation rule under any attack, in this process."""
+    """Train virtual nodes with any aggregation rule under any attack, in this process.
+
+    Example: assay sim train examples/simulation.toml --out runs/sim
+    """
     from assay.simulation.train import run_sim
 
     run_sim(file, out)
 
 
-@app.command()
 def localnet(
     file: Annotated[Path | None, typer.Argument(metavar="[RUN.toml]")] = None,
     nodes: Annotated[int | None, typer.Option(help="Number of nodes.")] = None,
@@ -209,11 +243,12 @@ def localnet(
     seed: Annotated[int | None, typer.Option(help="Seed of data order and initial parameters.")] = None,
     data: Annotated[Path | None, typer.Option(help="A text file or a folder to train on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/<name>.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run a whole network on this machine: train, audit, settle and pay."""
+    """Run a whole network on this machine: train, audit, settle and pay.
+
+    Example: assay localnet examples/quickstart.toml --rounds 20
+    """
     from assay.devnet.run import run_localnet
 
     overrides = {
@@ -225,14 +260,54 @@ def localnet(
     raise typer.Exit(0 if is_ok else 1)
 
 
+TOP: tuple[tuple[str, Callable[..., None]], ...] = (
+    (OPERATOR, join),
+    (OPERATOR, doctor),
+    (OPERATOR, claim),
+    (OPERATOR, earnings),
+    (AUDITOR, watchtower),
+    (BUYER, invoice),
+    (DEVELOPER, localnet),
+    (DEVELOPER, redteam),
+)
+for panel, command in TOP:
+    app.command(rich_help_panel=panel)(command)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(importlib.metadata.version("assay"))
+        raise typer.Exit
+
+
+@app.callback(epilog=EXIT_STATUS)
+def assay(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A training network whose every contribution can be tested: run a machine, audit a run, buy a model."""
+
+
 def run() -> None:
     """Entry point: turn errors into one line and an exit status."""
     try:
         app(standalone_mode=True)
     except AssayError as error:
-        # It may quote an endpoint or a file, which must not move a terminal's cursor.
-        typer.echo("\n".join(one_line(line) for line in f"assay: {error}".split("\n")), err=True)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        _end(str(error), 2 if _could_not_ask(error) else 1)
+    except OSError as error:  # of a file or a socket that no room below expected to fail
+        where = f"{error.filename}: " if error.filename else ""
+        _end(f"{where}{error.strerror or error}", 2)
+
+
+def _could_not_ask(error: AssayError) -> bool:
+    return isinstance(error, ConfigError | Unavailable) and not isinstance(error, NotYet)
+
+
+def _end(text: str, status: int) -> NoReturn:
+    # It may quote an endpoint or a file, which must not move a terminal's cursor.
+    typer.echo("\n".join(one_line(line) for line in f"assay: {text}".split("\n")), err=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

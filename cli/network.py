@@ -6,8 +6,8 @@ Room: cli (edge). The invitation is participant/files/invitation.py's.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.cli.key import Password, password_of
-from assay.cli.spending import show
+from assay.cli.result import AsJson, Step, done, show, show_steps
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,9 +56,15 @@ def create(
     keys: KeysOption,
     out: Annotated[Path, typer.Option(metavar="INVITATION", help="Where to write it.")] = Path("network.txt"),
     password_file: Password = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Deploy the contracts of a new network, and write the invitation to it."""
-    show(create_lines(file, keys, out, password_file))
+    """Deploy the contracts of a new network, and write the invitation to it.
+
+    Example: assay network create network.toml --keys keys --out network.txt
+    """
+    founded = create_network(file, keys, out, password_file)
+    written = f"written to {out}; read the digest aloud to whomever you send it"
+    show(founded, [*shown_lines(founded), written], as_json=as_json)
 
 
 @network_app.command("show")
@@ -66,9 +72,14 @@ def show_network(
     invitation: InvitationText,
     rpc: Annotated[str | None, typer.Option(metavar="URL", help="An endpoint of your own.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Print only, and ask no chain.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare an invitation with its chain (code, wiring, parameters, verifiers), and print it."""
-    show(network_lines(invitation, rpc, is_offline=offline))
+    """Compare an invitation with its chain (code, wiring, parameters, verifiers), and print it.
+
+    Example: assay network show network.txt
+    """
+    found = compared(invitation, rpc, is_offline=offline)
+    show(found, shown_lines(found), as_json=as_json)
 
 
 @network_app.command()
@@ -79,13 +90,53 @@ def fund(
     tokens: Annotated[str, typer.Option(metavar="AMOUNT", help="Tokens for each.")] = "0",
     gas: Annotated[float, typer.Option(min=0, max=1000, help="The chain's coins for each.")] = 0,
     password_file: Password = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Send tokens and gas from your account to the account of each RECORD."""
-    show(fund_lines(invitation, records, keys, tokens, gas, password_file))
+    """Send tokens and gas from your account to the account of each RECORD.
+
+    Example: assay network fund network.txt card.txt --keys keys --tokens 1000 --gas 1
+    """
+    steps = fund_steps(invitation, records, keys, tokens, gas, password_file)
+    show_steps(steps, as_json=as_json)
 
 
-def create_lines(file: Path, keys: Path, out: Path, password_file: Path | None) -> Iterator[str]:
-    """Found a network; the last lines are for its people.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContractShown:
+    """One contract of a network."""
+
+    name: str
+    address: str
+    code: bytes  # digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierShown:
+    """One of the first verifiers."""
+
+    peer: bytes
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkShown:
+    """What an invitation says, and what its chain says about it."""
+
+    network: str
+    digest: str  # as it is read aloud
+    chain_id: int
+    deployment_id: bytes
+    endpoints: tuple[str, ...]
+    contracts: tuple[ContractShown, ...]
+    parameters: Mapping[str, int]
+    verifiers: tuple[VerifierShown, ...]
+    line: str
+    compared_at: str | None = None  # the endpoint; None: no chain was asked
+    sink: str | None = None  # where burnt tokens go
+
+
+def create_network(file: Path, keys: Path, out: Path, password_file: Path | None) -> NetworkShown:
+    """Found a network, and write its invitation.
 
     Raises:
         ConfigError: the file, a record or a parameter is wrong, or the invitation's file is there already.
@@ -122,11 +173,10 @@ def create_lines(file: Path, keys: Path, out: Path, password_file: Path | None) 
         sink=SINK if given.token.sink is None else address_given(given.token.sink),
     )
     write_invitation(out, made)
-    yield from invitation_lines(made)
-    yield f"written to {out}; read the digest aloud to whomever you send it"
+    return network_shown(made)
 
 
-def network_lines(text: str, rpc: str | None, *, is_offline: bool) -> Iterator[str]:
+def compared(text: str, rpc: str | None, *, is_offline: bool) -> NetworkShown:
     """An invitation, compared with the chain unless told otherwise.
 
     Raises:
@@ -135,21 +185,20 @@ def network_lines(text: str, rpc: str | None, *, is_offline: bool) -> Iterator[s
     from assay.participant.files.invitation import check_network
 
     found = read_given(text)
-    yield from invitation_lines(found)
-    if not is_offline:
-        from assay.chain.reader import ChainReader
+    if is_offline:
+        return network_shown(found)
+    from assay.chain.reader import ChainReader
 
-        url = rpc or found.first_endpoint
-        chain = ChainReader(url, found.deployment)
-        check_network(found, chain)
-        yield f"burnt tokens go to {chain.sinks().pop()}"
-        yield f"the chain at {url} has this network: code, wiring, parameters and first verifiers"
+    url = rpc or found.first_endpoint
+    chain = ChainReader(url, found.deployment)
+    check_network(found, chain)
+    return replace(network_shown(found), compared_at=url, sink=chain.sinks().pop())
 
 
-def fund_lines(
+def fund_steps(
     text: str, records: list[Path], keys: Path, tokens: str, gas: float, password_file: Path | None
-) -> Iterator[str]:
-    """Pay accounts out; one line each.
+) -> Iterator[Step]:
+    """Pay accounts out; one step each.
 
     Raises:
         ConfigError: a record is damaged, or the amount is none. ChainRefused: the account holds too little.
@@ -165,30 +214,55 @@ def fund_lines(
     founder = load_keys(keys, password_of(keys, password_file)[0])
     chain = Chain(found.first_endpoint, found.deployment, founder.account)
     chain.check_deployment()
-    chain.fund_many(accounts, token_amount=parse_money(tokens), amount_wei=int(gas * 10**6) * 10**12)
+    units = parse_money(tokens)
+    chain.fund_many(accounts, token_amount=units, amount_wei=int(gas * 10**6) * 10**12)
     for account in accounts:
-        yield f"{account}: {tokens} tokens and {gas:g} coins sent"
+        yield done("fund", f"{account}: {tokens} tokens and {gas:g} coins sent", units)
 
 
-def invitation_lines(found: Invitation) -> Iterator[str]:
+def network_shown(found: Invitation) -> NetworkShown:
     """What an invitation says."""
     from assay.chain.addresses import CONTRACTS
     from assay.chain.commit_statement import evm_address
     from assay.participant.files.invitation import invitation_line, spoken_digest
 
-    yield f"network   {found.name}"
-    yield f"digest    {spoken_digest(found)}"
+    return NetworkShown(
+        network=found.name,
+        digest=spoken_digest(found),
+        chain_id=found.chain_id,
+        deployment_id=found.deployment_id,
+        endpoints=tuple(found.endpoints),
+        contracts=tuple(
+            ContractShown(name=name, address=evm_address(one.address), code=one.code)
+            for name, one in zip(CONTRACTS, found.contracts, strict=True)
+        ),
+        parameters={field.name: getattr(found.params, field.name) for field in fields(found.params)},
+        verifiers=tuple(
+            VerifierShown(peer=one.record.peer, host=one.record.host, port=one.record.port)
+            for one in found.verifiers
+        ),
+        line=invitation_line(found),
+    )
+
+
+def shown_lines(found: NetworkShown) -> Iterator[str]:
+    """A network, for a person."""
+    yield f"network   {found.network}"
+    yield f"digest    {found.digest}"
     yield f"chain     {found.chain_id}, deployment {found.deployment_id.hex()}"
     for url in found.endpoints:
         yield f"endpoint  {url}"
-    for name, one in zip(CONTRACTS, found.contracts, strict=True):
-        yield f"contract  {name} {evm_address(one.address)}, code {one.code.hex()[:16]}"
-    for field in fields(found.params):
-        yield f"parameter {field.name} = {getattr(found.params, field.name)}"
-    for signed in found.verifiers:
-        record = signed.record
-        yield f"verifier  {record.peer.hex()} at {record.host} port {record.port}"
-    yield f"line      {invitation_line(found)}"
+    for contract in found.contracts:
+        yield f"contract  {contract.name} {contract.address}, code {contract.code.hex()[:16]}"
+    for name, value in found.parameters.items():
+        yield f"parameter {name} = {value}"
+    for verifier in found.verifiers:
+        yield f"verifier  {verifier.peer.hex()} at {verifier.host} port {verifier.port}"
+    yield f"line      {found.line}"
+    if found.compared_at is not None:
+        yield f"burnt tokens go to {found.sink}"
+        where = f"the chain at {found.compared_at}"
+        yield f"{where} has this network: code, wiring, parameters and first verifiers"
 
 
 def read_given(text: str) -> Invitation:

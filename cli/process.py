@@ -29,7 +29,7 @@ from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.json_log import log_as_json
 from assay.participant.keyring import PASSWORD
 from assay.participant.private_files import read_password
-from assay.protocol.errors import ConfigError
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -175,6 +175,10 @@ def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = Fals
     Args:
         main: What to run.
         is_tethered: End also when standard input closes, that is, when the parent process ends.
+
+    Raises:
+        ConfigError: the operator has to mend something; starting it again would not help.
+        AssayError: it ended, also because chain, disk or network are away; it can be started again.
     """
     log_as_json()
 
@@ -189,7 +193,10 @@ def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = Fals
     try:
         trio.run(supervised)
     except BaseExceptionGroup as group:
-        raise _first(group) from None
+        error = _first(group)
+        if isinstance(error, Unavailable | OSError):
+            raise AssayError(f"{error}; it can be started again") from error
+        raise error from None
 
 
 async def _stop_on_signal(scope: trio.CancelScope) -> None:

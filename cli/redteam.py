@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from assay.cli.result import AsJson
 from assay.protocol.errors import ConfigError
 
 
@@ -20,10 +21,13 @@ def redteam(
     attack: Annotated[str, typer.Option(help="Run only attacks whose name contains this text.")] = "",
     seeds: Annotated[int, typer.Option(help="Number of runs of each attack.", min=1)] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One seed, fewer honest steps, no chain.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
+    as_json: AsJson = False,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table to this Markdown file.")] = None,
 ) -> None:
-    """Run every known attack against its defence, and audit honest steps; exit 1 if one is slashed."""
+    """Run every known attack against its defence, and audit honest steps; exit 1 if one is slashed.
+
+    Example: assay redteam --quick
+    """
     from assay.redteam.false_positives import Honest, audit_everywhere
     from assay.redteam.table import as_markdown, counts, honest_lines, named, table_json, try_all
 

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from assay.cli.result import AsJson
+
 registry_app = typer.Typer(no_args_is_help=True, help="Show the registry entry of a delivered model.")
 
 
@@ -21,9 +23,12 @@ def registry() -> None:
 @registry_app.command()
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its bundle.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the entry as JSON, unchanged.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the registry entry of a model: data, work, energy, participants, audits, payments, record."""
+    """Print the registry entry of a model: data, work, energy, participants, audits, payments, record.
+
+    Example: assay registry show runs/quickstart
+    """
     from assay.bundle.registry.lines import entry_lines, read_entry
 
     text, entry = read_entry(run)

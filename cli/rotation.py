@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.spending import ConfigFile, account_of, sent_text, show
+from assay.cli.result import AsJson, Step, done, show_steps, told
+from assay.cli.spending import ConfigFile, account_of, sent_text
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,23 +28,31 @@ def add_rotation_commands(app: typer.Typer) -> None:
     app.command()(rotate)
 
 
-def sign_rotation(file: ConfigFile, records: Records) -> None:
-    """Sign, as a verifier of the present set, that the verifiers of these RECORDs are the next."""
+def sign_rotation(file: ConfigFile, records: Records, as_json: AsJson = False) -> None:
+    """Sign, as a verifier of the present set, that the verifiers of these RECORDs are the next.
+
+    Example: assay network sign-rotation config.toml next-1.txt next-2.txt
+    """
     from assay.participant.wallet.rotation import sign_rotation as sign
 
-    typer.echo(sign(account_of(file), _read(records)).hex())
+    signature = sign(account_of(file), _read(records)).hex()
+    show_steps([done("signature", signature)], as_json=as_json)
 
 
 def rotate(
     file: ConfigFile,
     records: Records,
     signature: Annotated[list[str], typer.Option(metavar="HEX", help="From sign-rotation; a quorum's.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Install the verifiers of these RECORDs as the next set; anybody may send it."""
-    show(rotate_lines(file, records, signature))
+    """Install the verifiers of these RECORDs as the next set; anybody may send it.
+
+    Example: assay network rotate config.toml next-1.txt next-2.txt --signature 0011 --signature 2233
+    """
+    show_steps(rotate_steps(file, records, signature), as_json=as_json)
 
 
-def rotate_lines(file: Path, records: list[Path], signatures: list[str]) -> Iterator[str]:
+def rotate_steps(file: Path, records: list[Path], signatures: list[str]) -> Iterator[Step]:
     """Hand over; says which set is the present one then.
 
     Raises:
@@ -58,8 +67,9 @@ def rotate_lines(file: Path, records: list[Path], signatures: list[str]) -> Iter
         raise ConfigError("--signature: expected what `assay network sign-rotation` prints") from None
     account = account_of(file)
     sent = hand_over(account, _read(records), given)
-    yield f"verifier set {account.chain.set_version()} is the present one; open runs keep theirs"
-    yield sent_text(sent)
+    version = account.chain.set_version()
+    yield told("set", f"verifier set {version} is the present one; open runs keep theirs")
+    yield done("rotate", sent_text(sent), sent=sent)
 
 
 def _read(records: list[Path]) -> list[SignedRecord]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.result import Step, done, dry
+
 if TYPE_CHECKING:
     from assay.chain.client import Sent
     from assay.participant.wallet.account import Account
@@ -41,8 +43,8 @@ def account_of(file: Path) -> Account:
     return open_account(config)
 
 
-def name_payee(account: Account, to: str, *, is_dry: bool) -> Iterator[str]:
-    """Have all that is owed to an account paid to this address from now on; one line.
+def name_payee(account: Account, to: str, *, is_dry: bool) -> Iterator[Step]:
+    """Have all that is owed to an account paid to this address from now on; one step.
 
     Raises:
         ConfigError: it is no address. ChainRefused, Unavailable: of the transaction.
@@ -51,10 +53,12 @@ def name_payee(account: Account, to: str, *, is_dry: bool) -> Iterator[str]:
 
     payee = address_given(to)
     if is_dry:
-        yield f"would send to RunEscrow {account.deployment.run_escrow}: namePayee({payee})"
+        where = f"RunEscrow {account.deployment.run_escrow}"
+        yield dry("name-payee", f"would send to {where}: namePayee({payee})")
     else:
         sent = account.chain.name_payee(payee)
-        yield f"what is owed to {account.address} goes to {payee} from now on: {sent_text(sent)}"
+        text = f"what is owed to {account.address} goes to {payee} from now on: {sent_text(sent)}"
+        yield done("name-payee", text, sent=sent)
 
 
 def sent_text(sent: Sent) -> str:
@@ -62,9 +66,3 @@ def sent_text(sent: Sent) -> str:
     if sent.tx_hash is None:
         return "already done; nothing was sent"
     return f"block {sent.block_number}, transaction 0x{sent.tx_hash.hex()}"
-
-
-def show(lines: Iterator[str]) -> None:
-    """Print each line as it comes: a failing transaction must not hide one already made."""
-    for line in lines:
-        typer.echo(line)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text, show
+from assay.cli.result import AsJson, Step, done, dry, nothing, show, show_steps, told
+from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
+
+if TYPE_CHECKING:
+    from assay.participant.wallet.stake import StakeStatus
 
 stake_app = typer.Typer(no_args_is_help=True, help="Add, remove, withdraw and show your stake.")
 Set = Annotated[
@@ -31,9 +35,13 @@ def add(
         str | None, typer.Option(metavar="AMOUNT", help="Add only what is missing to this amount.")
     ] = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Add AMOUNT to your stake; or, with --to, only what it lacks, so that repeating it adds nothing."""
-    show(add_lines(file, amount, to, is_dry=dry_run))
+    """Add AMOUNT to your stake; or, with --to, only what it lacks, so that repeating it adds nothing.
+
+    Example: assay stake add config.toml --to 1000
+    """
+    show_steps(add_steps(file, amount, to, is_dry=dry_run), as_json=as_json)
 
 
 @stake_app.command()
@@ -44,9 +52,13 @@ def remove(
         str | None, typer.Option(metavar="AMOUNT", help="Remove only what exceeds this amount.")
     ] = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Start to unstake AMOUNT; or, with --to, only the excess, so that repeating it removes nothing."""
-    show(remove_lines(file, amount, to, is_dry=dry_run))
+    """Start to unstake AMOUNT; or, with --to, only the excess, so that repeating it removes nothing.
+
+    Example: assay stake remove config.toml 250
+    """
+    show_steps(remove_steps(file, amount, to, is_dry=dry_run), as_json=as_json)
 
 
 @stake_app.command()
@@ -56,15 +68,24 @@ def lock(
     days: Annotated[int, typer.Option(help="Bind it for at most so many days.")] = 60,
     set_version: Set = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Lock AMOUNT of your free stake for your seat in this run, or your term as a verifier: you consent."""
-    show(lock_lines(file, amount, days, set_version, is_dry=dry_run))
+    """Lock AMOUNT of your free stake for your seat in this run, or your term as a verifier: you consent.
+
+    Example: assay stake lock config.toml 500 --days 60
+    """
+    show_steps(lock_steps(file, amount, days, set_version, is_dry=dry_run), as_json=as_json)
 
 
 @stake_app.command()
-def release(file: ConfigFile, set_version: Set = None, dry_run: DryRun = False) -> None:
-    """Make the lot of this run, or of the present term, free stake again."""
-    show(release_lines(file, set_version, is_dry=dry_run))
+def release(
+    file: ConfigFile, set_version: Set = None, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
+    """Make the lot of this run, or of the present term, free stake again.
+
+    Example: assay stake release config.toml
+    """
+    show_steps(release_steps(file, set_version, is_dry=dry_run), as_json=as_json)
 
 
 @stake_app.command()
@@ -74,25 +95,38 @@ def withdraw(
         int | None, typer.Option(min=1, max=TICKET_MAX, help="Withdraw only this ticket.")
     ] = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Withdraw every ticket whose unbonding time is over, or one ticket."""
-    show(withdraw_lines(file, ticket, is_dry=dry_run))
+    """Withdraw every ticket whose unbonding time is over, or one ticket.
+
+    Example: assay stake withdraw config.toml
+    """
+    show_steps(withdraw_steps(file, ticket, is_dry=dry_run), as_json=as_json)
 
 
 @stake_app.command()
-def collect(file: ConfigFile, dry_run: DryRun = False) -> None:
-    """Collect this account's rewards from slashes, as challenger or as buyer."""
-    show(collect_lines(file, is_dry=dry_run))
+def collect(file: ConfigFile, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Collect this account's rewards from slashes, as challenger or as buyer.
+
+    Example: assay stake collect config.toml
+    """
+    show_steps(collect_steps(file, is_dry=dry_run), as_json=as_json)
 
 
 @stake_app.command("show")
-def show_stake(file: ConfigFile) -> None:
-    """Print active and unbonding stake, tickets, the hot key, and whatever blocks a withdrawal."""
-    show(stake_lines(file))
+def show_stake(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Print active and unbonding stake, tickets, the hot key, and whatever blocks a withdrawal.
+
+    Example: assay stake show config.toml
+    """
+    from assay.participant.wallet.stake import read_stake_status
+
+    status = read_stake_status(account_of(file))
+    show(status, stake_lines(status), as_json=as_json)
 
 
-def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
-    """Add stake; one line for the effect, one for the transaction.
+def add_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[Step]:
+    """Add stake; one step for the effect, one for the transaction.
 
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
@@ -104,21 +138,23 @@ def add_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
     status = read_stake_status(account)
     added = to_add(status, amount=units, to=target)
     active = status.stake.active
-    yield f"{status.account}, {status.role_name}: {_money(active)} active"
+    yield told("stake", f"{status.account}, {status.role_name}: {_money(active)} active", active)
     if not added:
-        yield "nothing to add"
+        yield nothing("add", "nothing to add")
         return
     if is_dry:
         vault = account.deployment.stake_vault
-        yield f"would send to StakeVault {vault}: stake({status.role_name}, {_money(added)})"
-        yield f"and before it, to the token: approve(StakeVault, {_money(added)})"
+        call = f"stake({status.role_name}, {_money(added)})"
+        yield dry("add", f"would send to StakeVault {vault}: {call}", added)
+        yield dry("approve", f"and before it, to the token: approve(StakeVault, {_money(added)})", added)
         return
     sent = account.chain.stake(status.role, added)
-    yield f"added {_money(added)}, {_money(active + added)} active: {sent_text(sent)}"
+    text = f"added {_money(added)}, {_money(active + added)} active: {sent_text(sent)}"
+    yield done("add", text, added, sent)
 
 
-def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
-    """Start to unstake; the last line names the ticket and when it can be withdrawn.
+def remove_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[Step]:
+    """Start to unstake; the last step names the ticket and when it can be withdrawn.
 
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
@@ -130,22 +166,28 @@ def remove_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool
     account = account_of(file)
     status = read_stake_status(account)
     removed = to_remove(status, amount=units, to=target)
-    yield f"{status.account}, {status.role_name}: {_money(status.stake.active)} active"
+    active = status.stake.active
+    yield told("stake", f"{status.account}, {status.role_name}: {_money(active)} active", active)
     if not removed:
-        yield "nothing to remove"
+        yield nothing("remove", "nothing to remove")
         return
     if is_dry:
         vault = account.deployment.stake_vault
-        yield f"would send to StakeVault {vault}: requestUnstake({status.role_name}, {_money(removed)})"
-        yield f"it could be withdrawn {span_text(status.unbonding_s)} later; until then it can be slashed"
+        call = f"requestUnstake({status.role_name}, {_money(removed)})"
+        yield dry("remove", f"would send to StakeVault {vault}: {call}", removed)
+        later = span_text(status.unbonding_s)
+        yield told("unbonding", f"it could be withdrawn {later} later; until then it can be slashed")
         return
     number = account.chain.request_unstake(status.role, removed)
     ticket, now = account.chain.ticket(number), account.chain.timestamp()
-    yield f"{_money(removed)} unbonding with ticket {number}; until it is withdrawn it can be slashed"
-    yield f"withdraw from {when_text(ticket.ready_at, now)}"
+    text = f"{_money(removed)} unbonding with ticket {number}; until it is withdrawn it can be slashed"
+    yield done("remove", text, removed)
+    yield told("unbonding", f"withdraw from {when_text(ticket.ready_at, now)}")
 
 
-def lock_lines(file: Path, amount: str, days: int, set_version: int | None, *, is_dry: bool) -> Iterator[str]:
+def lock_steps(
+    file: Path, amount: str, days: int, set_version: int | None, *, is_dry: bool
+) -> Iterator[Step]:
     """Lock a lot; repeating it with the same amount locks no more.
 
     Raises:
@@ -160,13 +202,13 @@ def lock_lines(file: Path, amount: str, days: int, set_version: int | None, *, i
     until, commitment = to_lock(status, units, days), status.commitment or account.run_id
     what = f"{_money(units)} for {commitment.hex()[:16]}, until {when_text(until, status.now)}"
     if is_dry:
-        yield f"would lock in StakeVault {account.deployment.stake_vault}: {what}"
+        yield dry("lock", f"would lock in StakeVault {account.deployment.stake_vault}: {what}", units)
         return
     sent = account.chain.ensure_lot(status.role, commitment, units, until)
-    yield f"locked {what}: {sent_text(sent)}"
+    yield done("lock", f"locked {what}: {sent_text(sent)}", units, sent)
 
 
-def release_lines(file: Path, set_version: int | None, *, is_dry: bool) -> Iterator[str]:
+def release_steps(file: Path, set_version: int | None, *, is_dry: bool) -> Iterator[Step]:
     """Release the lot of this run, or of the present term.
 
     Raises:
@@ -177,17 +219,19 @@ def release_lines(file: Path, set_version: int | None, *, is_dry: bool) -> Itera
     account = account_of(file)
     status = read_stake_status(account, set_version)
     if status.commitment is None or not status.lot.until:
-        yield "there is no lot to release"
+        yield nothing("release", "there is no lot to release")
     elif is_dry:
         vault = account.deployment.stake_vault
-        yield f"would send to StakeVault {vault}: release of {_money(status.lot.amount)}"
+        amount = status.lot.amount
+        yield dry("release", f"would send to StakeVault {vault}: release of {_money(amount)}", amount)
     else:
         sent = account.chain.release_lot(account.address, status.role, status.commitment)
-        yield f"released {_money(status.lot.amount)}: {sent_text(sent)}"
+        amount = status.lot.amount
+        yield done("release", f"released {_money(amount)}: {sent_text(sent)}", amount, sent)
 
 
-def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[str]:
-    """Withdraw; one line per ticket.
+def withdraw_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[Step]:
+    """Withdraw; one step per ticket.
 
     Raises:
         ConfigError: the ticket is not ours. Unavailable: it is not ready. ChainRefused: the vault refused.
@@ -201,26 +245,28 @@ def withdraw_lines(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
         for other, ticket in status.tickets.items():
             if other not in chosen:
                 reason = waits_for(status, ticket) if ticket.amount else "worth nothing after a slash"
-                yield f"ticket {other}: {_money(ticket.amount)}, {reason}"
+                yield told("ticket", f"ticket {other}: {_money(ticket.amount)}, {reason}", ticket.amount)
     else:
         ticket = account.chain.ticket(number)
         check_ticket(status, number, ticket)
         if ticket.is_spent:
-            yield f"ticket {number}: withdrawn or cancelled before; nothing was sent"
+            yield nothing("withdraw", f"ticket {number}: withdrawn or cancelled before; nothing was sent")
             return
         chosen = {number: ticket}
     if not chosen:
-        yield "nothing to withdraw now"
+        yield nothing("withdraw", "nothing to withdraw now")
     for at, ticket in chosen.items():
         if is_dry:
             vault = account.deployment.stake_vault
-            yield f"would send to StakeVault {vault}: withdraw({at}), worth {_money(ticket.amount)}"
+            text = f"would send to StakeVault {vault}: withdraw({at}), worth {_money(ticket.amount)}"
+            yield dry("withdraw", text, ticket.amount)
             continue
         sent = account.chain.withdraw(at)
-        yield f"ticket {at}: {_money(ticket.amount)} withdrawn to {status.account}: {sent_text(sent)}"
+        text = f"ticket {at}: {_money(ticket.amount)} withdrawn to {status.account}: {sent_text(sent)}"
+        yield done("withdraw", text, ticket.amount, sent)
 
 
-def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
+def collect_steps(file: Path, *, is_dry: bool) -> Iterator[Step]:
     """Collect slash rewards; a repeated call finds nothing to collect.
 
     Raises:
@@ -229,21 +275,23 @@ def collect_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
     account = account_of(file)
     waiting = account.chain.rewards_of(account.address)
     if not waiting:
-        yield f"{account.address}: no reward to collect"
+        yield nothing("collect", f"{account.address}: no reward to collect")
     elif is_dry:
         where = f"StakeVault {account.deployment.stake_vault}"
-        yield f"would send to {where}: collect({account.address}), worth {_money(waiting)}"
+        text = f"would send to {where}: collect({account.address}), worth {_money(waiting)}"
+        yield dry("collect", text, waiting)
     else:
-        yield f"{_money(waiting)} collected to {account.address}: {sent_text(account.chain.collect())}"
+        sent = account.chain.collect()
+        text = f"{_money(waiting)} collected to {account.address}: {sent_text(sent)}"
+        yield done("collect", text, waiting, sent)
 
 
-def stake_lines(file: Path) -> Iterator[str]:
-    """The fields of `read_stake_status`, one line each."""
+def stake_lines(status: StakeStatus) -> Iterator[str]:
+    """A stake status, one line for each field."""
     from assay.chain.times import time_text, when_text
     from assay.participant.wallet.delegation import delegation_text
-    from assay.participant.wallet.stake import read_stake_status, waits_for
+    from assay.participant.wallet.stake import waits_for
 
-    status = read_stake_status(account_of(file))
     stake, now = status.stake, status.now
     yield f"account   {status.account}, {status.role_name}"
     yield f"active    {_money(stake.active)}, least {_money(stake.minimum)}" + (

@@ -1,11 +1,13 @@
 """Order check: reports what an order would do and cost, before anybody pays for it.
 
-Room: orders (edge: reads the data). The lines of `assay order check run.toml`.
+Room: orders (edge: reads the data). The report of `assay order check run.toml`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -30,8 +32,20 @@ from assay.training.model.loss import use_one_thread
 from assay.verifier.audit import odds
 
 
-def check_order(path: Path | None) -> list[str]:
-    """Lines for a person; the order and its data are sound if this returns.
+@dataclass(frozen=True, slots=True)
+class OrderReport:
+    """What an order would do and cost, by name; texts for a person."""
+
+    rows: Mapping[str, str]
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each."""
+        return [f"{name:<9} {text}" for name, text in self.rows.items()]
+
+
+def check_order(path: Path | None) -> OrderReport:
+    """What an order would do; the order and its data are sound if this returns.
 
     Raises:
         ConfigError: one line per problem of the order, or the problem of its data.
@@ -76,7 +90,7 @@ def check_order(path: Path | None) -> list[str]:
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
     }
-    return [f"{name:<9} {text}" for name, text in rows.items() if text]
+    return OrderReport({name: text for name, text in rows.items() if text})
 
 
 def model_words(order: Order, model: ModelSpec) -> str:

@@ -10,6 +10,7 @@ import os
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,29 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
     return manifest
 
 
-def make_data(file: Path, folder: Path) -> list[str]:
-    """Write an order's data as `localnet` does, for participants on other machines; returns lines to print.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeData:
+    """An order's data, as written."""
+
+    manifest: Digest
+    root: Digest
+    tokens: int
+    shards: int
+    base: Digest  # of imported parameters; zero if there are none
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each fact."""
+        return [
+            f"manifest  {self.manifest.hex()}",
+            f"root      {self.root.hex()}",
+            f"tokens    {self.tokens:,} in {self.shards:,} shards",
+            *([f"base      {self.base.hex()}"] if self.base != NO_DIGEST else []),
+        ]
+
+
+def make_data(file: Path, folder: Path) -> MadeData:
+    """Write an order's data as `localnet` does, for participants on other machines.
 
     Raises:
         ConfigError: the order or its data are not sound, or the folder is not empty.
@@ -85,12 +107,13 @@ def make_data(file: Path, folder: Path) -> list[str]:
         raise ConfigError(f"{folder}: cannot be created ({error.strerror})") from None
     manifest = collect_data(order, folder)
     base = write_base(order, folder)
-    return [
-        f"manifest  {manifest.digest().hex()}",
-        f"root      {manifest.root.hex()}",
-        f"tokens    {manifest.tokens:,} in {len(manifest.shards):,} shards",
-        *([f"base      {base.hex()}"] if base != NO_DIGEST else []),
-    ]
+    return MadeData(
+        manifest=manifest.digest(),
+        root=manifest.root,
+        tokens=manifest.tokens,
+        shards=len(manifest.shards),
+        base=base,
+    )
 
 
 def collect_tokens(order: Order) -> tuple[DataManifest, NDArray[Any]]:

@@ -22,7 +22,7 @@ from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.orders.quote import Quote, check_spec_keeps
 from assay.participant.wallet.account import Account
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.errors import ConfigError, NotYet
 from assay.protocol.params import RunSpec
 
 RUN_DAYS_MAX = 366  # RunEscrow.RUN_SECONDS_MAX
@@ -236,11 +236,11 @@ def check_refund(escrow: Escrow) -> bool:
     """Whether there is anything to return.
 
     Raises:
-        Unavailable: not yet; the message says until when.
+        NotYet: the message says until when.
     """
     run = escrow.run
     if not escrow.is_closed:
-        raise Unavailable(
+        raise NotYet(
             f"the run is open until {when_text(run.closes_at, escrow.now)}; "
             "`assay order cancel` ends it earlier, after the close delay"
         )
@@ -250,7 +250,7 @@ def check_refund(escrow: Escrow) -> bool:
             for epoch, state in enumerate(escrow.epochs)
             if state.phase not in (EpochPhase.NONE, *OVER)
         ]
-        raise Unavailable(
+        raise NotYet(
             f"{run.pending} results are neither final nor rejected: {', '.join(waiting)}; "
             "nothing returns before they are"
         )

@@ -36,5 +36,9 @@ class Unavailable(AssayError):
     """Chain, disk or network is unavailable: retry with backoff, then surface."""
 
 
+class NotYet(Unavailable):
+    """What was asked for is right, but too early; the text says until when."""
+
+
 class Diverged(AssayError):
     """Our own state disagrees with a certificate: stop, discard the state and resync."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.result import AsJson, document, show
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -19,7 +21,6 @@ audit_app = typer.Typer(
 receipt_app = typer.Typer(no_args_is_help=True, help="Write and verify the receipt of one step.")
 
 Run = Annotated[Path, typer.Argument(metavar="RUNS/NAME", help="The folder of a finished run.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")]
 
 
 @receipt_app.command("make")
@@ -30,11 +31,16 @@ def receipt_make(
     out: Annotated[
         Path | None, typer.Option(help="File to write; default receipt-<round>-<node>.json.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the receipt of one step, which anyone can verify without the run's files."""
+    """Write the receipt of one step, which anyone can verify without the run's files.
+
+    Example: assay receipt make runs/quickstart 7 3fa1
+    """
     from assay.cli.audit.receipt import write_receipt
 
-    typer.echo(write_receipt(run, round_id, node, out))
+    written = write_receipt(run, round_id, node, out)
+    show(written, [written.line], as_json=as_json)
 
 
 @receipt_app.command("verify")
@@ -49,12 +55,16 @@ def receipt_verify(
     rpc: Annotated[
         str | None, typer.Option(help="Chain endpoint at which the run and the anchor's block are looked up.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Verify a receipt offline: signatures, certificates, the chain to its end, audit, pay, anchor."""
-    from assay.cli.audit.receipt import receipt_lines
+    """Verify a receipt offline: signatures, certificates, the chain to its end, audit, pay, anchor.
 
-    for line in receipt_lines(file, run_id, verifier or (), rpc):
-        typer.echo(line)
+    Example: assay receipt verify receipt-000007-3fa1c2d0.json
+    """
+    from assay.cli.audit.receipt import verify_receipt
+
+    found = verify_receipt(file, run_id, verifier or (), rpc)
+    show(found, found.statements, as_json=as_json)
 
 
 @audit_app.command("odds")
@@ -88,8 +98,11 @@ def audit_odds(
     auditor_stake: Annotated[float, typer.Option(help="Stake that a lazy auditor loses, in tokens.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the chance that audits detect cheating, and the stakes and pay that make cheating a loss."""
-    from assay.cli.audit.odds import Question, answers, odds_json, odds_table
+    """Compute the chance that audits detect cheating, and the stakes and pay that make cheating a loss.
+
+    Example: assay audit odds --rate 0.05 --stake 1000 --price 0.02
+    """
+    from assay.cli.audit.odds import Question, odds_of, odds_table
 
     question = Question(
         rate=rate, cheat=cheat, steps=steps, power=power, probation=probation, stake=stake, slash=slash,
@@ -97,8 +110,8 @@ def audit_odds(
         auditor_stake=auditor_stake, lasting=lasting, idle=idle, runs=runs, replicated=replicated,
         auditor_slash=auditor_slash,
     )  # fmt: skip
-    found = answers(question)
-    _print(odds_json(question, found) if as_json else odds_table(found))
+    found = odds_of(question)
+    _print(document(found) if as_json else odds_table(found.answers))
 
 
 @audit_app.command("game")
@@ -112,11 +125,14 @@ def audit_game(
     ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Play dishonest strategies against the default stakes and rates; exit status 1 if one of them pays."""
-    from assay.cli.audit.game import default_market, game_json, game_table, play
+    """Play dishonest strategies against the default stakes and rates; exit status 1 if one of them pays.
+
+    Example: assay audit game --epochs 1000
+    """
+    from assay.cli.audit.game import Game, default_market, game_table, play
 
     played = play(default_market(known), epochs, seed)
-    _print(game_json(played) if as_json else game_table(played))
+    _print(document(Game(played)) if as_json else game_table(played))
     if any(one.is_profitable for one in played):
         raise typer.Exit(1)
 
@@ -129,7 +145,10 @@ def audit_report(
         Path | None, typer.Option(help="Write the report to this file, as one self-contained HTML page.")
     ] = None,
 ) -> None:
-    """Report which steps of a finished run were audited, and with which results."""
+    """Report which steps of a finished run were audited, and with which results.
+
+    Example: assay audit report runs/quickstart --html report.html
+    """
     from assay.bundle.report.page import report_group, report_page
     from assay.bundle.report.run import report_json, report_of, write_page
 
@@ -151,14 +170,17 @@ def audit_replay(
     threads: Annotated[
         int, typer.Option(min=1, help="Torch threads; the number that the participants used.")
     ] = 1,
+    as_json: AsJson = False,
 ) -> None:
-    """Recompute one step of a finished run and compare it with its commit; needs no stake."""
-    from assay.bundle.replay_step import parse_step, replay, replay_lines
+    """Recompute one step of a finished run and compare it with its commit; needs no stake.
+
+    Example: assay audit replay runs/quickstart:7:3fa1 --from-start
+    """
+    from assay.bundle.replay_step import ReplayReport, parse_step, replay, replay_lines
 
     run, round_id, node = parse_step(step)
     done = replay(run, round_id, node, use_opening=opening, from_start=from_start, threads=threads)
-    for line in replay_lines(done):
-        typer.echo(line)
+    show(ReplayReport.of(done), replay_lines(done), as_json=as_json)
     raise typer.Exit(0 if done.is_ok else 1)
 
 
@@ -173,7 +195,10 @@ def audit_calibrate(
     seeds: Annotated[int, typer.Option(help="First parameters and data of which steps are measured.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how far this machine's code paths are from the reference class, and derive audit tolerances."""
+    """Measure how far this machine's code paths are from the reference class, and derive audit tolerances.
+
+    Example: assay audit calibrate --out limits.json
+    """
     from assay.verifier.calibration.classes import (
         MODELS,
         SEGMENT_STEPS,

@@ -5,8 +5,8 @@ Room: cli (pure). The game is simulation/game.py's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from rich import box
@@ -15,11 +15,17 @@ from rich.table import Table
 from assay.orders.amounts import DECIMALS, UNIT, scaled
 from assay.orders.load import load_order
 from assay.orders.spec import audit_spec
-from assay.protocol.encoding.json_text import plain
 from assay.protocol.params import PPM
 from assay.simulation.game import Market, Played, play_all
 
 _WORK = Fraction(4, 5)  # of a step's pay: what its work costs
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """What each strategy earned, the most profitable first; amounts in units of 10^-6 token."""
+
+    played: list[Played]
 
 
 def default_market(known: float) -> Market:
@@ -49,11 +55,6 @@ def default_market(known: float) -> Market:
 def play(market: Market, epochs: int, seed: int) -> list[Played]:
     """Every strategy, the most profitable first."""
     return sorted(play_all(market, epochs, seed), key=lambda one: -one.advantage)
-
-
-def game_json(played: Sequence[Played]) -> str:
-    """What each strategy earned, as JSON; amounts in units of 10^-6 token."""
-    return json.dumps(plain(played), indent=2)
 
 
 def game_table(played: Sequence[Played]) -> Table:

@@ -5,7 +5,6 @@ Room: cli (pure). The formulas are verifier/audit/odds.py's; here they get amoun
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,7 +13,6 @@ from rich import box
 from rich.table import Table
 
 from assay.orders.amounts import DECIMALS, UNIT, money_text, scaled
-from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import AuditSpec
 from assay.verifier.audit import odds
@@ -62,6 +60,24 @@ class Answer:
     is_met: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Odds:
+    """A question and its figures; amounts in `unit`."""
+
+    asked: Question
+    unit: str
+    answers: list[Answer]
+
+
+def odds_of(question: Question) -> Odds:
+    """Every figure for which the question gives the numbers.
+
+    Raises:
+        ConfigError: a number out of its range.
+    """
+    return Odds(question, f"10^-{DECIMALS} {UNIT}", answers(question))
+
+
 def answers(question: Question) -> list[Answer]:
     """Every figure for which the question gives the numbers.
 
@@ -73,12 +89,6 @@ def answers(question: Question) -> list[Answer]:
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"odds: {error}") from None
     return found
-
-
-def odds_json(question: Question, found: list[Answer]) -> str:
-    """The question and the figures, as JSON; amounts in units of 10^-6 token."""
-    asked = {"asked": plain(question), "unit": f"10^-{DECIMALS} {UNIT}", "answers": plain(found)}
-    return json.dumps(asked, indent=2)
 
 
 def odds_table(found: list[Answer]) -> Table:

@@ -6,6 +6,7 @@ Room: cli (edge: reads and writes files).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,65 @@ PROVES_NOT = (
 )
 
 
-def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
-    """Write the receipt of a step; returns a line with its path.
+@dataclass(frozen=True, slots=True)
+class WrittenReceipt:
+    """A receipt's file."""
+
+    path: Path
+    bytes: int
+
+    @property
+    def line(self) -> str:
+        """Where it is, and how to check it."""
+        return f"{self.path}: {self.bytes:,} bytes; check it with: assay receipt verify {self.path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedVerdict:
+    """One auditor's finding on the step."""
+
+    outcome: str
+    verifier: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedStep:
+    """What a valid receipt proves; `statements` says it to a person."""
+
+    run_id: bytes
+    is_run_known: bool  # the caller gave the run's id, and it is this one
+    round: int
+    node: bytes
+    tokens: int
+    commit: bytes
+    update: bytes
+    update_bytes: int
+    signers: int  # the fewest under any certificate
+    verifiers: int
+    last_round: int
+    ruling: str | None  # None: no verdict is in the chain
+    verdicts: tuple[ProvedVerdict, ...]
+    epoch: int | None  # None: the receipt has no pay
+    account: str
+    amount: int | None  # token units, for all paid steps of the epoch
+    final_block: int | None
+    final_hash: bytes | None
+    statements: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedRound:
+    """What the chain of a bundle proves of a round's summary."""
+
+    run_id: bytes
+    manifests: int
+    round: int
+    contributions: int
+    statements: tuple[str, ...]
+
+
+def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> WrittenReceipt:
+    """Write the receipt of a step.
 
     Raises:
         ConfigError: no such run, round or node, or the file exists already.
@@ -58,13 +116,13 @@ def write_receipt(run: Path, round_id: int, node: str, out: Path | None) -> str:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
-    return f"{path}: {len(text):,} bytes; check it with: assay receipt verify {path}"
+    return WrittenReceipt(path, len(text))
 
 
-def receipt_lines(
+def verify_receipt(
     path: Path, run_id: str | None, verifiers: Sequence[str], rpc: str | None = None
-) -> Iterator[str]:
-    """Verify a receipt; returns one line for each proved statement.
+) -> ProvedStep | ProvedRound:
+    """Verify a receipt.
 
     Args:
         path: The file.
@@ -86,12 +144,37 @@ def receipt_lines(
     expected = None if run_id is None else Digest(_key(run_id))
     keys = [PeerId(_key(one)) for one in verifiers] or None
     if _is_round_summary(text):
-        yield from _summary_lines(path, text, expected, keys)
-    else:
-        checked = check_receipt(text, run_id=expected, verifiers=keys)
-        chain_lines = [] if rpc is None else list(_chain_lines(checked, rpc))
-        yield from checked_lines(checked, expected is not None)
-        yield from chain_lines
+        return _check_summary(path, text, expected, keys)
+    checked = check_receipt(text, run_id=expected, verifiers=keys)
+    chain_lines = [] if rpc is None else list(_chain_lines(checked, rpc))
+    return _proved(checked, expected is not None, chain_lines)
+
+
+def _proved(checked: Checked, is_run_known: bool, chain_lines: Sequence[str]) -> ProvedStep:
+    commit, paid, audit = checked.commit.commit, checked.paid, checked.audit
+    block = None if paid is None else paid.anchor
+    verdicts = () if audit is None else audit.verdicts
+    return ProvedStep(
+        run_id=checked.run_id,
+        is_run_known=is_run_known,
+        round=commit.round,
+        node=commit.node,
+        tokens=commit.tokens,
+        commit=digest(commit),
+        update=commit.update,
+        update_bytes=commit.update_bytes,
+        signers=checked.signers,
+        verifiers=len(checked.spec.verifiers),
+        last_round=checked.last_round,
+        ruling=None if audit is None else audit.ruling.value,
+        verdicts=tuple(ProvedVerdict(outcome=one.outcome.name, verifier=one.verifier) for one in verdicts),
+        epoch=None if paid is None else paid.epoch,
+        account=evm_address(checked.member.account),
+        amount=None if paid is None else paid.amount,
+        final_block=None if block is None else block.number,
+        final_hash=None if block is None else block.hash,
+        statements=(*checked_lines(checked, is_run_known), *chain_lines),
+    )
 
 
 def checked_lines(checked: Checked, is_run_known: bool) -> Iterator[str]:
@@ -178,9 +261,9 @@ def _is_round_summary(text: bytes) -> bool:
     return isinstance(found, dict) and "contributions" in found and found.get("format") != FORMAT
 
 
-def _summary_lines(
+def _check_summary(
     path: Path, text: bytes, run_id: Digest | None, verifiers: Sequence[PeerId] | None
-) -> Iterator[str]:
+) -> ProvedRound:
     """A round's summary proves nothing alone: it is recomputed from the chain of its bundle."""
     bundle = path.resolve().parent.parent
     if path.resolve().parent.name != "receipts" or not (bundle / "spec.cbor").is_file():
@@ -200,10 +283,20 @@ def _summary_lines(
             break
     else:
         raise IntegrityError(f"{path.name}: its round is not in this run")
-    yield f"run      {delivered.run_id.hex()}: follows from the spec in the bundle"
-    yield f"chain    {len(links)} manifests, each certified by a quorum; payout tables recomputed, and signed"
-    yield f"round    {given['round']}: {len(given['contributions'])} contributions, audits and pay as stated"
-    yield from PROVES_NOT
+    count = len(given["contributions"])
+    return ProvedRound(
+        run_id=delivered.run_id,
+        manifests=len(links),
+        round=given["round"],
+        contributions=count,
+        statements=(
+            f"run      {delivered.run_id.hex()}: follows from the spec in the bundle",
+            f"chain    {len(links)} manifests, each certified by a quorum; "
+            "payout tables recomputed, and signed",
+            f"round    {given['round']}: {count} contributions, audits and pay as stated",
+            *PROVES_NOT,
+        ),
+    )
 
 
 def _key(text: str) -> bytes:

@@ -5,12 +5,13 @@ Room: cli (edge). All but `invoice` only read. RUN is a run's folder or a ledger
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from assay.cli.result import AsJson, show, show_each
 from assay.protocol.errors import ConfigError
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a ledger.db.")]
@@ -22,11 +23,15 @@ def add_commands(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def balance(run: Run) -> None:
-    """Print the balance of every account that is not zero."""
-    from assay.cli.ledger.lines import balance_lines
+def balance(run: Run, as_json: AsJson = False) -> None:
+    """Print the balance of every account that is not zero.
 
-    _show(balance_lines(run))
+    Example: assay ledger balance runs/quickstart
+    """
+    from assay.cli.ledger.lines import balance_lines, read_balance
+
+    found = read_balance(run)
+    show(found, balance_lines(found), as_json=as_json)
 
 
 def entries(
@@ -34,11 +39,15 @@ def entries(
     account: Annotated[
         str | None, typer.Option(help="Only accounts whose code begins with this text.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the journal, oldest entry first."""
-    from assay.cli.ledger.lines import entry_lines
+    """Print the journal, oldest entry first.
 
-    _show(entry_lines(run, account))
+    Example: assay ledger entries runs/quickstart --account payable
+    """
+    from assay.cli.ledger.lines import Entries, entry_text, read_entries
+
+    show_each(read_entries(run, account), entry_text, Entries, as_json=as_json)
 
 
 def export(
@@ -48,19 +57,27 @@ def export(
         bool, typer.Option("--beancount", help="Beancount, with balance assertions.")
     ] = False,
 ) -> None:
-    """Print the whole journal as CSV or for beancount."""
+    """Print the whole journal as CSV or for beancount.
+
+    Example: assay ledger export runs/quickstart --csv
+    """
     from assay.cli.ledger.lines import export_text
 
     typer.echo(export_text(run, is_csv=csv, is_beancount=beancount), nl=False)
 
 
 def prove(
-    run: Run, entry: Annotated[str, typer.Argument(metavar="ENTRY", help="Number or key of the entry.")]
+    run: Run,
+    entry: Annotated[str, typer.Argument(metavar="ENTRY", help="Number or key of the entry.")],
+    as_json: AsJson = True,
 ) -> None:
-    """Print an entry and its inclusion proof in the signed log, as JSON."""
-    from assay.cli.ledger.lines import proof_text
+    """Print an entry and its inclusion proof in the signed log: always a JSON document.
 
-    typer.echo(proof_text(run, entry))
+    Example: assay ledger prove runs/quickstart 12
+    """
+    from assay.cli.ledger.lines import proof_of
+
+    show(proof_of(run, entry), (), as_json=as_json)
 
 
 def audit(
@@ -79,17 +96,22 @@ def audit(
             metavar="ACCOUNT", help="Account of the anchor; default: the account that receives the fee."
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Recompute every leaf, root and balance of the books, and verify every signed checkpoint."""
-    from assay.cli.ledger.lines import audit_lines
+    """Recompute every leaf, root and balance of the books, and verify every signed checkpoint.
 
-    _show(audit_lines(run, key, must_be_witnessed=witnessed))
+    Example: assay ledger audit runs/quickstart --witnessed
+    """
+    from assay.cli.ledger.lines import audit_books, audit_lines
+
+    found = audit_books(run, key, must_be_witnessed=witnessed)
     if rpc is not None:
         from assay.bundle.check_anchor import chain_line
         from assay.cli.process import read_process_file
 
         url = rpc if "://" in rpc else read_process_file(Path(rpc))[0].rpc_url
-        _show([chain_line(run, url, ledger_service)])
+        found = replace(found, anchor=chain_line(run, url, ledger_service))
+    show(found, audit_lines(found), as_json=as_json)
 
 
 def faults(
@@ -100,24 +122,37 @@ def faults(
             metavar="PEER", help="Only faults of this verifier: its peer id, or the beginning of it."
         ),
     ] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Print the proved faults of verifiers and the contradictions of nodes."""
-    from assay.cli.ledger.faults import fault_lines
+    """Print the proved faults of verifiers and the contradictions of nodes.
 
-    _show(fault_lines(run, verifier))
+    Example: assay ledger faults runs/quickstart
+    """
+    from assay.bundle.books import find_books, opened
+    from assay.cli.ledger.faults import fault_lines
+    from assay.ledger.queries.faults import read_faults
+
+    with opened(find_books(run)) as db:
+        found = read_faults(db, verifier)
+    show(found, fault_lines(found, verifier), as_json=as_json)
 
 
 def settle(
     check: Annotated[str, typer.Option(metavar="RUN:EPOCH", help="Folder of a run, and the epoch.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Recompute an epoch's payout table from the certified chain, and compare it with the books."""
+    """Recompute an epoch's payout table from the certified chain, and compare it with the books.
+
+    Example: assay ledger settle --check runs/quickstart:0
+    """
     from assay.bundle.check_settlement import check_epoch
     from assay.bundle.read import read
 
     name, _, number = check.rpartition(":")
     if not name or not number.isdecimal() or not number.isascii():
         raise ConfigError(f"{check!r}: expected RUN:EPOCH, such as runs/quickstart:0")
-    _show(check_epoch(read(Path(name)), int(number)))
+    found = check_epoch(read(Path(name)), int(number))
+    show(found, found.lines, as_json=as_json)
 
 
 def earnings(
@@ -134,13 +169,22 @@ def earnings(
             help="With --why: configuration whose chain gives the end of the challenge window.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print what a node earned in each epoch, and its unpaid steps."""
-    from assay.cli.ledger.earnings import earning_lines, reason_lines
+    """Print what a node earned in each epoch, and its unpaid steps.
+
+    Example: assay earnings runs/quickstart --node 3fa1 --why 0
+    """
+    from assay.cli.ledger.earnings import earning_lines, read_earnings, read_reasons, reason_lines
 
     if why is None and config is not None:
         raise ConfigError("--config goes with --why EPOCH")
-    _show(earning_lines(run, node) if why is None else reason_lines(run, node, why, config))
+    if why is None:
+        earned = read_earnings(run, node)
+        show(earned, earning_lines(earned), as_json=as_json)
+    else:
+        reasons = read_reasons(run, node, why, config)
+        show(reasons, reason_lines(reasons), as_json=as_json)
 
 
 def invoice(
@@ -162,16 +206,16 @@ def invoice(
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason printed on the credit note.")] = "",
     font: Annotated[Path | None, typer.Option(metavar="FILE.ttf", help="TrueType font of the PDF.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write the invoice for settled epochs; without a supplier's file, a pro forma invoice."""
-    from assay.cli.ledger.invoice import InvoiceOptions, invoice_lines
+    """Write the invoice for settled epochs; without a supplier's file, a pro forma invoice.
+
+    Example: assay invoice runs/quickstart --pdf invoice.pdf
+    """
+    from assay.cli.ledger.invoice import InvoiceOptions, invoice_lines, write_invoice
 
     options = InvoiceOptions(
         epoch=epoch, pdf=pdf, csv=csv, supplier=supplier, credit=credit, reason=reason, font=font
     )
-    _show(invoice_lines(run, options))
-
-
-def _show(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)
+    made = write_invoice(run, options)
+    show(made, invoice_lines(made), as_json=as_json)

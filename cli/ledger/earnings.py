@@ -14,21 +14,33 @@ from pathlib import Path
 from assay.bundle.books import find_books, opened, spec_of
 from assay.chain.settlement_phase import appeal_text
 from assay.chain.state import EpochState
-from assay.ledger.queries.earned import Evidence, read_earned, read_unpaid
+from assay.ledger.queries.earned import Earned, Evidence, Unpaid, read_earned, read_unpaid
 from assay.ledger.queries.settled import appeal_by_books, read_appeal
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.amounts import UNIT, money_text
 from assay.protocol.errors import ConfigError
 
 
-def earning_lines(run: Path, node: str) -> Iterator[str]:
-    """One line per epoch, and the sum.
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """The unpaid steps of an epoch, and until when they can be objected to."""
+
+    epoch: Unpaid
+    appeal: str
+
+
+def read_earnings(run: Path, node: str) -> Earned:
+    """What a node earned.
 
     Raises:
         ConfigError: no such node.
     """
     with opened(find_books(run)) as db:
-        found = read_earned(db, node)
+        return read_earned(db, node)
+
+
+def earning_lines(found: Earned) -> Iterator[str]:
+    """One line per epoch, and the sum."""
     yield f"node {found.peer.hex()}"
     for one in found.epochs:
         counted = f"epoch {one.epoch}: {one.steps} steps accepted, {one.tokens:,} tokens"
@@ -41,7 +53,7 @@ def earning_lines(run: Path, node: str) -> Iterator[str]:
     yield f"total {money_text(found.total)} {UNIT}"
 
 
-def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -> Iterator[str]:
+def read_reasons(run: Path, node: str, epoch: int, config: Path | None = None) -> Reasons:
     """Every unpaid step of the epoch, the digests that show why, and the deadline for objections.
 
     Args:
@@ -61,6 +73,17 @@ def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -
         found = read_unpaid(db, node, epoch)
         known_run = run_id if on_chain is None else on_chain.run_id
         booked = None if known_run is None else read_appeal(db, known_run, epoch)
+    if on_chain is not None:
+        ended = None if booked is None else booked.ends_at
+        return Reasons(found, appeal_text(on_chain.state, on_chain.now, ended))
+    if known_run is None:
+        return Reasons(found, "these books do not name their run: give the run's folder, or --config")
+    return Reasons(found, appeal_by_books(booked, int(time.time())))
+
+
+def reason_lines(reasons: Reasons) -> Iterator[str]:
+    """Each unpaid step with its evidence, and the deadline."""
+    found = reasons.epoch
     for step in found.unpaid:
         yield f"round {step.round}: {step.reason.text} ({step.tokens:,} tokens)"
         yield f"    commit   {step.commit.hex()}"
@@ -70,14 +93,8 @@ def reason_lines(run: Path, node: str, epoch: int, config: Path | None = None) -
         if step.fault_round is not None:
             yield f"    because of round {step.fault_round}:"
             yield from _evidence_lines(step.fault)
-    yield f"{len(found.unpaid)} of {found.steps} steps in epoch {epoch} were not paid"
-    if on_chain is not None:
-        ended = None if booked is None else booked.ends_at
-        yield f"appeal: {appeal_text(on_chain.state, on_chain.now, ended)}"
-    elif known_run is None:
-        yield "appeal: these books do not name their run: give the run's folder, or --config"
-    else:
-        yield f"appeal: {appeal_by_books(booked, int(time.time()))}"
+    yield f"{len(found.unpaid)} of {found.steps} steps in epoch {found.epoch} were not paid"
+    yield f"appeal: {reasons.appeal}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,28 +1,24 @@
 """Faults: the proved faults of a run's verifiers and nodes, as lines on a terminal.
 
-Room: cli (edge: reads the books). The values come from ledger/queries/faults.py.
+Room: cli (pure). The values come from ledger/queries/faults.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from assay.bundle.books import find_books, opened
-from assay.ledger.queries.faults import read_faults
+from assay.ledger.queries.faults import Faults
 from assay.orders.amounts import UNIT, money_text
 from assay.protocol.audits import FaultKind
 
 
-def fault_lines(run: Path, verifier: str) -> Iterator[str]:
+def fault_lines(found: Faults, verifier: str) -> Iterator[str]:
     """Two lines per fault of a verifier and per contradiction of a node, and how many there are.
 
     Args:
-        run: The run.
-        verifier: Only of verifiers whose peer id begins with this; empty for all.
+        found: The faults.
+        verifier: The beginning of the one verifier's peer id whose faults these are; empty for all.
     """
-    with opened(find_books(run)) as db:
-        found = read_faults(db, verifier)
     for one in found.verifiers:
         cost = "not slashed yet" if one.slashed is None else f"slashed {money_text(one.slashed)} {UNIT}"
         failing = FaultKind[one.failing.upper()].value

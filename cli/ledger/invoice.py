@@ -71,8 +71,18 @@ class InvoiceOptions:
     font: Path | None = None
 
 
-def invoice_lines(run: Path, options: InvoiceOptions) -> Iterator[str]:
-    """Make the document, write the requested files, and return lines about it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenInvoice:
+    """A document, and the files it was written to."""
+
+    name: str
+    total: int  # token units; negative of a credit note
+    document: Document
+    files: tuple[Path, ...]
+
+
+def write_invoice(run: Path, options: InvoiceOptions) -> WrittenInvoice:
+    """Make the document, and write the requested files.
 
     Args:
         run: A run's folder, or the ledger service's ledger.db.
@@ -87,6 +97,13 @@ def invoice_lines(run: Path, options: InvoiceOptions) -> Iterator[str]:
         _write(options.pdf, pdf_bytes(made, options.font))
     if options.csv is not None:
         _write(options.csv, csv_text(made).encode())
+    files = tuple(path for path in (options.pdf, options.csv) if path is not None)
+    return WrittenInvoice(name=made.name, total=made.total, document=made, files=files)
+
+
+def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
+    """What the document charges, and where it was written."""
+    made = written.document
     yield f"{made.series} {made.name}: {made.epochs_text}, {money_text(made.total)} {UNIT}"
     for what in ("training", "verification", "fee"):
         lines = [line for line in made.facts.lines if line.what == what]
@@ -100,9 +117,8 @@ def invoice_lines(run: Path, options: InvoiceOptions) -> Iterator[str]:
         yield f"cancels invoice {made.corrects}: {made.reason}"
     if made.series == "pro forma":
         yield f"pro forma: it has no number; an invoice needs the supplier's file, {SUPPLIER}"
-    for path in (options.pdf, options.csv):
-        if path is not None:
-            yield f"wrote {path}"
+    for path in written.files:
+        yield f"wrote {path}"
 
 
 def make_document(run: Path, options: InvoiceOptions, now_ms: int) -> Document:

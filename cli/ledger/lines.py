@@ -9,14 +9,14 @@ was logged is an error, never a line of output.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from assay.bundle.books import find_books, log_origin, opened, spec_of
 from assay.ledger.accounts import NO_EPOCH
+from assay.ledger.journal.leaf import Written
 from assay.ledger.journal.log_store import read_notes
 from assay.ledger.journal.reader import LedgerIntegrityError, read_journal
 from assay.ledger.log.audit import Audited, audit
@@ -27,20 +27,71 @@ from assay.ledger.queries.lookup import account_kinds, add_up, entry_page, has_a
 from assay.orders.amounts import UNIT, money_text
 from assay.protocol.errors import ConfigError
 from assay.protocol.quorum import quorum
-from assay.protocol.types import PeerId
 
 
-def balance_lines(run: Path) -> Iterator[str]:
-    """Every account that is not at zero, on its own side, and the trial balance."""
+@dataclass(frozen=True, slots=True)
+class AccountBalance:
+    """One account that is not at zero, on its own side; token units."""
+
+    account: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Every account that is not at zero, and the trial balance."""
+
+    accounts: tuple[AccountBalance, ...]
+    trial_balance: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostingShown:
+    """One line of an entry: a debit is positive, a credit negative."""
+
+    account: str
+    asset: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryShown:
+    """One entry of the journal. epoch: None where it is of none. reverses: the key of another, or empty."""
+
+    number: int
+    recorded_at: str
+    kind: str
+    epoch: int | None
+    block: int
+    reverses: str
+    key: str
+    postings: tuple[PostingShown, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The journal, oldest entry first."""
+
+    entries: list[EntryShown]
+
+
+def read_balance(run: Path) -> Balance:
+    """The balances of a run's books."""
     with opened(find_books(run)) as db:
         found = add_up(db)
-    for account, amount in found.balances:
-        yield f"{account.code:<80} {money_text(amount):>20} {UNIT}"
+    accounts = tuple(AccountBalance(account.code, amount) for account, amount in found.balances)
+    return Balance(accounts, found.trial_balance)
+
+
+def balance_lines(found: Balance) -> Iterator[str]:
+    """One line for each account."""
+    for one in found.accounts:
+        yield f"{one.account:<80} {money_text(one.amount):>20} {UNIT}"
     yield f"{'trial balance':<80} {money_text(found.trial_balance):>20} {UNIT}"
 
 
-def entry_lines(run: Path, account: str | None) -> Iterator[str]:
-    """Every entry with its postings: debits positive, credits negative.
+def read_entries(run: Path, account: str | None) -> Iterator[EntryShown]:
+    """Every entry with its postings.
 
     Args:
         run: The run.
@@ -57,18 +108,39 @@ def entry_lines(run: Path, account: str | None) -> Iterator[str]:
         while after is not None:
             page = entry_page(db, after=after, account=account or "")
             after = page.next_after
-            for one in page.entries:
-                entry = one.entry
-                epoch = "" if entry.epoch == NO_EPOCH else f"  epoch {entry.epoch}"
-                undone = f"  reverses {entry.reverses}" if entry.reverses else ""
-                when = recorded_at(one).isoformat(sep=" ", timespec="seconds")
-                yield f"{one.number}  {when}  {entry.kind}{epoch}  block {entry.block_number}{undone}"
-                yield f"    {entry.key}"
-                for posting in entry.postings:
-                    yield (
-                        f"    {posting.account.code:<80} {money_text(posting.amount):>20} "
-                        f"{posting.account.asset}"
-                    )
+            yield from map(_shown, page.entries)
+
+
+def _shown(one: Written) -> EntryShown:
+    entry = one.entry
+    return EntryShown(
+        number=one.number,
+        recorded_at=recorded_at(one).isoformat(sep=" ", timespec="seconds"),
+        kind=entry.kind,
+        epoch=None if entry.epoch == NO_EPOCH else entry.epoch,
+        block=entry.block_number,
+        reverses=entry.reverses,
+        key=entry.key,
+        postings=_postings(one),
+    )
+
+
+def _postings(one: Written) -> tuple[PostingShown, ...]:
+    return tuple(
+        PostingShown(each.account.code, each.account.asset, each.amount) for each in one.entry.postings
+    )
+
+
+def entry_text(one: EntryShown) -> str:
+    """An entry as lines."""
+    epoch = "" if one.epoch is None else f"  epoch {one.epoch}"
+    undone = f"  reverses {one.reverses}" if one.reverses else ""
+    lines = [
+        f"{one.number}  {one.recorded_at}  {one.kind}{epoch}  block {one.block}{undone}",
+        f"    {one.key}",
+        *(f"    {each.account:<80} {money_text(each.amount):>20} {each.asset}" for each in one.postings),
+    ]
+    return "\n".join(lines)
 
 
 def export_text(run: Path, *, is_csv: bool, is_beancount: bool) -> str:
@@ -84,8 +156,24 @@ def export_text(run: Path, *, is_csv: bool, is_beancount: bool) -> str:
     return csv_text(found) if is_csv else beancount_text(found, f"Assay, {run.name}")
 
 
-def proof_of(run: Path, entry: str) -> dict[str, Any]:
-    """An entry with its inclusion proof in the log of the newest checkpoint.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedEntry:
+    """An entry with its inclusion proof in the log of the newest checkpoint."""
+
+    entry: int
+    key: str
+    kind: str
+    postings: tuple[PostingShown, ...]
+    leaf_index: int
+    leaf: bytes
+    leaf_hash: bytes
+    proof: tuple[bytes, ...]
+    checkpoint: str
+    verifier_key: str
+
+
+def proof_of(run: Path, entry: str) -> ProvedEntry:
+    """An entry with its proof.
 
     Args:
         run: The run.
@@ -99,25 +187,36 @@ def proof_of(run: Path, entry: str) -> dict[str, Any]:
     with opened(place) as db:
         found = prove_entry(db, log_origin(place, db), entry)
     one = found.written
-    return {
-        "entry": one.number,
-        "key": one.entry.key,
-        "kind": one.entry.kind,
-        "postings": [
-            {"account": each.account.code, "asset": each.account.asset, "amount": each.amount}
-            for each in one.entry.postings
-        ],
-        "leaf_index": one.number - 1,
-        "leaf": found.leaf.hex(),
-        "leaf_hash": one.leaf.hex(),
-        "proof": [each.hex() for each in found.path],
-        "checkpoint": found.note,
-        "verifier_key": found.verifier_key,
-    }
+    return ProvedEntry(
+        entry=one.number,
+        key=one.entry.key,
+        kind=one.entry.kind,
+        postings=_postings(one),
+        leaf_index=one.number - 1,
+        leaf=found.leaf,
+        leaf_hash=one.leaf,
+        proof=tuple(found.path),
+        checkpoint=found.note,
+        verifier_key=found.verifier_key,
+    )
 
 
-def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) -> Iterator[str]:
-    """Audit the books; returns one line for each check passed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedBooks:
+    """What an audit of the books found right."""
+
+    audited: Audited
+    published: int  # checkpoints found as files
+    verifier_key: str | None  # that signed them; None while there is none
+    is_known_key: bool  # the caller gave it
+    verifiers: int  # of the run; 0 where the run's spec is not here
+    quorum: int
+    witnessed_at: str | None  # when a quorum had cosigned
+    anchor: str | None = None  # how the books compare with the chain
+
+
+def audit_books(run: Path, key: str | None, *, must_be_witnessed: bool = False) -> AuditedBooks:
+    """Audit the books.
 
     Args:
         run: The run.
@@ -136,47 +235,55 @@ def audit_lines(run: Path, key: str | None, *, must_be_witnessed: bool = False) 
         published = [] if place.checkpoints is None else read_published(place.checkpoints)
         found: Audited = audit(db, origin, signer, published, verifiers)
         notes = read_notes(db)
+    if not found.checkpoints and must_be_witnessed:
+        raise LedgerIntegrityError("no checkpoint is signed yet, so none is cosigned")
+    used = signer or (notes[-1].signer if found.checkpoints else None)
+    need = quorum(len(verifiers)) if verifiers else 0
+    is_witnessed = bool(found.checkpoints) and bool(verifiers) and len(found.cosigners) >= need
+    books = AuditedBooks(
+        audited=found,
+        published=len(published),
+        verifier_key=None if used is None else verifier_key(origin, used),
+        is_known_key=signer is not None,
+        verifiers=len(verifiers),
+        quorum=need,
+        witnessed_at=_time(sorted(found.cosigners.values())[need - 1]) if is_witnessed else None,
+    )
+    if must_be_witnessed and not is_witnessed:
+        raise LedgerIntegrityError(f"{_cosigned(books)}, {need} expected")
+    return books
+
+
+def audit_lines(books: AuditedBooks) -> Iterator[str]:
+    """One line for each check passed."""
+    found = books.audited
     yield f"entries: {found.entries} with {found.postings} postings, each with the leaf that the log holds"
     yield f"log: {found.entries} leaves, root {found.root.hex()}"
     yield f"trial balance: zero in {', '.join(found.assets) or 'empty books'}"
     if not found.checkpoints:
-        if must_be_witnessed:
-            raise LedgerIntegrityError("no checkpoint is signed yet, so none is cosigned")
         yield "checkpoints: none yet, so no signature covers the books"
-        return
-    used = signer or notes[-1].signer
-    newest = found.checkpoints[-1].size
-    count = len(found.checkpoints)
-    yield f"checkpoints: {count}, {len(published)} as files; the newest is of {newest} entries"
-    advice = "the key you gave" if signer else "compare it with the key you know"
-    yield f"signed by {verifier_key(origin, used)}: {advice}"
-    if verifiers:
-        yield _witness_line(found, verifiers, must_be_witnessed=must_be_witnessed)
-    if found.entries > newest:
-        yield f"entries {newest + 1} to {found.entries} are newer than any checkpoint"
+    else:
+        newest, count = found.checkpoints[-1].size, len(found.checkpoints)
+        yield f"checkpoints: {count}, {books.published} as files; the newest is of {newest} entries"
+        advice = "the key you gave" if books.is_known_key else "compare it with the key you know"
+        yield f"signed by {books.verifier_key}: {advice}"
+        if books.witnessed_at is not None:
+            yield f"witnessed: {_cosigned(books)}, a quorum by {books.witnessed_at} UTC"
+        elif books.verifiers:
+            yield f"witnesses: {_cosigned(books)}; a quorum is {books.quorum}"
+        if found.entries > newest:
+            yield f"entries {newest + 1} to {found.entries} are newer than any checkpoint"
+    if books.anchor is not None:
+        yield books.anchor
 
 
-def _witness_line(found: Audited, verifiers: tuple[PeerId, ...], *, must_be_witnessed: bool) -> str:
-    """How many of the run's verifiers cosigned the newest checkpoint, as a line.
-
-    Raises:
-        LedgerIntegrityError: fewer than a quorum, and a quorum was required.
-    """
-    have, need, of = len(found.cosigners), quorum(len(verifiers)), len(verifiers)
-    count_text = (
-        f"the checkpoint of {found.checkpoints[-1].size} entries is cosigned by {have} of {of} verifiers"
-    )
-    if have >= need:
-        last = datetime.fromtimestamp(sorted(found.cosigners.values())[need - 1], timezone.utc)
-        return f"witnessed: {count_text}, a quorum by {last.isoformat(sep=' ')[:19]} UTC"
-    if must_be_witnessed:
-        raise LedgerIntegrityError(f"{count_text}, {need} expected")
-    return f"witnesses: {count_text}; a quorum is {need}"
+def _cosigned(books: AuditedBooks) -> str:
+    have, size = len(books.audited.cosigners), books.audited.checkpoints[-1].size
+    return f"the checkpoint of {size} entries is cosigned by {have} of {books.verifiers} verifiers"
 
 
-def proof_text(run: Path, entry: str) -> str:
-    """`proof_of` as JSON."""
-    return json.dumps(proof_of(run, entry), indent=2, ensure_ascii=False)
+def _time(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, timezone.utc).isoformat(sep=" ")[:19]
 
 
 def _public_key(text: str) -> bytes:

@@ -11,50 +11,58 @@ from typing import Annotated
 
 import typer
 
-from assay.cli.spending import ConfigFile, DryRun, PayTo, show
+from assay.cli.result import AsJson, show, show_steps
+from assay.cli.spending import ConfigFile, DryRun, PayTo, account_of
 
 OrderFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The order.")]
 
 
 def add_order_commands(app: typer.Typer) -> None:
     """Add the commands below to `assay order`."""
-    for command in (check, data, quote, place, status, topup, cancel, refund):
+    for command in (check, data, quote, place, topup, cancel, refund):
         app.command()(command)
+    app.command("show")(show_order)
 
 
-def check(file: Annotated[Path, typer.Argument(metavar="RUN.toml")]) -> None:
-    """Check a run file, and print what it orders and its largest cost."""
+def check(file: OrderFile, as_json: AsJson = False) -> None:
+    """Check a run file, and print what it orders and its largest cost.
+
+    Example: assay order check run.toml
+    """
     from assay.orders.check import check_order
 
-    typer.echo("\n".join(check_order(file)))
+    found = check_order(file)
+    show(found, found.lines, as_json=as_json)
 
 
 def data(
-    file: Annotated[Path, typer.Argument(metavar="RUN.toml")],
+    file: OrderFile,
     out: Annotated[
         Path,
         typer.Argument(metavar="FOLDER", help="New folder for the shards; every participant needs a copy."),
     ],
+    as_json: AsJson = False,
 ) -> None:
-    """Tokenise a run's data into shards, with its manifest and any imported parameters."""
+    """Tokenise a run's data into shards, with its manifest and any imported parameters.
+
+    Example: assay order data run.toml data
+    """
     from assay.orders.data import make_data
 
-    typer.echo("\n".join(make_data(file, out)))
+    found = make_data(file, out)
+    show(found, found.lines, as_json=as_json)
 
 
-def quote(
-    file: OrderFile,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")] = False,
-) -> None:
-    """Print the largest and the expected cost of a run, and how it is shared; needs no chain."""
-    from assay.cli.orders.money import quote_json, quote_lines
+def quote(file: OrderFile, as_json: AsJson = False) -> None:
+    """Print the largest and the expected cost of a run, and how it is shared; needs no chain.
+
+    Example: assay order quote run.toml
+    """
+    from assay.cli.orders.money import quote_lines, quoted
     from assay.orders.load import load_order
 
-    order = load_order(file)
-    if as_json:
-        typer.echo(quote_json(order))
-    else:
-        show(quote_lines(order))
+    found = quoted(load_order(file))
+    show(found, quote_lines(found), as_json=as_json)
 
 
 def place(
@@ -68,18 +76,27 @@ def place(
     ] = None,
     days: Annotated[int, typer.Option(help="Days after which the run closes by itself.")] = 30,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Make an order's run, open it with the quoted escrow, and write its run file; repeating does nothing."""
-    from assay.cli.orders.money import place_lines
+    """Make an order's run, open it with the quoted escrow, and write its run file; repeating does nothing.
 
-    show(place_lines(file, order, members, quote, days, is_dry=dry_run))
+    Example: assay order place config.toml run.toml --members records --dry-run
+    """
+    from assay.cli.orders.money import place_steps
+
+    show_steps(place_steps(file, order, members, quote, days, is_dry=dry_run), as_json=as_json)
 
 
-def status(file: ConfigFile) -> None:
-    """Print the escrow of a run and the state of each epoch's settlement."""
+def show_order(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Print the escrow of a run and the state of each epoch's settlement.
+
+    Example: assay order show config.toml
+    """
     from assay.cli.orders.money import status_lines
+    from assay.orders.purchase import need_escrow
 
-    show(status_lines(file))
+    escrow = need_escrow(account_of(file))
+    show(escrow, status_lines(escrow), as_json=as_json)
 
 
 def topup(
@@ -90,22 +107,32 @@ def topup(
         typer.Option(metavar="AMOUNT", help="Add only what the budget lacks to reach this amount."),
     ] = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Add AMOUNT to the escrow; or, with --to, only what it lacks, so that repeating it adds nothing."""
-    from assay.cli.orders.money import topup_lines
+    """Add AMOUNT to the escrow; or, with --to, only what it lacks, so that repeating it adds nothing.
 
-    show(topup_lines(file, amount, to, is_dry=dry_run))
+    Example: assay order topup config.toml --to 5000
+    """
+    from assay.cli.orders.money import topup_steps
 
-
-def cancel(file: ConfigFile, dry_run: DryRun = False) -> None:
-    """Request the end of the run; finished work is still paid until the close delay is over."""
-    from assay.cli.orders.money import cancel_lines
-
-    show(cancel_lines(file, is_dry=dry_run))
+    show_steps(topup_steps(file, amount, to, is_dry=dry_run), as_json=as_json)
 
 
-def refund(file: ConfigFile, to: PayTo = None, dry_run: DryRun = False) -> None:
-    """Return the unspent escrow of a closed run to the buyer, or print when that becomes possible."""
-    from assay.cli.orders.money import refund_lines
+def cancel(file: ConfigFile, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Request the end of the run; finished work is still paid until the close delay is over.
 
-    show(refund_lines(file, to, is_dry=dry_run))
+    Example: assay order cancel config.toml
+    """
+    from assay.cli.orders.money import cancel_steps
+
+    show_steps(cancel_steps(file, is_dry=dry_run), as_json=as_json)
+
+
+def refund(file: ConfigFile, to: PayTo = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Return the unspent escrow of a closed run to the buyer, or print when that becomes possible.
+
+    Example: assay order refund config.toml
+    """
+    from assay.cli.orders.money import refund_steps
+
+    show_steps(refund_steps(file, to, is_dry=dry_run), as_json=as_json)

@@ -1,20 +1,19 @@
-"""Order money: a quote as terminal lines and JSON, and a buyer's escrow transactions with their effects.
+"""Order money: a quote, and a buyer's escrow transactions with their effects.
 
 Room: cli (edge). The values are orders/quote.py's, the rules orders/purchase.py's.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.settlement_phase import phase_text
 from assay.chain.times import span_text, time_text, when_text
+from assay.cli.result import Step, done, dry, nothing, told
 from assay.cli.spending import account_of, name_payee, sent_text
 from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import UNIT, money_text, parse_money
@@ -54,69 +53,96 @@ RETURNS = (
 # ---- the quote
 
 
-def quote_lines(order: Order) -> Iterator[str]:
-    """The costs of an order, as text lines."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What a number of paid tokens costs, and who gets it; in token units."""
+
+    tokens: int
+    gross: int
+    operators: int
+    verifiers: int
+    fee: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quoted:
+    """What a quote says; amounts in token units."""
+
+    quote: str  # its digest
+    name: str
+    rounds: int
+    nodes: int
+    verifiers: int
+    unit: str
+    price_per_mtoken: int
+    at_most: Charge
+    expected: Charge
+    epochs: int
+    epoch_cap: int
+    verification_ppm: int
+    escrow: int
+    returns: tuple[str, ...]
+
+
+def quoted(order: Order) -> Quoted:
+    """The quote of an order."""
     quote = quote_of(order)
     terms = quote.terms
-    most, expected = cost_at_most(terms), cost_expected(terms)
-    yield f"quote     {quote.name.hex()}"
-    yield f"run       {terms.name}: {terms.rounds:,} rounds, {terms.nodes} nodes, {terms.verifiers} verifiers"
-    yield f"price     {_money(terms.money.price_per_mtoken)} per 10^6 tokens"
-    yield f"at most   {_cost_text(most)}"
-    yield f"expected  {_cost_text(expected)}"
-    yield f"epochs    {terms.epochs:,}, each at most {_money(quote.epoch_cap)}"
-    yield f"audits    {verification_ppm(order) / 10_000:.2f} % of an honest node's steps are recomputed"
-    yield f"escrow    {_money(quote.budget)}"
-    for line in RETURNS:
+    return Quoted(
+        quote=quote.name.hex(),
+        name=terms.name,
+        rounds=terms.rounds,
+        nodes=terms.nodes,
+        verifiers=terms.verifiers,
+        unit=f"10^-6 {UNIT}",
+        price_per_mtoken=terms.money.price_per_mtoken,
+        at_most=_charge(cost_at_most(terms)),
+        expected=_charge(cost_expected(terms)),
+        epochs=terms.epochs,
+        epoch_cap=quote.epoch_cap,
+        verification_ppm=verification_ppm(order),
+        escrow=quote.budget,
+        returns=RETURNS,
+    )
+
+
+def quote_lines(found: Quoted) -> Iterator[str]:
+    """A quote, as text lines."""
+    yield f"quote     {found.quote}"
+    yield f"run       {found.name}: {found.rounds:,} rounds, {found.nodes} nodes, {found.verifiers} verifiers"
+    yield f"price     {_money(found.price_per_mtoken)} per 10^6 tokens"
+    yield f"at most   {_cost_text(found.at_most)}"
+    yield f"expected  {_cost_text(found.expected)}"
+    yield f"epochs    {found.epochs:,}, each at most {_money(found.epoch_cap)}"
+    yield f"audits    {found.verification_ppm / 10_000:.2f} % of an honest node's steps are recomputed"
+    yield f"escrow    {_money(found.escrow)}"
+    for line in found.returns:
         yield f"returns   {line}"
 
 
-def quote_json(order: Order) -> str:
-    """The quote as JSON; amounts in token units."""
-    quote = quote_of(order)
-    terms = quote.terms
-    plain = {
-        "quote": quote.name.hex(),
-        "name": terms.name,
-        "rounds": terms.rounds,
-        "nodes": terms.nodes,
-        "verifiers": terms.verifiers,
-        "unit": f"10^-6 {UNIT}",
-        "price_per_mtoken": terms.money.price_per_mtoken,
-        "at_most": _cost_plain(cost_at_most(terms)),
-        "expected": _cost_plain(cost_expected(terms)),
-        "epochs": terms.epochs,
-        "epoch_cap": quote.epoch_cap,
-        "verification_ppm": verification_ppm(order),
-        "escrow": quote.budget,
-        "returns": list(RETURNS),
-    }
-    return json.dumps(plain, indent=2)
+def _charge(cost: Cost) -> Charge:
+    return Charge(
+        tokens=cost.tokens,
+        gross=cost.gross,
+        operators=cost.operators,
+        verifiers=cost.verifiers,
+        fee=cost.fee,
+    )
 
 
-def _cost_text(cost: Cost) -> str:
+def _cost_text(cost: Charge) -> str:
     return (
         f"{cost.tokens:,} tokens, {_money(cost.gross)}: {money_text(cost.operators)} to operators, "
         f"{money_text(cost.verifiers)} to verifiers, {money_text(cost.fee)} fee"
     )
 
 
-def _cost_plain(cost: Cost) -> dict[str, Any]:
-    return {
-        "tokens": cost.tokens,
-        "gross": cost.gross,
-        "operators": cost.operators,
-        "verifiers": cost.verifiers,
-        "fee": cost.fee,
-    }
-
-
 # ---- the buyer's transactions
 
 
-def place_lines(
+def place_steps(
     file: Path, order_file: Path, members: Path | None, expected: str | None, days: int, *, is_dry: bool
-) -> Iterator[str]:
+) -> Iterator[Step]:
     """Make and open the run of an order, or find it made and open.
 
     Args:
@@ -141,39 +167,47 @@ def place_lines(
         account = replace(account, run=made.run)
     check_place(account, quote)
     spec = account.spec
-    yield f"quote     {name}"
-    yield f"run       {account.run_id.hex()}"
-    yield f"data      {spec.data.tokens:,} tokens, {spec.data.source}, root {spec.data.root.hex()[:16]}"
-    yield f"fee to    {evm_address(spec.money.treasury)}"
+    yield told("quote", f"quote     {name}")
+    yield told("run", f"run       {account.run_id.hex()}")
+    root = spec.data.root.hex()[:16]
+    yield told("data", f"data      {spec.data.tokens:,} tokens, {spec.data.source}, root {root}")
+    yield told("fee", f"fee to    {evm_address(spec.money.treasury)}")
     found = read_escrow(account.chain, account.run_id)
     if found is not None:
         check_found(found, quote, spec)
-        yield f"already open with {_money(found.run.budget)}; nothing was sent"
-        yield f"deadline  {when_text(found.run.closes_at, found.now)}"
+        yield nothing("open", f"already open with {_money(found.run.budget)}; nothing was sent")
+        yield told("deadline", f"deadline  {when_text(found.run.closes_at, found.now)}")
         return
     deadline = deadline_after(account, days)
     check_members(account.chain, spec, deadline)
     for member in (*spec.nodes, *spec.verifiers):
-        yield f"member    {member.peer.hex()[:16]} {evm_address(member.account)}: staked and delegated"
+        text = f"member    {member.peer.hex()[:16]} {evm_address(member.account)}: staked and delegated"
+        yield told("member", text)
     if is_dry:
         check_wallet(account, quote.budget)
         check_lots(account, quote.lot, deadline)
-        yield f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},"
-        yield f"    {_money(quote.budget)}, {_money(quote.epoch_cap)}, {spec.epochs}, {deadline},"
-        yield f"    lots of {_money(quote.lot)} of {len(spec.nodes)} operators)"
-        yield f"and before it, to the token: approve(RunEscrow, {_money(quote.budget)})"
+        text = (
+            f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},\n"
+            f"    {_money(quote.budget)}, {_money(quote.epoch_cap)}, {spec.epochs}, {deadline},\n"
+            f"    lots of {_money(quote.lot)} of {len(spec.nodes)} operators)"
+        )
+        yield dry("open", text, quote.budget)
+        text = f"and before it, to the token: approve(RunEscrow, {_money(quote.budget)})"
+        yield dry("approve", text, quote.budget)
         return
     check_wallet(account, quote.budget)
     if made is not None:  # before the money moves: what was paid for must never be lost
         write_run_file(account.config.run, made.run)
-        yield f"run file  {account.config.run}: every participant needs a copy, and the data"
+        text = f"run file  {account.config.run}: every participant needs a copy, and the data"
+        yield done("run-file", text)
         if made.tested is not None:
             tasks = account.config.run.with_name(f"known-answers-{made.tested.hex()[:16]}.txt")
             write_known_answers(tasks, made.known_answers)
-            yield f"tasks     {tasks}: give it to that node alone, as `known_answers`"
+            yield done("tasks", f"tasks     {tasks}: give it to that node alone, as `known_answers`")
     opened = place(account, quote, deadline)
-    yield f"opened with {_money(opened.run.budget)} in escrow"
-    yield f"deadline  {when_text(opened.run.closes_at, opened.now)}"
+    budget = opened.run.budget
+    yield done("open", f"opened with {_money(budget)} in escrow", budget)
+    yield told("deadline", f"deadline  {when_text(opened.run.closes_at, opened.now)}")
 
 
 def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
@@ -197,16 +231,10 @@ def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
     )
 
 
-def status_lines(file: Path) -> Iterator[str]:
-    """Where a run's money is.
-
-    Raises:
-        ConfigError: nobody opened the run.
-    """
-    account = account_of(file)
-    escrow = need_escrow(account)
+def status_lines(escrow: Escrow) -> Iterator[str]:
+    """Where a run's money is."""
     run = escrow.run
-    yield f"run       {account.run_id.hex()}"
+    yield f"run       {escrow.run_id.hex()}"
     yield f"buyer     {run.buyer}"
     yield f"escrow    {_money(run.budget)}"
     yield f"reserved  {_money(run.reserved)} for results that are not claimed yet"
@@ -219,7 +247,7 @@ def status_lines(file: Path) -> Iterator[str]:
     yield f"as of     {time_text(escrow.now)}, the chain's clock"
 
 
-def topup_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[str]:
+def topup_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[Step]:
     """Add to the escrow.
 
     Raises:
@@ -230,19 +258,20 @@ def topup_lines(file: Path, amount: str | None, to: str | None, *, is_dry: bool)
     escrow = need_escrow(account)
     added = to_top_up(escrow, amount=units, to=target)
     if not added:
-        yield f"nothing to add: the escrow has {_money(escrow.run.budget)}"
+        yield nothing("top-up", f"nothing to add: the escrow has {_money(escrow.run.budget)}")
         return
     check_wallet(account, added)
     if is_dry:
         where = f"RunEscrow {account.deployment.run_escrow}"
-        yield f"would send to {where}: topUp({account.run_id.hex()}, {_money(added)})"
-        yield f"and before it, to the token: approve(RunEscrow, {_money(added)})"
+        yield dry("top-up", f"would send to {where}: topUp({account.run_id.hex()}, {_money(added)})", added)
+        yield dry("approve", f"and before it, to the token: approve(RunEscrow, {_money(added)})", added)
         return
     sent = account.chain.top_up(account.run_id, added)
-    yield f"added {_money(added)}, {_money(escrow.run.budget + added)} in escrow: {sent_text(sent)}"
+    text = f"added {_money(added)}, {_money(escrow.run.budget + added)} in escrow: {sent_text(sent)}"
+    yield done("top-up", text, added, sent)
 
 
-def cancel_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
+def cancel_steps(file: Path, *, is_dry: bool) -> Iterator[Step]:
     """Ask to stop, and say what is still paid.
 
     Raises:
@@ -251,27 +280,29 @@ def cancel_lines(file: Path, *, is_dry: bool) -> Iterator[str]:
     account = account_of(file)
     escrow = need_escrow(account)
     if not check_cancel(account, escrow):
-        yield f"nothing was sent: {_closing(escrow)}"
+        yield nothing("close", f"nothing was sent: {_closing(escrow)}")
     elif is_dry:
         delay = span_text(account.chain.close_delay())
         where = f"RunEscrow {account.deployment.run_escrow}"
-        yield f"would send to {where}: requestClose({account.run_id.hex()})"
-        yield f"the run would close {delay} later"
+        yield dry("close", f"would send to {where}: requestClose({account.run_id.hex()})")
+        yield told("closing", f"the run would close {delay} later")
         return
     else:
         sent = account.chain.request_close(account.run_id)
         escrow = need_escrow(account)
-        yield f"{_closing(escrow)}: {sent_text(sent)}"
+        yield done("close", f"{_closing(escrow)}: {sent_text(sent)}", sent=sent)
     if not escrow.is_closed:
-        yield "until then results for finished work are accepted and paid; later proposals are not"
-        yield f"then `assay order refund` returns the rest, now {_money(escrow.run.free)}"
+        text = "until then results for finished work are accepted and paid; later proposals are not"
+        yield told("closing", text)
+        free = escrow.run.free
+        yield told("free", f"then `assay order refund` returns the rest, now {_money(free)}", free)
 
 
-def refund_lines(file: Path, to: str | None = None, *, is_dry: bool) -> Iterator[str]:
+def refund_steps(file: Path, to: str | None = None, *, is_dry: bool) -> Iterator[Step]:
     """Return to the buyer, or to the address that it names with `to`, what is free.
 
     Raises:
-        ConfigError: nobody opened the run. Unavailable: not yet, and until when. ChainRefused.
+        ConfigError: nobody opened the run. NotYet: until when. ChainRefused.
     """
     account = account_of(file)
     escrow = need_escrow(account)
@@ -280,16 +311,21 @@ def refund_lines(file: Path, to: str | None = None, *, is_dry: bool) -> Iterator
             raise ConfigError(f"only the buyer {escrow.run.buyer} names where its money goes")
         yield from name_payee(account, to, is_dry=is_dry)
     if not check_refund(escrow):
-        yield f"nothing to return: {_money(escrow.run.returned)} were returned before"
+        yield nothing("refund", f"nothing to return: {_money(escrow.run.returned)} were returned before")
     elif is_dry:
         where = f"RunEscrow {account.deployment.run_escrow}"
-        yield f"would send to {where}: refund({account.run_id.hex()}), {_money(escrow.run.free)} to the buyer"
+        free = escrow.run.free
+        text = f"would send to {where}: refund({account.run_id.hex()}), {_money(free)} to the buyer"
+        yield dry("refund", text, free)
     else:
         sent = account.chain.refund(account.run_id)
         payee = account.chain.payee_of(escrow.run.buyer)
-        yield f"{_money(escrow.run.free)} returned to {payee}: {sent_text(sent)}"
+        free = escrow.run.free
+        yield done("refund", f"{_money(free)} returned to {payee}: {sent_text(sent)}", free, sent)
     if escrow.run.reserved:
-        yield f"{_money(escrow.run.reserved)} wait to be claimed; what nobody claims in time returns too"
+        reserved = escrow.run.reserved
+        text = f"{_money(reserved)} wait to be claimed; what nobody claims in time returns too"
+        yield told("reserved", text, reserved)
 
 
 def _closing(escrow: Escrow) -> str:

@@ -20,7 +20,7 @@ from assay.chain.statements import LOCK_S_MAX, OPERATOR, Address, term_of
 from assay.chain.times import when_text
 from assay.chain.units import UNIT, money_text
 from assay.participant.wallet.account import ROLE_NAMES, Account
-from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.errors import ConfigError, NotYet
 
 DAY_S = 86_400
 NO_LOT = LotState(amount=0, until=0, cases=0)
@@ -153,14 +153,14 @@ def check_ticket(status: StakeStatus, number: int, ticket: Ticket) -> None:
 
     Raises:
         ConfigError: it is another account's or does not exist.
-        Unavailable: it cannot be withdrawn yet.
+        NotYet: it cannot be withdrawn yet.
     """
     if not int(ticket.account, 16):
         raise ConfigError(f"there is no ticket {number}")
     if ticket.account != status.account:
         raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {status.account}")
     if not ticket.is_spent and ticket.ready_at > status.now:
-        raise Unavailable(f"ticket {number}: {waits_for(status, ticket)}")
+        raise NotYet(f"ticket {number}: {waits_for(status, ticket)}")
 
 
 def waits_for(status: StakeStatus, ticket: Ticket) -> str:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 NESTED_MAX = 200
@@ -28,12 +31,28 @@ def parse_json(body: bytes | str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: a dataclass as an object of its fields, bytes in hexadecimal."""
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    return value.hex() if isinstance(value, bytes) else value
+    """A value as JSON holds it: a dataclass as an object of its fields, bytes in hexadecimal, sets sorted."""
+    match value:
+        case _ if is_dataclass(value):
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        case Mapping():
+            return {_key(name): plain(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [plain(one) for one in value]
+        case set() | frozenset():
+            return sorted(plain(one) for one in value)
+        case bytes():
+            return value.hex()
+        case Enum():
+            return value.value if isinstance(value.value, str) else value.name.lower()
+        case PurePath():
+            return str(value)
+        case _:
+            return value
+
+
+def _key(name: Any) -> str:
+    return name.hex() if isinstance(name, bytes) else str(name)
 
 
 def canonical_json(value: Any) -> bytes:

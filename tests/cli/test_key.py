@@ -33,7 +33,8 @@ def test_keys_are_shown_without_a_secret_and_never_overwritten(assay: Assay, key
     assert found["modes"] == {
         "keys": "0700", "account.json": "0600", "hot.json": "0600", "peer.key": "0600",
     }  # fmt: skip
-    assert set(found) == {"peer", "account", "hot_key", "modes"}
+    public = {"peer", "account", "hot_key", "modes", "delegation", "expiry"}
+    assert set(found) == {"schema", *public}
 
     code, _, err = assay("key", "new", keys)
     assert code == 2 and "never overwritten" in err

@@ -231,7 +231,7 @@ def test_an_endpoint_of_another_chain_is_refused(assay: Assay, market: Market):
     assert code == 2 and "wrong chain" in err
 
     code, _, err = assay("stake", "show", market.config_of(NODE, rpc_url="http://127.0.0.1:1"))
-    assert code == 1 and "127.0.0.1:1" in err
+    assert code == 2 and "127.0.0.1:1" in err
 
 
 def test_a_process_of_its_own_stakes_and_shows_no_key(market: Market):

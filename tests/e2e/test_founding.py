@@ -158,7 +158,7 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
                 person.assay("stake", "lock", "config.toml", "1000")
 
         each(everyone, join)
-        assert "MISSING" not in people["node-0"].assay("doctor", "config.toml")
+        assert json.loads(people["node-0"].assay("doctor", "config.toml", "--json"))["is_ready"]
 
         # The run.
         write_order(buyer.folder, rounds=ROUNDS)

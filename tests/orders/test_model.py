@@ -236,7 +236,7 @@ def test_data_are_made_once_for_everybody_and_the_same_as_a_local_network_makes(
     path = tmp_path / "run.toml"
     path.write_text('[model]\nbase = "hf"\n[[data]]\nsource = "text"\n')
 
-    words = make_data(path, tmp_path / "out")
+    words = make_data(path, tmp_path / "out").lines
 
     manifest = read_manifest(tmp_path / "out")
     assert manifest == collect_data(load_order(path), None)
@@ -256,7 +256,7 @@ def test_the_check_says_where_the_sizes_are_from_and_how_text_became_tokens(tmp_
         '[[data]]\nsource = "docs.jsonl"\nlicence = "CC0-1.0"\n'
     )
 
-    report = "\n".join(check_order(path))
+    report = "\n".join(check_order(path).lines)
 
     for words in (
         "base hf, 2 x 48, 6 heads (2 kv), context 32, vocabulary 400",

@@ -240,7 +240,7 @@ def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('[[data]]\nsource = "text"\nlicence = "MIT"')
 
-    report = "\n".join(check_order(path))
+    report = "\n".join(check_order(path).lines)
 
     for words in (
         "gpt, 4 x 128, 4 heads (4 kv), context 128, vocabulary 256: 870,656 parameters in 213 blocks",

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from typer.testing import CliRunner
 
-from assay.cli.audit.odds import Question, answers, odds_json
+from assay.cli.audit.odds import Question, answers, odds_of
 from assay.cli.main import app
 from assay.orders.check import deterrence_words
 from assay.protocol.errors import ConfigError
@@ -80,7 +80,7 @@ def test_every_figure_names_its_formula_its_source_and_what_it_assumes():
     found = answers(asked(cost=0.01, price=0.02, stake=5, gain=1, known=0.01, probation=3, withheld=0.5))
     assert len(found) == 12
     assert all(one.formula and one.source and one.assumes for one in found)
-    assert json.loads(odds_json(asked(), found))["answers"][0]["name"] == "detected within the run"
+    assert odds_of(asked()).answers[0].name == "detected within the run"
 
 
 def test_the_command_prints_a_table_or_json_and_refuses_with_one_line():

@@ -82,19 +82,19 @@ def test_a_run_is_quoted_placed_cancelled_and_refunded(assay: Assay, market: Mar
 def test_the_status_follows_the_money(assay: Assay, market: Market):
     market.join_nodes()
     file = market.config_of("buyer")
-    code, _, err = assay("order", "status", file)
+    code, _, err = assay("order", "show", file)
     assert code == 2 and "is not open" in err
     assay("order", "place", file, market.order_file)
     tables = market.fill_store(NODES[0])
 
     market.propose(tables, 0)
-    _, out, _ = assay("order", "status", file)
+    _, out, _ = assay("order", "show", file)
     assert "epoch 0:" in out and "can be challenged until" in out and "epoch 1: no result on chain" in out
     assert f"reserved  {tables[0].total // UNIT:,}." in out
     market.advance(market.params.challenge_window_s)
-    assert "anyone may make it final" in assay("order", "status", file)[1]
+    assert "anyone may make it final" in assay("order", "show", file)[1]
     market.bank.finalize(market.run_id, 0)
-    assert "0.000000 of" in assay("order", "status", file)[1]
+    assert "0.000000 of" in assay("order", "show", file)[1]
 
 
 def test_a_refund_goes_where_the_buyer_wants_it_and_nobody_else_may_say_where(assay: Assay, market: Market):
@@ -287,7 +287,7 @@ def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
     done = [
         assay("quote", market.order_file),
         assay("place", file, market.order_file),
-        assay("status", file),
+        assay("show", file),
         assay("cancel", file),
         assay("refund", file),
     ]

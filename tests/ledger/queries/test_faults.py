@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from assay.bundle.books import find_books, opened
 from assay.cli.ledger.faults import fault_lines
 from assay.ledger.journal.database import Place
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
@@ -200,17 +201,22 @@ def test_the_database_refuses_to_change_them(store: BookStore, place: Place, sta
         attempt(place, statement)
 
 
+def listed_faults(books: Path, verifier: str) -> list[str]:
+    with opened(find_books(books)) as db:
+        return list(fault_lines(read_faults(db, verifier), verifier))
+
+
 def test_the_command_lists_them_with_their_slash(tmp_path: Path):
     store = BookStore(tmp_path / "ledger.db", RUN_ID)
     store.add_rounds(FACTS)
-    listed = "\n".join(fault_lines(tmp_path / "ledger.db", ""))
+    listed = "\n".join(listed_faults(tmp_path / "ledger.db", ""))
     (offence,) = faults_of(END)
     assert f"verifier {peer(FRIEND).hex()}: passed a false step, round 1 of node" in listed
     assert f"offence {offence.hex()}" in listed and "not slashed yet" in listed
     assert f"node {peer(OTHER).hex()}: two commits for round 0" in listed
     assert listed.endswith("1 faults of verifiers, 1 contradictions of nodes")
-    assert list(fault_lines(tmp_path / "ledger.db", peer(VERIFIERS[1]).hex())) == ["0 faults of verifiers"]
-    assert len(list(fault_lines(tmp_path / "ledger.db", peer(FRIEND).hex()[:12]))) == 3
+    assert listed_faults(tmp_path / "ledger.db", peer(VERIFIERS[1]).hex()) == ["0 faults of verifiers"]
+    assert len(listed_faults(tmp_path / "ledger.db", peer(FRIEND).hex()[:12])) == 3
 
     tale = Tale()
     tale.opened()
@@ -218,7 +224,7 @@ def test_the_command_lists_them_with_their_slash(tmp_path: Path):
     tale.slashed("node-0", 100_000)
     tale.events = [replace(e, offence_id=offence) if hasattr(e, "offence_id") else e for e in tale.events]
     store.take_blocks(tale.events, 0, tale.height, {})
-    assert "slashed 0.1" in "\n".join(fault_lines(tmp_path / "ledger.db", ""))
+    assert "slashed 0.1" in "\n".join(listed_faults(tmp_path / "ledger.db", ""))
     store.close()
 
 
@@ -228,7 +234,7 @@ def test_books_that_lack_faults_say_so(tmp_path: Path):
     attempt(tmp_path / "ledger.db", "DELETE FROM cursor WHERE name = 'next_faults'")
     store.close()
 
-    assert f"faults of only 0 of {len(FACTS)} rounds" in list(fault_lines(tmp_path / "ledger.db", ""))[-1]
+    assert f"faults of only 0 of {len(FACTS)} rounds" in listed_faults(tmp_path / "ledger.db", "")[-1]
 
 
 def test_facts_hold_each_fault_once():

@@ -1,0 +1,128 @@
+"""Result: what a command found or did, printed as lines for a person or, with `--json`, as one document.
+
+Room: cli (edge: standard output). A command makes a value; `show` and `show_steps` are the only places
+that print one. A document has the fields of its value, and names the value's type:
+
+    {"schema": "assay/stake-status/1", "account": "0x...", ...}
+
+Amounts are integers in units of 10^-6 token, times are Unix seconds, bytes are hexadecimal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from assay.protocol.encoding.json_text import plain
+
+if TYPE_CHECKING:
+    from assay.chain.client import Sent
+
+T = TypeVar("T")
+_CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
+SCHEMA = 1  # of all documents: raised when a field is renamed or removed, not when one is added
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else.")]
+
+
+class State(str, Enum):
+    """What became of a step."""
+
+    DONE = "done"
+    DRY = "dry"  # `--dry-run`: it would be done
+    NOTHING = "nothing"  # there was nothing to do, or it cannot be done yet
+    TOLD = "told"  # something that was found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that a command did, would do, or found on the way."""
+
+    name: str
+    state: State
+    text: str
+    amount: int | None = None  # token units
+    sent: Sent | None = None  # the transaction that did it
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """All steps of a command, in order; after an error those that came before it."""
+
+    steps: tuple[Step, ...]
+
+
+def told(name: str, text: str, amount: int | None = None) -> Step:
+    """Something found."""
+    return Step(name=name, state=State.TOLD, text=text, amount=amount)
+
+
+def nothing(name: str, text: str) -> Step:
+    """There was nothing to do."""
+    return Step(name=name, state=State.NOTHING, text=text)
+
+
+def dry(name: str, text: str, amount: int | None = None) -> Step:
+    """What would be done."""
+    return Step(name=name, state=State.DRY, text=text, amount=amount)
+
+
+def done(name: str, text: str, amount: int | None = None, sent: Sent | None = None) -> Step:
+    """What was done; with a transaction, where it is on chain."""
+    return Step(name=name, state=State.DONE, text=text, amount=amount, sent=sent)
+
+
+def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print a value: its document, or the lines that say it to a person.
+
+    Args:
+        value: A dataclass.
+        lines: Not read where a document is printed.
+        as_json: Whether it is.
+    """
+    if as_json:
+        typer.echo(document(value))
+        return
+    for line in lines:
+        typer.echo(line)
+
+
+def show_steps(steps: Iterable[Step], *, as_json: bool) -> None:
+    """Print each step as it comes: a failing transaction must not hide one already made."""
+    show_each(steps, lambda step: step.text, lambda taken: Steps(tuple(taken)), as_json=as_json)
+
+
+def show_each(
+    items: Iterable[T], text: Callable[[T], str], whole: Callable[[list[T]], Any], *, as_json: bool
+) -> list[T]:
+    """Print each item as it comes, or all of them, up to an error, as one document; returns them.
+
+    Args:
+        items: What comes.
+        text: An item for a person.
+        whole: The value of all items that came.
+        as_json: Print its document instead.
+    """
+    taken: list[T] = []
+    is_whole = False
+    try:
+        for item in items:
+            taken.append(item)
+            if not as_json:
+                typer.echo(text(item))
+        is_whole = True
+    finally:
+        if as_json and (taken or is_whole):
+            typer.echo(document(whole(taken)))
+    return taken
+
+
+def document(value: Any) -> str:
+    """A value's document, under the name of its type."""
+    name = _CAPITAL.sub("-", type(value).__name__).lower()
+    return json.dumps({"schema": f"assay/{name}/{SCHEMA}", **plain(value)}, indent=2, ensure_ascii=False)

@@ -1,0 +1,226 @@
+"""Documents: what each command prints with `--json` has the fields that are on record, and nothing beside it.
+
+With RECORD_DOCUMENTS=1 these tests record them again, after a change that is meant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from assay.bundle.read import read
+from assay.cli.main import app, run
+from tests.builders import NODES
+from tests.cli.ledger.test_commands import Assay
+from tests.cli.market import Market
+from tests.test_golden_run import ARCHIVE, VECTORS
+
+RECORDED = VECTORS / "documents.json"
+# Processes print logs, and `ledger export` prints the format that is asked for.
+WITHOUT = {
+    "node run", "verifier run", "ledger serve", "ledger export", "buyer run", "watchtower", "chain dev",
+    "api serve", "sim train", "misbehave", "watch",
+}  # fmt: skip
+# Need minutes, or a network that somebody founded; these files run them.
+ELSEWHERE = {
+    "localnet": "e2e/nets.py",
+    "redteam": "redteam/test_table.py",
+    "audit calibrate": "verifier/calibration/test_classes.py",
+    "attest appraise": "attestation/test_attest_command.py",
+    "network create": "e2e/test_founding.py",
+    "network fund": "e2e/test_founding.py",
+    "network rotate": "cli/orders/test_rotation.py",
+    "network sign-rotation": "cli/orders/test_rotation.py",
+    "join": "e2e/test_founding.py",
+    "doctor": "e2e/test_founding.py",
+}
+OFFLINE = {
+    "run verify": "RUN",
+    "audit report": "RUN",
+    "audit replay": "RUN:7:NODE --from-start",
+    "audit odds": "--cost 0.01 --price 0.02 --stake 5",
+    "audit game": "--epochs 20",
+    "receipt make": "RUN 7 NODE --out TMP/receipt.json",
+    "receipt verify": "RUN/bundle/receipts/round-000007.json",
+    "registry show": "RUN",
+    "ledger balance": "RUN",
+    "ledger entries": "RUN --account payable",
+    "ledger prove": "RUN 1",
+    "ledger audit": "RUN",
+    "ledger faults": "RUN",
+    "ledger settle": "--check RUN:0",
+    "earnings": "RUN --node NODE",
+    "earnings --why": "RUN --node NODE --why 0",
+    "invoice": "RUN --csv TMP/invoice.csv",
+    "order check": "ORDER",
+    "order data": "ORDER TMP/data",
+    "order quote": "ORDER",
+    "key new": "TMP/new/keys",
+    "key show": "TMP/keys",
+    "key rotate": "TMP/keys",
+    "key backup": "TMP/keys TMP/keys.backup --backup-password TMP/password",
+    "key restore": "TMP/keys.backup TMP/again/keys --backup-password TMP/password",
+    "key card": "TMP/keys --role node --address 203.0.113.7:4001",
+    "api token create": "TMP/api.toml --name bookkeeping --scope read",
+    "api token list": "TMP/api.toml",
+    "api token revoke": "TMP/api.toml 1",
+}
+ON_CHAIN = {
+    "stake show": "NODE",
+    "stake add": "NODE 100",
+    "stake remove": "NODE 100",
+    "stake lock": "NODE 50 --dry-run",
+    "stake release": "NODE",
+    "stake withdraw": "NODE",
+    "stake collect": "NODE",
+    "key delegate": "NODE --days 30",
+    "claim": "NODE --dry-run",
+    "node leave": "NODE",
+    "network show": "INVITATION --offline",
+    "order show": "BUYER",
+    "order place": "BUYER ORDER",
+    "order topup": "BUYER 5",
+    "order cancel": "BUYER",
+    "order refund": "BUYER --dry-run",
+}
+REFUSED = {"order refund", "stake release"}  # too early: no document, and exit status 1
+
+
+def leaves(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command that can be run, by its full name."""
+    found = get_command(app) if command is None else command
+    if not hasattr(found, "commands"):
+        yield name, found
+        return
+    for word, inner in found.commands.items():
+        yield from leaves(inner, f"{name} {word}".strip())
+
+
+def fields(value: Any, path: str = "") -> set[str]:
+    """The path of every field of a document; what varies in number is one path."""
+    if isinstance(value, dict):
+        return {one for name, inner in value.items() for one in fields(inner, f"{path}.{name}".strip("."))}
+    if isinstance(value, list):
+        return {one for inner in value for one in fields(inner, f"{path}[]")} or {f"{path}[]"}
+    return {path}
+
+
+def recorded() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads(RECORDED.read_text())
+    return found
+
+
+def compare(name: str, code: int, out: str, err: str) -> None:
+    if name in REFUSED:
+        assert (code, out) == (1, ""), err
+        return
+    assert code == 0, err
+    if "RECORD_DOCUMENTS" in os.environ:
+        found = {**recorded(), name: sorted(fields(json.loads(out)))}
+        RECORDED.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+    assert sorted(fields(json.loads(out))) == recorded()[name]
+
+
+def files(folder: Path) -> Callable[[str], list[str]]:
+    """A place with everything that the offline commands read; and the words of a command in it."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder / "run", filter="data")
+    node = read(folder / "run").links[7].manifest.commits[0].commit.node.hex()
+    (folder / "text.txt").write_text("some words of nobody " * 4000)
+    (folder / "order.toml").write_text(
+        "[run]\nrounds = 6\n[model]\nlayers = 1\nwidth = 64\nheads = 2\ncontext = 16\n"
+        '[train]\nsequences = 2\n[[data]]\nsource = "text.txt"\nlicence = "none"\n'
+    )
+    (folder / "api.toml").write_text(f'[runs]\npaper = "{folder / "run"}"\n')
+    names = {"RUN": folder / "run", "TMP": folder, "ORDER": folder / "order.toml", "NODE": node}
+
+    def words(text: str) -> list[str]:
+        for name, value in names.items():
+            text = text.replace(name, str(value))
+        return text.split()
+
+    return words
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
+    return files(tmp_path_factory.mktemp("documents"))
+
+
+@pytest.fixture
+def anybody(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
+    """The command line of somebody with a real run: exit status, standard output, standard error."""
+
+    def call(*given: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["assay", *map(str, given)])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OFFLINE)  # in this order: a key is made before it is shown
+def test_a_command_prints_the_document_on_record(
+    anybody: Assay, place: Callable[[str], list[str]], name: str
+):
+    if name.startswith("key") and name != "key new":
+        anybody("key", "new", *place("TMP/keys"))
+    command = name.removesuffix(" --why").split()
+    compare(name, *anybody(*command, *place(OFFLINE[name]), "--json"))
+
+
+@pytest.mark.slow
+def test_commands_on_a_chain_print_the_documents_on_record(anybody: Assay, market: Market):
+    for name, out in on_chain(market, anybody):
+        compare(name, *out)
+
+
+def on_chain(market: Market, call: Assay) -> Iterator[tuple[str, tuple[int, str, str]]]:
+    """Each command of `ON_CHAIN`, on a run whose nodes are ready."""
+    market.join_nodes()
+    for node in NODES:
+        market.lock(node)
+    market.fill_store(NODES[0], 3)
+    names = {
+        "NODE": market.config_of(NODES[0]),
+        "BUYER": market.config_of("buyer"),
+        "ORDER": market.order_file,
+        "INVITATION": market.folder / "network.txt",
+    }
+    opened = sorted(ON_CHAIN.items(), key=lambda one: one[0] != "order place")
+    for name, text in opened:
+        yield name, call(*name.split(), *(names.get(word, word) for word in text.split()), "--json")
+
+
+def test_an_error_prints_no_document(anybody: Assay, tmp_path: Path):
+    code, out, err = anybody("ledger", "balance", tmp_path, "--json")
+
+    assert (code, out) == (2, "") and len(err.splitlines()) == 1
+
+
+def test_every_command_that_prints_a_result_has_a_document_on_record():
+    listed = {name for name, command in leaves() if any(one.name == "as_json" for one in command.params)}
+    everything = {name for name, _ in leaves()}
+
+    assert everything - listed == WITHOUT & everything
+    assert listed == {name.removesuffix(" --why") for name in OFFLINE} | set(ON_CHAIN) | set(ELSEWHERE)
+    assert all((Path(__file__).parents[1] / file).exists() for file in ELSEWHERE.values())
+    assert set(recorded()) == (set(OFFLINE) | set(ON_CHAIN)) - REFUSED
+
+
+def test_a_field_that_is_gone_or_new_is_noticed():
+    value = {"a": [{"b": 1}, {"c": None}], "d": {}}
+
+    assert fields(value) == {"a[].b", "a[].c"}
+    assert fields({**value, "e": 1}) != fields(value)
