@@ -30,7 +30,11 @@ def open_access(path: Path) -> AccessStore:
 
 
 def run_server(path: Path, *, is_tethered: bool = False) -> None:
-    """Serve until SIGTERM or Ctrl-C, or, if tethered, until standard input closes."""
+    """Serve until SIGTERM or Ctrl-C, or, if tethered, until standard input closes.
+
+    Raises:
+        ConfigError: the file is wrong, a run of it has no books, or the port is taken.
+    """
     try:
         import uvicorn
 
@@ -43,6 +47,11 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
     log_as_json()
     config = read_tables(path, ServerFile)
     server = make_server(config, path.parent)
+    for name, run in server.catalogue.runs.items():
+        try:
+            run.place  # noqa: B018 - where its books are
+        except ConfigError as error:
+            raise ConfigError(f"{path}: [runs] {name}: {error}") from None
     runner = uvicorn.Server(
         uvicorn.Config(
             guarded(server),

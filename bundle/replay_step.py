@@ -160,7 +160,7 @@ def replay(
     spec, peer = delivered.spec, find_node(delivered.run_states[-1].nodes, node)
     commits = _commits_of(delivered, peer)
     if round_id not in commits:
-        there = ", ".join(map(str, commits)) or "none"
+        there = f"{len(commits)} from {min(commits)} to {max(commits)}" if commits else "none"
         raise ConfigError(f"no accepted step of node {peer.hex()[:8]} in round {round_id}; there are {there}")
     commit = commits[round_id]
     use_threads(threads)

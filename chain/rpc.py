@@ -160,6 +160,8 @@ class Rpc:
             if "insufficient funds" in str(error).lower():
                 raise ChainRefused(action, "InsufficientFunds") from error
             raise Unavailable(f"{action}: {self.url} answered {str(error.message)[:WORDS_MAX]}") from error
+        except requests.ConnectionError as error:
+            raise Unavailable(f"{action}: no chain answers at {self.url}; is `rpc_url` right?") from error
         except (requests.RequestException, OSError, Web3Exception) as error:
             raise Unavailable(f"{action}: {self.url}: {_short(error)}") from error
         except _NONSENSE as error:

@@ -307,6 +307,8 @@ def password_of(folder: Path, file: Path | None, *, may_make: bool = False) -> t
     from assay.participant.private_files import read_password, write_private
 
     path = folder.parent / PASSWORD if file is None else file
+    if not may_make and not folder.exists():
+        raise ConfigError(f"{folder} is missing; keys are made by: assay key new {folder}")
     if not may_make or path.exists():
         return read_password(path), []
     if folder.exists() and any(folder.iterdir()):

@@ -20,6 +20,7 @@ _NOTHING = object()  # for a problem without a value worth showing
 _EXPECTED = {
     "int_type": "expected a whole number",
     "int_from_float": "expected a whole number",
+    "int_parsing": "expected a whole number",
     "float_type": "expected a number",
     "finite_number": "expected a finite number",
     "string_type": "expected text",

@@ -159,6 +159,10 @@ def run_sim(path: Path, out: Path | None) -> None:
     """
     spec = load_sim(path)
     folder = out or Path("runs") / f"sim-{path.stem}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # now: an hour of training must have where to go
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be created ({error.strerror})") from None
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch)
         run = sim_run_spec(spec, data_spec(spec.order, collect_data(spec.order, data)))
@@ -179,7 +183,6 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
 
         rounds = simulate(spec, run, tokens, tell)
     console.print(_table(spec, run, rounds, time.monotonic() - since_s))
-    folder.mkdir(parents=True, exist_ok=True)
     write_rounds(folder / "rounds.csv", rounds)
     console.print(f"rounds: {folder / 'rounds.csv'}", soft_wrap=True)
     plot_rounds(

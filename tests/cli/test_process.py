@@ -145,6 +145,17 @@ def sigterm() -> Iterator[None]:
         (["chain", "dev", "--folder", "/proc/nowhere"], "/proc/nowhere cannot be created"),
         (["chain", "dev", "--fund", "0x12"], "'0x12' is not an account"),
         (["join", "nowhere.txt", "--keys", "keys"], "nowhere.txt: cannot be read"),
+        (["key", "show", "keys"], "keys is missing; keys are made by: assay key new keys"),
+        (["order", "data", "run.toml", "/proc/nowhere/data"], "/proc/nowhere/data: cannot be created"),
+        (["order", "check", "empty.toml"], "is empty, expected an order"),
+        (["localnet", "empty.toml"], "is empty, expected an order"),
+        (
+            ["sim", "train", "empty.toml", "--out", "/proc/nowhere/sim"],
+            "/proc/nowhere/sim: cannot be created",
+        ),
+        (["ledger", "balance", "noise.db"], "if it was one, it is damaged"),
+        (["api", "serve", "api.toml"], "[runs] x: "),
+        (["node", "run", "port.toml"], '"abc": expected a whole number'),
     ],
 )
 def test_a_command_says_it_in_one_line_and_exits_with_2(
@@ -156,6 +167,11 @@ def test_a_command_says_it_in_one_line_and_exits_with_2(
     words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text("[run]\nrounds = 6\n")
+    (tmp_path / "empty.toml").write_text("\n")
+    (tmp_path / "noise.db").write_bytes(b"\x5a" * 8192)
+    (tmp_path / "api.toml").write_text('[runs]\nx = "nowhere"\n')
+    (tmp_path / "port.toml").write_text('keys = "keys"\nnetwork = "network.txt"\nport = "abc"\n')
 
     done = assay(*arguments)
 

@@ -250,3 +250,10 @@ def test_a_process_of_its_own_stakes_and_shows_no_key(market: Market):
     said = "".join(one.stdout + one.stderr for one in (added, shown, refused)).lower()
     for secret in (account_key(NODE).hex(), a_hot_key(NODE).hex(), "a password of nobody"):
         assert secret not in said
+
+
+def test_a_chain_that_is_away_is_named_with_the_key_that_names_it(assay: Assay, market: Market):
+    code, out, err = assay("stake", "show", market.config_of(NODE, rpc_url="http://127.0.0.1:1"))
+
+    assert (code, out) == (2, "")
+    assert "no chain answers at http://127.0.0.1:1; is `rpc_url` right?" in err and "HTTPConn" not in err
