@@ -30,6 +30,7 @@ from assay.cli.registry import registry_app
 from assay.cli.result import AsJson, done, show, show_steps
 from assay.cli.rotation import add_rotation_commands
 from assay.cli.stake import stake_app
+from assay.cli.watch.command import watch
 from assay.orders.config_errors import one_line
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 
@@ -194,7 +195,7 @@ def chain_dev(
 
     Example: assay chain dev --folder chain --port 8545
     """
-    from assay.devnet.run import serve_chain
+    from assay.devnet.local_chain import serve_chain
 
     serve_chain(folder, port, block_time, fund or ())
 
@@ -263,6 +264,7 @@ def localnet(
 TOP: tuple[tuple[str, Callable[..., None]], ...] = (
     (OPERATOR, join),
     (OPERATOR, doctor),
+    (OPERATOR, watch),
     (OPERATOR, claim),
     (OPERATOR, earnings),
     (AUDITOR, watchtower),

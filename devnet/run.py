@@ -7,21 +7,17 @@ shows the ledger service's reports, and finally checks everything that can be ch
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eth_utils.address import to_checksum_address
 from rich.console import Console
 
 from assay import contracts
 from assay.chain.deployment.anvil import Anvil, find_anvil
-from assay.chain.rpc import Rpc
 from assay.devnet.display import Display
 from assay.devnet.faults.scenario import load_scenario
 from assay.devnet.finish import finish
@@ -31,14 +27,7 @@ from assay.devnet.summary import invariants, summary_json
 from assay.devnet.supervisor import Supervisor
 from assay.devnet.tables import report
 from assay.ledger.queries.report import RoundFigures, SettledFigures
-from assay.observer.ledger_service.status import (
-    BUYER,
-    LEDGER_SERVICE,
-    AgreementReport,
-    RefundDue,
-    Report,
-    read_report,
-)
+from assay.observer.ledger_service.status import BUYER, LEDGER_SERVICE, AgreementReport, RefundDue, Tail
 from assay.orders.data import collect_data, write_base
 from assay.orders.load import load_order
 from assay.orders.order import Order
@@ -49,7 +38,6 @@ from assay.protocol.types import Digest
 from assay.training.data.shards import DataManifest
 
 POLL_S = 0.25
-FUND_WEI = 100 * 10**18  # of the local chain's worthless coin
 STALL_S = 600.0  # without a report of the ledger service for this long, the run is aborted
 
 
@@ -116,30 +104,6 @@ def run_localnet(
     return not invariants(summary)
 
 
-def serve_chain(folder: Path, port: int, block_time_s: int, funded: Sequence[str]) -> None:
-    """A local chain until Ctrl-C or SIGTERM.
-
-    Raises:
-        ConfigError: anvil is missing, the folder cannot be made, the port is busy, or an account is none.
-    """
-    binary = find_anvil(Path(contracts.__file__).parent)
-    strange = [account for account in funded if not re.fullmatch(r"0x[0-9a-fA-F]{40}", account)]
-    if strange:
-        raise ConfigError(f"{strange[0][:60]!a} is not an account, expected 0x and 40 hexadecimal digits")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that anvil is ended too
-    with Anvil(binary=binary, state_dir=folder, port=port, block_time_s=block_time_s) as anvil:
-        bank = Rpc(anvil.rpc_url, anvil.keys[0])
-        for account in funded:
-            bank.send("fund", {"to": to_checksum_address(account), "value": FUND_WEI})
-        print(f"chain at {anvil.rpc_url}, state in {folder}; Ctrl-C ends it", flush=True)
-        try:
-            while True:
-                time.sleep(1)
-                anvil.pid  # noqa: B018 - raises Unavailable if the chain died
-        except KeyboardInterrupt:
-            return
-
-
 def _set_up(
     order: Order,
     scenario: Mapping[str, str],
@@ -177,8 +141,8 @@ def _watch(
     Raises:
         AssayError: a process cannot run, or there has been no report for too long.
     """
-    ledger = _Tail(network.member("ledger").folder / "status.jsonl", LEDGER_SERVICE)
-    buyer = _Tail(network.member("buyer").folder / "status.jsonl", BUYER)
+    ledger = Tail(network.member("ledger").folder / "status.jsonl", LEDGER_SERVICE)
+    buyer = Tail(network.member("buyer").folder / "status.jsonl", BUYER)
     began, news_at = time.monotonic(), time.monotonic()
     settled: SettledFigures | None = None
     agreement: AgreementReport | None = None
@@ -220,25 +184,6 @@ def _places(root: Path) -> dict[str, Path]:
         "books": root / "ledger.db",
         "logs": root / "logs",
     }
-
-
-class _Tail:
-    """The lines another process appends to a file, as they come."""
-
-    def __init__(self, path: Path, kinds: Mapping[str, type[Report]]) -> None:
-        self._path, self._kinds, self._at, self._rest = path, kinds, 0, b""
-
-    def news(self) -> Iterator[Report | None]:
-        """Complete lines since the last call; None for one of another kind than `kinds`."""
-        if not self._path.exists():
-            return
-        with open(self._path, "rb") as file:
-            file.seek(self._at)
-            fresh = file.read()
-        self._at += len(fresh)
-        *lines, self._rest = (self._rest + fresh).split(b"\n")
-        for line in lines:
-            yield read_report(line, self._kinds)
 
 
 def _by_key(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,25 @@ def read_report(line: bytes, kinds: Mapping[str, type[Report]]) -> Report | None
     fields = json.loads(line)
     kind = kinds.get(fields["kind"])
     return None if kind is None else TypeAdapter(kind).validate_python(fields)
+
+
+class Tail:
+    """The lines another process appends to a file, as they come."""
+
+    def __init__(self, path: Path, kinds: Mapping[str, type[Report]]) -> None:
+        self._path, self._kinds, self._at, self._rest = path, kinds, 0, b""
+
+    def news(self) -> Iterator[Report | None]:
+        """Complete lines since the last call; None for one of another kind than `kinds`."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            fresh = file.read()
+        self._at += len(fresh)
+        *lines, self._rest = (self._rest + fresh).split(b"\n")
+        for line in lines:
+            yield read_report(line, self._kinds)
 
 
 class StatusFile:

@@ -146,6 +146,9 @@ def finalize_ready(chain: Chain, run_id: bytes, pays: Iterable[EpochPay]) -> lis
     return done
 
 
+_FROM = "SELECT body FROM link WHERE round >= ? ORDER BY round"
+
+
 def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Table]:
     """The table of every final epoch, recomputed from a participant's store.
 
@@ -156,7 +159,7 @@ def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Tabl
         AssayError: it is damaged, or a certified manifest in it is invalid.
     """
     run_state, found = start(spec, run_id), {}
-    for body in _links(path):
+    for body in link_bodies(path):
         run_state = extend(run_state, decode(CertifiedManifest, body))
         ripe = run_state.calendar.ripe_at(int(run_state.round) - 1)
         if ripe is not None:
@@ -164,13 +167,18 @@ def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Tabl
     return found
 
 
-def _links(path: Path) -> list[bytes]:
+def link_bodies(path: Path, first: int = 0) -> list[bytes]:
+    """The encoded certified manifests in a participant's store, from a round on; the file is only read.
+
+    Raises:
+        ConfigError: there is no store.
+    """
     if not path.is_file():
         raise ConfigError(f"{path}: this participant keeps no chain yet; name a run's folder instead")
     try:
         db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
-            return [bytes(body) for (body,) in db.execute("SELECT body FROM link ORDER BY round")]
+            return [bytes(body) for (body,) in db.execute(_FROM, (first,))]
         finally:
             db.close()
     except (sqlite3.Error, TypeError) as cause:

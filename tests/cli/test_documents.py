@@ -18,6 +18,8 @@ from typer.main import get_command
 
 from assay.bundle.read import read
 from assay.cli.main import app, run
+from assay.participant.files.record import OWN_RECORD, Role, write_record
+from tests.a_network import a_record
 from tests.builders import NODES
 from tests.cli.ledger.test_commands import Assay
 from tests.cli.market import Market
@@ -27,7 +29,7 @@ RECORDED = VECTORS / "documents.json"
 # Processes print logs, and `ledger export` prints the format that is asked for.
 WITHOUT = {
     "node run", "verifier run", "ledger serve", "ledger export", "buyer run", "watchtower", "chain dev",
-    "api serve", "sim train", "misbehave", "watch",
+    "api serve", "sim train", "misbehave",
 }  # fmt: skip
 # Need minutes, or a network that somebody founded; these files run them.
 ELSEWHERE = {
@@ -83,6 +85,7 @@ ON_CHAIN = {
     "stake collect": "NODE",
     "key delegate": "NODE --days 30",
     "claim": "NODE --dry-run",
+    "watch": "NODE",
     "node leave": "NODE",
     "network show": "INVITATION --offline",
     "order show": "BUYER",
@@ -192,6 +195,8 @@ def on_chain(market: Market, call: Assay) -> Iterator[tuple[str, tuple[int, str,
     for node in NODES:
         market.lock(node)
     market.fill_store(NODES[0], 3)
+    own = market.config_of(NODES[0]).parent / "keys" / OWN_RECORD
+    write_record(own, a_record(NODES[0], Role.NODE))
     names = {
         "NODE": market.config_of(NODES[0]),
         "BUYER": market.config_of("buyer"),
