@@ -15,7 +15,13 @@ from assay.cli.process import read_process_file
 from assay.cli.watch.picture import Chronicle, MoneyView, Picture
 from assay.devnet.lines import event_line
 from assay.ledger.queries.report import RoundFigures, SettledFigures
-from assay.observer.ledger_service.status import LEDGER_SERVICE, AgreementReport, SlashReport, Tail
+from assay.observer.ledger_service.status import (
+    LEDGER_SERVICE,
+    AgreementReport,
+    RefundDue,
+    SlashReport,
+    Tail,
+)
 from assay.participant.config import read_run
 from assay.participant.files.record import OWN_RECORD, Role, read_record
 from assay.participant.wallet.payouts import link_bodies
@@ -83,7 +89,7 @@ class Source:
     def _read_status(self) -> None:
         for report in () if self._status is None else self._status.news():
             match report:
-                case None | AgreementReport() | SettledFigures():
+                case None | AgreementReport() | SettledFigures() | RefundDue():
                     pass
                 case RoundFigures():
                     self._escrow(report.escrow)
