@@ -268,7 +268,7 @@ class Service:
         commit = submission.signed.commit
         refused = ""
         if not submission.update:
-            await push(self._host, verifier, commit.update, self.me.blobs.load(commit.update))
+            await self._push_update(verifier, commit)
         while True:
             try:
                 body = await self._host.request(verifier, "submit", encode(submission), timeout_s=SUBMIT_S)
@@ -288,6 +288,15 @@ class Service:
                     refused = str(fault)
                     log.warning("commit refused", extra={"verifier": verifier.hex()[:8], "reason": refused})
                 await trio.sleep(RETRY_S)
+
+    async def _push_update(self, verifier: PeerId, commit: Commit) -> None:
+        """Send an update that does not fit beside its commit ahead of it, so that nobody has to pull it."""
+        try:
+            body = await trio.to_thread.run_sync(self.me.blobs.load, commit.update)
+        except Unavailable as error:  # damaged on our disk
+            log.error("update not pushed", extra={"round": int(commit.round), "reason": str(error)})
+        else:
+            await push(self._host, verifier, commit.update, body)
 
     def _refused(self, verifier: PeerId, commit: Commit, signed: SignedRefusal) -> PeerFault:
         """Store a verifier's signed refusal: with commit and update anybody can check its reason."""

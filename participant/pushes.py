@@ -33,6 +33,11 @@ class _Incoming:
     size: int
     body: bytearray = field(default_factory=bytearray)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has come."""
+        return len(self.body) == self.size
+
 
 class Pushes:
     """What peers have pushed to us, the newest blob of each."""
@@ -75,15 +80,14 @@ class Pushes:
                 await self._news.wait()
         with trio.move_on_after(WHOLE_S):
             while senders := self._senders(blob):
-                for sender in senders:
-                    one = self._incoming[sender]
-                    if len(one.body) < one.size:
-                        continue
-                    del self._incoming[sender]
-                    if blob_digest(bytes(one.body)) == blob:
-                        return bytes(one.body)
-                    self._mistrust(sender, "pushed bytes are not what they were called")
-                await self._news.wait()
+                whole = next((peer for peer in senders if self._incoming[peer].is_whole), None)
+                if whole is None:
+                    await self._news.wait()
+                    continue
+                body = bytes(self._incoming.pop(whole).body)
+                if blob_digest(body) == blob:
+                    return body
+                self._mistrust(whole, "pushed bytes are not what they were called")
         for sender in self._senders(blob):
             self._mistrust(sender, "a pushed blob did not come in time")
         return None

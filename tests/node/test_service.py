@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 
+from assay.network.blob_store import DiskBlobs
 from assay.node.messages import TakeStep
 from assay.node.service import Service
+from assay.protocol.encoding.codec import decode
+from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, Submission
 from assay.protocol.types import RoundId
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
-from tests.builders import a_history, peer
+from tests.builders import a_history, a_signed_commit, peer
 from tests.specs import a_rule
 
 NORA = peer("nora")
@@ -45,3 +49,52 @@ def test_a_step_continues_the_last_accepted_one_though_later_ones_had_the_same_r
     request = asked(run_state)
 
     assert (request.round, request.base, request.base_root) == (7, 5, root)
+
+
+class Verifier:
+    """A host whose one peer is a verifier; it records what comes, in order, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.came: list[object] = []
+
+    async def send(self, _to: object, payload: bytes) -> None:
+        self.came.append(decode(BlobPiece, payload).piece)
+
+    async def request(self, _to: object, method: str, _body: bytes, *, timeout_s: float) -> bytes:
+        self.came.append(method)
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+def submitted(folder: Path, update: bytes, *, is_damaged: bool = False) -> list[object]:
+    """What a verifier gets when a node submits a commit with this update."""
+    blobs, host = DiskBlobs(folder, bytes_max=1 << 20), Verifier()
+    signed = a_signed_commit("nora", a_history())
+    signed = replace(signed, commit=replace(signed.commit, update=blobs.put(update)))
+    if is_damaged:
+        (file,) = [one for one in folder.rglob("*") if one.is_file()]
+        file.write_bytes(b"?" * len(update))
+    inline = update if len(update) <= INLINE_UPDATE_BYTES else b""
+    service = SimpleNamespace(me=SimpleNamespace(blobs=blobs), _host=host)
+    service._push_update = lambda *given: Service._push_update(service, *given)
+
+    async def main() -> None:
+        with trio.move_on_after(0.2):
+            await Service._submit(service, peer("vera"), Submission(signed=signed, update=inline))
+
+    trio.run(main)
+    return host.came
+
+
+def test_a_large_update_goes_ahead_of_its_commit_and_a_small_one_with_it(tmp_path):
+    large = bytes(range(256)) * 513
+    assert len(large) > INLINE_UPDATE_BYTES
+
+    *pieces, last = submitted(tmp_path / "large", large)
+    assert b"".join(pieces) == large and last == "submit"
+    assert submitted(tmp_path / "small", b"small") == ["submit"]
+
+
+def test_an_update_that_is_damaged_on_our_disk_is_not_pushed_and_ends_nothing(tmp_path, caplog):
+    assert submitted(tmp_path, bytes(INLINE_UPDATE_BYTES + 1), is_damaged=True) == ["submit"]
+    assert "update not pushed" in caplog.text

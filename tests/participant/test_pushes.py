@@ -117,7 +117,9 @@ def test_who_pushed_false_bytes_is_not_waited_for_again_for_a_while():
         received = Pushes(len(BODY))
         for piece in pieces(bytes(len(BODY))):
             received.take(SENDER, piece)
+        before_s = trio.current_time()
         assert await received.whole(NAME) is None
+        assert trio.current_time() == before_s  # nothing more is waited for
         for piece in pieces():
             received.take(SENDER, piece)
         for _ in range(MISTRUSTED - 1):
