@@ -30,11 +30,12 @@ from assay.cli.registry import registry_app
 from assay.cli.result import AsJson, done, show, show_steps
 from assay.cli.rotation import add_rotation_commands
 from assay.cli.stake import stake_app
+from assay.cli.unit import unit
 from assay.cli.watch.command import watch
 from assay.orders.config_errors import one_line
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 node_app = typer.Typer(no_args_is_help=True, help="Run a node: train and be paid per accepted contribution.")
 verifier_app = typer.Typer(no_args_is_help=True, help="Run a verifier: agree, aggregate, audit.")
 ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, query and audit them.")
@@ -265,6 +266,7 @@ TOP: tuple[tuple[str, Callable[..., None]], ...] = (
     (OPERATOR, join),
     (OPERATOR, doctor),
     (OPERATOR, watch),
+    (OPERATOR, unit),
     (OPERATOR, claim),
     (OPERATOR, earnings),
     (AUDITOR, watchtower),

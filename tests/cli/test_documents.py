@@ -26,10 +26,10 @@ from tests.cli.market import Market
 from tests.test_golden_run import ARCHIVE, VECTORS
 
 RECORDED = VECTORS / "documents.json"
-# Processes print logs, and `ledger export` prints the format that is asked for.
+# Processes print logs; `ledger export` prints the format that is asked for, and `unit` a file.
 WITHOUT = {
     "node run", "verifier run", "ledger serve", "ledger export", "buyer run", "watchtower", "chain dev",
-    "api serve", "sim train", "misbehave",
+    "api serve", "sim train", "misbehave", "unit",
 }  # fmt: skip
 # Need minutes, or a network that somebody founded; these files run them.
 ELSEWHERE = {
