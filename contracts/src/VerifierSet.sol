@@ -56,7 +56,6 @@ contract VerifierSet is Judge {
     error QuorumNotReached(uint256 have, uint256 need);
     error EpochGoesBack(uint64 fromEpoch);
     error NotStaked(address account);
-    error EntryTaken(uint256 place, address account);
     error NoJury(uint256 jurors);
 
     constructor(bytes32 deploymentId_, IStakeVault vault_, address[] memory firstSet)
@@ -94,20 +93,24 @@ contract VerifierSet is Judge {
 
     // ---- juries
 
-    /// @notice Adds an entry of the caller's to the list, at its end or in place of one without stake.
-    function enlist(uint256 place) external {
+    /// @notice Adds an entry of the caller's to the list for each of `places`: there, where the entry has no stake any
+    ///         more, else at the end, so that two callers at once are not in each other's way.
+    function enlist(uint256[] calldata places) external {
         uint256 minimum = vault.minStake(VERIFIER);
-        if (place != _list.length) {
-            address holder = _list[place].account;
-            if (_isBacked(holder, minimum)) revert EntryTaken(place, holder);
-            entriesOf[holder] -= 1;
-            _list[place] = Entry(msg.sender, uint64(block.number));
-        } else {
-            _list.push(Entry(msg.sender, uint64(block.number)));
+        Entry memory entry = Entry(msg.sender, uint64(block.number));
+        for (uint256 i = 0; i < places.length; i++) {
+            uint256 place = places[i];
+            if (place < _list.length && !_isBacked(_list[place].account, minimum)) {
+                entriesOf[_list[place].account] -= 1;
+                _list[place] = entry;
+            } else {
+                place = _list.length;
+                _list.push(entry);
+            }
+            entriesOf[msg.sender] += 1;
+            emit Enlisted(msg.sender, place);
         }
-        entriesOf[msg.sender] += 1;
         if (!_isBacked(msg.sender, minimum)) revert NotStaked(msg.sender);
-        emit Enlisted(msg.sender, place);
     }
 
     /// @notice A jury of `seats` entries, each drawn by `seed` from the first `count` of the list. Left out are entries

@@ -164,7 +164,7 @@ contract JusticeTest is World {
             address member = address(uint160(0xE000 + i));
             uint256 end = set.entryCount();
             vm.prank(member);
-            set.enlist(end);
+            set.enlist(places(1, end));
         }
         vm.roll(vm.getBlockNumber() + 1);
         for (uint64 epoch = 0; epoch < 4; epoch++) {
@@ -199,7 +199,7 @@ contract JusticeTest is World {
     function setVerifiersOnly() private {
         for (uint256 i = 0; i < 4; i++) {
             vm.prank(address(uint160(0xE000 + i)));
-            set.enlist(i);
+            set.enlist(places(1, i));
         }
         vm.roll(vm.getBlockNumber() + 1);
         fund(BUYER, address(escrow), 1e25);
@@ -219,7 +219,7 @@ contract JusticeTest is World {
         for (uint256 i = 0; i < 20; i++) {
             uint256 end = set.entryCount();
             vm.prank(late);
-            set.enlist(end);
+            set.enlist(places(1, end));
         }
         vm.roll(vm.getBlockNumber() + DRAW_DELAY);
         settlement.drawJury(runId, 0);
@@ -233,10 +233,10 @@ contract JusticeTest is World {
         uint256 end = set.entryCount();
         vm.prank(juror(0));
         vm.expectPartialRevert(VerifierSet.NotStaked.selector);
-        set.enlist(end);
+        set.enlist(places(1, end));
         vm.prank(juror(1));
-        vm.expectPartialRevert(VerifierSet.EntryTaken.selector);
-        set.enlist(0);
+        vm.expectPartialRevert(VerifierSet.NotStaked.selector);
+        set.enlist(places(1, 0)); // that place has stake, and there is none for another
         vm.prank(juror(0));
         vault.requestUnstake(1, MIN_VERIFIER_STAKE);
         fund(juror(1), address(vault), MIN_VERIFIER_STAKE);
@@ -244,8 +244,37 @@ contract JusticeTest is World {
         vault.stake(1, MIN_VERIFIER_STAKE);
         require(set.roomForEntry() == 0, "an entry without stake keeps its place");
         vm.prank(juror(1));
-        set.enlist(0);
+        set.enlist(places(1, 0));
         require(set.entriesOf(juror(0)) == 0 && set.entriesOf(juror(1)) == 2, "another count of entries");
+    }
+
+    function test_entriesAreAddedManyAtOnceAndNeverMoreThanStakeBacks() public {
+        address rich = address(uint160(0xF001));
+        fund(rich, address(vault), 1e25);
+        vm.prank(rich);
+        vault.stake(1, 5 * MIN_VERIFIER_STAKE);
+        uint256 before = set.entryCount();
+        vm.prank(rich);
+        vm.expectPartialRevert(VerifierSet.NotStaked.selector);
+        set.enlist(places(6, type(uint256).max));
+        require(set.entryCount() == before && set.entriesOf(rich) == 0, "a refused call leaves entries");
+
+        vm.prank(rich);
+        set.enlist(places(5, type(uint256).max));
+        require(set.entryCount() == before + 5 && set.entriesOf(rich) == 5, "another count of entries");
+    }
+
+    function test_aPlaceThatIsTakenIsTheEndWhoeverComesFirst() public {
+        uint256 end = set.entryCount();
+        for (uint256 i = 0; i < 2; i++) {
+            address late = address(uint160(0xF100 + i));
+            fund(late, address(vault), MIN_VERIFIER_STAKE);
+            vm.prank(late);
+            vault.stake(1, MIN_VERIFIER_STAKE);
+            vm.prank(late);
+            set.enlist(places(1, end)); // both ask for the same place
+            require(set.entriesOf(late) == 1 && set.entryCount() == end + i + 1, "an entry was lost");
+        }
     }
 
     function test_aJurorVotesOnceAndAStrangerNever() public {

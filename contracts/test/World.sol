@@ -142,9 +142,17 @@ abstract contract World {
             join(who, 1_000 + i);
             uint256 end = set.entryCount();
             vm.prank(who);
-            set.enlist(end);
+            set.enlist(places(1, end));
         }
         vm.roll(vm.getBlockNumber() + 1); // an entry counts for challenges of later blocks
+    }
+
+    /// @notice `count` times the same place: the end of the list, where it is not shorter.
+    function places(uint256 count, uint256 place) internal pure returns (uint256[] memory all) {
+        all = new uint256[](count);
+        for (uint256 i = 0; i < count; i++) {
+            all[i] = place;
+        }
     }
 
     function juror(uint256 i) internal pure returns (address) {

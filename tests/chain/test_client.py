@@ -11,7 +11,7 @@ from threading import Event, Thread
 import pytest
 import requests
 
-from assay.chain.client import ALREADY_DONE, UNIT, Chain, ChainRefused
+from assay.chain.client import ALREADY_DONE, ENTRIES_AT_ONCE, UNIT, Chain, ChainRefused
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.protocol.errors import AssayError, ConfigError
@@ -242,3 +242,24 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
     paid = [e for e in world.bank.events(world.deployment.block) if isinstance(e, SlashPaid)]
     assert world.sunk() == sunk + sum(e.burnt for e in paid)
     assert len(slashes) >= len(paid)
+
+
+def test_many_entries_on_the_list_of_juries_take_few_transactions_and_two_at_once_do_not_collide(
+    world: World,
+):
+    rich = [world.bystander, world.buyer]
+    minimum, count = world.params.min_verifier_stake, ENTRIES_AT_ONCE + 6
+
+    def sent() -> list[int]:
+        return [int(world.rpc("eth_getTransactionCount", one.account, "latest"), 16) for one in rich]
+
+    for one in rich:
+        world.bank.fund_many([one.account], token_amount=count * minimum, amount_wei=10**18)
+        world.as_(one).stake(VERIFIER, count * minimum)
+    before = sent()
+
+    with ThreadPoolExecutor(len(rich)) as pool:
+        list(pool.map(lambda one: world.as_(one).enlist(), rich))
+
+    assert [world.bank.entries_lacking(one.account) for one in rich] == [0, 0]
+    assert [after - earlier for after, earlier in zip(sent(), before, strict=True)] == [2, 2]
