@@ -100,6 +100,7 @@ def print_figures(out: Path, bytes_at: Mapping[int, Mapping[str, tuple[int, int]
             elif line["event"] == "round final" and log.stem.startswith("node"):
                 known[line["round"]].setdefault(log.stem, _seconds(line))
     applied: dict[int, dict[str, float]] = defaultdict(dict)
+    taken: dict[int, list[float]] = defaultdict(list)  # round -> when each node had its step
     busy: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for log in sorted((out / "participants").glob("node-*/trainer.log")):
         node, at = log.parent.name, 0
@@ -110,6 +111,8 @@ def print_figures(out: Path, bytes_at: Mapping[int, Mapping[str, tuple[int, int]
                 at += 1
                 applied[at].setdefault(node, _seconds(line))
             elif line["request"] in WORK:
+                if line["request"] == "TakeStep":
+                    taken[at].append(_seconds(line))
                 busy[node].append((_seconds(line), line["wall_ms"] / 1000))
     rounds = [r for r in sorted(final) if r >= 4 and r - 1 in final and known.get(r)]
     if not rounds:
@@ -120,8 +123,13 @@ def print_figures(out: Path, bytes_at: Mapping[int, Mapping[str, tuple[int, int]
     steps = [took for rows in busy.values() for at, took in rows if begin < at <= end]
     print(f"rounds {rounds[0]} to {rounds[-1]}, {len(busy)} nodes, {rtt_ms:g} ms")
     _print("round, s", lengths)
+    longest = sorted(zip(lengths, rounds, strict=True), reverse=True)[:4]
+    print("longest rounds:", ", ".join(f"{at} took {took:.1f} s" for took, at in longest))
     _print("work in one call of a trainer, s", steps)
     _print("utilisation: share of time in which a trainer works", worked)
+    stepped = [r for r in rounds if taken.get(r)]
+    _print("last node's step -> final, s", [min(final[r].values()) - max(taken[r]) for r in stepped])
+    _print("final -> last node's next step, s", [max(taken[r]) - min(final[r - 1].values()) for r in stepped])
     _print("final at the first verifier -> known to a node, s", _since(final, known, rounds))
     _print("known to a node -> aggregate applied, s", _between(known, applied, rounds))
     for role in ("node", "verifier", "ledger", "buyer"):

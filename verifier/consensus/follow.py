@@ -93,10 +93,10 @@ def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
         _resend(state, out)
         resend_at_ms = state.now_ms + state.config.resend_ms
         state = replace(state, resend_at_ms=resend_at_ms, resend_count=state.resend_count + 1)
-    is_hopeless = state.config.leader(state.iteration) in tick.away or (
-        tick.is_held_up and not skipped(state)
-    )
-    is_late = is_hopeless and state.iteration not in state.proposals
+    is_away = state.config.leader(state.iteration) in tick.away
+    # On a parent that is not final the leader makes another round's manifest, of which the tick says nothing.
+    is_held_up = tick.is_held_up and not skipped(state) and not best_parent(state)
+    is_late = (is_away or is_held_up) and state.iteration not in state.proposals
     if (is_late or state.now_ms >= deadline_ms(state)) and may_give_up(state):
         state = _vote(state, state.iteration, VoteKind.DUMMY, NO_DIGEST, out)
     return state

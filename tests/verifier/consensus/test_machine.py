@@ -509,6 +509,17 @@ def test_what_a_verifier_signed_wrongly_is_its_fault(message):
 # ---- restart ----
 
 
+# ---- a leader that lacks shares
+
+
+def test_shares_that_the_last_round_lacked_hold_up_no_leader_on_a_parent_that_is_not_final():
+    proposal = a_proposal()
+    notarised = (proposal, Examined(digest(proposal.block), True), a_certificate(proposal))
+    votes = voted(a_state(), *notarised, Tick(1, is_held_up=True))
+
+    assert (2, VoteKind.DUMMY) not in {(vote.iteration, vote.kind) for vote in votes}
+
+
 # ---- a journal that has lost something
 
 
