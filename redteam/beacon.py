@@ -27,7 +27,7 @@ from assay.protocol.randomness.drand import QUICKNET
 from assay.protocol.state_transition import advance, beacon_of
 from assay.redteam.attack import Attack, Outcome, Where, without
 from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, refusals_of, tally
-from assay.redteam.run_builder import RUN_ID, mark
+from assay.testing.members import RUN_ID, a_digest
 from assay.verifier.round.machine import examine
 
 
@@ -133,7 +133,7 @@ def _foresight(is_defended: bool, seed: int) -> Outcome:
     for turn in range(tries):
         # drand's future value of the named round, which nobody knows yet
         released = rng.randbytes(48) if is_defended else b""
-        options = [fake_verifier.manifest(aggregate=mark("set", turn, n), drand_next=1) for n in range(8)]
+        options = [fake_verifier.manifest(aggregate=a_digest("set", turn, n), drand_next=1) for n in range(8)]
         foreseen = [not _hits(fake_verifier, one, b"", rate) for one in options]
         chosen = options[foreseen.index(True)] if any(foreseen) else options[0]
         drawn += _hits(fake_verifier, chosen, released, rate)

@@ -30,15 +30,8 @@ from assay.redteam.members import (
     one_act,
     pay_of,
 )
-from assay.redteam.run_builder import (
-    VERIFIERS,
-    Judgement,
-    Network,
-    a_network,
-    a_spec,
-    honest,
-    mark,
-)
+from assay.testing.members import VERIFIERS, a_digest
+from assay.testing.run import Judgement, Network, a_network, a_spec, honest
 from assay.verifier.audit import odds
 
 
@@ -123,9 +116,9 @@ def _forged_quote(is_defended: bool, seed: int) -> Outcome:
 
 def _ground_identity(is_defended: bool, seed: int) -> Outcome:
     """The best of 400 keys for not being drawn: chosen by beacons that it knows, tested by later ones."""
-    past = [mark("past", seed, n) for n in range(40)]
-    future = [mark("future", seed, n) for n in range(400)] if is_defended else past
-    keys = [PeerId(mark("key", seed, n)) for n in range(400)]
+    past = [a_digest("past", seed, n) for n in range(40)]
+    future = [a_digest("future", seed, n) for n in range(400)] if is_defended else past
+    keys = [PeerId(a_digest("key", seed, n)) for n in range(400)]
     rate = 50_000
 
     def drawn(key: PeerId, beacons: list[Digest]) -> int:
@@ -194,7 +187,7 @@ def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
 def _no_class(seed: int) -> Network:
     """A node declares an execution class that nobody has, so that no auditor can judge its false steps."""
     network = a_network(seed=seed, rounds=12)
-    network.commit_changes = lambda _round, node: {"exec_class": mark("nobody's")} if node == NODE else {}
+    network.commit_changes = lambda _round, node: {"exec_class": a_digest("nobody's")} if node == NODE else {}
     for verifier in VERIFIERS:
         network.minds[verifier] = _unable
     network.false = all_steps(12)
@@ -226,8 +219,8 @@ def _class_for_sabotage(is_defended: bool, seed: int) -> Outcome:
     """Defended, the spec names limits, and auditors judge by them in the reference class."""
     network = _no_class(seed)
     if is_defended:
-        network = a_network(seed=seed, rounds=12, limits=mark("limits"))
-        network.commit_changes = lambda _, node: {"exec_class": mark("nobody's")} if node == NODE else {}
+        network = a_network(seed=seed, rounds=12, limits=a_digest("limits"))
+        network.commit_changes = lambda _, node: {"exec_class": a_digest("nobody's")} if node == NODE else {}
         network.false = all_steps(12)
         for verifier in VERIFIERS:
             network.minds[verifier] = _in_reference

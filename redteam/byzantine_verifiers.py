@@ -35,28 +35,15 @@ from assay.redteam.members import (
     one_act,
     pay_of,
 )
-from assay.redteam.run_builder import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    Judgement,
-    Network,
-    a_commitment,
-    a_network,
-    a_verdict,
-    always,
-    funded_start,
-    honest,
-    mark,
-    mute,
-    said_sketch,
-)
+from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest
+from assay.testing.messages import a_verdict, a_verdict_commitment, sketch_of
+from assay.testing.run import Judgement, Network, a_network, always, funded_start, honest, mute
 from assay.verifier.audit import odds
 
 
 def leaked(_network: Network, audit: Audit) -> tuple[Found, dict[str, Any]]:
     """MATCH, with the sketch that the node leaked beforehand."""
-    return MATCH, {"recomputed": said_sketch(audit.round, audit.node)}
+    return MATCH, {"recomputed": sketch_of(audit.round, audit.node)}
 
 
 def _lazy(is_defended: bool, seed: int) -> Outcome:
@@ -73,7 +60,7 @@ def _lazy(is_defended: bool, seed: int) -> Outcome:
 def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
     """Nodes give it their sketches, so only known-answer tasks reveal that it recomputes nothing."""
     drawn = random.Random(seed)
-    faults = [(mark("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(5, 95, 6)]
+    faults = [(a_digest("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(5, 95, 6)]
     rounds = 100
     choice = (
         {"known_answers": known_answer_root(faults), "known_answer_count": len(faults)} if is_defended else {}
@@ -95,9 +82,9 @@ def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
 
 def _lazy_in_a_class_of_its_own(is_defended: bool, seed: int) -> Outcome:
     """It passes everything in a class that it made up, and in another run in the reference class."""
-    classes, caught, judged = (mark("made up"), REFERENCE), 0, 0
+    classes, caught, judged = (a_digest("made up"), REFERENCE), 0, 0
     for exec_class in classes:
-        network = a_network(seed=seed, limits=mark("limits"), replication_ppm=PPM // 2)
+        network = a_network(seed=seed, limits=a_digest("limits"), replication_ppm=PPM // 2)
         network.minds = dict.fromkeys(VERIFIERS, _by_the_rules)
         network.minds[LIAR] = always(MATCH, exec_class=exec_class, recomputed=GUESS, witness=GUESS)
         with ExitStack() as off:
@@ -120,7 +107,11 @@ def _by_the_rules(network: Network, audit: Audit) -> Judgement:
     if finding is None or not judges_in_reference(audit):
         return finding
     outcome, fields = finding
-    return outcome, {**fields, "exec_class": REFERENCE, "recomputed": mark("there", audit.round, audit.node)}
+    return outcome, {
+        **fields,
+        "exec_class": REFERENCE,
+        "recomputed": a_digest("there", audit.round, audit.node),
+    }
 
 
 def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
@@ -169,7 +160,7 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
 
     def copies(net: Network, audit: Audit) -> Any:
-        return MATCH, {"recomputed": said_sketch(audit.round, audit.node), "witness": GUESS}
+        return MATCH, {"recomputed": sketch_of(audit.round, audit.node), "witness": GUESS}
 
     network.minds[LIAR] = copies
     accuser = VERIFIERS[1]
@@ -290,8 +281,8 @@ def _power(seed: int, replication_ppm: int) -> str:
     """Share of false steps that one audit finds with one of four auditors bought: measured, by formula."""
     draws, found = 3000, 0
     for number in range(draws):
-        order = auditors(mark("beacon", seed, number), NODE, VERIFIERS)
-        again = is_replicated(mark("later", seed, number), NODE, number, replication_ppm)
+        order = auditors(a_digest("beacon", seed, number), NODE, VERIFIERS)
+        again = is_replicated(a_digest("later", seed, number), NODE, number, replication_ppm)
         found += any(one != LIAR for one in order[: 1 + again])
     formula = float(odds.power_under_collusion(1, 4, Fraction(replication_ppm, PPM)))
     return f"one audit finds {found / draws:.3f} of its lies (formula {formula:.3f})"
@@ -329,7 +320,7 @@ def _two_of_four(is_defended: bool, seed: int) -> Outcome:
 
 def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     """A node computes a known-answer task honestly and reveals it as false, to frame the MATCH voters."""
-    faults = [(mark("salt"), RoundId(0), NODE)]
+    faults = [(a_digest("salt"), RoundId(0), NODE)]
     network = a_network(
         seed=seed, rounds=20, audit_rounds=9, known_answers=known_answer_root(faults), known_answer_count=1
     )
@@ -376,7 +367,9 @@ def _untimely_messages(is_defended: bool, seed: int) -> Outcome:
         nullcontext() if is_defended else without(assay.participant.links, "check_messages", lambda *_: None)
     )
     stranger = a_verdict(audit, audit.order[-1], MATCH)
-    commitment = SignedVerdictCommitment(commitment=a_commitment(stranger), signature=Signature(bytes(64)))
+    commitment = SignedVerdictCommitment(
+        commitment=a_verdict_commitment(stranger), signature=Signature(bytes(64))
+    )
     early = SignedVerdict(verdict=a_verdict(audit, audit.order[0], MATCH), signature=Signature(bytes(64)))
     with off:
         for manifest in (

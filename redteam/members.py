@@ -9,15 +9,11 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.types import PeerId, RoundId
 from assay.redteam.attack import Outcome
-from assay.redteam.run_builder import (
-    NODES,
-    VERIFIERS,
-    Network,
-    mark,
-)
+from assay.testing.members import NODES, VERIFIERS, a_digest
+from assay.testing.run import Network
 
 LIAR, NODE = VERIFIERS[0], NODES[0]
-GUESS = mark("a guess")
+GUESS = a_digest("a guess")
 MATCH, MISMATCH, WITHHELD = Found.MATCH, Found.MISMATCH, Found.WITHHELD
 
 

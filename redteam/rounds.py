@@ -27,18 +27,10 @@ from assay.protocol.params import check_spec
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Iteration, PeerId
 from assay.redteam.attack import Attack, Outcome, Where, without
-from assay.redteam.fake_verifier import (
-    NODE,
-    NODE_KEYS,
-    STATE,
-    VERIFIER_KEYS,
-    FakeVerifier,
-    a_deployment,
-    a_fake_verifier,
-    a_member,
-    tally,
-)
-from assay.redteam.run_builder import RUN_ID, a_network, a_spec, funded_start, mark, peers
+from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, tally
+from assay.testing.members import DOMAIN, NODES, RUN_ID, a_deployment, a_digest, a_member, peers
+from assay.testing.run import a_network, a_spec, funded_start
+from assay.testing.signed import STATE
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_root
 from assay.verifier.aggregation.registry import rule_of
@@ -60,7 +52,7 @@ def _unchecked(is_defended: bool) -> AbstractContextManager[Any]:
 def _replayed(is_defended: bool, seed: int) -> Outcome:
     fake_verifier = a_fake_verifier(seed)
     old = fake_verifier.signed(NODE)
-    elsewhere = replace(old, commit=replace(old.commit, run_id=mark("another run")))
+    elsewhere = replace(old, commit=replace(old.commit, run_id=a_digest("another run")))
     now = fake_verifier.passes().round
     with _unchecked(is_defended):
         return tally([lambda: step(now, old), lambda: step(now, elsewhere)], 0.0, "none: refused")
@@ -78,7 +70,7 @@ def _late(is_defended: bool, seed: int) -> Outcome:
 def _equivocates(is_defended: bool, seed: int) -> Outcome:
     """One commit for half of the verifiers, another for the rest; undefended, they do not compare."""
     fake_verifier = a_fake_verifier(seed)
-    first, second = fake_verifier.signed(NODE), fake_verifier.signed(NODE, update=mark("another update"))
+    first, second = fake_verifier.signed(NODE), fake_verifier.signed(NODE, update=a_digest("another update"))
     state, _ = step(fake_verifier.round, first)
     other = state if is_defended else fake_verifier.round
     seen, effects = step(other, second)
@@ -99,7 +91,9 @@ def _forked(is_defended: bool, seed: int) -> Outcome:
     )  # fmt: skip
     fake_verifier.passes()
     signed = (
-        fake_verifier.signed(NODE, state=mark("one bit else")) if is_defended else fake_verifier.signed(NODE)
+        fake_verifier.signed(NODE, state=a_digest("one bit else"))
+        if is_defended
+        else fake_verifier.signed(NODE)
     )
     return tally(
         [lambda: check_commit(fake_verifier.rules, fake_verifier.run_state, STATE, signed)],
@@ -112,7 +106,7 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
     """A leader aggregates another set than its manifest lists: the chain digest binds both."""
     fake_verifier = a_fake_verifier(seed).passes()
     manifest = fake_verifier.full_manifest(
-        beacon_shares=fake_verifier.beacon_shares(), chain=mark("another chain")
+        beacon_shares=fake_verifier.beacon_shares(), chain=a_digest("another chain")
     )
     off = (
         nullcontext()
@@ -129,7 +123,7 @@ def _left_out(is_defended: bool, seed: int) -> Outcome:
     off = (
         nullcontext() if is_defended else without(assay.participant.links, "required", lambda *_: frozenset())
     )
-    without_one = [[peer for peer in NODE_KEYS if peer != one] for one in NODE_KEYS]
+    without_one = [[peer for peer in NODES if peer != one] for one in NODES]
     with off:
         members = [
             partial(examine, fake_verifier.round, (), fake_verifier.full_manifest(nodes), follows=True)
@@ -143,14 +137,11 @@ def _double_vote(is_defended: bool, seed: int) -> Outcome:
     fake_verifier = a_fake_verifier(seed)
     culprit, key = next(iter(VERIFIER_KEYS.items()))
     votes = [
-        Vote(run_id=RUN_ID, iteration=Iteration(3), kind=VoteKind.NOTARISE, block=mark("block", n))
+        Vote(run_id=RUN_ID, iteration=Iteration(3), kind=VoteKind.NOTARISE, block=a_digest("block", n))
         for n in range(2)
     ]
     pair = double_vote(
-        *(
-            SignedVote(vote=one, verifier=culprit, signature=sign(key, fake_verifier.domain, one))
-            for one in votes
-        )
+        *(SignedVote(vote=one, verifier=culprit, signature=sign(key, DOMAIN, one)) for one in votes)
     )
     state, _ = step(fake_verifier.round, pair)
     carried = manifest_of(state, (), NO_DIGEST).double_votes if is_defended else ()
@@ -170,11 +161,11 @@ def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
     spec, run_state = fake_verifier.run_state.spec, fake_verifier.run_state
     fake_verifier.run_state = replace(run_state, spec=replace(spec, seats=len(spec.nodes) + 1))
     liar, key = next(iter(VERIFIER_KEYS.items()))
-    newcomer = a_member(PeerId(mark("newcomer", seed)))
+    newcomer = a_member(PeerId(a_digest("newcomer", seed)))
 
     def vote(member: Member, verifier: PeerId) -> SignedAdmission:
         one = Admission(run_id=RUN_ID, round=run_state.round, member=member, verifier=verifier)
-        return SignedAdmission(admission=one, signature=sign(key, fake_verifier.domain, one))
+        return SignedAdmission(admission=one, signature=sign(key, DOMAIN, one))
 
     tries = (
         (vote(newcomer, liar),),
@@ -199,7 +190,7 @@ def _short(is_defended: bool, seed: int) -> Outcome:
     other = batch_root(fake_verifier.run_state.spec, batch_positions(fake_verifier.run_state.spec, NODE, 30))
     lies: tuple[dict[str, Any], ...] = (
         {"tokens": fake_verifier.run_state.spec.tokens_per_step // 5}, {"batch_root": other}, {"base": 7},
-        {"momentum_before": mark("invented")},
+        {"momentum_before": a_digest("invented")},
     )  # fmt: skip
     with _unchecked(is_defended):
         members = [partial(step, fake_verifier.round, fake_verifier.signed(NODE, **lie)) for lie in lies]
@@ -207,7 +198,7 @@ def _short(is_defended: bool, seed: int) -> Outcome:
 
 
 def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
-    fake_verifier, thief = a_fake_verifier(seed), list(NODE_KEYS)[1]
+    fake_verifier, thief = a_fake_verifier(seed), list(NODES)[1]
     stolen = fake_verifier.signed(NODE, key=thief)
     honest = fake_verifier.signed(NODE)
     half = replace(honest, statement=stolen.statement)  # one of two keys stolen

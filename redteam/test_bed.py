@@ -36,7 +36,8 @@ from assay.protocol.params import (
 )
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import RuleSpec
-from assay.redteam.run_builder import NODES, RUN_ID, a_spec
+from assay.testing.members import NODES, RUN_ID
+from assay.testing.run import a_spec
 from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_root, batch_tokens, describe
 from assay.training.data.shards import write_tokens

@@ -27,7 +27,9 @@ from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId, Signature
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.redteam.attack import Attack, Outcome, Where, without
-from assay.redteam.run_builder import NODES, VERIFIERS, Network, a_commit, a_network, mark
+from assay.testing.members import NODES, VERIFIERS, a_digest
+from assay.testing.messages import next_commit
+from assay.testing.run import Network, a_network
 from assay.verifier.audit.drift import Drift, observe
 from assay.verifier.audit.limits import POLICIES, Limit
 from assay.verifier.audit.tolerance import Grade, Measured, grades
@@ -74,7 +76,7 @@ def _audits_until_alert(limit: Limit, bias: float, seed: int) -> int | None:
 def _other_machine(is_defended: bool, seed: int) -> Outcome:
     """Trust is earned on one machine, the steps come from another; undefended, trust is the node's."""
     run_state = a_network(seed=seed, rounds=30, probation=2).grow(10).run_state
-    moved = replace(a_commit(run_state, NODE), exec_class=mark("another class"))
+    moved = replace(next_commit(run_state, NODE), exec_class=a_digest("another class"))
     trusted = replace(run_state.nodes[NODE], clean=1000)
     run_state = replace(run_state, nodes={**run_state.nodes, NODE: trusted})
     manifest = a_network(seed=seed, rounds=30, probation=2).manifest()
@@ -95,7 +97,7 @@ def _other_machine(is_defended: bool, seed: int) -> Outcome:
 
 def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
     """Two of four verifiers appraise hardware that does not exist; undefended, any one appraisal counts."""
-    network = a_network(seed=seed, rounds=30, attestation=mark("policy"), attested_rounds=10).grow(3)
+    network = a_network(seed=seed, rounds=30, attestation=a_digest("policy"), attested_rounds=10).grow(3)
     off = (
         nullcontext() if is_defended else without(assay.protocol.state_transition, "quorum", lambda _count: 1)
     )

@@ -15,18 +15,14 @@ from assay.participant.files.run_file import RunFile, run_file_of
 from assay.participant.keyring import Keys
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Address, Digest
-from tests.builders import NODES, VERIFIERS, a_deployment, a_hot_key, a_peer_key, a_spec
+from assay.testing.members import a_deployment, a_hot_key, a_peer_key, an_account_key
+from assay.testing.signed import NODES, VERIFIERS, a_spec
 
 NOW = 1_700_000_000  # before today, for readers that have a clock
 
 
-def account_key(name: str) -> bytes:
-    """The private key behind `a_member(name).account`."""
-    return hashlib.sha256(b"account" + name.encode()).digest()
-
-
 def keys_of(name: str) -> Keys:
-    return Keys(peer=a_peer_key(name), account=account_key(name), hot=a_hot_key(name))
+    return Keys(peer=a_peer_key(name), account=an_account_key(name), hot=a_hot_key(name))
 
 
 def a_record(name: str, role: Role = Role.NODE, port: int = 4001, **changes: Any) -> SignedRecord:
@@ -67,4 +63,4 @@ def bought(spec: RunSpec | None = None) -> RunSpec:
 
 
 def a_run_file(spec: RunSpec | None = None, extra: Sequence[SignedRecord] = ()) -> RunFile:
-    return run_file_of(bought(spec), [*records_of(), *extra], account_key("buyer"))
+    return run_file_of(bought(spec), [*records_of(), *extra], an_account_key("buyer"))

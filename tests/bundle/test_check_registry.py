@@ -19,7 +19,8 @@ from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.participant.index import IntegrityError
 from assay.protocol.types import PeerId
-from tests.builders import RUN_ID, VERIFIERS, a_digest, a_history, a_hot_key
+from assay.testing.members import RUN_ID, a_digest, a_hot_key
+from assay.testing.signed import VERIFIERS, a_history
 from tests.bundle.test_write import finished
 from tests.observer.buyer.test_registrar import LEDGER_SERVICE, a_note
 

@@ -6,7 +6,8 @@ import pytest
 
 from assay.bundle.settlement_file import read_settlement
 from assay.protocol.types import NO_DIGEST
-from tests.builders import a_deployment, a_spec
+from assay.testing.members import a_deployment
+from assay.testing.signed import a_spec
 from tests.ledger.a_run import a_settlement
 
 

@@ -6,8 +6,8 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,41 +16,39 @@ import pytest
 from eth_utils.crypto import keccak
 
 import tests.a_drand as a_drand
-import tests.builders as builders
 from assay.bundle.finished import Settled
 from assay.bundle.step_receipt import Checked, check_receipt, make_receipt
+from assay.chain.commit_statement import sign_commit
 from assay.chain.statements import EpochResult, certificate, sign
 from assay.ledger.settlement.payouts import settle
 from assay.ledger.settlement.results import epoch_result, result_digest, run_id_of
 from assay.participant.index import IntegrityError
 from assay.protocol.audits import AuditStatus
 from assay.protocol.draws import is_drawn
-from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.encoding.codec import Message, decode, digest, encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.identity import Domain
-from assay.protocol.messages import Block, CertifiedManifest, Outcome, QuorumCertificate
+from assay.protocol.messages import Block, CertifiedManifest, Commit, Outcome, QuorumCertificate, Verdict
+from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import advance, start
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, Signature
+from assay.testing import messages, run, signed
+from assay.testing.members import a_deployment, a_digest, a_hot_key, peer
+from assay.testing.messages import Signed
+from assay.testing.signed import NODES, VERIFIERS, a_spec
 from tests.a_drand import a_network, a_signature
-from tests.builders import NODES, VERIFIERS, a_deployment, a_hot_key, a_spec, peer
 from tests.chain.a_block import a_final_result
 from tests.simulation.world import World
 
 SPEC, DEPLOYMENT = a_spec(audit=replace(a_spec().audit, drand=a_network())), a_deployment()
 RUN = run_id_of(SPEC)
+SIGNER = Signed(Domain(SPEC.deployment_id, RUN))
 Edit = Callable[[dict[str, Any]], None]
 
 
-@pytest.fixture(scope="module")
-def signed() -> Iterator[None]:
-    """Builders that sign for the run's own name instead of an invented one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builders, "RUN_ID", RUN)
-        patch.setattr(builders, "DOMAIN", Domain(deployment_id=SPEC.deployment_id, run_id=RUN))
-        yield
-
-
-def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, Settled]]:
+def a_whole_chain(
+    accuse: str = "", signer: Signed = SIGNER
+) -> tuple[list[CertifiedManifest], dict[int, Settled]]:
     """A finished chain and its settlements; every verifier accuses every step of the node named."""
     run_state, links, pays, previous = start(SPEC, RUN), [], {}, NO_DIGEST
     for round_id in range(SPEC.ordered.last_round + 1):
@@ -62,13 +60,16 @@ def a_whole_chain(accuse: str = "") -> tuple[list[CertifiedManifest], dict[int, 
         }
         nodes = [name for name in NODES if peer(name) in run_state.active]
         drand = a_signature(run_state.drand_next) if run_state.drand_next else b""
-        manifest = builders.a_manifest(run_state, nodes, votes, drand=drand, drand_next=round_id + 7)
-        links.append(builders.a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
+        manifest = signed.a_manifest(
+            run_state, nodes, votes, signer=signer, drand=drand, drand_next=round_id + 7
+        )
+        parent = digest(links[-1].block) if links else NO_DIGEST
+        links.append(signed.a_certified(manifest, parent, signer=signer))
         run_state = advance(run_state, manifest)
         for epoch in range(SPEC.epochs):
             if SPEC.ordered.settled_at(epoch) == round_id:
                 table = settle(run_state, epoch)
-                result = epoch_result(SPEC, table, builders.a_digest("model"), previous, 1)
+                result = epoch_result(SPEC, table, a_digest("model"), previous, 1)
                 previous = result_digest(DEPLOYMENT, result)
                 pays[epoch] = Settled(
                     digest=previous,
@@ -86,7 +87,7 @@ def a_certificate(result: EpochResult, names: list[str] = VERIFIERS[:3]) -> byte
 
 
 @pytest.fixture(scope="module")
-def chain(signed: None) -> tuple[list[CertifiedManifest], dict[int, Settled]]:
+def chain() -> tuple[list[CertifiedManifest], dict[int, Settled]]:
     return a_whole_chain()
 
 
@@ -121,7 +122,7 @@ def test_a_receipt_shows_step_quorum_ruling_and_pay_from_the_file_alone(text, ch
     assert block.hash == keccak(a_final_result(DEPLOYMENT, chain[1][0].result).header)
 
 
-def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold(signed):
+def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold():
     links, pays = a_whole_chain(accuse="mallory")
     run_state, rulings = start(SPEC, RUN), {}
     for link in links:
@@ -324,40 +325,46 @@ FORGED = {
 }
 
 
+@dataclass(frozen=True)
+class Forger(Signed):
+    """Signs as everybody, one kind of message wrongly."""
+
+    part: str = ""
+
+    def signature(self, member: PeerId, message: Message) -> Signature:
+        if self.part == "verdict" and isinstance(message, Verdict):
+            return Signature(bytes(64))
+        is_other = self.part == "commit" and isinstance(message, Commit) and member == peer("nora")
+        return super().signature(peer("nils") if is_other else member, message)
+
+    def statement(self, spec: RunSpec, commit: Commit) -> HotSignature:
+        if self.part == "hot" and commit.node == peer("nora"):
+            return sign_commit(spec, self.deployment, commit, a_hot_key("nils"))
+        return super().statement(spec, commit)
+
+
 @pytest.mark.parametrize("part", FORGED)
-def test_what_even_a_quorum_signed_is_checked_again(signed, part, monkeypatch):
+def test_what_even_a_quorum_signed_is_checked_again(part, monkeypatch):
     """A quorum that signs a manifest with a forged part in it cannot make a receipt of it."""
-    commit, signed_commit, beacon_share, verdict = (
-        builders.a_commit, builders.a_signed_commit, builders.a_reveal, builders.a_verdict,
-    )  # fmt: skip
+    commit, reveal, verdict = signed.a_commit, signed.a_reveal, messages.a_verdict
     wrong = {"batch_root": Digest(bytes(32)), "tokens": 1, "parent": Digest(bytes(32))}
-    key = {"commit": {"peer_key": "nils"}, "hot": {"hot_key": "nils"}}.get(part, {})
     if part in wrong:
         forged = {part: wrong[part]}
-        monkeypatch.setattr(builders, "a_commit", lambda name, h, **c: commit(name, h, **{**c, **forged}))
-    elif part in ("commit", "hot"):
-        monkeypatch.setattr(
-            builders,
-            "a_signed_commit",
-            lambda name, h: signed_commit(name, h, **(key if name == "nora" else {})),
-        )
+        monkeypatch.setattr(signed, "a_commit", lambda name, h, **c: commit(name, h, **{**c, **forged}))
     elif part == "reveal":
         monkeypatch.setattr(
-            builders, "a_reveal", lambda name, h: replace(beacon_share("vera", h), verifier=peer(name))
+            signed, "a_reveal", lambda name, h: replace(reveal("vera", h), verifier=peer(name))
         )
     elif part == "drand":
         monkeypatch.setitem(globals(), "a_signature", lambda number: a_drand.a_signature(number + 1))
-    elif part == "verdict":
-        monkeypatch.setattr(
-            builders, "a_verdict", lambda *a, **k: replace(verdict(*a, **k), signature=bytes(64))
-        )
     elif part == "turn":  # whoever is asked first, the one after him answers
-        after = dict(zip(VERIFIERS, VERIFIERS[1:] + VERIFIERS[:1], strict=True))
-        monkeypatch.setattr(builders, "a_verdict", lambda name, *a, **k: verdict(after[name], *a, **k))
-    links, pays = a_whole_chain()
+        names = map(peer, VERIFIERS)
+        after = dict(zip(names, map(peer, VERIFIERS[1:] + VERIFIERS[:1]), strict=True))
+        monkeypatch.setattr(run, "a_verdict", lambda audit, one, *a, **k: verdict(audit, after[one], *a, **k))
+    links, pays = a_whole_chain(signer=Forger(SIGNER.domain, part=part))
     for at in {"link": [2], "first link": [0]}.get(part, []):
         torn = replace(links[at].manifest, parent=Digest(bytes(32)))
-        links[at] = builders.a_certified(torn, links[at].block.parent)
+        links[at] = signed.a_certified(torn, links[at].block.parent, signer=SIGNER)
 
     with pytest.raises(IntegrityError, match=FORGED[part]):
         checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 1, peer("nora")))

@@ -28,12 +28,14 @@ from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key
+from assay.testing.signed import VERIFIERS, a_history, a_spec
+from assay.testing.specs import MANIFEST
 from assay.training.data.inventory import inventory
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import read_sizes, read_theta
 from assay.training.optimiser.public_state import state_digest
-from tests.builders import MANIFEST, RUN_ID, VERIFIERS, a_deployment, a_digest, a_history, a_hot_key, a_spec
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES
 
 SPEC, DEPLOYMENT = a_spec(), a_deployment()

@@ -15,7 +15,7 @@ import pytest
 from assay.chain.endpoint import check_endpoint
 from assay.chain.rpc import Rpc
 from assay.protocol.errors import ConfigError, Unavailable
-from tests.builders import a_deployment
+from assay.testing.members import a_deployment
 
 
 @contextmanager

@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from assay.chain.addresses import Deployment
 from assay.chain.client import MAINNET, UNIT, Chain, deploy
 from assay.chain.commit_statement import evm_address
@@ -50,10 +48,11 @@ from assay.protocol.identity import Domain
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import start
-from tests import builders
-from tests.a_network import account_key, an_invitation, keys_of, records_of
-from tests.builders import NODES, STATE, TEXT, VERIFIERS, a_hot_key, a_member
-from tests.specs import data_of
+from assay.testing.members import a_hot_key, an_account_key
+from assay.testing.messages import Signed
+from assay.testing.signed import NODES, STATE, VERIFIERS, a_chain, a_member
+from assay.testing.specs import TEXT, data_of
+from tests.a_network import an_invitation, keys_of, records_of
 
 WINDOWS = replace(MAINNET, min_operator_stake=100 * UNIT, min_verifier_stake=100 * UNIT)
 PURSE = 10_000 * UNIT
@@ -85,7 +84,7 @@ epoch_rounds = 3
 
 
 def wallet(name: str) -> Address:
-    return address_of(account_key(name))
+    return address_of(an_account_key(name))
 
 
 class Market:
@@ -161,12 +160,12 @@ class Market:
         members = [
             signed for signed in records_of() if signed.record.member in (*spec.nodes, *spec.verifiers)
         ]
-        write_run_file(self.folder / "run.assay", run_file_of(spec, members, account_key("buyer")))
+        write_run_file(self.folder / "run.assay", run_file_of(spec, members, an_account_key("buyer")))
 
     # ---- people
 
     def as_(self, name: str) -> Chain:
-        return Chain(self.rpc_url, self.deployment, account_key(name))
+        return Chain(self.rpc_url, self.deployment, an_account_key(name))
 
     def config_of(self, name: str, **changes: str) -> Path:
         """The configuration file of a participant, with its keys beside it."""
@@ -243,11 +242,9 @@ class Market:
     @cached_property
     def links(self) -> list[CertifiedManifest]:
         """The finalised chain of the run: every node in every round, every audit passed."""
-        with pytest.MonkeyPatch.context() as patch:  # the builders sign for one run; let it be this one
-            patch.setattr(builders, "RUN_ID", self.run_id)
-            patch.setattr(builders, "DOMAIN", Domain(self.spec.deployment_id, self.run_id))
-            patch.setattr(builders, "a_deployment", lambda: self.deployment)
-            return builders.a_chain(start(self.spec, self.run_id), self.spec.ordered.last_round + 1)
+        signer = Signed(Domain(self.spec.deployment_id, self.run_id), self.deployment)
+        begin = start(self.spec, self.run_id)
+        return a_chain(begin, self.spec.ordered.last_round + 1, signer=signer)
 
     def fill_store(self, name: str, count: int | None = None) -> dict[int, Settlement]:
         """What a participant's process would have kept; the payout tables that follow."""

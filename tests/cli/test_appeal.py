@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from assay.ledger.settlement.payouts import Settlement
-from tests.builders import NODES, peer
+from assay.testing.members import peer
+from assay.testing.signed import NODES
 from tests.cli.market import Market
 from tests.conftest import Assay
 

@@ -20,7 +20,8 @@ from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import NO_DIGEST, Digest
-from tests.builders import NODES, STATE, VERIFIERS, a_hot_key
+from assay.testing.members import a_hot_key
+from assay.testing.signed import NODES, STATE, VERIFIERS
 from tests.cli.market import PURSE, Market, wallet
 from tests.conftest import Assay
 

@@ -19,8 +19,8 @@ from typer.main import get_command
 from assay.bundle.read import read
 from assay.cli.main import app, run
 from assay.participant.files.record import OWN_RECORD, Role, write_record
+from assay.testing.signed import NODES
 from tests.a_network import a_record
-from tests.builders import NODES
 from tests.cli.ledger.test_commands import Assay
 from tests.cli.market import Market
 from tests.test_golden_run import ARCHIVE, VECTORS

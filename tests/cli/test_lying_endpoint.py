@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.builders import NODES
+from assay.testing.signed import NODES
 from tests.cli.market import Market
 from tests.conftest import Assay
 

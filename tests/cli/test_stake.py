@@ -11,8 +11,8 @@ import pytest
 
 from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, address_of, sign_digest
-from tests.a_network import account_key
-from tests.builders import NODES, VERIFIERS, a_hot_key
+from assay.testing.members import a_hot_key, an_account_key
+from assay.testing.signed import NODES, VERIFIERS
 from tests.cli.market import PURSE, Market, wallet
 from tests.conftest import Assay
 
@@ -248,7 +248,7 @@ def test_a_process_of_its_own_stakes_and_shows_no_key(market: Market):
     assert active(market) == 300 * UNIT
     assert "300.000000 aUSD" in shown.stdout and "Traceback" not in refused.stderr
     said = "".join(one.stdout + one.stderr for one in (added, shown, refused)).lower()
-    for secret in (account_key(NODE).hex(), a_hot_key(NODE).hex(), "a password of nobody"):
+    for secret in (an_account_key(NODE).hex(), a_hot_key(NODE).hex(), "a password of nobody"):
         assert secret not in said
 
 

@@ -12,7 +12,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Closing
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Address, Digest
-from tests.builders import a_spec
+from assay.testing.signed import a_spec
 from tests.contracts.chain_world import World
 
 DAY_S = 86_400

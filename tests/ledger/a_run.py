@@ -21,16 +21,12 @@ from assay.chain.events import (
 )
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.protocol.audits import Audit, AuditStatus
-from assay.protocol.messages import Commit, Outcome, Verdict
-from assay.protocol.params import (
-    Member,
-    MoneySpec,
-    RunSpec,
-    TimingSpec,
-)
+from assay.protocol.messages import Outcome
+from assay.protocol.params import Member, RunSpec
 from assay.protocol.state_transition import RunState, StepId, start
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
-from tests.specs import FLOAT32_WHOLE, a_model, a_rule, an_audit_spec, some_data
+from assay.testing import specs
+from assay.testing.messages import a_commit, a_verdict
 
 RUN = Digest(hashlib.sha256(b"run").digest())
 TREASURY = Address(b"T" * 20)
@@ -55,72 +51,20 @@ def a_member(name: str) -> Member:
 
 
 def a_spec(nodes: int = 3, verifiers: int = 4, rounds: int = 8, epoch_rounds: int = 4) -> RunSpec:
-    return RunSpec(
-        deployment_id=Digest(b"D" * 32),
+    """A run whose price and shares leave remainders everywhere."""
+    money = specs.a_money_spec(
+        price_per_mtoken=1_000_003, operators_ppm=800_000, verifiers_ppm=150_000, treasury=TREASURY,
+        slash_ppm=200_000, withheld_ppm=150_000, verifier_slash_ppm=50_000, epoch_rounds=epoch_rounds,
+    )  # fmt: skip
+    return specs.a_spec(
         name="paper",
-        seed=1,
         rounds=rounds,
         state_every=2,
-        model=a_model(vocabulary=64, heads=1),
-        compute=FLOAT32_WHOLE,
-        data=some_data(tokens=5_000, source="paper", licence="CC0"),
-        rule=a_rule(k=4, lr_nano=10**6),
-        audit=an_audit_spec(probation=1, floor_ppm=1, dispute_rounds=2),
-        money=MoneySpec(
-            price_per_mtoken=1_000_003,
-            operators_ppm=800_000,
-            verifiers_ppm=150_000,
-            treasury=TREASURY,
-            slash_ppm=200_000,
-            withheld_ppm=150_000,
-            verifier_slash_ppm=50_000,
-            epoch_rounds=epoch_rounds,
-        ),
-        timing=TimingSpec(collect_ms=1, ready_ms=1, iteration_ms=1, resend_ms=1),
+        audit=specs.an_audit_spec(probation=1, floor_ppm=1, dispute_rounds=2),
+        money=money,
         buyer=Address(b"B" * 20),
-        seats=nodes,
         nodes=tuple(a_member(f"node-{i}") for i in range(nodes)),
         verifiers=tuple(a_member(f"verifier-{i}") for i in range(verifiers)),
-    )
-
-
-def a_commit(node: str, round_id: int, tokens: int = 1_000) -> Commit:
-    return Commit(
-        run_id=RUN,
-        round=RoundId(round_id),
-        node=peer(node),
-        parent=NO_DIGEST,
-        state=NO_DIGEST,
-        batch_root=NO_DIGEST,
-        update=NO_DIGEST,
-        update_bytes=10,
-        base=0,
-        momentum_before=NO_DIGEST,
-        momentum_after=NO_DIGEST,
-        inner=(),
-        commitment=NO_DIGEST,
-        exec_class=NO_DIGEST,
-        tokens=tokens,
-        loss_micro=2_000_000,
-    )
-
-
-def a_verdict(node: str, round_id: int, verifier: str, outcome: Outcome = Outcome.MATCH) -> Verdict:
-    return Verdict(
-        run_id=RUN,
-        round=RoundId(round_id),
-        node=peer(node),
-        verifier=peer(verifier),
-        salt=NO_DIGEST,
-        outcome=outcome,
-        exec_class=NO_DIGEST,
-        witness=NO_DIGEST,
-        recomputed=NO_DIGEST,
-        opening=NO_DIGEST,
-        opening_bytes=0,
-        is_biased=False,
-        distance_ppb=0,
-        block=0,
     )
 
 
@@ -132,20 +76,18 @@ def an_audit(
     **verdicts: Outcome,
 ) -> Audit:
     """`verdicts` by verifier: `v0=Outcome.MATCH`."""
-    return Audit(
+    audit = Audit(
         round=RoundId(round_id),
         node=peer(node),
-        commit=a_commit(node, round_id),
+        commit=a_commit(round_id, peer(node), run_id=RUN, tokens=1_000),
         seed=NO_DIGEST,
         order=tuple(peer(f"verifier-{i}") for i in range(4)),
-        verdicts=tuple(
-            a_verdict(node, round_id, name.replace("v", "verifier-"), outcome)
-            for name, outcome in verdicts.items()
-        ),
         ruling=ruling,
         dispute_opened_round=round_id + 1 if alarm else -1,
         closed_round=round_id + 2,
     )
+    names = ((name.replace("v", "verifier-"), outcome) for name, outcome in verdicts.items())
+    return replace(audit, verdicts=tuple(a_verdict(audit, peer(name), outcome) for name, outcome in names))
 
 
 def a_history(

@@ -22,8 +22,9 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from assay.protocol.types import NO_DIGEST
+from assay.testing.messages import a_commit
 from tests.ledger.a_database import beside, copy_rows, is_sqlite
-from tests.ledger.a_run import BUDGET, RUN, Tale, a_commit, a_history, a_spec, an_audit
+from tests.ledger.a_run import BUDGET, RUN, Tale, a_history, a_spec, an_audit, peer
 
 SPEC = a_spec()
 KEY = SigningKey(b"k" * 32)
@@ -120,7 +121,10 @@ def _facts(number: int) -> RoundFacts:
         aggregate=NO_DIGEST,
         signatures=3,
         active=3,
-        commits=tuple(a_commit(node, round_id, tokens) for (round_id, node), tokens in mine.items()),
+        commits=tuple(
+            a_commit(round_id, peer(node), run_id=RUN, tokens=tokens)
+            for (round_id, node), tokens in mine.items()
+        ),
         beacon_shares=(),
         drawn=(),
         verdicts=(),

@@ -12,7 +12,8 @@ import trio
 from assay.attestation.evidence import REPORT_BYTES_MAX, DeviceFamily, Evidence, Report
 from assay.node.attestation import keep_attested
 from assay.protocol.state_transition import advance
-from tests.builders import NODES, RUN_ID, a_digest, a_history, a_manifest, peer
+from assay.testing.members import RUN_ID, a_digest, peer
+from assay.testing.signed import NODES, a_history, a_manifest
 
 
 class Loud:

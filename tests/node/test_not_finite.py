@@ -11,7 +11,9 @@ from assay.node.trainer import Trainer
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import NO_DIGEST
-from tests.builders import NODES, RUN_ID, a_data_folder, a_member, a_spec
+from assay.testing.members import RUN_ID
+from assay.testing.signed import NODES, a_member, a_spec
+from assay.testing.specs import a_data_folder
 
 
 def test_a_node_without_a_finite_gradient_sends_nothing(

@@ -13,9 +13,10 @@ from assay.node.seat import LEAVE, drained, is_drained, leave_when_asked
 from assay.protocol.identity import verify
 from assay.protocol.messages import AttendanceKind, SignedAttendance
 from assay.protocol.state_transition import RunState
-from tests.builders import DOMAIN, RUN_ID, a_history, a_peer_key, peer
-from tests.protocol.chains import NODES, grow
-from tests.protocol.chains import a_history as a_chain_history
+from assay.testing.members import DOMAIN, NODES, RUN_ID, a_peer_key, peer
+from assay.testing.run import a_start as a_chain_history
+from assay.testing.run import grow
+from assay.testing.signed import a_history
 
 ME: Any = SimpleNamespace(me=NODES[0])
 

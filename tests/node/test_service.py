@@ -15,10 +15,11 @@ from assay.node.service import Service
 from assay.protocol.encoding.codec import decode
 from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, Submission
 from assay.protocol.types import RoundId
+from assay.testing.members import peer
+from assay.testing.signed import a_history, a_signed_commit
+from assay.testing.specs import a_rule
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
-from tests.builders import a_history, a_signed_commit, peer
-from tests.specs import a_rule
 
 NORA = peer("nora")
 

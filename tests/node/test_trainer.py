@@ -20,6 +20,9 @@ from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import Outcome
 from assay.protocol.openings import Opening
 from assay.protocol.types import NO_DIGEST
+from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_data_folder
 from assay.training.codec.wire import decode_update, encode_aggregate
 from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser import step as rules
@@ -30,17 +33,6 @@ from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit import worker as examiners
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX, check_opening
 from assay.verifier.audit.worker import RecomputeWorker
-from tests.builders import (
-    DOMAIN,
-    RUN_ID,
-    a_data_folder,
-    a_deployment,
-    a_digest,
-    a_hot_key,
-    a_peer_key,
-    a_spec,
-    peer,
-)
 from tests.faulty import a_faulty_trainer
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -43,11 +42,13 @@ from assay.protocol.messages import (
     StepRequest,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import advance, next_chain
+from assay.protocol.state_transition import RunState, advance, next_chain, start
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
+from assay.testing.members import DEPLOYMENT_ID, a_hot_key, a_peer_key, an_account_key, name_of
+from assay.testing.messages import Signed
+from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_manifest, a_member, a_spec
+from assay.testing.specs import MANIFEST, a_data_folder
 from assay.training.data.inventory import inventory
-from tests import builders
-from tests.builders import NODES, VERIFIERS, a_certified, a_history, a_hot_key, a_manifest, a_member, a_spec
 from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, STATES
 from tests.observer.ledger_service.test_bookkeeper import settlements_of
 
@@ -66,21 +67,17 @@ class Run:
     links: list[CertifiedManifest]
 
 
-def account_key(name: str) -> bytes:
-    return hashlib.sha256(b"account" + name.encode()).digest()
-
-
 @pytest.fixture
-def run(anvil_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def run(anvil_binary: Path, tmp_path: Path):
     with Anvil(binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=1) as anvil:
-        yield a_run(anvil, monkeypatch)
+        yield a_run(anvil)
 
 
-def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
+def a_run(anvil: Anvil) -> Run:
     """Contracts, a funded run, and its complete chain of manifests."""
     members = [a_member(name) for name in VERIFIERS]
     seats = [evm_address(member.account) for member in members]
-    deployment = deploy(anvil.rpc_url, anvil.keys[0], LOCALNET, builders.DEPLOYMENT_ID, seats)
+    deployment = deploy(anvil.rpc_url, anvil.keys[0], LOCALNET, DEPLOYMENT_ID, seats)
     buyer, ledger_service = a_member("buyer"), a_member("ledger_service")
     bank = Chain(anvil.rpc_url, deployment, anvil.keys[0])
     bank.fund_many([evm_address(buyer.account)], token_amount=BUDGET, amount_wei=10**18)
@@ -90,12 +87,12 @@ def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
     stake = LOCALNET.min_verifier_stake
     bank.fund_many([evm_address(m.account) for m in members], token_amount=stake, amount_wei=10**18)
     for name in VERIFIERS:
-        join(Chain(anvil.rpc_url, deployment, account_key(name)), name, stake)
+        join(Chain(anvil.rpc_url, deployment, an_account_key(name)), name, stake)
     money = replace(a_spec().money, treasury=Address(ledger_service.account))
     changes = {"state_every": 2, "buyer": Address(buyer.account), "money": money}
     spec = a_spec(**changes)
     run_id = Digest(
-        Chain(anvil.rpc_url, deployment, account_key("buyer")).open_run(
+        Chain(anvil.rpc_url, deployment, an_account_key("buyer")).open_run(
             digest(spec),
             budget=BUDGET,
             epoch_cap=BUDGET,
@@ -103,9 +100,7 @@ def a_run(anvil: Anvil, monkeypatch: pytest.MonkeyPatch) -> Run:
             deadline=bank.timestamp() + 3_600,
         )
     )
-    monkeypatch.setattr(builders, "RUN_ID", run_id)
-    monkeypatch.setattr(builders, "DOMAIN", Domain(deployment_id=spec.deployment_id, run_id=run_id))
-    return Run(anvil.rpc_url, deployment, spec, run_id, a_story(changes))
+    return Run(anvil.rpc_url, deployment, spec, run_id, a_story(start(spec, run_id)))
 
 
 def join(chain: Chain, name: str, stake: int) -> None:
@@ -122,22 +117,24 @@ def join(chain: Chain, name: str, stake: int) -> None:
     chain.delegate(consent.hot_key, consent.expiry, signature)
 
 
-def a_story(changes: dict[str, Any]) -> list[CertifiedManifest]:
+def a_story(run_state: RunState) -> list[CertifiedManifest]:
     """All links: each node commits to an update that exists, from the parameters that follow."""
-    run_state, links = a_history(**changes), list[CertifiedManifest]()
+    links: list[CertifiedManifest] = []
+    signer = Signed(Domain(run_state.spec.deployment_id, run_state.run_id))
     while not run_state.is_complete:
         at = int(run_state.round)
-        manifest = a_manifest(run_state, NODES if run_state.is_training else ())
+        manifest = a_manifest(run_state, NODES if run_state.is_training else (), signer=signer)
         aggregate = blob_digest(AGGREGATES[at]) if manifest.commits else NO_DIGEST
         commits = tuple(
             replace(signed, commit=replace(signed.commit, state=state, update=blob_digest(update)))
             for signed in manifest.commits
             for state in [STATES[at] if at % 2 == 0 else NO_DIGEST]
-            for update in [UPDATES[builders.name_of(signed.commit.node)]]
+            for update in [UPDATES[name_of(signed.commit.node)]]
         )
         chain = next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate)
         manifest = replace(manifest, commits=commits, aggregate=aggregate, chain=chain)
-        links.append(a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
+        parent = digest(links[-1].block) if links else NO_DIGEST
+        links.append(a_certified(manifest, parent, signer=signer))
         run_state = advance(run_state, manifest)
     return links
 
@@ -173,7 +170,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
             model = STATES[min((epoch + 1) * 3, 6)]
             result = epoch_result(run.spec, tables[epoch], model, previous, 1)
             previous = result_digest(run.deployment, result)
-        trained_on = inventory(run.spec.data, builders.MANIFEST).digest()
+        trained_on = inventory(run.spec.data, MANIFEST).digest()
         record = model_record(
             run.spec, run.spec.ordered, result, previous, trained_on, decode(ModelRequest, body).parent
         )
@@ -207,7 +204,7 @@ async def verifiers(run: Run) -> AsyncIterator[dict[PeerId, PeerAddress]]:
         for name in VERIFIERS[:3]:
             host = await stack.enter_async_context(
                 open_host(
-                    seed=bytes(builders.a_peer_key(name)),
+                    seed=bytes(a_peer_key(name)),
                     listen_port=0,
                     network_id=run.run_id.hex()[:16],
                     is_member=lambda _peer: True,
@@ -232,9 +229,11 @@ def a_participant(run: Run, name: str, folder: Path, addresses: dict[PeerId, Pee
             folder=folder,
             port=0,
             rpc_url=run.rpc_url,
-            data=builders.a_data_folder(folder / "data"),
+            data=a_data_folder(folder / "data"),
         ),
-        keys=Keys(peer=SigningKey(name.encode().ljust(32)), account=account_key(name), hot=a_hot_key(name)),
+        keys=Keys(
+            peer=SigningKey(name.encode().ljust(32)), account=an_account_key(name), hot=a_hot_key(name)
+        ),
         spec=run.spec,
         run_id=run.run_id,
         deployment=run.deployment,
@@ -305,7 +304,7 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
     ]
     assert [len(bytes.fromhex(one)) for one in certificates] == [3 * 65] * 2
     record = json.loads((tmp_path / "bundle" / "registry" / "record.json").read_text())
-    chain = Chain(run.rpc_url, run.deployment, account_key("buyer"))
+    chain = Chain(run.rpc_url, run.deployment, an_account_key("buyer"))
     assert chain.model_of(bytes.fromhex(record["record_id"])) == STATES[6]
     on_record = [one for one in chain.events(0) if isinstance(one, ModelRegistered)]
     assert [one.record_id.hex() for one in on_record] == [record["record_id"]]
@@ -316,7 +315,7 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
 def test_a_watchtower_alone_settles_and_ends_a_run_that_has_no_ledger_service(run: Run, tmp_path: Path):
     """It holds no books and no parameters; the model's digest is what a quorum of verifiers signs."""
     account = evm_address(a_member("watchtower").account)
-    chain = Chain(run.rpc_url, run.deployment, account_key("buyer"))
+    chain = Chain(run.rpc_url, run.deployment, an_account_key("buyer"))
 
     def is_over() -> bool:
         now = chain.run(run.run_id)

@@ -25,9 +25,9 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import Member, RunSpec
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import Address, Digest, PeerId
+from assay.testing.members import RUN_ID
+from assay.testing.signed import NODES, VERIFIERS, a_chain, a_member
 from assay.training.data.shards import write_tokens
-from tests import builders
-from tests.builders import NODES, VERIFIERS, a_member
 
 EXAMPLES = [
     path
@@ -134,8 +134,8 @@ def test_fewer_nodes_or_rounds_are_other_terms_too():
 
 def test_the_most_is_what_the_settlement_takes_if_everything_counts():
     spec = a_spec(SMALL, [a_member(name) for name in NODES], [a_member(name) for name in VERIFIERS])
-    run_state, tables = start(spec, builders.RUN_ID), []
-    for link in builders.a_chain(run_state, spec.ordered.last_round + 1):
+    run_state, tables = start(spec, RUN_ID), []
+    for link in a_chain(run_state, spec.ordered.last_round + 1):
         run_state = advance(run_state, link.manifest)
         for epoch in range(spec.epochs):
             if spec.ordered.settled_at(epoch) == int(run_state.round) - 1:

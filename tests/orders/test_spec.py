@@ -20,9 +20,9 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import Member, RunSpec, check_spec
 from assay.protocol.types import Address, Digest, PeerId
 from assay.protocol.update_rule import Wire
+from assay.testing.specs import a_rule
 from assay.training.data.shards import DataManifest, write_tokens
 from assay.verifier.audit.limits import shipped
-from tests.specs import a_rule
 
 TEXT = b"All of it is text, and there is enough of it. " * 400
 

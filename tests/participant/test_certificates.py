@@ -23,7 +23,8 @@ from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
-from tests.builders import VERIFIERS, a_deployment, a_digest, a_hot_key, a_member, a_spec, name_of
+from assay.testing.members import a_deployment, a_digest, a_hot_key, name_of
+from assay.testing.signed import VERIFIERS, a_member, a_spec
 
 MODEL, OTHER = a_digest("model"), a_digest("another model")
 Answer = Callable[[str], ResultSignature]

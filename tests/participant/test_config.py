@@ -16,8 +16,9 @@ from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import ConfigError
 from assay.protocol.identity import peer_of
 from assay.protocol.types import Digest
+from assay.testing.members import a_deployment, a_digest, a_peer_key, peer
+from assay.testing.signed import NODES, VERIFIERS, a_spec
 from tests.a_network import NOW, a_record, a_run_file, an_invitation, bought, keys_of
-from tests.builders import NODES, VERIFIERS, a_deployment, a_digest, a_peer_key, a_spec, peer
 
 
 @pytest.fixture

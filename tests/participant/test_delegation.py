@@ -5,9 +5,10 @@ from __future__ import annotations
 from assay.chain.state import HotKey
 from assay.chain.statements import address_of
 from assay.participant.wallet.delegation import delegation_fault, delegation_text
-from tests.a_network import NOW, account_key
+from assay.testing.members import an_account_key
+from tests.a_network import NOW
 
-NORA, MALLORY = address_of(account_key("nora")), address_of(account_key("mallory"))
+NORA, MALLORY = address_of(an_account_key("nora")), address_of(an_account_key("mallory"))
 
 
 def test_a_hot_key_signs_until_the_second_before_its_delegation_ends():
@@ -25,7 +26,7 @@ def test_a_hot_key_of_nobody_or_of_another_account_signs_for_nobody():
 
 
 def test_what_a_person_reads_names_account_and_end():
-    hot = address_of(account_key("hot"))
+    hot = address_of(an_account_key("hot"))
 
     assert "not delegated by any account" in delegation_text(hot, None, NORA, NOW)
     assert f"by {MALLORY}, NOT" in delegation_text(hot, HotKey(account=MALLORY, expiry=NOW), NORA, 0)

@@ -18,16 +18,8 @@ from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
 from assay.protocol.messages import ManifestRange, StepRequest
 from assay.protocol.types import NO_DIGEST, PeerId
-from tests.builders import (
-    RUN_ID,
-    VERIFIERS,
-    a_certified,
-    a_chain,
-    a_funding_report,
-    a_history,
-    a_manifest,
-    peer,
-)
+from assay.testing.members import RUN_ID, peer
+from assay.testing.signed import VERIFIERS, a_certified, a_chain, a_funding_report, a_history, a_manifest
 
 
 @pytest.fixture

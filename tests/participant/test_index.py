@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.participant.index import INDEX, IntegrityError, check_index, write_index
-from tests.builders import a_hot_key, a_member
+from assay.testing.members import a_hot_key
+from assay.testing.signed import a_member
 
 BUYER, SIGNER = a_hot_key("buyer"), a_member("buyer").hot
 FILES = {"summary.json": b"{}", "model/weights.bin": bytes(range(256)) * 20, "empty": b""}

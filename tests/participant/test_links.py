@@ -15,21 +15,19 @@ from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance, next_chain
 from assay.protocol.types import NO_DIGEST, Iteration, RoundId
-from tests.builders import (
+from assay.testing.members import a_digest, name_of, peer
+from assay.testing.messages import a_sketch_opening
+from assay.testing.signed import (
     NODES,
     VERIFIERS,
     a_certified,
     a_chain,
     a_commitment,
-    a_digest,
     a_history,
     a_manifest,
     a_reveal,
     a_signed_commit,
     a_verdict,
-    an_unsealing,
-    name_of,
-    peer,
 )
 
 
@@ -153,7 +151,9 @@ def test_a_word_on_a_closed_audit_is_refused():
     with pytest.raises(MalformedMessage, match="may not commit to a verdict"):
         check_place(run_state, replace(a_manifest(run_state, NODES), commitments=(a_commitment(word),)))
     with pytest.raises(MalformedMessage, match="wrong time"):
-        check_place(run_state, replace(a_manifest(run_state, NODES), sketch_openings=(an_unsealing(closed),)))
+        check_place(
+            run_state, replace(a_manifest(run_state, NODES), sketch_openings=(a_sketch_opening(closed),))
+        )
 
 
 # ---- certificates

@@ -11,7 +11,7 @@ from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.messages import PIECE_BYTES_MAX, BlobPiece
-from tests.builders import peer
+from assay.testing.members import peer
 
 SENDER, OTHER = peer("vera"), peer("viktor")
 BODY = bytes(range(256)) * 600  # three pieces

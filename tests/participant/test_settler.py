@@ -22,7 +22,8 @@ from assay.participant.wallet import settler
 from assay.participant.wallet.settler import CLAIM_FOR_OTHERS_S, OwnResult, Settler
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
-from tests.builders import RUN_ID, a_deployment, a_digest, a_history, a_spec
+from assay.testing.members import RUN_ID, a_deployment, a_digest
+from assay.testing.signed import a_history, a_spec
 
 SPEC, DEPLOYMENT = a_spec(), a_deployment()
 WINDOW_S = 3

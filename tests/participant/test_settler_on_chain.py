@@ -39,7 +39,8 @@ from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
 from assay.protocol.state_transition import start
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
-from tests.builders import a_digest, a_spec
+from assay.testing.members import a_digest
+from assay.testing.signed import a_spec
 from tests.contracts.chain_world import MODEL, PURSE, Person, World, a_person
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,9 @@ from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST
+from assay.testing.members import RUN_ID
+from assay.testing.signed import NODES, a_chain, a_spec
 from assay.training.optimiser.public_state import PublicState, checkpoints
-from tests.builders import NODES, RUN_ID, a_chain, a_spec
 from tests.network.loopback import a_host, connected, run
 from tests.participant.test_sync import an_aggregate
 

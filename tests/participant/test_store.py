@@ -13,7 +13,7 @@ import pytest
 
 from assay.participant.store import Store
 from assay.protocol.errors import MalformedMessage, Unavailable
-from tests.builders import a_chain, a_history
+from assay.testing.signed import a_chain, a_history
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITER = """

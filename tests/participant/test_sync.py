@@ -23,10 +23,12 @@ from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import BlobPiece
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST
+from assay.testing.members import RUN_ID, peer
+from assay.testing.signed import NODES, a_chain, a_spec
+from assay.testing.specs import a_data_folder
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import PublicState, checkpoints
-from tests.builders import NODES, RUN_ID, a_chain, a_data_folder, a_spec, peer
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,8 @@ from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedA
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import PeerId, RoundId, Signature
-from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_history, a_manifest, grow, words
+from assay.testing.members import NODES, RUN_ID, VERIFIERS
+from assay.testing.run import a_manifest, a_start, grow, vote_messages
 
 MATCH, MISMATCH, WITHHELD = Outcome.MATCH, Outcome.MISMATCH, Outcome.WITHHELD
 NODE, HOUR = NODES[0], 3600
@@ -33,7 +34,7 @@ def go_on(run_state, count, votes, *, time_s=0, returns=(), mute=(NODE,), nodes=
     """The state after `count` more manifests of this agreed time; the first carries the returns."""
     for at in range(count):
         present = nodes if run_state.is_training else ()
-        said = words(run_state, votes, mute)
+        said = vote_messages(run_state, votes, mute)
         manifest = a_manifest(run_state, nodes=present, **said)
         if not run_state.is_training:
             manifest = replace(manifest, commits=(), inclusion_lists=())
@@ -49,7 +50,7 @@ def others(outcome, **of):
 
 def absent(*, rounds=30, **changes):
     """NODE's step of round 0 is drawn, and its opening does not come: OVERDUE at time 0."""
-    run_state = a_history(rounds=rounds, absence_s=HOUR, probation=3, **changes)
+    run_state = a_start(rounds=rounds, absence_s=HOUR, probation=3, **changes)
     run_state = grow(run_state, 2)
     while run_state.audits[STEP].ruling is not AuditStatus.OVERDUE:
         assert run_state.round < 12
@@ -68,7 +69,7 @@ def test_an_opening_that_does_not_come_is_overdue_and_costs_no_stake():
 
 
 def test_without_absence_in_the_order_it_is_a_fault_at_once():
-    run_state = grow(a_history(rounds=30), 2)
+    run_state = grow(a_start(rounds=30), 2)
     run_state = go_on(run_state, 6, others(WITHHELD), nodes=NODES[1:])
 
     assert run_state.audits[STEP].ruling is AuditStatus.CONFIRMED
@@ -117,7 +118,7 @@ def test_a_lie_that_comes_back_is_found_and_one_that_opens_to_nobody_goes_on_to_
 
 
 def test_what_few_found_false_before_the_return_counts_after_it():
-    run_state = grow(a_history(rounds=30, absence_s=HOUR), 2)
+    run_state = grow(a_start(rounds=30, absence_s=HOUR), 2)
     order = run_state.audits[STEP].order
     mixed = {**HONEST, STEP: {order[0]: MISMATCH, **dict.fromkeys(order[1:], WITHHELD)}}
     run_state = go_on(run_state, 6, mixed, nodes=NODES[1:])
@@ -166,7 +167,7 @@ def test_time_never_goes_back():
 
 
 def test_two_overdue_openings_are_one_fault():
-    run_state = grow(a_history(rounds=30, absence_s=HOUR), 2)
+    run_state = grow(a_start(rounds=30, absence_s=HOUR), 2)
     both = {**others(WITHHELD), (1, NODE): dict.fromkeys(VERIFIERS, WITHHELD)}
     run_state = go_on(run_state, 8, both, nodes=NODES[1:])
     assert {run_state.audits[(r, NODE)].ruling for r in (0, 1)} == {AuditStatus.OVERDUE}
@@ -199,7 +200,7 @@ def test_a_run_is_settled_in_time_and_ends_only_when_no_opening_is_owed():
 
 
 def test_a_node_that_is_away_is_counted_as_missing_only_where_others_commit():
-    run_state = grow(a_history(rounds=30), 1)
+    run_state = grow(a_start(rounds=30), 1)
     run_state = go_on(run_state, 2, HONEST, mute=(), nodes=NODES[1:])
     assert [run_state.nodes[node].missed for node in NODES] == [2, 0, 0]
 

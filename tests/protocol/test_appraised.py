@@ -12,16 +12,8 @@ from assay.protocol.messages import Appraisal, Discount, SignedAppraisal
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import advance, may_appraise
 from assay.protocol.types import NO_DIGEST, Digest, RoundId, Signature
-from tests.protocol.chains import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_history,
-    a_manifest,
-    a_peer,
-    a_spec,
-    grow,
-)
+from assay.testing.members import NODES, RUN_ID, VERIFIERS, peer
+from assay.testing.run import a_manifest, a_spec, a_start, grow
 
 NODE, OTHER = NODES[:2]
 POLICY = {"attestation": Digest(b"p" * 32), "attested_rounds": 6}
@@ -29,7 +21,7 @@ BEST = Discount.PROCESSOR_AND_GPU
 
 
 def attested_history(rounds=2, **audit):
-    return grow(a_history(rounds=30, **{**POLICY, **audit}), rounds)
+    return grow(a_start(rounds=30, **{**POLICY, **audit}), rounds)
 
 
 def a_word(run_state, verifier, discount=BEST, node=NODE, **changes):
@@ -115,8 +107,8 @@ def test_a_word_may_come_while_its_evidence_is_young_of_members_and_once():
     assert may_appraise(run_state, word)
     for wrong in (
         {"run_id": NO_DIGEST},
-        {"node": a_peer("a stranger")},
-        {"verifier": a_peer("a stranger")},
+        {"node": peer("a stranger")},
+        {"verifier": peer("a stranger")},
         {"round": run_state.round},  # not final yet
     ):
         assert not may_appraise(run_state, replace(word, **wrong))
@@ -130,7 +122,7 @@ def test_a_word_may_come_while_its_evidence_is_young_of_members_and_once():
 
 
 def test_without_a_policy_no_word_counts():
-    run_state = grow(a_history(), 2)
+    run_state = grow(a_start(), 2)
 
     assert not may_appraise(run_state, a_word(run_state, VERIFIERS[0]).appraised)
 

@@ -26,19 +26,9 @@ from assay.protocol.messages import Outcome
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import advance, judges_of, may_commit_verdict, may_open_verdict, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from tests.protocol.chains import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_commitment,
-    a_history,
-    a_manifest,
-    a_spec,
-    a_verdict,
-    an_unsealing,
-    grow,
-    words,
-)
+from assay.testing.members import NODES, RUN_ID, VERIFIERS
+from assay.testing.messages import UNSIGNED, a_sketch_opening, a_verdict, a_verdict_commitment
+from assay.testing.run import a_manifest, a_spec, a_start, grow, vote_messages
 
 MATCH, MISMATCH, WITHHELD = Outcome.MATCH, Outcome.MISMATCH, Outcome.WITHHELD
 UNSURE, BORDERLINE = Outcome.INCONCLUSIVE, Outcome.BORDERLINE
@@ -48,9 +38,13 @@ GUESS = {"recomputed": Digest(b"g" * 32)}  # of somebody who has not done the wo
 SEVEN = tuple(sorted(PeerId(bytes([n]) * 32) for n in range(40, 47)))
 
 
+def a_commitment(verdict, pattern=NO_DIGEST):
+    return UNSIGNED.commitment(a_verdict_commitment(verdict, pattern))
+
+
 def audited(**changes):
     """A history in which the steps of round 0 are drawn; the verifiers of NODE's audit in their order."""
-    run_state = grow(a_history(**changes), 2)
+    run_state = grow(a_start(**changes), 2)
     return run_state, run_state.audits[STEP].order
 
 
@@ -90,7 +84,7 @@ def test_no_verdict_and_no_sketch_is_shown_before_all_who_look_are_bound():
     while run_state.audits[STEP].open_from < 0:
         audit = run_state.audits[STEP]
         assert not may_open_sketch(audit, int(run_state.round))
-        assert not may_open_verdict(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
+        assert not may_open_verdict(run_state, audit, a_verdict(audit, order[0], MATCH))
         run_state = grow(run_state, 1, votes)
 
     assert {commitment.verifier for commitment in run_state.audits[STEP].commitments} == set(order[:2])
@@ -126,7 +120,7 @@ def test_two_audits_of_one_node_are_replicated_apart_though_one_beacon_decides_o
 
 def test_replicated_audits_come_as_often_as_the_spec_says():
     counts = {1: 0, 2: 0}
-    run_state = a_history(rounds=140, replication_ppm=200_000)
+    run_state = a_start(rounds=140, replication_ppm=200_000)
     for _ in range(140):
         votes = {s: dict.fromkeys(a.order[:2], MATCH) for s, a in run_state.audits.items()}
         new = grow(run_state, 1, votes)
@@ -147,13 +141,13 @@ def test_only_the_verdict_that_was_sealed_opens_the_seal():
     run_state = grow(run_state, 2, {STEP: {order[0]: MATCH}})
     audit = run_state.audits[STEP]
 
-    assert may_open_verdict(run_state, audit, a_verdict(audit, order[0], MATCH).verdict)
+    assert may_open_verdict(run_state, audit, a_verdict(audit, order[0], MATCH))
     for other in (
         a_verdict(audit, order[0], MISMATCH),
         a_verdict(audit, order[0], MATCH, salt=Digest(b"x" * 32)),
         a_verdict(audit, order[1], MATCH),
     ):
-        assert not may_open_verdict(run_state, audit, other.verdict)
+        assert not may_open_verdict(run_state, audit, other)
 
 
 def test_verifiers_take_over_in_turn_while_nobody_has_sealed():
@@ -299,15 +293,15 @@ def test_a_committee_is_bound_before_any_of_it_speaks():
 def test_a_seal_from_before_the_alarm_binds_nobody_in_the_dispute():
     """A leader kept it back; carried now, it would leave its verifier with nothing that it could open."""
     run_state, order = audited()
-    early = a_commitment(a_verdict(run_state.audits[STEP], order[1], MATCH).verdict)
+    early = a_commitment(a_verdict(run_state.audits[STEP], order[1], MATCH))
     alarmed = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
     audit = alarmed.audits[STEP]
     assert may_commit_verdict(alarmed, audit, order[1])
 
     with pytest.raises(MalformedMessage, match="another dispute round"):
-        check_place(alarmed, a_manifest(alarmed, commitments=[early]))
-    fresh = a_commitment(a_verdict(audit, order[1], MATCH).verdict, audit.pattern)
-    check_place(alarmed, a_manifest(alarmed, commitments=[fresh]))
+        check_place(alarmed, a_manifest(alarmed, commitments=(early,)))
+    fresh = a_commitment(a_verdict(audit, order[1], MATCH), audit.pattern)
+    check_place(alarmed, a_manifest(alarmed, commitments=(fresh,)))
 
 
 def test_an_alarm_gives_the_committee_a_pattern_that_nobody_knew():
@@ -315,7 +309,8 @@ def test_an_alarm_gives_the_committee_a_pattern_that_nobody_knew():
     run_state, order = audited()
     run_state = grow(run_state, 2, {STEP: {order[0]: MISMATCH}})
     run_state = advance(
-        run_state, a_manifest(run_state, nodes=NODES[1:], **words(run_state, {STEP: {order[0]: MISMATCH}}))
+        run_state,
+        a_manifest(run_state, nodes=NODES[1:], **vote_messages(run_state, {STEP: {order[0]: MISMATCH}})),
     )
 
     assert one.ruling is run_state.audits[STEP].ruling is AuditStatus.DISPUTED
@@ -534,8 +529,8 @@ KNOWN_ANSWER = known_answer_proof(RUN_ID, FAULTS, 1)
 
 def show(run_state, votes):
     """The next manifest, with the proof that the fault was planted."""
-    said = words(run_state, {STEP: votes})
-    manifest = a_manifest(run_state, known_answers=[KNOWN_ANSWER], **said)
+    said = vote_messages(run_state, {STEP: votes})
+    manifest = a_manifest(run_state, known_answers=(KNOWN_ANSWER,), **said)
     check_place(run_state, manifest)
     return advance(run_state, manifest)
 
@@ -617,11 +612,11 @@ def test_a_fault_counts_as_planted_only_if_the_spec_lists_it_and_somebody_has_ju
         replace(KNOWN_ANSWER, node=NODES[2]),
     ):
         with pytest.raises(MalformedMessage):
-            check_place(run_state, a_manifest(run_state, known_answers=[lie]))
+            check_place(run_state, a_manifest(run_state, known_answers=(lie,)))
     bare, order = audited()
     bare = grow(bare, 3, {STEP: {order[0]: MISMATCH}})
     with pytest.raises(MalformedMessage):
-        check_place(bare, a_manifest(bare, known_answers=[KNOWN_ANSWER]))
+        check_place(bare, a_manifest(bare, known_answers=(KNOWN_ANSWER,)))
 
 
 # ---- what a manifest may carry ----
@@ -630,30 +625,30 @@ def test_a_fault_counts_as_planted_only_if_the_spec_lists_it_and_somebody_has_ju
 def test_a_manifest_carries_only_words_that_may_come():
     run_state, order = audited()
     audit = run_state.audits[STEP]
-    commitment = a_commitment(a_verdict(audit, order[0], MATCH).verdict)
-    check_place(run_state, a_manifest(run_state, commitments=[commitment]))
+    commitment = a_commitment(a_verdict(audit, order[0], MATCH))
+    check_place(run_state, a_manifest(run_state, commitments=(commitment,)))
     open_now = grow(run_state, 2, {STEP: {order[0]: MATCH}})
-    verdict, shown = a_verdict(audit, order[0], MATCH), an_unsealing(audit)
-    check_place(open_now, a_manifest(open_now, verdicts=[verdict], sketch_openings=[shown]))
+    said, shown = UNSIGNED.verdict(a_verdict(audit, order[0], MATCH)), a_sketch_opening(audit)
+    check_place(open_now, a_manifest(open_now, verdicts=(said,), sketch_openings=(shown,)))
 
-    stranger = a_commitment(a_verdict(audit, PeerId(b"z" * 32), MATCH).verdict)
+    stranger = a_commitment(a_verdict(audit, PeerId(b"z" * 32), MATCH))
     elsewhere = replace(commitment, commitment=replace(commitment.commitment, round=RoundId(9)))
     for manifest, words_ in (
         (
-            a_manifest(run_state, commitments=[a_commitment(a_verdict(audit, order[3], MATCH).verdict)]),
+            a_manifest(run_state, commitments=(a_commitment(a_verdict(audit, order[3], MATCH)),)),
             "may not commit to a verdict",
         ),
-        (a_manifest(run_state, commitments=[stranger]), "may not commit to a verdict"),
-        (a_manifest(run_state, commitments=[elsewhere]), "not audited"),
+        (a_manifest(run_state, commitments=(stranger,)), "may not commit to a verdict"),
+        (a_manifest(run_state, commitments=(elsewhere,)), "not audited"),
         (replace(a_manifest(run_state), commitments=(commitment, commitment)), "ascend"),
-        (a_manifest(run_state, verdicts=[verdict]), "may not judge"),
-        (a_manifest(run_state, sketch_openings=[shown]), "wrong time"),
+        (a_manifest(run_state, verdicts=(said,)), "may not judge"),
+        (a_manifest(run_state, sketch_openings=(shown,)), "wrong time"),
     ):
         with pytest.raises(MalformedMessage, match=words_):
             check_place(run_state, manifest)
     for lie in (replace(shown, salt=Digest(b"x" * 32)), replace(shown, sketch=NO_DIGEST)):
         with pytest.raises(MalformedMessage, match="do not open"):
-            check_place(open_now, a_manifest(open_now, sketch_openings=[lie]))
+            check_place(open_now, a_manifest(open_now, sketch_openings=(lie,)))
 
 
 def test_a_recompute_is_of_the_nodes_class_or_of_the_reference_class_where_limits_were_agreed():
@@ -688,7 +683,7 @@ def test_a_single_liar_never_convicts_an_honest_node_or_verifier(
     liar, lies, silent, delay, auditors_wanted, is_mute
 ):
     """f = 1 of 4: the others say MATCH, or nothing, or say it late."""
-    run_state, votes = a_history(replication_ppm=auditors_wanted), {}
+    run_state, votes = a_start(replication_ppm=auditors_wanted), {}
     told = {}
     for number in range(12):
         for step in run_state.audits:

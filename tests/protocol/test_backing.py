@@ -12,7 +12,8 @@ from assay.protocol.messages import SignedStakeReport, StakeReport
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import STAKE_REPORT_PAUSE, STAKE_REPORT_ROUNDS, advance, may_report_stake
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
-from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_history, a_manifest, grow
+from assay.testing.members import NODES, RUN_ID, VERIFIERS
+from assay.testing.run import a_manifest, a_start, grow
 
 NODE, OTHER = NODES[:2]
 
@@ -37,7 +38,7 @@ def said(run_state, *verifiers, is_whole=False, node=NODE):
 
 def trusted(**audit):
     """A history in which nodes have audits behind them and are past probation."""
-    run_state = grow(a_history(rounds=400, probation=1, floor_ppm=50_000, **audit), 2)
+    run_state = grow(a_start(rounds=400, probation=1, floor_ppm=50_000, **audit), 2)
     nodes = {peer: replace(record, clean=10) for peer, record in run_state.nodes.items()}
     return replace(run_state, nodes=nodes)
 

@@ -17,7 +17,8 @@ from assay.protocol.commitments import (
 from assay.protocol.encoding import merkle
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
-from tests.protocol.chains import NODE_SALT, NODES, a_commit
+from assay.testing.members import NODES
+from assay.testing.messages import NODE_SALT, a_commit
 
 SKETCHES = [Digest(bytes([n]) * 32) for n in range(1, 4)]
 COMMIT = a_commit(5, NODES[0], inner=(NO_DIGEST,) * 3, commitment=commitment_of(NODE_SALT, SKETCHES))

@@ -19,12 +19,14 @@ from assay.protocol.audits import Audit, AuditStatus, last_verdict, rule
 from assay.protocol.messages import Outcome
 from assay.protocol.quorum import committee_size, faults_tolerated
 from assay.protocol.types import Digest, PeerId, RoundId
-from tests.protocol.chains import NODES, a_commit, a_spec, a_word, sketch_of
+from assay.testing.members import NODES
+from assay.testing.messages import a_commit, a_verdict, sketch_of
+from assay.testing.run import a_spec
 
 MATCH, MISMATCH, WITHHELD = Outcome.MATCH, Outcome.MISMATCH, Outcome.WITHHELD
 LIES = (MATCH, MISMATCH, WITHHELD, Outcome.BORDERLINE, None)  # None: says nothing
 COMMIT = a_commit(0, NODES[0])
-TRUE, MADE_UP = sketch_of(COMMIT), Digest(b"m" * 32)
+TRUE, MADE_UP = sketch_of(COMMIT.round, COMMIT.node), Digest(b"m" * 32)
 MANIFEST = Digest(b"a" * 32)
 COUNTS = [n if n <= 16 else pytest.param(n, marks=pytest.mark.slow) for n in range(4, 32)]
 
@@ -52,7 +54,7 @@ def a_vote(audit_pattern: Digest, verifier: PeerId, outcome: Outcome, is_liar: b
     """Honest verdicts carry the true sketch, a liar's MATCH the one that the node made up."""
     lies = {"recomputed": MADE_UP, "witness": MADE_UP} if is_liar and outcome is MATCH else {}
     audit = Audit(round=RoundId(0), node=NODES[0], commit=COMMIT, seed=TRUE, order=(), pattern=audit_pattern)
-    return a_word(audit, verifier, outcome, **lies)
+    return a_verdict(audit, verifier, outcome, **lies)
 
 
 def opened(count: int, liars: frozenset[PeerId], first: tuple[Outcome | None, ...], truth) -> Audit:

@@ -12,8 +12,10 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Contradiction, SignedCommit
 from assay.protocol.state_transition import advance, may_contradict
 from assay.protocol.types import Digest, HotSignature, RoundId, Signature
+from assay.testing.members import NODES, peer
+from assay.testing.messages import a_commit
+from assay.testing.run import a_manifest, a_start, grow
 from assay.verifier.round.commits import contradiction
-from tests.protocol.chains import NODES, a_commit, a_history, a_manifest, a_peer, grow
 
 NODE, OTHER = NODES[:2]
 
@@ -32,7 +34,7 @@ def shown(run_state, *pairs):
 
 
 def test_whoever_contradicts_itself_trains_no_more_and_its_open_audits_are_moot():
-    run_state = shown(grow(a_history(), 3), a_pair(2))
+    run_state = shown(grow(a_start(), 3), a_pair(2))
 
     record = run_state.nodes[NODE]
     assert (record.banned, record.fault_round, record.has_contradicted, record.clean) == (True, 2, True, 0)
@@ -43,7 +45,7 @@ def test_whoever_contradicts_itself_trains_no_more_and_its_open_audits_are_moot(
 
 
 def test_a_pair_counts_while_pay_for_its_round_can_be_kept_back_and_once():
-    run_state = grow(a_history(rounds=40), 20)
+    run_state = grow(a_start(rounds=40), 20)
     span = run_state.spec.closing_rounds
 
     ages = [age for age in range(-2, span + 3) if may_contradict(run_state, a_pair(20 - age))]
@@ -62,7 +64,7 @@ def test_a_pair_counts_while_pay_for_its_round_can_be_kept_back_and_once():
     ids=str,
 )
 def test_commits_of_two_rounds_nodes_or_runs_do_not_contradict_each_other(change):
-    run_state = grow(a_history(), 3)
+    run_state = grow(a_start(), 3)
     good = a_pair(2)
     assert may_contradict(run_state, good)
 
@@ -73,12 +75,12 @@ def test_commits_of_two_rounds_nodes_or_runs_do_not_contradict_each_other(change
 
 
 def test_one_commit_twice_a_pair_the_wrong_way_round_and_a_strangers_are_none():
-    run_state = grow(a_history(), 3)
+    run_state = grow(a_start(), 3)
     good = a_pair(2)
 
     assert not may_contradict(run_state, Contradiction(first=good.first, second=good.first))
     assert not may_contradict(run_state, Contradiction(first=good.second, second=good.first))
-    assert not may_contradict(run_state, a_pair(2, a_peer("a stranger")))
+    assert not may_contradict(run_state, a_pair(2, peer("a stranger")))
     assert not may_contradict(
         run_state,
         contradiction(
@@ -88,7 +90,7 @@ def test_one_commit_twice_a_pair_the_wrong_way_round_and_a_strangers_are_none():
 
 
 def test_a_manifest_with_a_pair_that_is_none_or_in_another_order_is_refused():
-    run_state = grow(a_history(), 3)
+    run_state = grow(a_start(), 3)
     one, other = a_pair(2, NODE), a_pair(2, OTHER)
     check_place(run_state, replace(a_manifest(run_state), contradictions=(one, other)))
 

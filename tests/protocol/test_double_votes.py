@@ -16,17 +16,8 @@ from assay.protocol.identity import sign
 from assay.protocol.messages import Block, SignedBlock, SignedVote, Vote, VoteKind
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Iteration, RoundId
-from tests.builders import (
-    DOMAIN,
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_digest,
-    a_history,
-    a_manifest,
-    a_peer_key,
-    peer,
-)
+from assay.testing.members import DOMAIN, RUN_ID, a_digest, a_peer_key, peer
+from assay.testing.signed import NODES, VERIFIERS, a_history, a_manifest
 from tests.verifier.round.test_machine import grown
 
 ONE, OTHER = a_digest("one block"), a_digest("another block")

@@ -24,8 +24,10 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import PPM
 from assay.protocol.randomness.vrf import prove
 from assay.protocol.types import Digest, PeerId, RoundId
-from tests.protocol.chains import NODES, VERIFIERS, a_spec
+from assay.testing.run import a_spec
 
+NODES = tuple(sorted(PeerId(hashlib.sha256(b"node %d" % n).digest()) for n in range(3)))
+VERIFIERS = tuple(sorted(PeerId(hashlib.sha256(b"verifier %d" % n).digest()) for n in range(4)))
 VECTORS = Path(__file__).parents[1] / "vectors" / "draws.json"
 ALPHA = beacon_input(Digest(b"d" * 32), Digest(b"r" * 32), RoundId(7), Digest(b"m" * 32))
 PROOFS = tuple((v, prove(hashlib.sha256(v).digest(), ALPHA)) for v in VERIFIERS)

@@ -16,19 +16,16 @@ from assay.protocol.messages import Closing, FundingReport, Outcome
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import advance, next_chain, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
-from tests.protocol.chains import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_funding_report,
-    a_history,
-    a_manifest,
-    a_spec,
-    words,
-)
+from assay.testing.members import NODES, RUN_ID, VERIFIERS
+from assay.testing.messages import UNSIGNED, a_funding_report
+from assay.testing.run import a_manifest, a_spec, a_start, vote_messages
 
 SIZES = (4, 7, 10)
 NO, BY_BUYER, BY_DEADLINE = Closing.NO, Closing.BY_BUYER, Closing.BY_DEADLINE
+
+
+def a_report(verifier, **changes):
+    return UNSIGNED.funding_report(a_funding_report(verifier, **changes))
 
 
 def names(n):
@@ -111,7 +108,7 @@ def without_commits(run_state, manifest):
 
 
 def everybody(**fields):
-    return [a_funding_report(peer, **fields) for peer in VERIFIERS]
+    return [a_report(peer, **fields) for peer in VERIFIERS]
 
 
 def taken(run_state, manifest):
@@ -121,7 +118,7 @@ def taken(run_state, manifest):
 
 
 def test_a_round_takes_commits_once_a_quorum_reports_in_it_or_before_that_its_epoch_is_paid():
-    run_state = a_history()
+    run_state = a_start()
     few = everybody(epochs=1)[:2]
     with pytest.raises(MalformedMessage, match="epoch 0 is not funded"):
         check_place(run_state, reporting(run_state))
@@ -140,7 +137,7 @@ def test_a_round_takes_commits_once_a_quorum_reports_in_it_or_before_that_its_ep
 
 
 def test_waiting_for_money_takes_up_no_round():
-    run_state = a_history()
+    run_state = a_start()
     with pytest.raises(MalformedMessage, match="takes up a round"):
         check_place(run_state, empty(run_state))
     with pytest.raises(MalformedMessage, match="takes up a round"):
@@ -158,25 +155,25 @@ def test_waiting_for_money_takes_up_no_round():
     ],
 )
 def test_a_report_of_another_run_or_an_earlier_block_or_without_news_is_refused(changes):
-    run_state = taken(a_history(), reporting(a_history(), *everybody(epochs=3, block=5)))
-    report = a_funding_report(VERIFIERS[0], **{"epochs": 4, "block": 6, **changes})
+    run_state = taken(a_start(), reporting(a_start(), *everybody(epochs=3, block=5)))
+    report = a_report(VERIFIERS[0], **{"epochs": 4, "block": 6, **changes})
     with pytest.raises(MalformedMessage, match="not admissible now"):
         check_place(run_state, reporting(run_state, report))
-    check_place(run_state, reporting(run_state, a_funding_report(VERIFIERS[0], epochs=4, block=6)))
+    check_place(run_state, reporting(run_state, a_report(VERIFIERS[0], epochs=4, block=6)))
 
 
 def test_a_first_report_that_says_what_is_assumed_anyway_is_refused():
-    run_state = a_history()
-    nothing = a_funding_report(VERIFIERS[0], epochs=0)
+    run_state = a_start()
+    nothing = a_report(VERIFIERS[0], epochs=0)
     with pytest.raises(MalformedMessage, match="not admissible now"):
         check_place(run_state, reporting(run_state, nothing))
 
 
 def test_reports_of_strangers_or_out_of_order_are_refused():
-    run_state = a_history()
+    run_state = a_start()
     good = everybody(epochs=3)
     with pytest.raises(MalformedMessage, match="not admissible now"):
-        check_place(run_state, reporting(run_state, *good[:3], a_funding_report(NODES[0])))
+        check_place(run_state, reporting(run_state, *good[:3], a_report(NODES[0])))
     with pytest.raises(MalformedMessage, match="must ascend"):
         check_place(run_state, replace(reporting(run_state), funding_reports=tuple(good[::-1])))
     with pytest.raises(MalformedMessage, match="must ascend"):
@@ -189,7 +186,7 @@ def test_reports_of_strangers_or_out_of_order_are_refused():
 def matching(run_state):
     """The next manifest of a run in which every auditor finds a match."""
     votes = {step: dict.fromkeys(audit.order, Outcome.MATCH) for step, audit in run_state.audits.items()}
-    manifest = a_manifest(run_state, **words(run_state, votes))
+    manifest = a_manifest(run_state, **vote_messages(run_state, votes))
     return manifest if manifest.commits else without_commits(run_state, manifest)
 
 
@@ -206,7 +203,7 @@ def finished(run_state):
 
 
 def test_that_a_run_closes_lets_no_round_be_trained_that_is_not_paid_for():
-    run_state = a_history()
+    run_state = a_start()
     closing_now = everybody(epochs=0, closing=BY_BUYER)
     with pytest.raises(MalformedMessage, match="carries commits, but epoch 0 is not funded"):
         check_place(run_state, reporting(run_state, *closing_now))
@@ -235,8 +232,9 @@ def test_whenever_a_run_closes_what_was_accepted_is_paid_and_nothing_is_trained_
     money = run_state.spec.money
     assert run_state.round == at + has_commits + run_state.spec.closing_rounds
     assert set(tables) == set(range(-(-(at + has_commits) // 4)))
-    assert sum(table.tokens_paid for table in tables.values()) == 16 * steps
-    assert sum(table.total for table in tables.values()) == 16 * steps * money.price_per_mtoken // 10**6
+    tokens = steps * run_state.spec.tokens_per_step
+    assert sum(table.tokens_paid for table in tables.values()) == tokens
+    assert sum(table.total for table in tables.values()) == tokens * money.price_per_mtoken // 10**6
     assert not any(table.unpaid for table in tables.values())
 
 
@@ -251,20 +249,20 @@ def test_a_run_that_closes_after_its_last_round_is_a_run_as_ordered():
 
 
 def test_once_closed_a_run_stays_closed_whatever_is_reported_then():
-    run_state = taken(a_history(), matching(a_history()))
+    run_state = taken(a_start(), matching(a_start()))
     run_state = taken(run_state, reporting(run_state, *everybody(block=2, closing=BY_BUYER)))
     ended = run_state.calendar
     run_state = taken(run_state, empty(run_state, *everybody(block=3)))
 
     assert run_state.closing is NO
     assert run_state.calendar == ended and ended.rounds == 2
-    late = replace(empty(run_state), commits=a_manifest(a_history(), nodes=NODES).commits)
+    late = replace(empty(run_state), commits=a_manifest(a_start(), nodes=NODES).commits)
     with pytest.raises(MalformedMessage, match="may not train"):
         check_place(run_state, late)
 
 
 def test_a_figure_that_falls_stops_the_next_round():
-    run_state = taken(a_history(), matching(a_history()))
+    run_state = taken(a_start(), matching(a_start()))
     fewer = everybody(epochs=0, block=2)
     with pytest.raises(MalformedMessage, match="epoch 0 is not funded"):
         check_place(run_state, reporting(run_state, *fewer[:2]))

@@ -21,9 +21,10 @@ from assay.protocol.messages import (
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import IDLE_ROUNDS, RunState, advance, start
 from assay.protocol.types import Address, PeerId, RoundId, Signature
-from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_manifest, a_member, a_peer, a_spec, grow
+from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_member, peer
+from assay.testing.run import a_manifest, a_spec, grow
 
-NEW = [a_member(a_peer(f"newcomer {i}")) for i in range(6)]
+NEW = [a_member(peer(f"newcomer {i}")) for i in range(6)]
 
 
 def a_run(seats: int = len(NODES) + 1, rounds: int = 12) -> RunState:

@@ -13,18 +13,10 @@ from assay.protocol.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance, next_chain, start
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
-from tests.protocol.chains import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_commit,
-    a_history,
-    a_manifest,
-    a_spec,
-    grow,
-    words,
-)
+from assay.protocol.types import Digest, PeerId
+from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest
+from assay.testing.messages import a_commit
+from assay.testing.run import a_manifest, a_spec, a_start, grow, vote_messages
 
 NODE = NODES[0]
 STEP = (0, NODE)
@@ -32,7 +24,7 @@ STEP = (0, NODE)
 
 def audited(**changes):
     """A history in which the steps of round 0 are drawn; the verifiers of NODE's audit in their order."""
-    run_state = grow(a_history(**changes), 2)
+    run_state = grow(a_start(**changes), 2)
     return run_state, run_state.audits[STEP].order
 
 
@@ -40,12 +32,12 @@ def audited(**changes):
 
 
 def test_every_commit_of_a_final_round_counts_and_its_momentum_is_known():
-    run_state = grow(a_history(), 3)
+    run_state = grow(a_start(), 3)
 
     record = run_state.nodes[NODE]
     assert record.accepted == 3
     assert record.momentum == a_commit(2, NODE).momentum_after
-    assert run_state.steps == {(r, n): 16 for r in range(3) for n in NODES}
+    assert run_state.steps == {(r, n): run_state.spec.tokens_per_step for r in range(3) for n in NODES}
 
 
 def test_a_run_trains_then_closes_audits_and_disputes_then_is_complete():
@@ -76,7 +68,7 @@ def test_the_chain_digest_binds_nodes_updates_order_and_aggregate():
 
 
 def test_a_manifest_out_of_turn_stops_the_fold():
-    run_state = a_history()
+    run_state = a_start()
     manifest = a_manifest(run_state)
 
     for wrong in (replace(manifest, round=1), replace(manifest, parent=Digest(bytes(32)))):
@@ -90,15 +82,15 @@ def test_a_manifest_out_of_turn_stops_the_fold():
 
 
 def test_all_parties_draw_alike_and_another_manifest_draws_otherwise():
-    first, again = grow(a_history(), 2), grow(a_history(), 2)
-    other = grow(advance(a_history(), a_manifest(a_history(), nodes=NODES[1:])), 1)
+    first, again = grow(a_start(), 2), grow(a_start(), 2)
+    other = grow(advance(a_start(), a_manifest(a_start(), nodes=NODES[1:])), 1)
 
     assert first.audits == again.audits
     assert first.audits[(0, NODES[1])].seed != other.audits[(0, NODES[1])].seed
 
 
 def test_a_newcomer_is_always_drawn_and_a_proven_node_less_often():
-    run_state = a_history(rounds=60, probation=2, floor_ppm=100_000)
+    run_state = a_start(rounds=60, probation=2, floor_ppm=100_000)
     drawn = []
     for _ in range(60):
         new = grow(run_state, 1, {step: {a.order[0]: Outcome.MATCH} for step, a in run_state.audits.items()})
@@ -110,7 +102,7 @@ def test_a_newcomer_is_always_drawn_and_a_proven_node_less_often():
 
 
 def test_the_draw_of_a_round_falls_only_with_the_manifest_after_it():
-    run_state = grow(a_history(), 1)
+    run_state = grow(a_start(), 1)
     assert run_state.audits == {}
 
     assert set(grow(run_state, 1).audits) == {(0, node) for node in NODES}
@@ -151,7 +143,7 @@ def test_every_audit_of_an_epoch_is_ruled_when_the_epoch_settles():
 
 def leaning_history(leaning):
     """Rounds in which every auditor of another class says MATCH, and these say that NODE leans."""
-    run_state = a_history(rounds=40, limits=Digest(b"l" * 32), probation=1)
+    run_state = a_start(rounds=40, limits=Digest(b"l" * 32), probation=1)
     cleans = []
     for _ in range(20):
         votes = {
@@ -188,7 +180,7 @@ def test_a_node_that_more_than_f_verifiers_see_leaning_is_on_probation_again():
 
 def test_a_node_found_leaning_is_unpaid_until_it_has_passed_probation_and_its_earlier_steps_are_paid():
     probation = 2
-    run_state = grow(a_history(probation=probation), 1)
+    run_state = grow(a_start(probation=probation), 1)
     record = replace(run_state.nodes[NODE], clean=0, is_suspect=True)
     run_state = replace(run_state, nodes={**run_state.nodes, NODE: record})
     cleared, table = -1, None
@@ -219,7 +211,7 @@ def test_one_liar_of_four_puts_nobody_on_probation():
 
 
 def test_a_new_machine_starts_without_the_record_and_the_bias_reports_of_the_old_one():
-    run_state = grow(a_history(), 3, {STEP: dict.fromkeys(VERIFIERS, Outcome.MATCH)})
+    run_state = grow(a_start(), 3, {STEP: dict.fromkeys(VERIFIERS, Outcome.MATCH)})
     record = replace(run_state.nodes[NODE], clean=7, is_biased=frozenset(VERIFIERS[:1]))
     run_state = replace(run_state, nodes={**run_state.nodes, NODE: record})
     manifest = a_manifest(run_state, nodes=[NODE])
@@ -236,18 +228,18 @@ def test_a_new_machine_starts_without_the_record_and_the_bias_reports_of_the_old
     ("outcome", "exec_class", "is_taken"),
     [
         (Outcome.MATCH, REFERENCE, True),
-        (Outcome.MATCH, NO_DIGEST, False),  # of the node's own class: there every bit is equal
+        (Outcome.MATCH, a_digest("class"), False),  # of the node's own class: there every bit is equal
         (Outcome.MISMATCH, REFERENCE, False),
         (Outcome.BORDERLINE, REFERENCE, False),
     ],
 )
 def test_only_a_match_between_classes_can_say_that_a_node_leans(outcome, exec_class, is_taken):
-    run_state = grow(a_history(limits=Digest(b"l" * 32)), 2)
+    run_state = grow(a_start(limits=Digest(b"l" * 32)), 2)
     audit = run_state.audits[STEP]
     votes = {STEP: {audit.order[0]: (outcome, {"exec_class": exec_class, "is_biased": True})}}
     while run_state.audits[STEP].open_from != run_state.round:
         run_state = grow(run_state, 1, votes)
-    manifest = a_manifest(run_state, **words(run_state, votes))
+    manifest = a_manifest(run_state, **vote_messages(run_state, votes))
     assert len(manifest.verdicts) == 1
 
     if is_taken:

@@ -21,10 +21,10 @@ from assay.protocol.update_rule import (
     Values,
     check_rule,
 )
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.methods.presets import METHODS
-from tests.builders import a_spec
-from tests.specs import a_rule
 
 
 def changed(rule: Any, **changes: Any) -> Any:

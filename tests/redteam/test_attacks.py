@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-import assay.redteam.run_builder
+import assay.testing.run
 from assay.redteam.attack import Attack, AttackResult, Outcome, Where, finding_of, together, without
 from assay.redteam.contracts import ROOT, TESTS, adversaries_of, endings
 from assay.redteam.table import ATTACKS
@@ -90,15 +90,15 @@ def test_an_outcome_is_open_as_soon_as_one_attempt_succeeds() -> None:
 
 
 def test_a_defence_that_was_switched_off_is_on_again_whatever_happens() -> None:
-    true = assay.redteam.run_builder.mark
+    true = assay.testing.run.a_network
 
     def fails() -> None:
-        with without(assay.redteam.run_builder, "mark", None):
-            assert assay.redteam.run_builder.mark is None
+        with without(assay.testing.run, "a_network", None):
+            assert assay.testing.run.a_network is None
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fails()
-    assert assay.redteam.run_builder.mark is true
-    with pytest.raises(AttributeError), without(assay.redteam.run_builder, "no such defence", None):
+    assert assay.testing.run.a_network is true
+    with pytest.raises(AttributeError), without(assay.testing.run, "no such defence", None):
         pass

@@ -44,7 +44,9 @@ from assay.protocol.messages import Outcome, SketchOpening, Verdict, VerdictComm
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.quorum import least_audit_rounds, least_dispute_rounds
 from assay.protocol.types import NO_DIGEST, Digest
-from tests.protocol.chains import NODES, RUN_ID, VERIFIERS, a_commit, a_spec
+from assay.testing.members import NODES, RUN_ID, VERIFIERS
+from assay.testing.messages import a_commit, a_verdict_commitment
+from assay.testing.run import a_spec
 
 LEAST = least_audit_rounds(len(VERIFIERS)), least_dispute_rounds(len(VERIFIERS))
 SHORT = 4, 3  # the fewest states where all leaders may lie
@@ -287,14 +289,7 @@ def _verdict(
 
 @functools.cache
 def _commitment(verdict: Verdict, pattern: Digest) -> VerdictCommitment:
-    return VerdictCommitment(
-        run_id=RUN_ID,
-        round=COMMIT.round,
-        node=COMMIT.node,
-        verifier=verdict.verifier,
-        pattern=pattern,
-        verdict=digest(verdict),
-    )
+    return a_verdict_commitment(verdict, pattern)
 
 
 @functools.lru_cache

@@ -18,6 +18,7 @@ from assay.protocol.errors import AssayError
 from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import Block, Manifest, Proposal, QuorumCertificate, SignedVote, Vote, VoteKind
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
+from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus.machine import (
     BuildProposal,
     Built,
@@ -149,29 +150,10 @@ class Liar:
 
     def _manifest(self, asked: BuildProposal) -> Manifest:
         spoiled = self.habit == "withhold" and self.rng.random() < 0.3
-        return Manifest(
-            run_id=self.config.run_id,
-            round=asked.round,
-            time_s=0,
-            attendance=(),
-            admissions=(),
-            parent=asked.parent_manifest,
-            commits=(),
-            inclusion_lists=(),
-            beacon_shares=(),
-            drand=b"",
-            drand_next=0,
-            is_partial=False,
-            commitments=(),
-            verdicts=(),
-            sketch_openings=(),
-            known_answers=(),
-            contradictions=(),
-            double_votes=(),
-            appraised=(),
-            stake_reports=(),
-            funding_reports=(),
-            disqualified=(),
+        return an_empty_manifest(
+            self.config.run_id,
+            asked.round,
+            asked.parent_manifest,
             aggregate=Digest(self.rng.randbytes(32)),
             chain=NO_DIGEST if spoiled else Digest(bytes([1]) * 32),
         )

@@ -14,6 +14,19 @@ import pytest
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import Closing, Manifest, SignedFundingReport
 from assay.protocol.state_transition import RunState, advance, may_report_funding
+from assay.testing.members import a_digest, peer
+from assay.testing.signed import (
+    NODES,
+    STATE,
+    VERIFIERS,
+    a_funding_report,
+    a_reveal,
+    a_signed_commit,
+    audit_messages,
+    inclusion_lists,
+    match_all,
+)
+from assay.testing.signed import a_history as the_start
 from assay.verifier.round.machine import (
     Advanced,
     Round,
@@ -23,20 +36,6 @@ from assay.verifier.round.machine import (
     missing,
     step,
 )
-from tests.builders import (
-    NODES,
-    STATE,
-    VERIFIERS,
-    a_digest,
-    a_funding_report,
-    a_reveal,
-    a_signed_commit,
-    inclusion_lists,
-    match_all,
-    peer,
-    words,
-)
-from tests.builders import a_history as the_start
 from tests.verifier.round.test_machine import RULES
 
 LAG_MAX, DROP, TICKS_MAX = 6, 0.4, 400
@@ -130,7 +129,7 @@ class World:
         aggregate = a_digest("aggregate")
         made = manifest_of(state, (), aggregate)
         made = made if made.commits else manifest_of(state, (), made.aggregate[:0] or bytes(32))
-        due = words(state.run_state, match_all(state.run_state))
+        due = audit_messages(state.run_state, match_all(state.run_state))
         return replace(made, **due)
 
     def _lied(self) -> Manifest:

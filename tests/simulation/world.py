@@ -36,6 +36,7 @@ from assay.protocol.messages import (
 from assay.protocol.quorum import faults_tolerated
 from assay.protocol.types import Digest, Iteration, PeerId, RoundId
 from assay.simulation.network import Alarm, Delivery, Network, Weather
+from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus import machine as consensus
 from assay.verifier.consensus.machine import (
     Accuse,
@@ -389,29 +390,10 @@ def _iteration(record: Record) -> Iteration:
 
 def toy_manifest(asked: BuildProposal, host: int) -> Manifest:
     """A manifest without content, one for each iteration and host."""
-    return Manifest(
-        run_id=RUN_ID,
-        round=asked.round,
-        time_s=0,
-        attendance=(),
-        admissions=(),
-        parent=asked.parent_manifest,
-        commits=(),
-        inclusion_lists=(),
-        beacon_shares=(),
-        drand=b"",
-        drand_next=0,
-        is_partial=False,
-        commitments=(),
-        verdicts=(),
-        sketch_openings=(),
-        known_answers=(),
-        contradictions=(),
-        double_votes=(),
-        appraised=(),
-        stake_reports=(),
-        funding_reports=(),
-        disqualified=(),
+    return an_empty_manifest(
+        RUN_ID,
+        asked.round,
+        asked.parent_manifest,
         aggregate=Digest(sha256(b"%d by %d" % (asked.iteration, host)).digest()),
         chain=SOUND,
     )

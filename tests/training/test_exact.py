@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.protocol.params import ModelSpec
+from assay.testing.specs import a_rule
 from assay.training.exact import (
     BASIS_BITS,
     BASIS_SS,
@@ -29,7 +30,6 @@ from assay.training.layout import layout_of
 from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.public_state import state_digest
 from assay.training.optimiser.schedule import rate
-from tests.specs import a_rule
 
 pytestmark = pytest.mark.slow
 

@@ -17,6 +17,7 @@ from numba import njit
 
 from assay.protocol.params import PPM, ComputeSpec, Precision
 from assay.protocol.types import Digest
+from assay.testing.specs import a_rule
 from assay.training.compiled import OPTIONS
 from assay.training.exact import initial_parameters
 from assay.training.execution.challenge import challenge_tokens
@@ -30,7 +31,6 @@ from assay.training.transform import compress, equalise
 from assay.training.transform import dct as cosine
 from assay.training.transform import top_k as largest
 from assay.training.transform.compress import gradient_blocks, in_basis, transition, work_sketch
-from tests.specs import a_rule
 
 pytestmark = pytest.mark.slow
 

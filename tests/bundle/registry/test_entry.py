@@ -18,8 +18,8 @@ from assay.ledger.settlement.payouts import Unpaid, UnpaidReason
 from assay.participant.declarations import ACCELERATOR_FLOP_PER_JOULE, Declarations
 from assay.protocol.encoding.json_text import canonical_json, plain
 from assay.protocol.types import NO_DIGEST
+from assay.testing.members import RUN_ID, a_digest
 from assay.training.model.flops import flop_per_token
-from tests.builders import RUN_ID, a_digest
 from tests.bundle.test_write import finished
 
 WEIGHTS = a_digest("weights")

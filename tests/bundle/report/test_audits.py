@@ -18,18 +18,8 @@ from assay.bundle.report.run import AuditReport, report_json
 from assay.protocol.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance
-from tests.builders import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_certified,
-    a_history,
-    a_manifest,
-    a_spec,
-    a_verdict,
-    name_of,
-    peer,
-)
+from assay.testing.members import RUN_ID, name_of, peer
+from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_manifest, a_spec, a_verdict
 
 pytestmark = pytest.mark.slow
 

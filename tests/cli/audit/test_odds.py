@@ -12,8 +12,8 @@ from assay.cli.audit.odds import Question, answers, odds_of
 from assay.cli.main import app
 from assay.orders.check import deterrence_words
 from assay.protocol.errors import ConfigError
+from assay.testing.specs import an_audit_spec
 from assay.verifier.audit import odds
-from tests.specs import an_audit_spec
 
 RULES = an_audit_spec(probation=4, floor_ppm=50_000, blocks=64)
 

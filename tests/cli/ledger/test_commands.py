@@ -34,7 +34,8 @@ from assay.ledger.settlement.results import epoch_result
 from assay.participant.index import IntegrityError
 from assay.protocol.identity import peer_of
 from assay.protocol.types import NO_DIGEST, Digest
-from tests.builders import RUN_ID, STATE, VERIFIERS, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.members import RUN_ID, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.signed import STATE, VERIFIERS
 from tests.bundle.test_write import DEPLOYMENT, SPEC, finished
 from tests.ledger.a_database import edit
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale

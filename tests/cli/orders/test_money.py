@@ -22,8 +22,10 @@ from assay.participant.files.run_file import read_run_file, run_file_of, write_r
 from assay.participant.wallet.delegation import delegate
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
-from tests.a_network import NOW, a_record, account_key, keys_of, records_of
-from tests.builders import NODES, TEXT, VERIFIERS, peer
+from assay.testing.members import an_account_key, peer
+from assay.testing.signed import NODES, VERIFIERS
+from assay.testing.specs import TEXT
+from tests.a_network import NOW, a_record, keys_of, records_of
 from tests.cli.market import ORDER, PURSE, Market, wallet
 from tests.conftest import Assay
 
@@ -233,7 +235,7 @@ def test_judges_whom_the_contracts_do_not_know_are_refused(assay: Assay, market:
     records = records_of(verifiers=("stranger", *VERIFIERS[1:]))
     verifiers = tuple(s.record.member for s in records if s.record.role is Role.VERIFIER)
     spec = replace(market.spec, verifiers=verifiers)
-    write_run_file(market.folder / "run.assay", run_file_of(spec, records, account_key("buyer")))
+    write_run_file(market.folder / "run.assay", run_file_of(spec, records, an_account_key("buyer")))
     file = market.config_of("buyer")
 
     code, _, err = assay("order", "place", file, market.order_file)
@@ -294,7 +296,7 @@ def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
 
     assert [one.returncode for one in done] == [0, 0, 0, 0, 1]
     said = "".join(one.stdout + one.stderr for one in done).lower()
-    assert "traceback" not in said and account_key("buyer").hex() not in said
+    assert "traceback" not in said and an_account_key("buyer").hex() not in said
     assert "a password of nobody" not in said
 
 

@@ -20,8 +20,10 @@ from assay.participant.files.run_file import read_run_file
 from assay.participant.wallet.judges import Judges, read_judges
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.members import a_digest, a_hot_key, peer
+from assay.testing.signed import NODES, STATE, VERIFIERS, a_member
+from assay.testing.specs import TEXT
 from tests.a_network import NOW, a_record, records_of
-from tests.builders import NODES, STATE, TEXT, VERIFIERS, a_digest, a_hot_key, a_member, peer
 from tests.cli.market import PURSE, Market, wallet
 from tests.conftest import Assay
 

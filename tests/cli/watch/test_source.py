@@ -10,8 +10,9 @@ from assay.cli.watch.source import Source
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.participant.store import Store
 from assay.protocol.errors import ConfigError
+from assay.testing.members import peer
+from assay.testing.signed import NODES
 from tests.a_network import a_record
-from tests.builders import NODES, peer
 from tests.cli.market import Market
 
 pytestmark = pytest.mark.slow

@@ -22,22 +22,12 @@ from assay.protocol.messages import CertifiedManifest, Contradiction, Outcome, S
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import HotSignature, Signature
+from assay.testing.members import RUN_ID, a_digest, name_of, peer
+from assay.testing.signed import NODES, VERIFIERS, a_certified, a_commit, a_history, a_manifest
+from assay.testing.specs import an_audit_spec
 from assay.verifier.round.commits import contradiction
-from tests.builders import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_certified,
-    a_commit,
-    a_digest,
-    a_history,
-    a_manifest,
-    name_of,
-    peer,
-)
 from tests.ledger.a_database import attempt
 from tests.ledger.a_run import Tale
-from tests.specs import an_audit_spec
 
 CHEAT = (1, peer("mallory"))
 FRIEND, OTHER = VERIFIERS[0], next(name for name in NODES if name != "mallory")

@@ -12,7 +12,7 @@ from assay.ledger.settlement.funding import Reading, check_close_delay, closing_
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Closing
-from tests.builders import a_spec
+from assay.testing.signed import a_spec
 
 SPEC = a_spec(rounds=8)
 PRICE = SPEC.epoch_price(0)

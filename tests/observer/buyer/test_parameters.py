@@ -21,12 +21,13 @@ from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest
+from assay.testing.members import a_digest, peer
+from assay.testing.signed import NODES, a_certified, a_history, a_manifest, a_spec
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.optimiser.outer import apply, public_digest, start_public
 from assay.training.optimiser.public_state import state_digest
-from tests.builders import NODES, a_certified, a_digest, a_history, a_manifest, a_spec, peer
 
 SPEC = a_spec(state_every=2)
 LAYOUT = layout_of(SPEC.model)

@@ -23,18 +23,8 @@ from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ModelSignature
 from assay.protocol.types import Digest, HotSignature, PeerId
-from tests.builders import (
-    RUN_ID,
-    VERIFIERS,
-    a_deployment,
-    a_digest,
-    a_hot_key,
-    a_member,
-    a_peer_key,
-    a_spec,
-    name_of,
-    peer,
-)
+from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, name_of, peer
+from assay.testing.signed import VERIFIERS, a_member, a_spec
 from tests.bundle.test_write import finished
 
 RUN = finished()

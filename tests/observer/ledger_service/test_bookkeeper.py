@@ -24,17 +24,8 @@ from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import NO_DIGEST, Digest
-from tests.builders import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_certified,
-    a_chain,
-    a_history,
-    a_manifest,
-    a_spec,
-    peer,
-)
+from assay.testing.members import RUN_ID, peer
+from assay.testing.signed import NODES, VERIFIERS, a_certified, a_chain, a_history, a_manifest, a_spec
 from tests.ledger.a_run import BUYER, Tale
 
 SPEC = a_spec()
@@ -138,10 +129,10 @@ def test_every_final_manifest_is_one_line_also_the_tail_after_training(desk: Des
         "kind": "round",
         "round": 0,
         "rounds": 6,
-        "loss": 2.5,
+        "loss": 5.0,
         "nodes": 3,
         "active": 3,
-        "bytes": 300,
+        "bytes": 30,
         "signatures": 3,
         "verifiers": 4,
         "audits": {"drawn": 0, "passed": 0, "failed": 0},

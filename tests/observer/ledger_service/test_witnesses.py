@@ -24,8 +24,8 @@ from assay.participant.store import Store
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.identity import peer_of
 from assay.protocol.types import PeerId
+from assay.testing.members import RUN_ID, a_peer_key
 from assay.verifier.service.witness import Witness
-from tests.builders import RUN_ID, a_peer_key
 from tests.ledger.test_books import an_entry
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ from assay.participant.files.record import Role
 from assay.participant.wallet.founding import found_network
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Address, Digest
+from assay.testing.signed import VERIFIERS
 from tests.a_network import NOW, a_record, an_invitation
-from tests.builders import VERIFIERS
 
 PARAMS = replace(LOCALNET, close_delay_s=77, accuser_fee=19 * 10**6)
 FIRST = [a_record(name, Role.VERIFIER) for name in VERIFIERS]

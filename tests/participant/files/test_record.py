@@ -27,8 +27,8 @@ from assay.participant.files.record import (
     write_record,
 )
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
+from assay.testing.members import peer
 from tests.a_network import NOW, a_record, keys_of
-from tests.builders import peer
 
 
 def test_a_record_is_accepted_as_it_was_signed():

@@ -10,8 +10,9 @@ from assay.participant.files.record import Role, sign_record
 from assay.participant.files.run_file import check_run_file, read_run_file, run_file_of, write_run_file
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Address
-from tests.a_network import NOW, a_record, a_run_file, account_key, bought, keys_of, records_of
-from tests.builders import NODES, a_spec, peer
+from assay.testing.members import an_account_key, peer
+from assay.testing.signed import NODES, a_spec
+from tests.a_network import NOW, a_record, a_run_file, bought, keys_of, records_of
 
 
 def refused(found, words):
@@ -20,7 +21,7 @@ def refused(found, words):
 
 
 def signed_by_buyer(spec, records):
-    return run_file_of(spec, records, account_key("buyer"))
+    return run_file_of(spec, records, an_account_key("buyer"))
 
 
 def test_a_run_file_survives_its_file(tmp_path):
@@ -36,7 +37,9 @@ def test_a_run_file_survives_its_file(tmp_path):
 
 
 def test_another_than_the_buyer_cannot_sign_one():
-    refused(run_file_of(bought(), records_of(), account_key("mallory")), "signed by .*, the spec's buyer is")
+    refused(
+        run_file_of(bought(), records_of(), an_account_key("mallory")), "signed by .*, the spec's buyer is"
+    )
 
 
 def test_another_spec_or_peer_is_not_covered_by_the_buyers_signature():

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from assay.protocol.encoding.json_text import canonical_json, plain
+from assay.testing.signed import a_spec
+from assay.testing.specs import MANIFEST
 from assay.training.data.inventory import inventory
-from tests.builders import MANIFEST, a_spec
 
 DATA = a_spec().data
 

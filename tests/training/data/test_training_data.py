@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.protocol.types import Digest, PeerId
+from assay.testing.specs import a_model, a_rule, a_spec, some_data
 from assay.training.data.batches import (
     Split,
     batch_positions,
     batch_root,
     validation_tokens,
 )
-from tests.protocol.chains import NODES, a_spec
-from tests.specs import a_rule
 
-SPEC = a_spec()
+NODES = tuple(sorted(PeerId(hashlib.sha256(b"node %d" % n).digest()) for n in range(3)))
+SPEC = a_spec(model=a_model(context=8), data=some_data(), rule=a_rule())
 WINDOW = SPEC.model.context + 1
 TOKENS = np.random.default_rng(1).integers(0, 256, SPEC.data.tokens).astype(np.uint8)
 

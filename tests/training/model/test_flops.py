@@ -10,12 +10,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from assay.protocol.params import ModelSpec
+from assay.testing.specs import FLOAT32_WHOLE, a_model
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.flops import flop_per_token, weights_per_token
 from assay.training.model.loss import loss_and_gradient
 from assay.training.model.presets import llama_spec
-from tests.specs import FLOAT32_WHOLE, a_model
 
 LLAMA = llama_spec(layers=2, width=64, heads=4, kv_heads=2, hidden=96, context=32)
 TIED = replace(a_model(), is_tied=True)

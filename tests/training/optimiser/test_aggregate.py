@@ -9,12 +9,12 @@ import pytest
 
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.update_rule import RuleSpec, Transform, Values, Wire
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 from assay.training.codec.contribution import aggregate_bytes_max, contribution_bytes_max
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.exact import VALUE_MAX
 from assay.training.optimiser.aggregate import decode_round, encode_round
-from tests.builders import a_spec
-from tests.specs import a_rule
 
 BLOCKS = 6
 CASES = {

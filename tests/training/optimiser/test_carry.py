@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from assay.protocol.params import RunSpec
+from assay.testing import specs
+from assay.testing.signed import a_spec
 from assay.training.layout import layout_of
 from assay.training.optimiser.carry import begins_anew, carried_shares, mean_block
 from assay.training.optimiser.inner import InnerState
@@ -15,8 +17,6 @@ from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import Work, begin, encode
 from assay.training.transform.blocked_dct import row_lengths
-from tests import specs
-from tests.builders import a_spec
 
 BLOCKS, T = 8, 16
 EVERY = np.arange(BLOCKS)

@@ -11,6 +11,9 @@ import torch
 
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import PPM, LocalSpec
+from assay.testing.members import RUN_ID
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 from assay.training.layout import layout_of
 from assay.training.optimiser.inner import (
     InnerState,
@@ -22,8 +25,6 @@ from assay.training.optimiser.inner import (
     segments,
 )
 from assay.training.optimiser.schedule import rate
-from tests.builders import RUN_ID, a_spec
-from tests.specs import a_rule
 
 LAYOUT = layout_of(a_spec().model)
 SIZE = LAYOUT.parameters

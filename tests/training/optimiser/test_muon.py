@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from assay.protocol.update_rule import LocalSpec
+from assay.testing.specs import a_model, a_rule
 from assay.training.layout import Layout, layout_of
 from assay.training.optimiser.inner import InnerState, fresh, inner_step
 from assay.training.optimiser.muon import matrices, orthogonalised, rest_of
-from tests.specs import a_model, a_rule
 
 MODEL = a_model(layers=2, width=64)
 LAYOUT = layout_of(MODEL)

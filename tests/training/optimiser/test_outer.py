@@ -17,14 +17,14 @@ import torch
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import PPM, Curve, Outer, Transform, Values
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import layout_of, to_blocks
 from assay.training.optimiser.outer import OuterState, applied_fragments, apply, public_digest, start_public
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import in_basis, transition
-from tests.builders import a_spec
-from tests.specs import a_rule
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file, save
 from assay.protocol.errors import Diverged
 from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import Outer
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 from assay.training.model.initial import starting_parameters
 from assay.training.optimiser.outer import apply, public_digest, start_public
 from assay.training.optimiser.public_state import PublicState, checkpoints, kept_rounds, snapshot_bytes_max
-from tests.builders import a_spec
-from tests.specs import a_rule
 from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of
 
 pytestmark = pytest.mark.slow

@@ -11,6 +11,9 @@ import pytest
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, Outer, Transform, Values, Wire
+from assay.testing.members import RUN_ID, peer
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import layout_of, to_blocks
@@ -21,8 +24,6 @@ from assay.training.optimiser.node_state import NodeState, commit, start_private
 from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 from assay.training.optimiser.step import Work, begin, compress, encode, local
 from assay.verifier.aggregation.registry import rule_of
-from tests.builders import RUN_ID, a_spec, peer
-from tests.specs import a_rule
 
 LAYOUT = layout_of(a_spec().model)
 SIZE, BLOCKS = LAYOUT.parameters, LAYOUT.blocks

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 
 from assay.protocol.draws import opened_segment
+from assay.protocol.types import Digest
 from assay.protocol.update_rule import Curve, ScheduleSpec
+from assay.testing.members import peer
+from assay.testing.specs import a_rule
 from assay.training.fragments import fragment_blocks
 from assay.training.optimiser.inner import InnerState, fresh, inner_step, roots_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import NodeState, commit
 from assay.training.optimiser.schedule import rate_nano
-from tests.builders import RUN_ID, a_digest, peer
-from tests.specs import a_rule
 from tests.training.optimiser.test_outer import LAYOUT, SIZE, many_states
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "rule.json"
+RUN_ID = Digest(hashlib.sha256(b"run").digest())
+SEEDS = tuple(Digest(hashlib.sha256(b"seed %d" % n).digest()) for n in range(12))
 
 
 def ramp(step: int) -> np.ndarray:
@@ -45,7 +49,7 @@ def vectors() -> dict[str, object]:
         "wsd": [rate_nano(wsd, 10, r) for r in range(11)],
         "wsd by step": [rate_nano(wsd, 40, n, 4) for n in (0, 11, 12, 23, 24, 39)],
         "fragments": fragment_blocks(LAYOUT, 3).tolist(),
-        "segments": [opened_segment(a_digest(f"seed {n}"), peer("nora"), 5) for n in range(12)],
+        "segments": [opened_segment(seed, peer("nora"), 5) for seed in SEEDS],
     }
 
 

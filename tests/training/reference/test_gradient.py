@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - the name every torch reader expe
 
 from assay.protocol.errors import Unavailable
 from assay.protocol.params import ComputeSpec, Family, Precision
+from assay.testing.specs import FLOAT32_WHOLE, a_model
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.gpt import gpt_logits
@@ -18,7 +19,6 @@ from assay.training.model.llama import llama_logits
 from assay.training.model.loss import loss_and_gradient
 from assay.training.model.presets import gpt_spec, llama_spec
 from assay.training.reference.gradient import reference_loss_and_gradient
-from tests.specs import FLOAT32_WHOLE, a_model
 
 GPT = gpt_spec(layers=2, width=42, heads=3, context=37, vocabulary=101, hidden=75)
 LLAMA = llama_spec(layers=2, width=48, heads=6, kv_heads=2, hidden=77, context=19, vocabulary=77)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.types import Digest
+from assay.testing.specs import FLOAT32_WHOLE
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.presets import gpt_spec, llama_spec
@@ -19,7 +20,6 @@ from assay.training.reference.gradient import reference_loss_and_gradient, run
 from assay.training.reference.operators import operators, run_one, sources
 from assay.training.reference.referee import Finding, first_difference, judge, settle
 from assay.training.reference.trace import Answer, output_digest, trace_of, traced
-from tests.specs import FLOAT32_WHOLE
 
 MODELS = {
     "gpt": gpt_spec(layers=2, width=12, heads=2, context=5, vocabulary=11, is_tied=True),

@@ -16,13 +16,13 @@ from assay.protocol.messages import SKETCH_BYTES
 from assay.protocol.params import BLOCK_SIZE, PPM
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import RuleSpec
+from assay.testing import specs
 from assay.training.codec.wire import decode_update, encode_update
 from assay.training.layout import layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.momentum_root import momentum_leaves, private_leaves, zero_root
 from assay.training.transform.compress import gradient_blocks, transition, work_sketch
-from tests import specs
 
 LR, ONE = np.float32(0.0017), np.float32(1)
 LAYOUT = layout_of(gpt_spec(layers=1, width=40, heads=2, context=16))

@@ -9,13 +9,13 @@ import pytest
 
 from assay.protocol.params import BLOCK_SIZE, PPM
 from assay.protocol.update_rule import Transform
+from assay.testing.specs import a_rule
 from assay.training.layout import Layout, to_blocks
 from assay.training.transform import equalise
 from assay.training.transform.blocked_dct import length, transformed_blocks
 from assay.training.transform.compress import gradient_blocks
 from assay.training.transform.dct import block_spectra
 from assay.training.transform.equalise import QUIETEST, equalised, equalising
-from tests.specs import a_rule
 from tests.training.transform.test_blocked_dct import SHAPES, a_layout
 
 ONE = np.float32(1)

@@ -11,13 +11,14 @@ import pytest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.state_transition import start
 from assay.protocol.update_rule import BLOCK_SIZE, Wire
+from assay.testing.members import RUN_ID, a_digest, peer
+from assay.testing.signed import a_spec
 from assay.training.codec.wire import Update
 from assay.training.layout import layout_of
 from assay.training.optimiser.aggregate import decode_round, decode_step
 from assay.verifier.aggregation.combine import combine, rounds_behind, tolerated
 from assay.verifier.aggregation.registry import DECODED, decoded_rule_of
 from assay.verifier.aggregation.reputation import Reputation
-from tests.builders import RUN_ID, a_digest, a_spec, peer
 
 PEERS = sorted(peer(name) for name in ("nora", "nils", "mallory"))
 SPEC = a_spec(rounds=100)

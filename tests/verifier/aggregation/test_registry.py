@@ -10,10 +10,10 @@ import trio
 
 from assay.protocol.errors import ConfigError
 from assay.protocol.update_rule import AggregationSpec, Transform, Wire
+from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 from assay.verifier.aggregation.registry import DECODED, RULE_NAMES, check_aggregation
 from assay.verifier.service import process as service
-from tests.builders import a_spec
-from tests.specs import a_rule
 
 UNKNOWN = [
     "",

@@ -20,25 +20,13 @@ from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import ModelRequest, ModelSignature
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.signed import VERIFIERS, a_chain, a_history, a_member, a_spec
+from assay.testing.specs import MANIFEST, a_data_folder
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import write_tokens
 from assay.verifier.service import chain_duties as chain_duties
 from assay.verifier.service.chain_duties import ChainDuties
-from tests.builders import (
-    MANIFEST,
-    RUN_ID,
-    VERIFIERS,
-    a_chain,
-    a_data_folder,
-    a_deployment,
-    a_digest,
-    a_history,
-    a_hot_key,
-    a_member,
-    a_peer_key,
-    a_spec,
-    peer,
-)
 
 ME = VERIFIERS[0]
 

@@ -9,8 +9,9 @@ import pytest
 
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import Digest, RoundId
+from assay.testing.members import NODES
+from assay.testing.messages import a_commit
 from assay.verifier.audit.bias_memory import ROUNDS_KEPT, BiasMemory, Memory, Remembered
-from tests.protocol.chains import NODES, a_commit
 from tests.verifier.audit.test_drift import BF16, an_audit, unit
 
 SPEC = Digest(b"s" * 32)

@@ -24,6 +24,7 @@ from assay.protocol.messages import Outcome
 from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, Optimiser
+from assay.testing.specs import a_data_folder, a_rule
 from assay.training.codec.contribution import decode_contribution
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import Layout, from_blocks, to_blocks
@@ -48,8 +49,6 @@ from assay.verifier.audit.segment import OpenedSegment
 from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, MeasuredSegment, Regime, Seen
 from assay.verifier.audit.tolerance import Grade, grades
 from assay.verifier.calibration.code_paths import PATHS
-from tests.builders import a_data_folder
-from tests.specs import a_rule
 from tests.verifier.audit.test_segment import CASES, Pair, each_method, every_case
 
 pytestmark = pytest.mark.slow

@@ -17,6 +17,10 @@ from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import Opening, Path
 from assay.protocol.params import BLOCK_SIZE, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
+from assay.testing.members import NODES, RUN_ID
+from assay.testing.messages import a_commit
+from assay.testing.run import a_spec
+from assay.testing.specs import a_rule
 from assay.training.codec.wire import Update, decode_update, encode_aggregate
 from assay.training.data.batches import describe
 from assay.training.data.shards import write_tokens
@@ -28,8 +32,6 @@ from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.exact import Finding, check_opening, compare
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.faulty import a_faulty_trainer
-from tests.protocol.chains import NODES, RUN_ID, a_spec
-from tests.specs import a_rule
 
 # ---- one step made by hand, all of it in view ----
 
@@ -51,23 +53,14 @@ class Step:
     @property
     def commit(self) -> Commit:
         """What the node signed."""
-        return Commit(
-            run_id=RUN_ID,
-            round=RoundId(5),
-            node=NODES[0],
+        return a_commit(
+            5,
+            NODES[0],
             parent=PARENT,
-            state=NO_DIGEST,
-            batch_root=NO_DIGEST,
-            update=NO_DIGEST,
-            update_bytes=0,
             base=1,
             momentum_before=merkle.root(momentum_leaves(RUN_ID, self.before)),
             momentum_after=merkle.root(momentum_leaves(RUN_ID, self.after)),
-            inner=(),
             commitment=commitment_of(SALT, [sketch_digest(self.sketch)]),
-            exec_class=NO_DIGEST,
-            tokens=16,
-            loss_micro=0,
         )
 
     @property

@@ -15,6 +15,7 @@ from assay.protocol.draws import audit_rate_ppm, is_drawn, opened_blocks
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.types import Digest, PeerId
+from assay.testing.specs import an_audit_spec
 from assay.training.layout import layout_of
 from assay.training.model.presets import PRESETS
 from assay.verifier.audit.intervals import exact_interval, rule_of_three
@@ -32,7 +33,6 @@ from assay.verifier.audit.odds import (
     stake_against_sabotage,
     steps_until,
 )
-from tests.specs import an_audit_spec
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ from assay.protocol.encoding.codec import encode
 from assay.protocol.openings import Opening, Path
 from assay.protocol.types import RoundId
 from assay.protocol.update_rule import BLOCK_SIZE
+from assay.testing.members import RUN_ID, peer
+from assay.testing.specs import a_rule
 from assay.training.layout import Layout, layout_of
 from assay.training.model.presets import PRESETS
 from assay.verifier.audit.segment import opening_bytes_max
-from tests.builders import RUN_ID, peer
-from tests.specs import a_rule
 
 MB = 10**6
 

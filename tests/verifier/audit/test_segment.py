@@ -19,6 +19,9 @@ from assay.protocol.openings import InnerBlocks, InnerOpening, Path
 from assay.protocol.params import ComputeSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Outer, Transform, Values
+from assay.testing.members import RUN_ID, a_digest, peer
+from assay.testing.signed import a_spec
+from assay.testing.specs import FLOAT32_WHOLE, a_data_folder, a_rule
 from assay.training.codec.contribution import decode_contribution
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser import muon
@@ -31,9 +34,7 @@ from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.segment import opening_bytes_max
 from assay.verifier.audit.worker import RecomputeWorker
-from tests.builders import RUN_ID, a_data_folder, a_digest, a_spec, peer
 from tests.faulty import a_faulty_trainer
-from tests.specs import FLOAT32_WHOLE, a_rule
 
 pytestmark = pytest.mark.slow
 

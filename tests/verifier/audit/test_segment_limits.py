@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from assay.protocol.params import Precision
 from assay.protocol.types import Digest
+from assay.testing.specs import a_rule
 from assay.training.methods.choices import SEGMENT_STEPS
 from assay.verifier.audit.limit import TIGHTEST
 from assay.verifier.audit.limits import Limits, parse_limits, shipped
@@ -22,7 +23,6 @@ from assay.verifier.audit.segment_limits import (
     limits_of,
     regime_of,
 )
-from tests.specs import a_rule
 
 FP32, BF16 = Precision.FLOAT32, Precision.BFLOAT16
 A, B, C = (Digest(bytes([n]) * 32) for n in range(3))

@@ -17,7 +17,6 @@ from assay.protocol.messages import (
     MESSAGES,
     Block,
     CertifiedManifest,
-    Manifest,
     Proposal,
     SignedVote,
     Vote,
@@ -25,6 +24,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.quorum import assemble
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, RoundId
+from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus.machine import (
     AHEAD,
     Accuse,
@@ -66,32 +66,7 @@ def a_state(me=ME):
 
 
 def a_manifest(number=0, parent=GENESIS, mark=b"a"):
-    return Manifest(
-        run_id=RUN,
-        round=RoundId(number),
-        time_s=0,
-        attendance=(),
-        admissions=(),
-        parent=parent,
-        commits=(),
-        inclusion_lists=(),
-        beacon_shares=(),
-        drand=b"",
-        drand_next=0,
-        is_partial=False,
-        commitments=(),
-        verdicts=(),
-        sketch_openings=(),
-        known_answers=(),
-        contradictions=(),
-        double_votes=(),
-        appraised=(),
-        stake_reports=(),
-        funding_reports=(),
-        disqualified=(),
-        aggregate=Digest(mark * 32),
-        chain=NO_DIGEST,
-    )
+    return an_empty_manifest(RUN, RoundId(number), parent, aggregate=Digest(mark * 32))
 
 
 def a_proposal(iteration=1, after=None, dummies=(), mark=b"a", leader=None, **changes):

@@ -13,6 +13,10 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.state_transition import advance, beacon_of
 from assay.protocol.types import NO_DIGEST, RoundId
+from assay.testing.members import RUN_ID
+from assay.testing.signed import NODES, VERIFIERS, a_reveal, a_spec
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
 from assay.verifier.round.drand import KEPT
 from assay.verifier.round.machine import (
     DrandRound,
@@ -24,9 +28,6 @@ from assay.verifier.round.machine import (
 )
 from assay.verifier.service.drand_client import DrandClient, read_answer
 from tests.a_drand import a_network, a_signature, serving
-from tests.builders import NODES, RUN_ID, VERIFIERS, a_reveal, a_spec
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
 from tests.verifier.round.test_machine import AGGREGATE, a_round, after, everything
 
 NETWORK = a_network(genesis_s=1000, period_s=3)

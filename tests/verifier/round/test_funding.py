@@ -9,6 +9,19 @@ import pytest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.messages import Closing
 from assay.protocol.state_transition import advance
+from assay.testing.members import a_digest as a_name
+from assay.testing.members import peer
+from assay.testing.signed import (
+    NODES,
+    STATE,
+    VERIFIERS,
+    a_funding_report,
+    a_reveal,
+    a_signed_commit,
+    an_inclusion_list,
+)
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
 from assay.verifier.round.machine import (
     Advanced,
     awaits_funding,
@@ -19,19 +32,6 @@ from assay.verifier.round.machine import (
     step,
     waited,
 )
-from tests.builders import (
-    NODES,
-    STATE,
-    VERIFIERS,
-    a_funding_report,
-    a_reveal,
-    a_signed_commit,
-    an_inclusion_list,
-    peer,
-)
-from tests.builders import a_digest as a_name
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
 from tests.verifier.round.test_machine import a_round as a_funded_round
 
 LATE = 1 << 40

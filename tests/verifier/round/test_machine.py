@@ -33,6 +33,28 @@ from assay.protocol.messages import (
 from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
 from assay.protocol.types import NO_DIGEST, RoundId
+from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer
+from assay.testing.messages import a_sketch_opening
+from assay.testing.signed import (
+    NODES,
+    STATE,
+    VERIFIERS,
+    a_certified,
+    a_commit,
+    a_commitment,
+    a_member,
+    a_reveal,
+    a_signed_commit,
+    a_spec,
+    a_verdict,
+    an_inclusion_list,
+    audit_messages,
+    by_peer,
+    funded,
+)
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
+from assay.testing.specs import a_rule
 from assay.training.codec.wire import update_bytes_max
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
@@ -57,34 +79,6 @@ from assay.verifier.round.machine import (
     missing,
     step,
 )
-from tests.builders import (
-    DOMAIN,
-    NODES,
-    RUN_ID,
-    STATE,
-    VERIFIERS,
-    a_certified,
-    a_commit,
-    a_commitment,
-    a_deployment,
-    a_digest,
-    a_member,
-    a_peer_key,
-    a_reveal,
-    a_signed_commit,
-    a_spec,
-    a_verdict,
-    an_inclusion_list,
-    an_unsealing,
-    by_peer,
-    funded,
-    name_of,
-    peer,
-    words,
-)
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
-from tests.specs import a_rule
 
 AGGREGATE = a_digest("aggregate")
 BLOCKS = layout_of(a_spec().model).blocks
@@ -125,7 +119,7 @@ def everyone(run_state, outcome=Outcome.MATCH):
 
 def words_on(run_state, votes=None):
     """As events, what may be said for the next manifest."""
-    said = words(run_state, everyone(run_state) if votes is None else votes)
+    said = audit_messages(run_state, everyone(run_state) if votes is None else votes)
     return [
         *said["commitments"], *said["verdicts"], *said["sketch_openings"]
     ]  # fmt: skip
@@ -246,14 +240,16 @@ def test_the_parameters_are_named_on_every_state_every_th_round_and_on_no_other(
 def test_momentum_continues_from_the_last_accepted_step_or_from_zero_and_from_nothing_else():
     run_state = grown(the_start(), 2)
     last = run_state.nodes[peer("nora")].momentum
-    before = a_digest("momentum of nora after 0")
-    assert last == a_digest("momentum of nora after 1")
+    first, last_of_nils = (
+        a_commit(name, grown(the_start(), at)).momentum_after for name, at in (("nora", 0), ("nils", 1))
+    )
+    assert last == a_commit("nora", grown(the_start(), 1)).momentum_after
 
     for base, root in ((2, last), (0, RULES.zero_momentum)):
         admit(RULES, run_state, STATE, a_signed_commit("nora", run_state, base=base, momentum_before=root))
     for base, root in (
-        (2, before),
-        (2, a_digest("momentum of nils after 1")),
+        (2, first),
+        (2, last_of_nils),
         (2, NO_DIGEST),
         (2, RULES.zero_momentum),
         (0, last),
@@ -483,7 +479,7 @@ def test_a_reveal_that_came_before_its_manifest_was_final_counts_after():
     assert valid_shares(state.beacon_shares, later) == (a_reveal("vera", later),)
 
 
-# ---- words about audits
+# ---- messages about audits
 
 
 def audited(rounds=2):
@@ -566,7 +562,7 @@ def test_a_word_about_another_time_is_late_and_nobodys_lie():
 
 def test_a_node_opens_only_the_seal_of_a_step_that_is_audited_and_only_truly():
     run_state, audit = audited()
-    word = an_unsealing(audit)
+    word = a_sketch_opening(audit)
 
     assert list(after(run_state, word).sketch_openings.values()) == [word]
     with pytest.raises(PeerFault, match="do not open"):
@@ -950,7 +946,7 @@ def test_a_leader_waits_for_one_seal_on_each_audit_whose_last_chance_this_is():
     state = after(run_state, *without_words(run_state))
     assert run_state.round == run_state.spec.audit.audit_rounds - 1
 
-    for audit in audits:  # words on other steps decide nothing about these
+    for audit in audits:  # messages on other steps decide nothing about these
         other = run_state.audits[(RoundId(1), audit.node)]
         state, _ = step(state, spoken(name_of(audit.order[0]), other)[0])
     assert missing(state) == ("verdicts",)
@@ -970,7 +966,7 @@ def test_a_leader_waits_for_sealed_verdicts_and_the_nodes_sketch_at_their_last_c
         state, _ = step(state, spoken(name_of(audit.order[0]), audit)[1])
     assert missing(state) == ("verdicts",)
     for audit in (a for a in run_state.audits.values() if a.round == 0):
-        state, _ = step(state, an_unsealing(audit))
+        state, _ = step(state, a_sketch_opening(audit))
     # Round 1's audits have one more chance to be sealed now, and that is waited for too.
     for audit in (a for a in run_state.audits.values() if a.round == 1):
         state, _ = step(state, spoken(name_of(audit.order[0]), audit)[0])
@@ -987,7 +983,7 @@ def test_a_leader_does_not_wait_for_the_verdict_of_a_verifier_that_is_away():
     for away, lacking in (({absent: 99}, ()), ({}, ("verdicts",))):
         state = after(replace(run_state, away=away), *without_words(run_state))
         for audit in by_round[0]:
-            state, _ = step(state, an_unsealing(audit))
+            state, _ = step(state, a_sketch_opening(audit))
             if audit.order[0] != absent:
                 state, _ = step(state, spoken(name_of(audit.order[0]), audit)[1])
         for audit in by_round[1]:

@@ -11,10 +11,11 @@ from assay.protocol.identity import sign
 from assay.protocol.messages import STAKE_REPORTS_MAX, SignedStakeReport, StakeReport
 from assay.protocol.state_transition import STAKE_REPORT_ROUNDS, RunState, advance
 from assay.protocol.types import NO_DIGEST, RoundId
+from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
+from assay.testing.signed import NODES, STATE, VERIFIERS
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
 from assay.verifier.round.machine import Advanced, examine, manifest_of, step
-from tests.builders import DOMAIN, NODES, RUN_ID, STATE, VERIFIERS, a_peer_key, peer
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
 from tests.verifier.round.test_machine import a_round
 
 

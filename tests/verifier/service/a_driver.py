@@ -40,6 +40,19 @@ from assay.protocol.messages import (
 from assay.protocol.quorum import assemble
 from assay.protocol.state_transition import RunState, next_chain
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
+from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_hot_key, a_peer_key, name_of, peer
+from assay.testing.signed import (
+    NODES,
+    STATE,
+    VERIFIERS,
+    a_history,
+    a_manifest,
+    a_signed_commit,
+    a_spec,
+    by_peer,
+    funded,
+    inclusion_lists,
+)
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update, encode_update
 from assay.training.layout import layout_of
@@ -50,25 +63,6 @@ from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import Round
 from assay.verifier.service.driver import Driver
 from assay.verifier.service.proposer import GetUpdate
-from tests.builders import (
-    DOMAIN,
-    NODES,
-    RUN_ID,
-    STATE,
-    VERIFIERS,
-    a_deployment,
-    a_history,
-    a_hot_key,
-    a_manifest,
-    a_peer_key,
-    a_signed_commit,
-    a_spec,
-    by_peer,
-    funded,
-    inclusion_lists,
-    name_of,
-    peer,
-)
 
 ME, *OTHERS = VERIFIERS  # ME leads iterations 4, 8, ...; iteration 1 is led by the first of OTHERS
 SPEC = a_spec()

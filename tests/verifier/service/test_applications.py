@@ -19,9 +19,10 @@ from assay.protocol.identity import peer_of, verify
 from assay.protocol.messages import SignedAdmission
 from assay.protocol.state_transition import start
 from assay.protocol.types import PeerId
+from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
+from assay.testing.signed import a_spec
 from assay.verifier.service import applications
 from assay.verifier.service.applications import GUESTS_MAX, Applications
-from tests.builders import DOMAIN, RUN_ID, a_peer_key, a_spec, peer
 
 NOW, LOT, DEADLINE = 1_000, 100, 5_000
 ME = "vera"

@@ -24,9 +24,10 @@ from assay.protocol.identity import verify
 from assay.protocol.messages import Discount, EvidenceSubmission, SignedAppraisal
 from assay.protocol.state_transition import advance
 from assay.protocol.types import PeerId, RoundId
+from assay.testing.members import DOMAIN, RUN_ID, a_digest, a_peer_key, peer
+from assay.testing.signed import NODES, a_history, a_manifest, a_spec
 from assay.verifier.service.appraiser import RESULTS_KEPT, Appraiser, agreed_policy
 from tests.attestation.authorities import a_policy
-from tests.builders import DOMAIN, NODES, RUN_ID, a_digest, a_history, a_manifest, a_peer_key, a_spec, peer
 
 KEY = SigningKey(b"k" * 32)
 CODE = a_digest("guest")

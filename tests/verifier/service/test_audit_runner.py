@@ -18,9 +18,12 @@ from assay.protocol.errors import PeerFault
 from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
 from assay.protocol.state_transition import StepId, start
 from assay.protocol.types import Digest, PeerId, RoundId
+from assay.testing import members
+from assay.testing.members import RUN_ID
+from assay.testing.messages import a_sketch_opening, sketch_of
+from assay.testing.run import a_start, grow
+from assay.testing.signed import NODES, a_member, a_spec
 from assay.verifier.service.audit_runner import AuditRunner
-from tests.builders import NODES, RUN_ID, a_member, a_spec
-from tests.protocol import chains
 
 NODE = a_member(NODES[0]).peer
 
@@ -80,10 +83,10 @@ def test_a_node_that_announces_again_and_again_takes_one_place(tmp_path: Path) -
 
 
 def a_disputed_audit() -> Audit:
-    run_state = chains.grow(chains.a_history(), 2)
-    step = (0, chains.NODES[0])
+    run_state = grow(a_start(), 2)
+    step = (0, members.NODES[0])
     accuser = run_state.audits[step].order[0]
-    return chains.grow(run_state, 3, {step: {accuser: Outcome.MISMATCH}}, mute=[step[1]]).audits[step]
+    return grow(run_state, 3, {step: {accuser: Outcome.MISMATCH}}, mute=[step[1]]).audits[step]
 
 
 def test_a_committee_member_judges_by_the_sketch_that_the_node_shows_it_and_without_one_by_none(
@@ -99,5 +102,5 @@ def test_a_committee_member_judges_by_the_sketch_that_the_node_shows_it_and_with
 
     clock = trio.testing.MockClock(autojump_threshold=0)
     assert trio.run(sketch, clock=clock) is None
-    shown[(audit.round, audit.node)] = chains.an_unsealing(audit)
-    assert trio.run(sketch, clock=clock) == chains.sketch_of(audit.commit)
+    shown[(audit.round, audit.node)] = a_sketch_opening(audit)
+    assert trio.run(sketch, clock=clock) == sketch_of(audit.round, audit.node)

@@ -23,24 +23,19 @@ from assay.protocol.errors import MalformedMessage, Unavailable
 from assay.protocol.messages import Outcome, ResultSignature, SlashOrderRequest, StepRequest
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.verifier.service import chain_duties as duties_module
-from assay.verifier.service.chain_duties import ChainDuties
-from tests.builders import (
+from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.signed import (
     NODES,
-    RUN_ID,
     VERIFIERS,
     a_certified,
     a_chain,
-    a_deployment,
-    a_digest,
     a_history,
-    a_hot_key,
     a_manifest,
     a_member,
-    a_peer_key,
     a_spec,
-    peer,
 )
+from assay.verifier.service import chain_duties as duties_module
+from assay.verifier.service.chain_duties import ChainDuties
 
 ME = VERIFIERS[0]
 GUILTY = peer("mallory")

@@ -12,10 +12,11 @@ from assay.protocol.encoding.codec import decode
 from assay.protocol.messages import BlobPiece
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.members import peer
+from assay.testing.signed import NODES, VERIFIERS
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
 from assay.verifier.service.delivery import Delivery, receivers
-from tests.builders import NODES, VERIFIERS, peer
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
 from tests.verifier.round.test_machine import grown
 
 ME = peer(VERIFIERS[0])

@@ -31,25 +31,22 @@ from assay.protocol.messages import (
 )
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
-from assay.verifier.consensus.machine import AHEAD
-from assay.verifier.round.commits import contradiction
-from assay.verifier.service.delivery import receivers
-from assay.verifier.service.driver import DOUBLE_VOTES, EVIDENCE, RETRY_S
-from tests.builders import (
-    DOMAIN,
+from assay.testing.members import DOMAIN, a_digest, name_of, peer
+from assay.testing.signed import (
     NODES,
     a_certified,
     a_chain,
-    a_digest,
     a_history,
     a_manifest,
     a_reveal,
     a_signed_commit,
     an_inclusion_list,
     inclusion_lists,
-    name_of,
-    peer,
 )
+from assay.verifier.consensus.machine import AHEAD
+from assay.verifier.round.commits import contradiction
+from assay.verifier.service.delivery import receivers
+from assay.verifier.service.driver import DOUBLE_VOTES, EVIDENCE, RETRY_S
 from tests.verifier.service.a_driver import (
     ME,
     OTHERS,

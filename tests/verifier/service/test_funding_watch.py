@@ -8,10 +8,11 @@ from typing import Any
 from assay.chain.state import FinalEscrow
 from assay.protocol.messages import Closing
 from assay.protocol.state_transition import advance
+from assay.testing.members import RUN_ID, peer
+from assay.testing.signed import NODES, VERIFIERS, a_funding_report, by_peer
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
 from assay.verifier.service.funding_watch import FundingWatch
-from tests.builders import NODES, RUN_ID, VERIFIERS, a_funding_report, by_peer, peer
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
 from tests.ledger.settlement.test_funding import DEADLINE, JUDGES, LAST, PRICE, SPEC, an_escrow
 
 DELAY = 300

@@ -19,20 +19,11 @@ from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest, Manifest, Proposal, VoteKind
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, Iteration
+from assay.testing.members import RUN_ID, a_digest
+from assay.testing.signed import NODES, VERIFIERS, a_certified, a_chain, a_history, a_manifest, a_reveal
 from assay.verifier.consensus.machine import BuildProposal, Built, Event, Examined, Ready
 from assay.verifier.round.machine import Round, missing
 from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer
-from tests.builders import (
-    NODES,
-    RUN_ID,
-    VERIFIERS,
-    a_certified,
-    a_chain,
-    a_digest,
-    a_history,
-    a_manifest,
-    a_reveal,
-)
 from tests.verifier.service.a_driver import (
     TIMING,
     a_participant,

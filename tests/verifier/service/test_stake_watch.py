@@ -10,10 +10,11 @@ import pytest
 
 from assay.protocol.messages import StakeReport
 from assay.protocol.state_transition import RunState, advance
+from assay.testing.members import RUN_ID, peer
+from assay.testing.signed import NODES
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
 from assay.verifier.service.stake_watch import StakeWatch
-from tests.builders import NODES, RUN_ID, peer
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
 from tests.verifier.round.test_stake_reports import a_report
 
 NORA = peer("nora")

@@ -14,10 +14,11 @@ from assay.chain.statements import OPERATOR
 from assay.protocol.messages import SignedStakeReport
 from assay.protocol.state_transition import advance
 from assay.protocol.types import Address, Digest
+from assay.testing.members import DOMAIN, a_peer_key, peer
+from assay.testing.signed import NODES, a_spec
+from assay.testing.signed import a_history as the_start
+from assay.testing.signed import a_manifest as the_next
 from assay.verifier.service import stake_watch as stake_watch
-from tests.builders import DOMAIN, NODES, a_peer_key, a_spec, peer
-from tests.builders import a_history as the_start
-from tests.builders import a_manifest as the_next
 from tests.contracts.chain_world import World
 
 VERA = peer("vera")
