@@ -20,7 +20,7 @@ ROUNDS_MAX = 1_000_000
 STDLIB_BYTES = 6_000_000
 Preset = Literal[
     "gpt-1m", "gpt-15m", "gpt-125m", "gpt-350m",
-    "llama-1m", "llama-15m", "llama-125m", "llama-350m", "llama-1b"
+    "llama-130k", "llama-1m", "llama-15m", "llama-125m", "llama-350m", "llama-1b"
 ]  # fmt: skip
 
 

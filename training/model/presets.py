@@ -1,4 +1,4 @@
-"""Presets: model sizes by name, from one million parameters to one billion.
+"""Presets: model sizes by name, from a hundred thousand parameters, for trials, to one billion.
 
 Room: training (pure). A name states the parameter count with its intended vocabulary: 256 (bytes) up to 15M,
 32,000 above; a test holds the exact counts.
@@ -76,6 +76,7 @@ PRESETS: Mapping[str, ModelSpec] = {
     "gpt-15m": gpt_spec(layers=8, width=384, heads=6, context=256),
     "gpt-125m": gpt_spec(layers=12, width=768, heads=12, context=1024, vocabulary=32_000, is_tied=True),
     "gpt-350m": gpt_spec(layers=24, width=1024, heads=16, context=1024, vocabulary=32_000, is_tied=True),
+    "llama-130k": llama_spec(layers=2, width=64, heads=4, kv_heads=2, hidden=192, context=64),
     "llama-1m": llama_spec(layers=4, width=128, heads=4, kv_heads=2, hidden=384, context=128),
     "llama-15m": llama_spec(layers=8, width=384, heads=6, kv_heads=2, hidden=1280, context=256),
     "llama-125m": llama_spec(

@@ -243,6 +243,7 @@ def test_presets_have_the_sizes_their_names_say():
         "gpt-15m": 14_463_744,
         "gpt-125m": 110_335_488,
         "gpt-350m": 335_906_816,
+        "llama-130k": 131_392,
         "llama-1m": 853_120,
         "llama-15m": 15_145_344,
         "llama-125m": 124_668_672,
