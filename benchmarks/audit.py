@@ -150,7 +150,11 @@ class _Pair:
         """The blocks that are opened."""
         layout = self.trainer.layout
         live = decode_contribution(self.spec, layout, 1, self.record.update).blocks_B.tolist()
-        return list(opened_blocks(SEED, self.trainer.node, self.spec.audit, layout.blocks, live))
+        return list(
+            opened_blocks(
+                SEED, self.trainer.node, self.spec.audit, self.spec.audit.floor_ppm, layout.blocks, live
+            )
+        )
 
 
 def _pair(

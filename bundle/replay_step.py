@@ -311,7 +311,8 @@ def _redraw(done: Replayed, delivered: Delivered, recompute_worker: RecomputeWor
     if not done.faults:
         sent = decode_contribution(spec, layout, int(commit.round), update)
         live = [int(block) for block in sent.blocks_B]
-    done.blocks = opened_blocks(seed, commit.node, spec.audit, layout.blocks, live)
+    rate_ppm = done.rate_ppm if done.audit is None else done.audit.rate_ppm
+    done.blocks = opened_blocks(seed, commit.node, spec.audit, rate_ppm, layout.blocks, live)
     done.segment = opened_segment(seed, commit.node, spec.rule.segments)
 
 

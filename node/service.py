@@ -385,7 +385,9 @@ class Service:
             update = self.me.blobs.load(audit.commit.update)
             spec, round_id = self.me.spec, int(audit.round)
             live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
-            blocks = opened_blocks(audit.seed, audit.node, spec.audit, self.layout.blocks, live)
+            blocks = opened_blocks(
+                audit.seed, audit.node, spec.audit, audit.rate_ppm, self.layout.blocks, live
+            )
             body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
             name = self.me.blobs.put(body)
             self._opened[step] = OpeningNotice(round=audit.round, opening=name, opening_bytes=len(body))

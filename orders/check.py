@@ -19,7 +19,7 @@ from assay.orders.data import collect_data
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec, order_closing_s
-from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.draws import audit_rate_ppm, opened_count, wide_share_ppm
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
@@ -27,9 +27,10 @@ from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.codec.rice import rice_bits
 from assay.training.codec.wire import CODE_BITS
 from assay.training.execution.execution_class import execution_class
-from assay.training.layout import layout_of
+from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import use_one_thread
 from assay.verifier.audit import odds
+from assay.verifier.audit.segment import opening_bytes_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ def check_order(path: Path | None) -> OrderReport:
         "work": f"{order.run.rounds:,} rounds of {order.run.nodes * order.tokens_per_step:,} tokens, "
         f"{order.epochs:,} epochs",
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
-        + opened_words(audit_spec(order), layout.blocks),
+        + opened_words(audit_spec(order), layout.blocks)
+        + f"; {opening_words(order, layout)}",
         "deters": deters_words(order),
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
@@ -158,12 +160,28 @@ def audit_share(order: Order) -> float:
 def opened_words(rules: AuditSpec, blocks: int) -> str:
     """How much of a step's state audits open, and how long a single false block stays unopened."""
     usual, wide = min(rules.blocks, blocks), min(rules.wide_blocks, blocks)
-    opened = f"every one opens {usual:,} of {blocks:,} blocks"
+    opened = f"at the floor every one opens {usual:,} of {blocks:,} blocks"
     if usual < wide and rules.wide_ppm:
-        opened = f"they open {usual:,} of {blocks:,} blocks, one of {PPM / rules.wide_ppm:g} {wide:,}"
+        opened += f", one of {PPM / rules.wide_ppm:g} {wide:,}"
     found = Fraction(rules.floor_ppm, PPM) * odds.power_over_blocks(rules, blocks, 1)
     steps = float(1 / found)
-    return f"{opened}; at the floor, a block that is false in every step is opened after {steps:,.0f}"
+    return f"{opened}; a block that is false in every step is opened after {steps:,.0f}"
+
+
+def opening_words(order: Order, layout: Layout) -> str:
+    """How much an honest node uploads for audits, in the mean."""
+    rules = audit_spec(order)
+
+    def mean_bytes(rate_ppm: int) -> float:
+        wide = wide_share_ppm(rules, rate_ppm) / PPM
+        usual, most = (
+            opening_bytes_max(order.rule, layout, count)
+            for count in (opened_count(rules, rate_ppm), rules.wide_blocks)
+        )
+        return rate_ppm / PPM * ((1 - wide) * usual + wide * most)
+
+    first, last = (bytes_text(mean_bytes(rate_ppm)) for rate_ppm in (PPM, rules.floor_ppm))
+    return f"openings take up to {first} a node and round on probation, {last} at the floor"
 
 
 def deters_words(order: Order) -> str:

@@ -35,7 +35,7 @@ from assay.protocol.commitments import witness_pattern
 from assay.protocol.draws import is_replicated, opened_segment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Outcome, SketchOpening, Verdict, VerdictCommitment
-from assay.protocol.params import AuditSpec, RunSpec
+from assay.protocol.params import PPM, AuditSpec, RunSpec
 from assay.protocol.quorum import commitment_rounds, committee_size, faults_tolerated, quorum
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
@@ -99,6 +99,7 @@ class Audit:
     commit: Commit
     seed: Digest
     order: tuple[PeerId, ...]  # verifiers in order of responsibility
+    rate_ppm: int = PPM  # at which the node's steps were drawn: the lower, the more blocks are opened
     auditors_wanted: int = 0  # auditors needed; 0 until the beacon decides whether the audit is replicated
     commitments: tuple[CommittedVerdict, ...] = ()  # of this dispute round
     open_from: int = -1  # the first manifest that may reveal them; -1 while commitments are taken

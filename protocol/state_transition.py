@@ -564,6 +564,7 @@ def drawn(
             commit=commit,
             seed=seed,
             order=auditors(seed, commit.node, judges),
+            rate_ppm=run_state.rate_ppm(commit.node),
         )
         for commit in due
     }

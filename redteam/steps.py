@@ -404,7 +404,7 @@ def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
     for number in range(attempts):
         for audit in range(AUDITS_OF_MANY):
             drawn = Digest(hashlib.sha256(b"many %d %d %d" % (seed, number, audit)).digest())
-            opened = opened_blocks(drawn, NODE, rules, blocks, range(blocks))
+            opened = opened_blocks(drawn, NODE, rules, rules.floor_ppm, blocks, range(blocks))
             audits += 1
             if poisoned in opened:
                 caught += 1

@@ -215,7 +215,9 @@ class TestBed:
         layout = self.trainer.layout
         live = decode_contribution(self.spec, layout, self.round, update).blocks_B.tolist()
         seed = Digest(hashlib.sha256(b"beacon %d %d" % (self.seed, beacon)).digest())
-        return list(opened_blocks(seed, NODE, self.spec.audit, layout.blocks, live))
+        return list(
+            opened_blocks(seed, NODE, self.spec.audit, self.spec.audit.floor_ppm, layout.blocks, live)
+        )
 
     def keep(self, claim: StepClaim) -> Commit:
         """Store a claimed step where an honest one would be, and sign for it."""

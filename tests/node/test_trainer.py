@@ -97,7 +97,9 @@ def skip(trainer, count):
 
 def blocks_drawn(trainer, record):
     live = [int(b) for b in sent_by(trainer, record).blocks_B]
-    return list(opened_blocks(a_digest("seed"), NODE, SPEC.audit, trainer.layout.blocks, live))
+    return list(
+        opened_blocks(a_digest("seed"), NODE, SPEC.audit, SPEC.audit.floor_ppm, trainer.layout.blocks, live)
+    )
 
 
 def opens(trainer, record):

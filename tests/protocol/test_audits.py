@@ -91,6 +91,22 @@ def test_no_verdict_and_no_sketch_is_shown_before_all_who_look_are_bound():
     assert grow(run_state, 1, votes).audits[STEP].ruling is AuditStatus.PASSED
 
 
+def test_an_audit_says_at_which_rate_its_step_was_drawn():
+    run_state, rates = a_start(rounds=60, probation=2, floor_ppm=100_000), set()
+    for _ in range(60):
+        clean = {node: record.clean for node, record in run_state.nodes.items()}
+        due = {(commit.round, commit.node) for commit in run_state.last_commits}
+        known = set(run_state.audits)
+        votes = {step: {audit.order[0]: MATCH} for step, audit in run_state.audits.items()}
+        run_state = grow(run_state, 1, votes)
+        for step in set(run_state.audits) - known:
+            expected = PPM if clean[step[1]] < 2 else max(100_000, PPM * 2 // clean[step[1]])
+            assert step in due and run_state.audits[step].rate_ppm == expected
+            rates.add(expected)
+
+    assert PPM in rates and len(rates) > 2
+
+
 def test_the_second_look_is_drawn_only_after_the_first_auditor_is_bound():
     run_state, _ = audited(replication_ppm=500_000)
     votes = {step: {audit.order[0]: MATCH} for step, audit in run_state.audits.items()}

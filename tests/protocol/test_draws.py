@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.protocol.draws import (
+    OPENED_LEAST,
     audit_rate_ppm,
     audit_seed,
     auditors,
@@ -19,6 +20,8 @@ from assay.protocol.draws import (
     is_drawn,
     is_replicated,
     opened_blocks,
+    opened_count,
+    wide_share_ppm,
 )
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import PPM
@@ -33,7 +36,9 @@ ALPHA = beacon_input(Digest(b"d" * 32), Digest(b"r" * 32), RoundId(7), Digest(b"
 PROOFS = tuple((v, prove(hashlib.sha256(v).digest(), ALPHA)) for v in VERIFIERS)
 SEED = audit_seed(ALPHA, PROOFS)
 AUDIT = a_spec(blocks=8).audit
+FLOOR = AUDIT.floor_ppm
 WIDE = a_spec(blocks=8, wide_ppm=PPM, wide_blocks=20).audit
+MANY = a_spec(blocks=64).audit
 
 
 def vectors() -> dict:
@@ -44,8 +49,14 @@ def vectors() -> dict:
         "seed_with_drand": audit_seed(ALPHA, PROOFS, drand=Digest(b"o" * 32)).hex(),
         "drawn_at_half": [is_drawn(SEED, node, PPM // 2) for node in NODES],
         "auditors": [[v.hex() for v in auditors(SEED, node, VERIFIERS)] for node in NODES],
-        "opened_blocks": [opened_blocks(SEED, node, AUDIT, 213, range(100, 213)) for node in NODES],
-        "opened_in_a_wide_audit": [opened_blocks(SEED, node, WIDE, 213, range(100, 213)) for node in NODES],
+        "opened_blocks": [opened_blocks(SEED, node, AUDIT, FLOOR, 213, range(100, 213)) for node in NODES],
+        "opened_in_a_wide_audit": [
+            opened_blocks(SEED, node, WIDE, FLOOR, 213, range(100, 213)) for node in NODES
+        ],
+        "opened_at_rates": {
+            str(rate): [opened_blocks(SEED, node, MANY, rate, 213, range(100, 213)) for node in NODES]
+            for rate in (FLOOR, 300_000, PPM)
+        },
     }
 
 
@@ -124,7 +135,7 @@ def test_auditors_are_all_verifiers_once_whatever_order_they_are_given_in(seed, 
 )
 def test_as_many_blocks_are_opened_as_the_rules_say_each_once_and_ascending(seed, blocks, wanted):
     count, live = blocks
-    chosen = opened_blocks(Digest(seed), NODES[0], a_spec(blocks=wanted).audit, count, sorted(live))
+    chosen = opened_blocks(Digest(seed), NODES[0], a_spec(blocks=wanted).audit, FLOOR, count, sorted(live))
 
     assert len(chosen) == min(wanted, count)
     assert list(chosen) == sorted(set(chosen))
@@ -138,7 +149,9 @@ def test_half_of_the_opened_blocks_lie_where_something_was_sent():
     hits = [
         sum(
             b >= 90
-            for b in opened_blocks(Digest(hashlib.sha256(b"%d" % n).digest()), NODES[0], AUDIT, 100, live)
+            for b in opened_blocks(
+                Digest(hashlib.sha256(b"%d" % n).digest()), NODES[0], AUDIT, FLOOR, 100, live
+            )
         )
         for n in range(200)
     ]
@@ -146,10 +159,35 @@ def test_half_of_the_opened_blocks_lie_where_something_was_sent():
     assert all(hit >= 4 for hit in hits)
 
 
+@given(st.integers(1, 4096), st.integers(1, PPM), st.integers(0, PPM), st.data())
+def test_a_block_is_opened_as_probably_at_every_rate_and_none_more_often_than_rounding_makes_it(
+    blocks, floor_ppm, wide_ppm, data
+):
+    rate_ppm = data.draw(st.integers(floor_ppm, PPM))
+    audit = replace(AUDIT, blocks=blocks, floor_ppm=floor_ppm, wide_ppm=wide_ppm)
+
+    count, share_ppm = opened_count(audit, rate_ppm), wide_share_ppm(audit, rate_ppm)
+
+    assert blocks * floor_ppm <= count * rate_ppm
+    assert count == min(OPENED_LEAST, blocks) or (count - 1) * rate_ppm < blocks * floor_ppm
+    assert count >= min(OPENED_LEAST, blocks)
+    assert wide_ppm * floor_ppm <= share_ppm * rate_ppm < wide_ppm * floor_ppm + rate_ppm
+    assert (opened_count(audit, floor_ppm), wide_share_ppm(audit, floor_ppm)) == (blocks, wide_ppm)
+
+
+def test_the_count_and_the_share_of_wide_ones_follow_the_rate_at_which_blocks_are_drawn():
+    audit = replace(MANY, wide_ppm=400_000, wide_blocks=90)  # the floor is a fifth
+    seeds = [Digest(hashlib.sha256(b"%d" % n).digest()) for n in range(400)]
+    for rate_ppm, usual, wide in ((FLOOR, 64, 160), (2 * FLOOR, 32, 80), (PPM, 13, 32)):
+        counts = [len(opened_blocks(seed, NODES[0], audit, rate_ppm, 213, range(50))) for seed in seeds]
+        assert set(counts) == {usual, 90}
+        assert abs(counts.count(90) - wide) < 30  # three standard deviations
+
+
 def test_a_wide_audit_opens_its_own_count_and_comes_at_its_own_rate():
     audit = replace(AUDIT, wide_ppm=250_000, wide_blocks=90)
     counts = [
-        len(opened_blocks(Digest(hashlib.sha256(b"%d" % n).digest()), NODES[0], audit, 213, range(50)))
+        len(opened_blocks(Digest(hashlib.sha256(b"%d" % n).digest()), NODES[0], audit, FLOOR, 213, range(50)))
         for n in range(400)
     ]
 
@@ -160,15 +198,17 @@ def test_a_wide_audit_opens_its_own_count_and_comes_at_its_own_rate():
 def test_where_a_wide_audit_may_open_more_than_there_are_it_opens_every_block():
     audit = replace(AUDIT, wide_ppm=PPM, wide_blocks=214)
 
-    assert opened_blocks(SEED, NODES[0], audit, 213, ()) == tuple(range(213))
+    assert opened_blocks(SEED, NODES[0], audit, FLOOR, 213, ()) == tuple(range(213))
 
 
 def test_nodes_and_seeds_draw_apart():
     other = PeerId(bytes(32))
 
-    assert opened_blocks(SEED, NODES[0], AUDIT, 213, ()) != opened_blocks(SEED, other, AUDIT, 213, ())
-    assert opened_blocks(SEED, other, AUDIT, 213, ()) != opened_blocks(
-        Digest(bytes(32)), other, AUDIT, 213, ()
+    assert opened_blocks(SEED, NODES[0], AUDIT, FLOOR, 213, ()) != opened_blocks(
+        SEED, other, AUDIT, FLOOR, 213, ()
+    )
+    assert opened_blocks(SEED, other, AUDIT, FLOOR, 213, ()) != opened_blocks(
+        Digest(bytes(32)), other, AUDIT, FLOOR, 213, ()
     )
 
 

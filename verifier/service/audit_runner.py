@@ -195,7 +195,7 @@ class AuditRunner:
         await self._state_sync.reach(min(int(run_state.round), run_state.training_rounds))
         spec, layout = self._me.spec, self._layout
         live = [int(b) for b in decode_contribution(spec, layout, int(commit.round), update).blocks_B]
-        blocks = opened_blocks(audit.seed, audit.node, spec.audit, layout.blocks, live)
+        blocks = opened_blocks(audit.seed, audit.node, spec.audit, audit.rate_ppm, layout.blocks, live)
         deadline = trio.current_time() + spec.timing.opening_ms / 1000
         tried: set[Digest] = set()
         while True:

@@ -214,7 +214,9 @@ def test_false_blocks_are_opened_as_often_as_the_formula_says(false: int, wide: 
     audit, blocks, tries = an_audit_spec(blocks=6, wide_ppm=wide, wide_blocks=150), 200, 3000
     poisoned = set(range(17, 17 + false))
     found = sum(
-        not poisoned.isdisjoint(opened_blocks(seed, PeerId(bytes(32)), audit, blocks, range(blocks)))
+        not poisoned.isdisjoint(
+            opened_blocks(seed, PeerId(bytes(32)), audit, audit.floor_ppm, blocks, range(blocks))
+        )
         for seed in (Digest(hashlib.sha256(b"opened %d" % n).digest()) for n in range(tries))
     )
     low, high = exact_interval(found, tries, 0.999)

@@ -119,7 +119,11 @@ class Pair:
     def drawn(self, record: StepRecord) -> list[int]:
         layout = self.trainer.layout
         live = decode_contribution(self.spec, layout, record.commit.round, record.update).blocks_B.tolist()
-        return list(opened_blocks(a_digest("seed"), NODE, self.spec.audit, layout.blocks, live))
+        return list(
+            opened_blocks(
+                a_digest("seed"), NODE, self.spec.audit, self.spec.audit.floor_ppm, layout.blocks, live
+            )
+        )
 
     def opening(self, record: StepRecord, segment: int) -> InnerOpening:
         blocks = self.drawn(record)
