@@ -33,7 +33,7 @@ class DeviceFamily(enum.IntEnum):
     SOFTWARE = 5  # an ordinary key, for tests; accepted only if a policy names it
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """Name in files, such as `sev-snp`."""
         return self.name.lower().replace("_", "-")
 

@@ -39,7 +39,7 @@ def _base64(text: object) -> bytes:
 
 
 def _family(name: object) -> object:
-    return next((family for family in DeviceFamily if family.word == name), name)
+    return next((family for family in DeviceFamily if family.label == name), name)
 
 
 _Bytes = Annotated[bytes, BeforeValidator(_base64)]
@@ -91,7 +91,7 @@ def read_evidence(text: bytes) -> Evidence:
 
 def write_evidence(evidence: Evidence) -> str:
     """The JSON text of evidence whose `gpus` are GPUs; `read_evidence` inverts it."""
-    main = {"family": evidence.main.family.word, **_report(evidence.main)}
+    main = {"family": evidence.main.family.label, **_report(evidence.main)}
     return json.dumps(main | {"gpus": [_report(gpu) for gpu in evidence.gpus]}, indent=1) + "\n"
 
 

@@ -49,7 +49,7 @@ class TcbStatus(enum.IntEnum):
     REVOKED = 7
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """Intel's name, such as `SWHardeningNeeded`."""
         return self.name.title().replace("_", "").replace("Sw", "SW")
 
@@ -142,14 +142,14 @@ def check_policy(policy: AppraisalPolicy) -> None:
     """
     if not TcbStatus.UP_TO_DATE <= policy.tcb_worst < TcbStatus.REVOKED:
         raise ValueError(
-            f"tcb_worst is {policy.tcb_worst.word}, expected UpToDate to OutOfDateConfigurationNeeded"
+            f"tcb_worst is {policy.tcb_worst.label}, expected UpToDate to OutOfDateConfigurationNeeded"
         )
     for seconds in ("evidence_age_max_s", "collateral_age_max_s", "result_life_s"):
         if getattr(policy, seconds) < 1:
             raise ValueError(f"{seconds} is {getattr(policy, seconds)}, expected at least 1")
     for family in policy.families:
         if not policy.pinned(family):
-            raise ValueError(f"{family.word} is accepted, expected at least one root for it")
+            raise ValueError(f"{family.label} is accepted, expected at least one root for it")
     for reference in policy.references:
         names = [claim.name for claim in reference.values]
         missing = REQUIRED_CLAIMS[reference.family] - set(names)

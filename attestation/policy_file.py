@@ -31,11 +31,11 @@ DAY_S = 86_400
 
 
 def _family(name: object) -> object:
-    return next((family for family in DeviceFamily if family.word == name), name)
+    return next((family for family in DeviceFamily if family.label == name), name)
 
 
 def _status(name: object) -> object:
-    return next((status for status in TcbStatus if status.word == name), name)
+    return next((status for status in TcbStatus if status.label == name), name)
 
 
 def _sha256(text: object) -> object:

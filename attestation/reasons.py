@@ -19,7 +19,7 @@ class TrustTier(enum.IntEnum):
     CONTRAINDICATED = 4
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """Name in results."""
         return self.name.lower()
 
@@ -78,7 +78,7 @@ class Reason(enum.IntEnum):
     DEVICE_REFUSED = 68
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """Name in results, such as `tcb-too-old`."""
         return self.name.lower().replace("_", "-")
 

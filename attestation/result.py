@@ -121,8 +121,8 @@ def as_eat(result: AttestationResult) -> dict[str, Any]:
         "submods": {f"gpu{index}": _device_claims(gpu) for index, gpu in enumerate(result.gpus)},
         "iat": result.at_s,
         "exp": result.expires_s,
-        "assay_verdict": result.verdict.word,
-        "assay_reasons": [reason.word for reason in result.reasons],
+        "assay_verdict": result.verdict.label,
+        "assay_reasons": [reason.label for reason in result.reasons],
         "assay_binding": {
             "deployment_id": binding.deployment_id.hex(),
             "node": binding.node.hex(),
@@ -150,10 +150,10 @@ def _device_claims(device: DeviceResult) -> dict[str, Any]:
         claims["dbgstat"] = _DEBUG_NAMES[device.debug]
     claims["measurements"] = [[COAP_JSON, {claim.name: claim.value for claim in device.claims}]]
     claims["assay_device"] = {
-        "family": device.family.word,
-        "verdict": device.verdict.word,
-        "reasons": [reason.word for reason in device.reasons],
-        "tcb": device.tcb.word,
+        "family": device.family.label,
+        "verdict": device.verdict.label,
+        "reasons": [reason.label for reason in device.reasons],
+        "tcb": device.tcb.label,
         "advisories": list(device.advisories),
     }
     return claims
@@ -207,7 +207,7 @@ _Worded = TypeVar("_Worded", DeviceFamily, TrustTier, Reason, TcbStatus)
 
 def _member(kind: type[_Worded], name: object) -> _Worded:
     for member in kind:
-        if member.word == name:
+        if member.label == name:
             return member
     raise ValueError(f"{str(name)[:40]!r} is not a {kind.__name__}")
 

@@ -200,7 +200,7 @@ def _pair(
 
 
 def _demo(name: str, most: int = BLOCKS) -> str:
-    """Print the first table's row of a model, with at most so many blocks opened; the second table's."""
+    """Print the first table's row of a model, with at most this many blocks opened; the second table's."""
     large = _parameters(name) > LARGE
     repeats = 1 if large else 5
     with tempfile.TemporaryDirectory() as folder:

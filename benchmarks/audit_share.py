@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def print_share(rounds: int, floor: float = FLOORS[0], settled: int = 20) -> None:
-    """Run a network for so many rounds and print where its CPU time went.
+    """Run a network for this many rounds and print where its CPU time went.
 
     Raises:
         RuntimeError: the network did not end well; its last words are in the message.

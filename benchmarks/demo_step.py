@@ -89,7 +89,7 @@ def main() -> None:
             ("clipping, equalising and DCT", ours.transform_equalised),
             ("momentum and choice", ours.choose),
             ("encoding", ours.encode),
-            ("sketch for the seal", ours.sketch),
+            ("sketch for the commitment", ours.sketch),
             ("commitment to the momentum", ours.commit),
         )
     }

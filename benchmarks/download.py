@@ -2,7 +2,7 @@
 
     python -m benchmarks.download [--nodes 8 32 128] [--rounds 12]
 
-Real messages: the model of benchmarks/robustness.toml trained for a few rounds with so many nodes and no
+Real messages: the model of benchmarks/robustness.toml trained for a few rounds with this many nodes and no
 liars; the last half of the rounds is averaged. "uniform" is what independent uniform indices
 would give. Bits are per parameter; a float32 gradient is 32.
 """

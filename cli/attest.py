@@ -88,8 +88,8 @@ def attest_appraise(
 
 def result_lines(result: AttestationResult) -> list[str]:
     """A result for people: verdict, reasons, devices, digests, and until when."""
-    reasons = [reason.word for reason in result.all_reasons]
-    lines = [f"verdict     {result.verdict.word}", f"reasons     {', '.join(reasons) or '-'}"]
+    reasons = [reason.label for reason in result.all_reasons]
+    lines = [f"verdict     {result.verdict.label}", f"reasons     {', '.join(reasons) or '-'}"]
     lines += [_device_line("processor" if not index else f"gpu {index - 1}", device)
               for index, device in enumerate((result.main, *result.gpus))]  # fmt: skip
     lines += [
@@ -102,7 +102,7 @@ def result_lines(result: AttestationResult) -> list[str]:
 
 
 def _device_line(what: str, device: DeviceResult) -> str:
-    findings = f"{device.family.word} {device.verdict.word}, TCB {device.tcb.word}"
+    findings = f"{device.family.label} {device.verdict.label}, TCB {device.tcb.label}"
     advisories = f", advisories {' '.join(device.advisories)}" if device.advisories else ""
     return one_line(f"{what:<11} {findings}{advisories}")
 

@@ -65,7 +65,7 @@ def remove(
 def lock(
     file: ConfigFile,
     amount: Annotated[str, typer.Argument(metavar="AMOUNT", help="What the lot shall hold, in tokens.")],
-    days: Annotated[int, typer.Option(help="Bind it for at most so many days.")] = 60,
+    days: Annotated[int, typer.Option(help="Bind it for at most this many days.")] = 60,
     set_version: Set = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -103,8 +103,8 @@ async def _submit(
             return
         fields = {
             "verifier": verifier.hex()[:8],
-            "verdict": result.verdict.word,
-            "reasons": [reason.word for reason in result.all_reasons],
+            "verdict": result.verdict.label,
+            "reasons": [reason.label for reason in result.all_reasons],
         }
         log.info("evidence appraised", extra=fields)
         return

@@ -65,7 +65,7 @@ class CommandAttester:
         except MalformedMessage as error:
             raise Unavailable(f"attester {name}: {error}") from None
         if found.main.family is not self.family:
-            raise Unavailable(f"attester {name}: {found.main.family.word}, expected {self.family.word}")
+            raise Unavailable(f"attester {name}: {found.main.family.label}, expected {self.family.label}")
         return found
 
 
@@ -94,7 +94,7 @@ def command_attester(arguments: Sequence[str]) -> CommandAttester:
     Raises:
         ConfigError: no family, or no program.
     """
-    family = next((one for one in DeviceFamily if arguments and one.word == arguments[0]), None)
+    family = next((one for one in DeviceFamily if arguments and one.label == arguments[0]), None)
     if family is None or family in (DeviceFamily.SOFTWARE, DeviceFamily.NVIDIA_CC) or len(arguments) < 2:
         raise ConfigError(
             f"attester {list(arguments)}: expected a processor's family (tdx, sgx, sev-snp) and a program"

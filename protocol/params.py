@@ -196,7 +196,7 @@ class RunSpec:
         return self.calendar(self.rounds)
 
     def calendar(self, rounds: int) -> Calendar:
-        """The calendar of this run if it trains for so many rounds."""
+        """The calendar of this run if it trains for this many rounds."""
         return Calendar(
             rounds=rounds, epoch_rounds=self.money.epoch_rounds, closing_rounds=self.closing_rounds
         )
@@ -209,7 +209,7 @@ class RunSpec:
 
 
 def closing_rounds(audit: AuditSpec, verifiers: int) -> int:
-    """Rounds after which a step's audit has ended, where so many verifiers take part."""
+    """Rounds after which a step's audit has ended, where this many verifiers take part."""
     attempts = 1 if verifiers <= committee_size(verifiers, 0) else 2
     return audit.audit_rounds + attempts * audit.dispute_rounds
 

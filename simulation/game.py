@@ -141,7 +141,7 @@ class Played:
 
 
 def play_operator(strategy: OperatorStrategy, market: Market, epochs: int, seed: int) -> Played:
-    """One operator among honest parties for so many epochs."""
+    """One operator among honest parties for this many epochs."""
     dice = random.Random(_seed(strategy.name, seed))
     rounds, gains = 0, []
     clean, since, lies, found = 0, -1, 0, 0

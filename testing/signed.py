@@ -204,7 +204,7 @@ def a_chain(
     aggregate: Digest | None = None,
     signer: Signed = SIGNED,
 ) -> list[CertifiedManifest]:
-    """So many links on top of `run_state`; nodes commit while the run trains, whoever is due says MATCH."""
+    """This many links on top of `run_state`; nodes commit while the run trains, whoever is due says MATCH."""
     links: list[CertifiedManifest] = []
     for _ in range(count):
         committing = [name for name in nodes if peer(name) in run_state.active]

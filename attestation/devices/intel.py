@@ -37,7 +37,7 @@ _REFUSALS = (
     ("QE report hash mismatch", Reason.SIGNATURE),
     ("verify certificate chain", Reason.CHAIN),  # revoked ones too
 )
-_STATUS = {status.word: status for status in TcbStatus if status is not TcbStatus.NOT_STATED}
+_STATUS = {status.label: status for status in TcbStatus if status is not TcbStatus.NOT_STATED}
 
 
 def examine(
@@ -58,7 +58,7 @@ def examine(
     """
     quote = parse_quote(report.body)
     if quote.family is not report.family:
-        raise MalformedMessage(f"quote: of {quote.family.word}, expected {report.family.word}")
+        raise MalformedMessage(f"quote: of {quote.family.label}, expected {report.family.label}")
     if report.certificates:
         return DeviceFinding(reasons=(Reason.CHAIN,))
     given = _read_collateral(collateral.intel)

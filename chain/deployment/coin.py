@@ -51,5 +51,5 @@ def check_coin(rpc: Rpc, address: Address) -> None:
     if decimals != DECIMALS:
         raise ConfigError(
             f"[token] address {address}: a coin of {decimals} decimals, {DECIMALS} expected: "
-            "all amounts in files and reports have so many"
+            "all amounts in files and reports have that many"
         )

@@ -17,7 +17,7 @@ def braille(values: Sequence[float], total: int, width: int, height: int) -> lis
 
     Args:
         values: Finite numbers.
-        total: How many there will be; the curve of so many fills the width.
+        total: How many there will be; a curve of all of them fills the width.
         width: Characters across, at least 1.
         height: Lines, at least 1.
 

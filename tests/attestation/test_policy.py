@@ -160,7 +160,7 @@ def test_a_revoked_platform_is_refused_by_whatever_policy():
 
 
 def test_statuses_have_intels_names():
-    assert [status.word for status in TcbStatus][1:] == [
+    assert [status.label for status in TcbStatus][1:] == [
         "UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded",
         "OutOfDate", "OutOfDateConfigurationNeeded", "Revoked",
     ]  # fmt: skip

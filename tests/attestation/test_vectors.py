@@ -192,7 +192,7 @@ def test_a_valid_signature_with_the_debug_bit_is_refused_for_that_bit_alone():
 def test_tcb_status_and_advisories_are_those_of_the_manifest():
     for name in ("tdx-v4-uptodate", "sgx-v3-needs-policy"):
         result, entry = judge(name), case(name)
-        assert result.tcb.word == entry["status"]
+        assert result.tcb.label == entry["status"]
         assert list(result.advisories) == entry.get("advisories", [])
 
 

@@ -43,7 +43,7 @@ class Operator:
 
 
 def operators(model: ModelSpec, sequences: int, compute: ComputeSpec) -> tuple[Operator, ...]:
-    """The operators of the gradient on so many sequences, in the order in which they are run.
+    """The operators of the gradient on this many sequences, in the order in which they are run.
 
     Args:
         model: Sizes.

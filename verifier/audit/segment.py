@@ -89,7 +89,7 @@ def check_inner_opening(
 
 
 def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
-    """Upper bound in bytes of any opening of so many blocks of a step of this rule."""
+    """Upper bound in bytes of any opening of this many blocks of a step of this rule."""
     blocks = min(block_count, layout.blocks) * BLOCK_OPENING_BYTES_MAX + HEAD_BYTES_MAX
     if rule.is_gradient:
         return blocks

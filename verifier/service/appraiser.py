@@ -132,8 +132,8 @@ class Appraiser:
         result = await trio.to_thread.run_sync(self._appraised, self._policy, peer, shown, evidence)
         fields = {
             "node": peer.hex()[:8],
-            "verdict": result.verdict.word,
-            "reasons": [reason.word for reason in result.all_reasons],
+            "verdict": result.verdict.label,
+            "reasons": [reason.label for reason in result.all_reasons],
         }
         log.info("evidence appraised", extra=fields)
         token = write_token(result, self._me.keys.peer)

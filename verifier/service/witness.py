@@ -53,7 +53,7 @@ class Witness:
         """
         ledger_service = self._me.ledger_service
         if ledger_service is None:
-            raise Unavailable("this verifier's file names no keeper, so it cosigns no ledger")
+            raise Unavailable("this verifier's file names no ledger service, so it cosigns no ledger")
         if peer != ledger_service:
             raise PeerFault(peer, f"asks to cosign a ledger that {ledger_service.hex()[:8]} keeps")
         request, held = read_request(body), self._held(ledger_service)

@@ -149,7 +149,7 @@ def test_only_the_keeper_that_the_operator_named_is_cosigned(desk: Desk, tmp_pat
         desk.ask(b"old 0\n\nrubbish")
     desk.ledger_service = None
     desk.again()
-    with pytest.raises(Unavailable, match="names no keeper"):
+    with pytest.raises(Unavailable, match="names no ledger service"):
         desk.ask(a_request(3, 0))
     assert desk.newest() == b"" and not desk.evidence()
 
