@@ -137,7 +137,7 @@ def _settle(place: Place) -> None:
     place_of = {"tx_hash": bytes(32), "log_index": 0, "run_id": RUN_ID, "epoch": 0, "digest": root}
     proposed = ResultProposed(
         block_number=2, block_hash=_hash(2), **place_of, root=root, total=total,
-        table_hash=table.table_hash, model_hash=bytes(32), window_ends_at=0,
+        table_hash=table.table_hash, model_hash=bytes(32), window_ends_at=0, proposer=BUYER, bond=0,
     )  # fmt: skip
     final = ResultFinalized(block_number=3, block_hash=_hash(3), **place_of, total=total, claim_ends_at=0)
     store.take_blocks([proposed, final], 2, 3, {0: table})

@@ -61,7 +61,9 @@ def find_keepers_books(run: Path) -> Place:
     """
     if run.is_file():
         if (run.parent / INDEX).exists():
-            raise ConfigError(f"{run}: is part of what was delivered, expected the ledger service's own books")
+            raise ConfigError(
+                f"{run}: is part of what was delivered, expected the ledger service's own books"
+            )
         found = find_books(run)
         specs = _specs(run.parent)
         return Place(books=run, checkpoints=found.checkpoints, spec=specs[0] if specs else None)

@@ -393,7 +393,7 @@ def _all_of_it(_rule: Any, _rounds: int, _round: int, blocks: Any, *_: Any, **__
 
 
 def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
-    """One block of a large model is false in every step, and a saboteur that is content with a certain number of audits.
+    """One block of a large model is false in every step, audited a certain number of times.
 
     3,367 blocks of which 8 are opened stand for 26,938 (gpt-125m) of which 64 are. What the lab can hold is
     judged: a wide opening of every block of a step with one false block.

@@ -16,7 +16,8 @@ from sqlmodel import Field, SQLModel
 SCHEMA_VERSION = 9  # the baseline; 1 to 8 were schemas of development and are refused
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
-STRICT: dict[str, Any] = {"sqlite_strict": True}
+# Without a rowid: it is a second name of a row, by which UPDATE OR REPLACE removes others past the triggers.
+STRICT: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": False}
 
 
 class Table(SQLModel):

@@ -21,6 +21,7 @@ from assay.ledger.accounts import ESCROW, VAULT, budget, payable, stake
 from assay.ledger.books import BooksError, reversal_of
 from assay.ledger.journal.database import Place, open_engine, writing
 from assay.ledger.journal.store import BookStore
+from assay.ledger.journal.tables import TABLES as SCHEMA
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.ledger.a_database import Databases, attempt, content, is_sqlite, stranger
 from tests.ledger.a_postgres import Server
@@ -251,6 +252,26 @@ def test_amounts_fill_sixty_four_bits(store: BookStore):
     store.add_entries([an_entry(2**63 - 1, 1 - 2**63)])
 
     assert store.balances() == {ESCROW: 2**63 - 1, budget(RUN): 1 - 2**63}
+
+
+@pytest.mark.parametrize("name", ["rowid", "oid", "_rowid_"])
+def test_no_row_of_sqlite_has_a_second_name_by_which_it_could_be_replaced(databases, name):
+    place = databases.new()
+    if not is_sqlite(place):
+        pytest.skip("rows have no other name than their key on PostgreSQL")
+    store = open_books(place)
+    take(store, a_life().events)
+    before = content(place)
+
+    for table in SCHEMA:
+        for statement in (
+            f"UPDATE OR REPLACE {table} SET {name} = (SELECT max({name}) FROM {table})",
+            f"INSERT OR REPLACE INTO {table} ({name}) SELECT {name} FROM {table}",
+            f"DELETE FROM {table} WHERE {name} > 0",
+        ):
+            with pytest.raises(sa.exc.OperationalError, match=f"no (such )?column|no column named {name}"):
+                attempt(place, statement)
+    assert content(place) == before
 
 
 # ---- once
