@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from assay.api.http.problems import Problem
 from assay.bundle.books import Place, find_books, log_origin, run_of
+from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.database import open_engine_to_read, reading
 from assay.ledger.journal.reader import LedgerIntegrityError
+from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.signer import read_published
 from assay.ledger.queries.lookup import Totals, add_up
@@ -85,6 +88,18 @@ class ServedRun:
             return run_of(self.place)
         except ConfigError:
             raise Problem(404, f"the spec of run {self.name} is not on this server") from None
+
+    def is_party(self, account: str) -> bool:
+        """Whether an account, in lower case, ordered the run or owns anything in its books."""
+        try:
+            if account == evm_address(self.spec()[0].buyer).lower():
+                return True
+        except Problem:
+            pass  # its books alone say who takes part
+        owner = TABLES["account"].c.owner
+        own = sa.select(owner).where(sa.func.lower(owner) == account).limit(1)
+        with self.opened() as db:
+            return db.execute(own).first() is not None
 
     def totals(self) -> Totals:
         """The present balances from the journal.

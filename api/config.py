@@ -60,6 +60,10 @@ class ServerFile(Section):
     origin: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.\-\[\]:]+$")] = "http://127.0.0.1:8600"
     access: Path = Path("access.db")
     public_read: bool = False  # whether the books may be read without a token
+    # Accounts that may read all books where that is not public; a run's parties may read its own.
+    readers: frozenset[Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]] = Field(
+        default=frozenset(), max_length=1000
+    )
     runs: dict[Annotated[str, Field(pattern=RUN_NAME)], str] = Field(default_factory=dict, max_length=100)
     chain: ChainSection | None = None
     limits: LimitsSection = LimitsSection()

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from assay.api.access import AccessStore, InProgress, KeyReused, NoRoom, Principal
-from assay.api.catalogue import RunCatalogue
+from assay.api.catalogue import RunCatalogue, ServedRun
 from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
 from assay.api.http.problems import MEDIA_TYPE, Problem, problem_body
@@ -78,6 +78,29 @@ class Server:
                 429, f"too many requests; the next in {seconds} s", headers={"Retry-After": seconds}
             )
         return found
+
+    def run_for(self, caller: Principal | None, name: str) -> ServedRun:
+        """The run of this name, if the caller may read its books.
+
+        Raises:
+            Problem: there is none, or the caller's account is neither a reader nor a party of it.
+        """
+        found = self.catalogue.find(name)
+        if not self.may_read(caller, found):
+            raise Problem(403, "only a run's parties, and the readers of this server, may read its books")
+        return found
+
+    def may_read(self, caller: Principal | None, run: ServedRun | None = None) -> bool:
+        """Whether the caller may read all books, or those of one run.
+
+        A session proves an account and nothing more, and anybody can make one. A token was given by whoever
+        keeps the server.
+        """
+        if caller is None or caller.token is not None or self.config.public_read:
+            return True
+        account = (caller.account or "").lower()
+        readers = {one.lower() for one in self.config.readers}
+        return account in readers or (run is not None and run.is_party(account))
 
     def chain(self) -> Gateway:
         """The chain gateway.

@@ -65,14 +65,14 @@ Peer = Annotated[str, Path(pattern=r"^[0-9a-fA-F]{1,64}$")]
 
 @router.get("/runs")
 def runs(server: TheServer, caller: Reader) -> list[RunAnswer]:
-    """The served runs."""
-    return [_run(run) for run in server.catalogue.runs.values()]
+    """The served runs whose books the caller may read."""
+    return [_run(run) for run in server.catalogue.runs.values() if server.may_read(caller, run)]
 
 
 @router.get("/runs/{run}")
 def run(server: TheServer, caller: Reader, run: RunName) -> RunAnswer:
     """One run, with the size of its log."""
-    return _run(server.catalogue.find(run))
+    return _run(server.run_for(caller, run))
 
 
 def _run(run: ServedRun) -> RunAnswer:
@@ -99,7 +99,7 @@ def balances(
     server: TheServer, caller: Reader, run: RunName, request: Request, response: Response
 ) -> Balances:
     """Every non-zero account balance, on its own side, from the journal."""
-    found = server.catalogue.find(run).totals()
+    found = server.run_for(caller, run).totals()
     response.headers["ETag"] = check_etag(request, found.edge)
     return Balances(
         entries=found.edge.size,
@@ -124,7 +124,7 @@ def entries(
     account: Annotated[str, Query(max_length=200, description="prefix of the account codes")] = "",
 ) -> Entries:
     """The journal, oldest first, page by page; each entry is compared with the log."""
-    with server.catalogue.find(run).opened() as db:
+    with server.run_for(caller, run).opened() as db:
         response.headers["ETag"] = check_etag(request, log_edge(db))
         page = entry_page(db, after=after, limit=limit, account=account)
     return Entries(entries=[_entry(one) for one in page.entries], next=page.next_after)
@@ -140,7 +140,7 @@ def proof(
     entry: Annotated[str, Query(min_length=1, max_length=200, description="number or key of the entry")],
 ) -> ProofAnswer:
     """An entry with its inclusion proof in the signed log."""
-    served_run = server.catalogue.find(run)
+    served_run = server.run_for(caller, run)
     with served_run.opened() as db, missing():
         note = newest_note(db)
         response.headers["ETag"] = check_etag(request, log_edge(db), note.text if note else "")
@@ -165,7 +165,7 @@ def checkpoints(
     ] = 100,
 ) -> list[CheckpointAnswer]:
     """Signed checkpoints of the log, smallest first."""
-    served_run = server.catalogue.find(run)
+    served_run = server.run_for(caller, run)
     with served_run.opened() as db:
         origin = served_run.origin(db)
         found = [(note, checkpoint_of(note, origin)) for note in read_notes(db, newest=limit)]
@@ -184,7 +184,7 @@ def checkpoints(
 def audit(server: TheServer, caller: Reader, run: RunName) -> AuditResult:
     """Audit of the books: recomputes every leaf, root, sum and checkpoint; cached for a while."""
 
-    found = server.catalogue.find(run).audited(server.config.limits.audit_every_s)
+    found = server.run_for(caller, run).audited(server.config.limits.audit_every_s)
     good = found.audited
     return AuditResult(
         ok=good is not None,
@@ -205,7 +205,7 @@ def export(
     language: Annotated[Literal["csv", "beancount"], Query()] = "csv",
 ) -> StreamingResponse:
     """The journal as CSV or beancount; the response breaks off at an entry that differs from the log."""
-    served_run = server.catalogue.find(run)
+    served_run = server.run_for(caller, run)
     with served_run.opened() as db:  # fails before anything is sent
         count = log_edge(db).size
 
@@ -228,7 +228,7 @@ def export(
 @router.get("/runs/{run}/earnings/{peer}")
 def earnings(server: TheServer, caller: Reader, run: RunName, peer: Peer) -> Earnings:
     """A node's earnings in each epoch, by its peer id or a prefix of it."""
-    with server.catalogue.find(run).opened() as db, missing():
+    with server.run_for(caller, run).opened() as db, missing():
         found = read_earned(db, peer)
     return Earnings(
         peer=found.peer.hex(),
@@ -251,7 +251,7 @@ def earnings(server: TheServer, caller: Reader, run: RunName, peer: Peer) -> Ear
 @router.get("/runs/{run}/earnings/{peer}/why/{epoch}")
 def why(server: TheServer, caller: Reader, run: RunName, peer: Peer, epoch: Epoch) -> Reasons:
     """Every unpaid step of an epoch, with the digests that prove the reason."""
-    with server.catalogue.find(run).opened() as db, missing():
+    with server.run_for(caller, run).opened() as db, missing():
         found = read_unpaid(db, peer, epoch)
     return Reasons(
         peer=found.peer.hex(),
@@ -288,7 +288,7 @@ def why(server: TheServer, caller: Reader, run: RunName, peer: Peer, epoch: Epoc
 @router.get("/runs/{run}/settlements/{epoch}")
 def settlement(server: TheServer, caller: Reader, run: RunName, epoch: Epoch) -> SettlementAnswer:
     """An epoch's payout table, each row with its claim proof."""
-    served_run = server.catalogue.find(run)
+    served_run = server.run_for(caller, run)
     run_id = served_run.spec()[1]
     with served_run.opened() as db:
         return payouts(db, run_id, epoch)

@@ -44,7 +44,7 @@ Quoter = Annotated[Principal | None, Depends(needs("quote"))]
 @router.get("/runs/{run}/invoices")
 def invoices(server: TheServer, caller: InvoiceReader, run: RunName) -> list[InvoiceHead]:
     """Invoices and credit notes of a run; for its buyer, and the server's own tokens."""
-    served_run = server.catalogue.find(run)
+    served_run = server.run_for(caller, run)
     may_see(caller, evm_address(served_run.spec()[0].buyer))
     with served_run.opened() as db:
         found = read_documents(db)
@@ -87,7 +87,7 @@ def invoice_pdf(
 
 
 def _document(server: TheServer, caller: Principal | None, run: str, series: str, number: int) -> Document:
-    served_run = server.catalogue.find(run)
+    served_run = server.run_for(caller, run)
     may_see(caller, evm_address(served_run.spec()[0].buyer))
     with served_run.opened() as db, missing():
         return read_document(db, series, number)
@@ -153,6 +153,8 @@ def order(server: TheServer, caller: Reader, run_id: Annotated[HashGiven, Path()
     found = chain.run(raw)
     if found is None:
         raise Problem(404, "no run of this id was opened")
+    if not server.may_read(caller) and not _is_own(caller, found.buyer):
+        raise Problem(403, "only a run's buyer, and the readers of this server, may read its escrow")
     return OrderAnswer(
         run_id=raw.hex(),
         buyer=found.buyer,
@@ -181,6 +183,8 @@ def stake(
     from eth_utils.address import to_checksum_address
 
     chain, holder = server.chain(), to_checksum_address(account)
+    if not server.may_read(caller) and not _is_own(caller, holder):
+        raise Problem(403, "only an account's owner, and the readers of this server, may read its stake")
     found = chain.stake_of(holder, ROLES[role])
     return StakeAnswer(
         account=holder,
@@ -192,3 +196,7 @@ def stake(
         rewards=str(chain.rewards_of(holder)),
         banned=chain.is_banned(holder),
     )
+
+
+def _is_own(caller: Principal | None, account: str) -> bool:
+    return caller is not None and (caller.account or "").lower() == account.lower()

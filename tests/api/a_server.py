@@ -39,11 +39,16 @@ class ApiWorld:
     gateway: Gateway | None = None
     limits: LimitsSection = field(default_factory=LimitsSection)
     public_read: bool = False
+    readers: tuple[str, ...] = ()
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
         config = ServerFile(
-            origin=ORIGIN, runs={"paper": "paper"}, limits=self.limits, public_read=self.public_read
+            origin=ORIGIN,
+            runs={"paper": "paper"},
+            limits=self.limits,
+            public_read=self.public_read,
+            readers=frozenset(self.readers),
         )
         self.access = AccessStore(self.folder / "access.db")
         self.server = Server(

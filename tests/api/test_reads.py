@@ -25,6 +25,7 @@ from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError
 from tests.api.a_server import ApiWorld, is_problem
 from tests.ledger.a_database import edit
+from tests.ledger.a_run import wallet
 from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
 
 pytestmark = pytest.mark.slow
@@ -150,6 +151,24 @@ def test_who_may_read(folder: Path):
     assert is_problem(closed.get("/v1/runs", closed.token("quote")), 403, "no scope 'read'")
     assert is_problem(closed.ask("GET", "/v1/runs", headers={"Authorization": "Basic eDp5"}), 401)
     assert is_problem(closed.ask("GET", "/v1/runs", headers={"Cookie": f"token={closed.token('read')}"}), 401)
+
+
+READS = ("", "/balances", "/entries", "/checkpoints", "/audit", "/settlements/0", "/export?format=csv")
+
+
+def test_a_session_proves_an_account_and_reads_only_the_runs_that_it_takes_part_in(folder: Path):
+    stranger, reader = "0x" + "33" * 20, "0x" + "aB" * 20
+    closed, open_ = ApiWorld(folder, readers=(reader,)), ApiWorld(folder, public_read=True)
+    parties = (BUYER, wallet("node-0"), wallet("verifier-0"))
+
+    for path in READS:
+        assert is_problem(closed.get(f"/v1/runs/paper{path}", closed.session(stranger)), 403, "parties")
+    assert closed.get("/v1/runs", closed.session(stranger)).json() == []
+    for who in (*map(closed.session, parties), closed.session(reader.lower()), closed.token("read")):
+        for path in READS:
+            assert closed.get(f"/v1/runs/paper{path}", who).status_code == 200, path
+        assert [one["name"] for one in closed.get("/v1/runs", who).json()] == ["paper"]
+    assert open_.get("/v1/runs/paper/balances", open_.session(stranger)).status_code == 200
 
 
 def test_invoices_are_the_buyers_and_the_operators(world_api: ApiWorld):
