@@ -3,8 +3,10 @@
     python -m tests.mutants protocol ledger/settlement --sample 60 --seed 1
 
 Each mutant is one changed expression in a copy of the tree. The test files under tests/ROOM whose imports
-reach the changed module run on it, nearest first, in a forked process that has imported everything foreign.
-Survivors are printed with their place; each is a missing test, or a change that no run can show.
+reach the room run once unchanged, which shows the functions that each test calls. On a mutant run the tests
+that call the changed function, or all that reach it if importing runs it, quickest first, in a forked process
+that has imported everything foreign. Survivors are printed with their place; each is a missing test, or a
+change that no run can show.
 
 A script of our own because mutmut names mutants by path, where `protocol/` is imported as `assay.protocol`,
 and changes functions only, neither constants nor bounds of message fields; cosmic-ray changes the working
@@ -15,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import importlib
 import os
+import pickle
 import random
 import resource
 import shutil
@@ -24,12 +28,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import Phase, settings
@@ -82,6 +88,19 @@ def mutants_of(path: Path, source: bytes) -> Iterator[Mutant]:
             yield Mutant(
                 path, node.lineno, start, starts[node.end_lineno - 1] + node.end_col_offset, text
             )  # fmt: skip
+
+
+def function_around(source: bytes, mutant: Mutant) -> int | None:
+    """First line of the innermost function whose body holds a mutant; None if it runs at import."""
+    found, line = None, 0
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first, last = node.body[0], node.body[-1]
+            assert last.end_lineno is not None
+            if max(first.lineno, line) <= mutant.line <= last.end_lineno:
+                line = first.lineno
+                found = min(node.lineno, *(word.lineno for word in node.decorator_list), node.lineno)
+    return found
 
 
 def _rules(node: ast.AST, *, is_type: bool = False) -> Iterator[ast.AST]:
@@ -174,18 +193,125 @@ def reaching(graph: dict[Path, set[Path]], module: Path, tests: Path) -> list[Pa
 # ---- one run
 
 
-def run_tests(
-    root: Path, files: list[Path], cpu_seconds: int, wall_seconds: float, report: Path | None = None
-) -> bool:
-    """Whether these test files pass in a forked process. Too slow is a failure: a loop that does not end.
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a run of tests showed: how long each takes, and which functions it calls, by their first lines."""
+
+    seconds: dict[str, float]
+    calls: dict[str, set[tuple[str, int]]]  # by test; by file, for its fixtures; by "", for what imports call
+    modules: list[str]
+
+    def tests_of(self, path: Path, function: int | None) -> list[str]:
+        """Tests that call a function, or all where it is None, quickest first."""
+        place = (str(path), function)
+        tests = list(self.seconds)
+        if function is not None and place not in self.calls[""]:
+            tests = [t for t in self.seconds if place in self.calls[t] | self.calls[t.split("::")[0]]]
+        return sorted(tests, key=lambda test: (self.seconds[test], test))
+
+
+class _Recorder:
+    """Notes for each test its time and the functions it calls; what is cached, is computed for each again."""
+
+    def __init__(self, root: Path) -> None:
+        self.seconds: dict[str, float] = {}
+        self.calls: dict[str, set[tuple[str, int]]] = {}
+        self.places: dict[str, str | None] = {}
+        self.root = root
+
+    def _follow(self, context: str) -> None:
+        called = self.calls.setdefault(context, set())
+        seen: set[int] = set()
+
+        def follow(frame: FrameType, event: str, _: object) -> None:
+            code = frame.f_code
+            if id(code) in seen:  # most calls: of code that lives as long as its module
+                return
+            seen.add(id(code))
+            if code.co_filename not in self.places:
+                path = Path(code.co_filename).resolve()
+                inside = path.is_relative_to(self.root) and path.suffix == ".py"
+                self.places[code.co_filename] = str(path.relative_to(self.root)) if inside else None
+            if place := self.places[code.co_filename]:
+                called.add((place, code.co_firstlineno))
+
+        threading.settrace(follow)
+        sys.settrace(follow)
+
+    def pytest_sessionstart(self) -> None:
+        self._follow("")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        for name, module in list(sys.modules.items()):
+            ours = (getattr(module, "__file__", None) or "").startswith(f"{self.root}/")
+            for value in vars(module).values() if ours and not name.startswith("tests.") else ():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+        self.seconds[item.nodeid] = -time.monotonic()
+        self._follow(item.nodeid.split("::")[0])
+        yield
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        self._follow(item.nodeid)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            self.seconds[item.nodeid] += time.monotonic()
+
+
+class _Chosen:
+    """Runs the given tests in the given order."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self.order = {test: index for index, test in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self.order), key=lambda i: self.order[i.nodeid]
+        )
+
+
+def record(root: Path, files: list[Path]) -> Recorded | None:
+    """The run of these test files on the unchanged tree, or None if a test fails."""
+    report = root / "recorded"
+    report.unlink(missing_ok=True)
+
+    def keep(recorder: _Recorder) -> None:
+        seconds = {test: taken for test, taken in recorder.seconds.items() if taken >= 0}
+        calls = {test: recorder.calls.get(test, set()) for test in {*recorder.calls, *seconds}}
+        report.write_bytes(pickle.dumps(Recorded(seconds, calls, list(sys.modules))))
+
+    recorder = _Recorder(root)
+    if not _forked(root, files, [recorder], 3600, 3600, lambda: keep(recorder)):
+        return None
+    recorded: Recorded = pickle.loads(report.read_bytes())  # what our own child wrote
+    return recorded
+
+
+def run_tests(root: Path, tests: list[str], cpu_seconds: int, wall_seconds: float) -> bool:
+    """Whether these tests pass in a forked process. Too slow is a failure: a loop that does not end.
 
     Args:
         root: The tree to run in.
-        files: Test files.
+        tests: Names as pytest shows them, in the order in which they run.
         cpu_seconds: How long they may compute.
         wall_seconds: How long they may take.
-        report: If given, gets the names of the modules that the tests imported.
     """
+    files = [root / name for name in dict.fromkeys(test.split("::")[0] for test in tests)]
+    return _forked(root, files, [_Chosen(tests)], cpu_seconds, wall_seconds)
+
+
+def _forked(
+    root: Path,
+    files: list[Path],
+    plugins: list[object],
+    cpu_seconds: int,
+    wall_seconds: float,
+    at_end: Callable[[], None] = lambda: None,
+) -> bool:
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
@@ -195,22 +321,23 @@ def run_tests(
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
+        options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", f"--rootdir={root}"]
         code = 1
         try:
-            code = int(pytest.main([*options, *map(str, files)], plugins=[_Unshrunk()]))
-            if report:
-                report.write_text("\n".join(sys.modules))
+            code = int(pytest.main([*options, *map(str, files)], plugins=[_Unshrunk(), *plugins]))
+            at_end()
         finally:
             os._exit(code)
     deadline = time.monotonic() + wall_seconds
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return status == 0
-        time.sleep(0.02)
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
+    try:
+        while time.monotonic() < deadline:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return status == 0
+            time.sleep(0.02)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return False
 
@@ -273,34 +400,30 @@ def main() -> None:
 
 def _kills(root: Path, graph: dict[Path, set[Path]], mutants: list[Mutant], tests: Path) -> Iterator[bool]:
     """Whether a test fails, for each mutant; prints those that survive."""
-    limits: dict[Path, tuple[int, float]] = {}
-    for number, mutant in enumerate(mutants):
-        path = root / mutant.path
-        files = reaching(graph, path, tests)
-        if files and path not in limits:
-            cpu_seconds, wall_seconds = _try_unchanged(root, files, mutant.path)
-            limits[path] = CPU_SECONDS + 3 * cpu_seconds, WALL_SECONDS + 5 * wall_seconds
-        source = path.read_bytes()
-        path.write_bytes(mutant.apply(source))
-        os.utime(path, (number, number))  # another time for each, so that no cached byte code is taken
-        is_killed = bool(files) and not run_tests(root, files, *limits[path])
-        if not is_killed:
-            print(mutant.shown(source) + ("" if files else "  [no test reaches it]"), flush=True)
-        path.write_bytes(source)
-        yield is_killed
-
-
-def _try_unchanged(root: Path, files: list[Path], module: Path) -> tuple[int, float]:
-    """Seconds that the tests compute, and take, on the unchanged tree; imports here what is foreign to it."""
-    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    if not run_tests(root, files, 3600, 3600, root / "modules"):
-        sys.exit(f"{module}: its tests fail before anything is changed")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    for name in (root / "modules").read_text().split():
+    reached = {path: reaching(graph, root / path, tests) for path in {mutant.path for mutant in mutants}}
+    files = sorted({file for found in reached.values() for file in found})
+    recorded = record(root, files) if files else Recorded({}, {}, [])
+    if recorded is None:
+        sys.exit(f"{tests}: the tests fail before anything is changed")
+    for name in recorded.modules:
         if not name.startswith(("assay", "tests", "conftest", "__")):
             with suppress(Exception):  # what cannot be imported early, the tests import
                 importlib.import_module(name)
-    return int(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), time.monotonic() - began
+    for number, mutant in enumerate(mutants):
+        path = root / mutant.path
+        source = path.read_bytes()
+        near = {str(file.relative_to(root)) for file in reached[mutant.path]}
+        function = function_around(source, mutant)
+        chosen = [t for t in recorded.tests_of(mutant.path, function) if t.split("::")[0] in near]
+        path.write_bytes(mutant.apply(source))
+        os.utime(path, (number, number))  # another time for each, so that no cached byte code is taken
+        seconds = sum(recorded.seconds[test] for test in chosen)
+        limits = int(CPU_SECONDS + 3 * seconds), WALL_SECONDS + 5 * seconds
+        is_killed = bool(chosen) and not run_tests(root, chosen, *limits)
+        if not is_killed:
+            print(mutant.shown(source) + ("" if chosen else "  [no test runs it]"), flush=True)
+        path.write_bytes(source)
+        yield is_killed
 
 
 if __name__ == "__main__":

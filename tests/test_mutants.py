@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import imports, mutants_of, reaching, run_tests
+from tests.mutants import (
+    Mutant,
+    function_around,
+    imports,
+    mutants_of,
+    reaching,
+    record,
+    run_tests,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -83,6 +91,62 @@ def test_only_tests_whose_imports_lead_to_a_module_run_on_its_mutants(tree):
 
 
 @pytest.mark.parametrize(
+    ("mutant", "function"),
+    [("x > 1", 3), ("x < 2", 5), ("x - 3", None), ("x == 4", None), ("x + 5", 9)],
+)
+def test_a_mutant_belongs_to_the_innermost_function_that_runs_it(mutant, function):
+    source = (
+        b"import functools\n"
+        b"\n"
+        b"@functools.cache\n"
+        b"def outer(x):\n"
+        b"    def inner(x):\n"
+        b"        return x < 2\n"
+        b"    return inner(x) or x > 1\n"
+        b"\n"
+        b"def other(\n"
+        b"    x=lambda x: x - 3,\n"
+        b"):\n"
+        b"    return [x + 5 for x in ()]\n"
+        b"\n"
+        b"is_four = x == 4\n"
+    )
+    start = source.index(mutant.encode())
+    line = source[:start].count(b"\n") + 1
+
+    assert function_around(source, Mutant(Path("a.py"), line, start, start + len(mutant), "")) == function
+
+
+def test_a_mutant_meets_the_tests_that_call_its_function_or_all_if_importing_runs_it(tmp_path):
+    for name, text in {
+        "near.py": "import functools\n\n\n@functools.cache\ndef one():\n    return 1\n\n\n"
+        "def two():\n    return 2\n\n\ndef three():\n    return 3\n\n\nTHREE = three()\n",
+        "test_a.py": "import pytest\nimport near\n\n\n"
+        "@pytest.fixture\ndef got():\n    return near.two()\n\n\n"
+        "def test_one():\n    assert near.one() == 1\n\n\n"
+        "def test_two(got):\n    assert got == 2\n",
+        "test_b.py": "import near\n\n\ndef test_one():\n    assert near.one() == 1\n",
+        "test_c.py": "def test_none():\n    pass\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+
+    recorded = record(tmp_path, [tmp_path / f"test_{letter}.py" for letter in "abc"])
+
+    assert recorded is not None
+    one, two, three = (recorded.tests_of(Path("near.py"), line) for line in (4, 9, 13))
+    assert {*one} == {"test_a.py::test_one", "test_b.py::test_one"}
+    assert {*two} == {"test_a.py::test_one", "test_a.py::test_two"}  # what a fixture calls, its file calls
+    assert {*three} == {*recorded.tests_of(Path("near.py"), None)} == {*recorded.seconds}
+    assert len(recorded.seconds) == 4
+
+
+def test_nothing_is_measured_where_a_test_fails_unchanged(tmp_path):
+    (tmp_path / "test_one.py").write_text("def test_one():\n    assert False\n")
+
+    assert record(tmp_path, [tmp_path / "test_one.py"]) is None
+
+
+@pytest.mark.parametrize(
     ("body", "cpu_seconds", "wall_seconds", "passes"),
     [
         ("assert True", 60, 60, True),
@@ -95,4 +159,4 @@ def test_a_test_that_fails_computes_on_or_waits_on_kills(tmp_path, body, cpu_sec
     file = tmp_path / "test_one.py"
     file.write_text(f"def test_one():\n    {body}\n")
 
-    assert run_tests(tmp_path, [file], cpu_seconds, wall_seconds) == passes
+    assert run_tests(tmp_path, ["test_one.py::test_one"], cpu_seconds, wall_seconds) == passes
