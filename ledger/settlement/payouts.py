@@ -237,7 +237,7 @@ def _share(amount: int, weights: Mapping[PeerId, int]) -> dict[PeerId, int]:
     whole = sum(weights.values())
     if not whole:
         return {}
-    shares = {peer: amount * weight // whole for peer, weight in sorted(weights.items())}
+    shares = {peer: amount * weight // whole for peer, weight in weights.items()}
     by_remainder = sorted(weights, key=lambda peer: (-(amount * weights[peer] % whole), peer))
     for peer in by_remainder[: amount - sum(shares.values())]:
         shares[peer] += 1

@@ -10,7 +10,6 @@ import pytest
 from assay.chain.state import CasePhase, CaseState, EpochPhase, EpochState, EscrowState
 from assay.chain.statements import Address
 from assay.ledger.settlement.duties import (
-    RETRY_S,
     CaseView,
     Challenge,
     ClearOrphan,
@@ -201,11 +200,11 @@ def test_patience_begins_anew_when_a_thing_was_not_wanted_in_between():
     assert step(watch, replace(look, at_s=61.0))[1] == ()
 
 
-def test_an_effect_that_did_not_come_about_is_repeated_at_a_bounded_rate():
+def test_an_effect_that_did_not_come_about_is_repeated_after_five_seconds_and_not_before():
     watch, look = Watch(patience_s=0), a_look(a_view(0, NONE))
     watch, first = step(watch, look)
-    watch, second = step(watch, replace(look, at_s=RETRY_S - 1.0))
-    watch, third = step(watch, replace(look, at_s=float(RETRY_S)))
+    watch, second = step(watch, replace(look, at_s=4.9))
+    watch, third = step(watch, replace(look, at_s=5.0))
     assert (first, second, third) == ((Propose(epoch=0),), (), (Propose(epoch=0),))
 
 

@@ -117,3 +117,20 @@ def test_a_run_that_closes_needs_its_closing_rounds_with_f_silent_leaders():
         check_close_delay(need, need - 1)
     with pytest.raises(ConfigError, match="the escrow of this deployment waits"):
         check_close_delay(need, need + 9, finality_s=10)
+
+
+@pytest.mark.parametrize(
+    ("verifiers", "audit_rounds", "collect_ms", "need_s"),
+    [
+        (3, 6, 9_000, 9 * 9 + 10),  # nobody may be silent; to post takes ten seconds
+        (3, 6, 9_001, 9 * 9 + 1 + 10),
+        (4, 6, 9_000, 9 * 9 + (3 + 1) * 60 + 10),  # one of three successive leaders, and one more
+        (4, 7, 9_000, 10 * 9 + (4 + 1) * 60 + 10),
+    ],
+)
+def test_closing_takes_the_rounds_of_an_audit_and_its_dispute_and_the_one_in_which_it_is_agreed(
+    verifiers, audit_rounds, collect_ms, need_s
+):
+    audit = replace(SPEC.audit, audit_rounds=audit_rounds, dispute_rounds=2)
+    timing = replace(SPEC.timing, collect_ms=collect_ms, iteration_ms=60_000)
+    assert closing_s(audit, timing, verifiers) == need_s

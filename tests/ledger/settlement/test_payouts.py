@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
+import cbor2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.ledger.settlement.payouts import (
@@ -17,7 +19,7 @@ from assay.ledger.settlement.payouts import (
 )
 from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import Outcome
-from tests.ledger.a_run import a_history, a_spec, an_audit, peer
+from tests.ledger.a_run import RUN, a_history, a_spec, an_audit, peer
 
 STEPS = {(r, f"node-{i}"): 1_000 for r in range(4) for i in range(3)}
 SPEC = a_spec()
@@ -67,6 +69,44 @@ def test_a_unit_left_over_goes_to_the_largest_remainder_and_not_to_the_smaller_p
     table = settle(a_history(spec, {(0, "node-0"): 1, (0, "node-1"): 2, (0, "node-2"): 7}), 0)
 
     assert [row.amount for row in table.rows if row.role == "operator"] == [1, 2, 5]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(0, 40), min_size=3, max_size=3), st.integers(1, 300))
+def test_units_left_over_go_one_each_to_the_largest_remainders_and_among_equals_to_the_smaller_peer(
+    tokens, units
+):
+    whole = max(sum(tokens), 1)
+    money = replace(SPEC.money, price_per_mtoken=units * 10**6 // whole, operators_ppm=10**6, verifiers_ppm=0)
+    done = {(0, f"node-{i}"): count for i, count in enumerate(tokens)}
+
+    table = settle(a_history(replace(SPEC, money=money), done), 0)
+
+    amounts = {row.peer: row.amount for row in table.rows}
+    gross = sum(tokens) * money.price_per_mtoken // 10**6
+    for index, count in enumerate(tokens):
+        floor, remainder = divmod(gross * count, whole)
+        ahead = sum((gross * other % whole, -at) > (remainder, -index) for at, other in enumerate(tokens))
+        left = gross - sum(gross * other // whole for other in tokens)
+        assert amounts.get(peer(f"node-{index}"), 0) == floor + (ahead < left)
+
+
+def test_rows_are_in_the_order_of_peers_whatever_the_order_of_the_work():
+    table = settle(a_history(SPEC, {(0, "node-2"): 9, (1, "node-0"): 10**6, (2, "node-1"): 10**5}), 0)
+
+    assert [row.peer for row in table.rows if row.role == "operator"] == [
+        peer("node-0"),
+        peer("node-1"),
+        peer("node-2"),
+    ]
+
+
+def test_a_tables_hash_covers_the_rules_version_the_run_the_epoch_and_every_row():
+    table = settle(a_history(SPEC, STEPS), 0)
+    rows = [[row.role, row.peer, row.account, row.amount] for row in table.rows]
+    plain = ["assay/payouts/1", 2, SPEC.deployment_id, RUN, 0, rows]
+
+    assert table.table_hash == hashlib.sha256(cbor2.dumps(plain, canonical=True)).digest()
 
 
 def test_an_upheld_fault_costs_the_node_all_of_its_epoch_and_nobody_else_anything():
@@ -122,6 +162,31 @@ def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: 
 
     assert [(one.round, one.node) for one in table.unpaid] == [(1, peer("node-0"))]
     assert table.tokens_paid == 11_000
+
+
+def test_a_dispute_of_the_first_round_leaves_its_step_unpaid_as_any_other():
+    audit = replace(an_audit("node-0", 0, AuditStatus.EXPIRED), dispute_opened_round=0)
+
+    assert [one.reason for one in settle(a_history(SPEC, STEPS, [audit]), 0).unpaid] == [UnpaidReason.ACCUSED]
+
+
+@pytest.mark.parametrize("due_s", [0, 1])
+def test_a_node_whose_opening_was_overdue_is_late_with_one_step_and_not_at_fault(due_s):
+    audit = replace(an_audit("node-0", 1, AuditStatus.CONFIRMED, True, v0=Outcome.WITHHELD), due_s=due_s)
+
+    table = settle(a_history(SPEC, STEPS, [audit]), 0)
+
+    assert [(one.round, one.reason) for one in table.unpaid] == [(1, UnpaidReason.LATE)]
+
+
+def test_of_a_step_that_came_late_a_verdict_that_it_was_withheld_is_paid_and_one_that_it_was_false_is_not():
+    audit = replace(
+        an_audit("node-0", 1, AuditStatus.LATE, True, v0=Outcome.WITHHELD, v1=Outcome.MISMATCH), due_s=5
+    )
+
+    table = settle(a_history(SPEC, STEPS, [audit]), 0)
+
+    assert [row.peer for row in table.rows if row.role == "verifier"] == [peer("verifier-0")]
 
 
 @pytest.mark.parametrize(
