@@ -10,7 +10,7 @@ from assay.ledger.settlement.payouts import UnpaidReason, settle, why_unpaid
 from assay.participant.links import check_place
 from assay.protocol.audits import AuditStatus
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.membership import RETURN_PAUSE_S, may_attend
+from assay.protocol.membership import may_attend
 from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import RunState, advance
@@ -143,7 +143,17 @@ def test_each_return_since_probation_doubles_the_time_until_the_next():
         )
         assert run_state.audits[STEP].ruling is AuditStatus.OVERDUE
 
-    assert waits == [0, RETURN_PAUSE_S, 2 * RETURN_PAUSE_S, 4 * RETURN_PAUSE_S]
+    assert waits == [0, 60, 120, 240]
+
+
+def test_the_time_until_the_next_return_stops_doubling_after_the_33rd():
+    run_state = absent()
+    again = a_return(run_state).attendance
+    for returns, pause_s in ((33, 60 << 32), (34, 60 << 32)):
+        record = replace(run_state.nodes[NODE], returns=returns, absent_s=5)
+        waiting = replace(run_state, nodes={**run_state.nodes, NODE: record})
+        assert not may_attend(waiting, again, 4 + pause_s)
+        assert may_attend(waiting, again, 5 + pause_s)
 
 
 def test_a_return_counts_once_and_only_from_a_node_that_is_absent():

@@ -214,3 +214,14 @@ def test_nodes_and_seeds_draw_apart():
 
 if __name__ == "__main__":
     VECTORS.write_text(json.dumps(vectors(), indent=1) + "\n")
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_a_step_is_drawn_if_its_number_is_below_the_rate_and_not_if_it_is_equal(node):
+    def number(what: bytes, draw: int) -> int:
+        drawn = hashlib.sha256(SEED + what + node + draw.to_bytes(4, "big")).digest()
+        return int.from_bytes(drawn, "big") % PPM
+
+    audited, replicated = number(b"A", 0), number(b"L", 7)
+    assert [is_drawn(SEED, node, audited + above) for above in (0, 1)] == [False, True]
+    assert [is_replicated(SEED, node, 7, replicated + above) for above in (0, 1)] == [False, True]

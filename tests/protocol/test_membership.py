@@ -8,7 +8,7 @@ import pytest
 
 from assay.participant.links import check_place
 from assay.protocol.errors import MalformedMessage, PeerFault
-from assay.protocol.membership import ADMISSION_ROUNDS, LEAVE_ROUNDS, admitted, may_admit, may_attend
+from assay.protocol.membership import admitted, may_admit, may_attend
 from assay.protocol.messages import (
     JOINS_MAX,
     Admission,
@@ -147,8 +147,8 @@ def test_no_key_and_no_account_takes_a_second_seat(field, known):
 def test_an_admission_counts_for_some_rounds_and_in_its_run_only():
     run_state = a_run()
     vote = votes(run_state, NEW[0])[0].admission
-    assert may_admit(replace(run_state, round=RoundId(ADMISSION_ROUNDS), training_rounds=99), vote)
-    assert not may_admit(replace(run_state, round=RoundId(ADMISSION_ROUNDS + 1), training_rounds=99), vote)
+    assert may_admit(replace(run_state, round=RoundId(16), training_rounds=99), vote)
+    assert not may_admit(replace(run_state, round=RoundId(17), training_rounds=99), vote)
     assert not may_admit(run_state, replace(vote, round=RoundId(1)))  # of the future
     assert not may_admit(run_state, replace(vote, run_id=bytes(32)))
     assert not may_admit(run_state, replace(vote, verifier=NODES[0]))
@@ -171,7 +171,7 @@ def test_a_leave_is_the_nodes_own_and_recent():
     run_state = grow(a_run(), 3)
     leave = a_leave(run_state, NODES[0]).attendance
     assert may_attend(run_state, leave, 0)
-    later = replace(run_state, round=RoundId(int(leave.round) + LEAVE_ROUNDS), training_rounds=99)
+    later = replace(run_state, round=RoundId(int(leave.round) + 16), training_rounds=99)
     assert may_attend(later, leave, 0)
     assert not may_attend(replace(later, round=RoundId(later.round + 1)), leave, 0)
     assert not may_attend(run_state, replace(leave, node=NEW[0].peer), 0)

@@ -12,7 +12,7 @@ from assay.participant.links import check_messages
 from assay.protocol.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
-from assay.protocol.state_transition import advance, next_chain, start
+from assay.protocol.state_transition import advance, awaited, next_chain, start
 from assay.protocol.types import Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest
 from assay.testing.messages import a_commit
@@ -247,3 +247,37 @@ def test_only_a_match_between_classes_can_say_that_a_node_leans(outcome, exec_cl
     else:
         with pytest.raises(MalformedMessage, match="is biased"):
             check_messages(run_state, manifest)
+
+
+def test_each_share_that_a_verifier_misses_in_a_row_doubles_its_pause_from_16_rounds_to_256():
+    run_state, pauses = grow(start(a_spec(), RUN_ID), 1), []
+    for _ in range(6):
+        run_state = grow(run_state, 1)
+        pauses.append({run_state.away[peer] - int(run_state.round) for peer in VERIFIERS})
+
+    assert pauses == [{16}, {32}, {64}, {128}, {256}, {256}]
+
+
+def test_a_verifier_that_pauses_is_awaited_again_in_the_round_in_which_its_pause_ends():
+    run_state = replace(grow(start(a_spec(), RUN_ID), 3), away={VERIFIERS[0]: 4})
+    assert run_state.beacon == VERIFIERS[1:]
+    assert replace(run_state, away={VERIFIERS[0]: 3}).beacon == VERIFIERS
+    assert replace(run_state, away=dict.fromkeys(VERIFIERS[:2], 4)).beacon == VERIFIERS  # no quorum is left
+
+
+def test_a_run_seats_no_more_than_1024_nodes_in_all_however_many_have_left():
+    run_state = start(replace(a_spec(), seats=len(NODES) + 2), RUN_ID)
+    gone = replace(run_state.nodes[NODES[0]], fault_round=0)
+    assert run_state.free_seats == 2
+    for count, free in ((1023, 1), (1024, 0)):
+        left = {PeerId(n.to_bytes(32, "big")): gone for n in range(count - len(NODES))}
+        assert replace(run_state, nodes={**run_state.nodes, **left}).free_seats == free
+
+
+def test_an_audit_is_awaited_in_the_last_manifest_that_may_bind_its_auditors():
+    run_state, awaited_rounds = grow(start(a_spec(audit_rounds=6), RUN_ID), 2), {}
+    for _ in range(5):
+        awaited_rounds[int(run_state.round)] = [int(round_id) for round_id, _ in awaited(run_state)]
+        run_state = grow(run_state, 1)
+
+    assert awaited_rounds == {2: [], 3: [], 4: [], 5: [0] * len(NODES), 6: [1] * len(NODES)}

@@ -13,6 +13,7 @@ from assay.protocol.update_rule import (
     FRAGMENTS_MAX,
     LAG_MAX,
     RANK_MAX,
+    RESET_MAX,
     SEGMENTS_MAX,
     Curve,
     Optimiser,
@@ -94,7 +95,15 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"local__steps": SEGMENTS_MAX + 1, "local__segment": 1},
         f"more than {SEGMENTS_MAX} segments of 1",
     ),
-    ("sparseloco", {"local__steps": 5}, {"local__steps": 0}, "0 inner steps"),
+    ("demo", {"compress__reset_rounds": 1}, {"compress__reset_rounds": 0}, "anew every 0 rounds"),
+    (
+        "demo",
+        {"compress__reset_rounds": RESET_MAX},
+        {"compress__reset_rounds": RESET_MAX + 1},
+        f"anew every {RESET_MAX + 1} rounds",
+    ),
+    ("demo", {"aggregation__f": 0}, {"aggregation__f": -1}, "f is -1, expected at least 0"),
+    ("sparseloco", {"local__steps": 5}, {"local__steps": 0}, "0 inner steps, expected"),
     (
         "sparseloco",
         {"local__schedule__peak_nano": 1},
@@ -311,3 +320,12 @@ def test_an_adaptive_outer_step_is_a_hundredth_at_most_unless_it_is_chosen(metho
 
     assert rate == min(METHODS[method].outer.schedule.peak_nano, 10_000_000)
     assert method_rule(method, Choices(outer=Outer.ADAM, lr_nano=9)).outer.schedule.peak_nano == 9
+
+
+@pytest.mark.parametrize(
+    ("k", "rank", "is_dense"),
+    [(BLOCK_SIZE, 0, True), (BLOCK_SIZE - 1, 0, False), (4, 1, True), (4, 0, False)],
+)
+def test_a_rule_is_dense_if_it_sends_whole_blocks_or_factors(k, rank, is_dense):
+    rule = a_rule()
+    assert replace(rule, compress=replace(rule.compress, k=k, rank=rank)).is_dense == is_dense

@@ -112,3 +112,22 @@ def test_what_a_leader_names_is_two_periods_away_and_what_is_out_may_not_be_name
     assert may_be_named(network, number, out - 1) and not may_be_named(network, number, out)
     assert not may_be_named(network, number, out - AHEAD_S - 1)
     assert not is_overdue(network, number, out) and is_overdue(network, number, out + 60)
+
+
+def test_a_round_may_be_named_if_it_is_not_out_yet_and_at_most_two_minutes_ahead():
+    network = a_network()
+    out = released_s(network, 100)
+
+    assert [may_be_named(network, 100, out - ahead) for ahead in (0, 1, 120, 121)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_round_is_given_up_when_its_grace_is_over():
+    network = a_network()
+    out = released_s(network, 100)
+
+    assert [is_overdue(network, 100, out + 5 + late) for late in (0, 1)] == [False, True]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.network.assembly import Assembly
 from assay.protocol.encoding.blob import (
     CHUNK_BYTES,
     ChunkList,
@@ -97,31 +96,17 @@ def test_a_list_whose_length_does_not_follow_from_its_size_cannot_be_made():
         ChunkList(size=CHUNK_BYTES + 1, hashes=(bytes(32),))
 
 
-@given(data=blobs, steps=st.lists(st.sampled_from(["take", "accept", "give back"]), max_size=40))
-def test_every_chunk_of_an_assembly_is_in_one_state_and_only_arrives_once(data, steps):
-    assembly = Assembly(chunk_list_of(data))
-    count, asked, present = len(assembly.chunks.hashes), [], set()
+def test_a_chunk_outside_the_blob_has_no_span_and_no_content():
+    chunks = chunk_list_of(bytes(CHUNK_BYTES + 1))
+    assert [chunks.span(index) for index in (0, 1)] == [(0, CHUNK_BYTES), (CHUNK_BYTES, 1)]
+    for index in (-1, 2):
+        with pytest.raises(IndexError, match=f"chunk {index} of 2"):
+            chunks.span(index)
+        with pytest.raises(MalformedMessage, match=f"chunk {index} of a blob with 2"):
+            chunks.verify(index, b"")
 
-    def bring(index):
-        offset, length = assembly.chunks.span(index)
-        assembly.accept(index, data[offset : offset + length])
-        present.add(index)
 
-    for step in steps:
-        if step == "take":
-            index = assembly.take()
-            assert (index is None) == (len(asked) + len(present) == count)
-            if index is not None:
-                assert index not in present
-                asked.append(index)
-        elif asked and step == "accept":
-            bring(asked.pop())
-        elif asked:
-            assembly.give_back([asked.pop(0)])
-    while (index := assembly.take()) is not None:
-        asked.append(index)
-    for index in asked:
-        assert not assembly.is_complete
-        bring(index)
-    assert assembly.is_complete
-    assert bytes(assembly.data) == data
+@pytest.mark.parametrize("size", [-1, (1 << 40) + 1])
+def test_a_blob_above_a_tebibyte_or_below_nothing_cannot_be_named(size):
+    with pytest.raises(ValueError, match=f"blob of {size} bytes, 0 to {1 << 40} expected"):
+        ChunkList(size=size, hashes=())

@@ -1,0 +1,162 @@
+"""Params: each bound of a run's spec, from both sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from assay.protocol.params import Family, RunSpec, check_spec, closing_rounds, model_faults
+from assay.protocol.types import Digest
+from assay.testing.members import a_member, peer
+from assay.testing.run import a_spec
+
+SOME = Digest(b"s" * 32)
+MEMBERS = tuple(sorted((a_member(peer(f"member {n}")) for n in range(140)), key=lambda one: one.peer))
+
+
+def changed(section: str, **changes: Any) -> RunSpec:
+    """A valid spec but for these changes; "" names the spec itself."""
+    spec = a_spec(rounds=100)
+    if section:
+        return replace(spec, **{section: replace(getattr(spec, section), **changes)})
+    return replace(spec, **changes)
+
+
+def nodes(count: int, seats: int) -> RunSpec:
+    return changed("", nodes=MEMBERS[:count], seats=seats, verifiers=MEMBERS[139:])
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "reason"),
+    [
+        (changed("", rounds=1), changed("", rounds=0), "rounds is 0, expected at least 1"),
+        (changed("audit", floor_ppm=1), changed("audit", floor_ppm=0), "floor must be above 0"),
+        (changed("audit", floor_ppm=10**6), changed("audit", floor_ppm=10**6 + 1), "floor must be above 0"),
+        (changed("audit", probation=1), changed("audit", probation=0), "at least one audit"),
+        (changed("audit", takeover_rounds=1), changed("audit", takeover_rounds=0), "at least one round"),
+        (changed("audit", audit_rounds=4), changed("audit", audit_rounds=3), "audit_rounds is 3"),
+        (changed("audit", dispute_rounds=2), changed("audit", dispute_rounds=1), "dispute_rounds is 1"),
+        (changed("audit", wide_ppm=10**6), changed("audit", wide_ppm=10**6 + 1), "wide audits is at most 1"),
+        (changed("audit", blocks=1), changed("audit", blocks=0), "0 blocks opened"),
+        (changed("audit", blocks=1 << 15), changed("audit", blocks=32769), "32769 blocks opened"),
+        (changed("audit", wide_blocks=1), changed("audit", wide_blocks=0), "0 wide_blocks opened"),
+        (changed("audit", wide_blocks=1 << 15), changed("audit", wide_blocks=32769), "32769 wide_blocks"),
+        (
+            changed("audit", replication_ppm=10**6),
+            changed("audit", replication_ppm=10**6 + 1),
+            "replicated audits is at most 1",
+        ),
+        (
+            changed("audit", known_answers=SOME, known_answer_count=15),
+            changed("audit", known_answers=SOME, known_answer_count=16),
+            "16 known-answer tasks, at most one step in 20",
+        ),
+        (
+            changed("audit", known_answers=SOME, known_answer_count=1),
+            changed("audit", known_answers=SOME),
+            "a root of canaries needs their count",
+        ),
+        (
+            changed("audit", attestation=SOME, attested_rounds=1, code=SOME),
+            changed("audit", attestation=SOME, code=SOME),
+            "needs the rounds for which evidence counts",
+        ),
+        (changed("audit"), changed("audit", attested_rounds=1), "and no policy has none"),
+        (changed("audit"), changed("audit", code=SOME), "attested code needs a policy"),
+        (changed("money", verifiers_ppm=130_000), changed("money", verifiers_ppm=130_001), "more than 1"),
+        (changed("money", epoch_rounds=1), changed("money", epoch_rounds=0), "at least one round"),
+        *(
+            pair
+            for name in ("slash_ppm", "withheld_ppm", "verifier_slash_ppm")
+            for pair in (
+                (changed("money", **{name: 1}), changed("money", **{name: 0}), f"{name} must be above 0"),
+                (
+                    changed("money", **{name: 10**6}),
+                    changed("money", **{name: 10**6 + 1}),
+                    f"{name} must be above 0 and at most 1",
+                ),
+            )
+        ),
+        (changed("", verifiers=MEMBERS[:1]), changed("", verifiers=()), "needs verifiers"),
+        (nodes(1, 1), nodes(0, 1), "0 nodes for f = 0"),
+        (nodes(3, 3), nodes(3, 2), "2 seats for 3 nodes"),
+        (nodes(128, 128), nodes(128, 129), "129 seats for 128 nodes, as many to 128 expected"),
+        (
+            changed("", verifiers=MEMBERS[:16]),
+            changed("", verifiers=MEMBERS[:17]),
+            "17 verifiers, at most 16",
+        ),
+        (changed(""), changed("", nodes=MEMBERS[2::-1]), "must ascend by peer"),
+        (changed(""), changed("", nodes=(*MEMBERS[:2], MEMBERS[1])), "must ascend by peer, each once"),
+        (changed(""), changed("", verifiers=MEMBERS[3::-1]), "must ascend by peer"),
+        (
+            changed(""),
+            changed("", nodes=MEMBERS[:3], verifiers=MEMBERS[2:6]),
+            "one account cannot stand behind two members",
+        ),
+        # Sixteen tokens a sequence and the next one, two sequences a step.
+        (
+            changed("data", tokens=134, validation_tokens=100),
+            changed("data", tokens=133, validation_tokens=100),
+            "33 training tokens, one step needs 34",
+        ),
+        (
+            changed("data", validation_tokens=17),
+            changed("data", validation_tokens=16),
+            "validation needs at least 17",
+        ),
+        *((changed("data", token_bytes=n), changed("data", token_bytes=3), "3 bytes") for n in (1, 2, 4)),
+        (
+            replace(changed("data", vocabulary=256), model=replace(a_spec().model, vocabulary=257)),
+            replace(changed("data", vocabulary=257), model=replace(a_spec().model, vocabulary=257)),
+            "257 different tokens do not fit 1 bytes",
+        ),
+        (
+            changed("model", vocabulary=256),
+            changed("model", vocabulary=255),
+            "256 different tokens, the model knows 255",
+        ),
+    ],
+)
+def test_a_spec_is_accepted_at_each_bound_and_refused_beyond_it(inside, outside, reason):
+    check_spec(inside)
+    with pytest.raises(ValueError, match=reason):
+        check_spec(outside)
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "reason"),
+    [
+        *(
+            ({}, {name: 0}, f"model {name} is 0")
+            for name in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden", "context")
+        ),
+        ({"width": 12, "heads": 3, "kv_heads": 3}, {"width": 13}, "width 13 must be a multiple of heads"),
+        ({"heads": 4, "kv_heads": 2}, {"heads": 4, "kv_heads": 3}, "must be a multiple of kv_heads"),
+        ({"norm_epsilon_nano": 1}, {"norm_epsilon_nano": 0}, "epsilon must be above 0"),
+        ({"norm_epsilon_nano": 10**9 - 1}, {"norm_epsilon_nano": 10**9}, "and below 1"),
+        ({"rope_theta": 2}, {"rope_theta": 1}, "rope_theta is 1, expected at least 2"),
+        ({"width": 4}, {"width": 6}, "width / heads is 3, rotation needs an even number"),
+        ({}, {"family": Family.GPT}, "learned positions, expected a rope_theta of 0"),
+        (
+            {"family": Family.GPT, "rope_theta": 0},
+            {"family": Family.GPT, "rope_theta": 0, "kv_heads": 1},
+            "as many kv_heads as heads",
+        ),
+    ],
+)
+def test_a_models_sizes_are_accepted_at_each_bound_and_refused_beyond_it(inside, outside, reason):
+    llama = replace(
+        a_spec().model, family=Family.LLAMA, width=8, heads=2, kv_heads=2, rope_theta=10_000,
+        vocabulary=1, layers=1, hidden=1, context=1,
+    )  # fmt: skip
+
+    assert model_faults(replace(llama, **inside)) == ()
+    assert any(reason in fault for fault in model_faults(replace(llama, **outside)))
+
+
+def test_a_run_closes_after_its_audits_and_as_many_disputes_as_its_verifiers_hold():
+    audit = replace(a_spec().audit, audit_rounds=6, dispute_rounds=2)
+    assert [closing_rounds(audit, count) for count in (1, 4, 16)] == [8, 8, 10]
