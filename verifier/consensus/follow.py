@@ -276,7 +276,6 @@ def _guiding_certificates(state: State) -> tuple[QuorumCertificate, ...]:
     for iteration, kind in state.certificates:
         latest[kind] = max(latest[kind], iteration)
     keys = {(Iteration(number), kind) for kind, number in latest.items()}
-    keys |= {(Iteration(now - 1), kind) for kind in VoteKind}
     since = max(latest[VoteKind.NOTARISE], state.tip.iteration) + 1
     gap = now - since
     for turn in range(min(GAP_RESENT, gap)):
