@@ -5,11 +5,23 @@ from __future__ import annotations
 import pytest
 
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import OutOfPhase
+from assay.protocol.errors import MalformedMessage, OutOfPhase
 from assay.protocol.messages import VoteKind
 from assay.protocol.types import RoundId
-from assay.verifier.consensus.machine import NeedBlock, Ready, Received, Send, Tick, restore, step
+from assay.verifier.consensus.machine import (
+    Examined,
+    NeedBlock,
+    Ready,
+    Received,
+    Send,
+    Tick,
+    authenticate,
+    body,
+    restore,
+    step,
+)
 from tests.verifier.consensus.test_machine import (
+    DOMAIN,
     PEERS,
     a_certificate,
     a_config,
@@ -69,6 +81,62 @@ def test_deadlines_double_with_each_rotation_of_leaders_up_to_sixteen_times(coun
 
     assert voted(state, Tick(60_000 * factor - 1)) == []
     assert [vote.kind for vote in voted(state, Tick(60_000 * factor))] == [DUMMY]
+
+
+def test_deadlines_count_the_rotations_since_the_last_notarised_block():
+    first = a_proposal()
+    second = a_proposal(2, after=first)
+    blocks = (first, a_certificate(first), second, a_certificate(second))
+    for count, factor in ((3, 1), (4, 2), (8, 4)):
+        state, _ = run(a_state(), *blocks, *(a_dummy(3 + number) for number in range(count)))
+        late_ms = 4_000 * factor  # the short time, because its parent is not final
+        kinds = [{vote.kind for vote in voted(state, Tick(at))} for at in (late_ms - 1, late_ms)]
+        assert [DUMMY in one for one in kinds] == [False, True]
+
+
+def test_all_that_was_given_up_since_the_last_block_is_repeated_at_once_if_it_is_little():
+    block = a_proposal(20, dummies=range(1, 20))
+    state, _ = run(given_up(19), block, a_certificate(block), *(a_dummy(n) for n in range(21, 29)))
+    sent = {one.message.vote.iteration for one in of(Send, run(state, Tick(1_000))[1])}
+
+    assert sent == {*range(20, 29)}
+
+
+def test_the_body_of_a_block_that_we_voted_for_is_kept_after_its_iteration_and_of_any_other_not():
+    ours, other = a_proposal(), a_proposal(2, dummies=(1,))
+    state, _ = run(a_state(), ours, Examined(digest(ours.block), True), a_dummy(1), other, a_dummy(2))
+
+    assert body(state, digest(ours.block)) == ours
+    assert body(state, digest(other.block)) is None
+
+
+def test_a_proposal_for_the_iteration_of_the_last_final_block_or_before_is_refused():
+    first = a_proposal(2, dummies=(1,))
+    state, _ = run(a_state(), first, a_certificate(first, FINALISE))
+    for late in (first, a_proposal(1)):
+        number = late.block.iteration
+        with pytest.raises(OutOfPhase, match=f"proposal for iteration {number}, final since"):
+            step(state, Received(late, 0))
+
+
+def test_whoever_votes_for_a_block_is_ready_for_its_round_from_then_on():
+    first = a_proposal()
+    second = a_proposal(2, after=first)
+    state, _ = run(a_state(), Ready(RoundId(0), 500), first, a_certificate(first), Tick(700))
+    state, _ = run(state, second, Examined(digest(second.block), True))
+
+    assert state.ready == (1, 700)
+
+
+@pytest.mark.parametrize(("count", "is_proof"), [(64, True), (63, False)])
+def test_a_proof_shows_the_last_64_iterations_that_were_given_up_or_all(count, is_proof):
+    last = count + 5
+    proposal = a_proposal(last, after=a_proposal(), dummies=range(last - count, last))
+    if is_proof:
+        authenticate(a_config(), DOMAIN, proposal)
+    else:
+        with pytest.raises(MalformedMessage, match="do not reach from the parent to it"):
+            authenticate(a_config(), DOMAIN, proposal)
 
 
 def test_a_block_that_more_than_f_voted_for_is_fetched_and_one_that_a_liar_made_up_is_not():

@@ -322,6 +322,36 @@ def test_a_dummy_certificate_beside_a_finalised_one_stops_us():
         run(state, a_dummy(1))
 
 
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [(VoteKind.NOTARISE, "two NOTARISE certificates in"), (VoteKind.FINALISE, "exclude each other")],
+)
+def test_certificates_for_two_blocks_of_one_iteration_stop_us(second, reason):
+    state, _ = run(a_state(), a_certificate(a_proposal()))
+    with pytest.raises(Diverged, match=reason):
+        run(state, a_certificate(a_proposal(mark=b"b"), second))
+
+
+def test_a_certificate_beside_the_last_final_block_stops_us():
+    first = a_proposal()
+    state, _ = run(a_state(), first, a_certificate(first, VoteKind.FINALISE))
+    with pytest.raises(Diverged, match="certificates of iteration 1 exclude each other"):
+        run(state, a_certificate(a_proposal(mark=b"b")))
+
+
+def test_a_block_that_was_settled_before_its_parent_waits_for_it_through_later_iterations():
+    first = a_proposal()
+    second = a_proposal(2, after=first)
+    settled = [a_certificate(one, VoteKind.FINALISE, SETTLED) for one in (first, second)]
+    notarised = (first, a_certificate(first), second, a_certificate(second))
+
+    state, effects = run(a_state(), *notarised, settled[1], a_dummy(3), a_dummy(4))
+    assert of(Finalised, effects) == []
+
+    _, effects = run(state, settled[0])
+    assert [one.certified.block for one in of(Finalised, effects)] == [first.block, second.block]
+
+
 def test_a_laggard_asks_for_the_chain_and_follows_it():
     first = a_proposal()
     second = a_proposal(2, after=first)
@@ -451,6 +481,13 @@ def test_honest_messages_are_authentic():
     [
         a_proposal(3, dummies=(1,)),  # a hole
         a_proposal(3, dummies=(2,)),
+        a_proposal(4, dummies=(1, 3)),
+        replace(a_proposal(2, after=a_proposal()), parent=(a_certificate(a_proposal(mark=b"z")),)),
+        replace(a_proposal(2, after=a_proposal()), parent=(a_dummy(1),)),
+        replace(
+            a_proposal(2, after=a_proposal()),
+            parent=(a_certificate(a_proposal(), VoteKind.FINALISE, SETTLED),),
+        ),
         a_proposal(3, after=a_proposal(), dummies=(1, 2)),  # over its parent
         replace(a_proposal(2, after=a_proposal()), parent=()),
         replace(a_proposal(), manifest=a_manifest(mark=b"z")),
