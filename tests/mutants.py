@@ -103,17 +103,22 @@ def function_around(source: bytes, mutant: Mutant) -> int | None:
     return found
 
 
-def _rules(node: ast.AST, *, is_type: bool = False) -> Iterator[ast.AST]:
+def _rules(node: ast.AST, *, is_type: bool = False, is_size: bool = False) -> Iterator[ast.AST]:
     """Nodes that hold a rule: no messages, assertions or types, but the bounds that a type calls for."""
     if isinstance(node, (ast.JoinedStr, ast.Assert)):
         return
     if not is_type:
         yield node
+    if isinstance(node, ast.UnaryOp) and is_size:
+        return  # NumPy takes every negative size as the one that follows from the others
+    is_size = (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "reshape"
+    )
     for name, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 inside = (is_type and not isinstance(child, ast.Call)) or name in ("annotation", "returns")
-                yield from _rules(child, is_type=inside)
+                yield from _rules(child, is_type=inside, is_size=is_size)
 
 
 def _changes(node: ast.AST) -> Iterator[str]:

@@ -35,6 +35,8 @@ def broken(source: str) -> list[str]:
         ("not a", ["(a)"]),
         ("7", ["8", "6"]),
         ("a - b", ["(a + b)"]),
+        ("-1", ["(1)", "-2", "-0"]),
+        ("a.reshape(-1, 8)", ["a.reshape((1), 8)", "a.reshape(-1, 9)", "a.reshape(-1, 7)"]),
         ("a += b", ["a -= b"]),
         ("min(a, b)", ["max(a, b)"]),
         ("any(a)", ["all(a)"]),

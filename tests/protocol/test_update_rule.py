@@ -19,7 +19,9 @@ from assay.protocol.update_rule import (
     Optimiser,
     Outer,
     RuleSpec,
+    Transform,
     Values,
+    Wire,
     check_rule,
 )
 from assay.testing.signed import a_spec
@@ -87,6 +89,28 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         "SIGN sends no amplitude",
     ),
     ("demo", {"outer__kind": Outer.SIGN}, {"outer__kind": Outer.SGD}, "SIGN sends no amplitude"),
+    (
+        "demo",
+        {"aggregation__wire": Wire.SIGNS},
+        {
+            "aggregation__wire": Wire.SIGNS,
+            "outer__kind": Outer.SGD,
+            "compress__values": Values.SIGN_MEAN,
+        },
+        "an aggregate of signs moves parameters by a sign step only",
+    ),
+    (
+        "diloco",
+        {"aggregation__wire": Wire.MESSAGE},
+        {"aggregation__wire": Wire.MESSAGE, "compress__k": 64},
+        "an aggregate is written like a message where",
+    ),
+    (
+        "diloco",
+        {"aggregation__wire": Wire.MESSAGE},
+        {"aggregation__wire": Wire.MESSAGE, "compress__transform": Transform.DCT},
+        "an aggregate is written like a message where",
+    ),
     ("sparseloco", {"local__segment": 1}, {"local__segment": 0}, "segments of 0 of 10"),
     ("sparseloco", {"local__segment": 10}, {"local__segment": 11}, "segments of 11 of 10"),
     (

@@ -57,7 +57,7 @@ def clip_weights(gram_BNN: Ints, *, steps: int) -> Ints:
     return weight_BN
 
 
-def median_weights(gram_BNN: Ints, *, steps: int, unit: int = 1) -> Ints:
+def median_weights(gram_BNN: Ints, *, steps: int, unit: int) -> Ints:
     """Geometric median by smoothed Weiszfeld iterations from the mean.
 
     Args:

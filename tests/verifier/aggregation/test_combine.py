@@ -16,7 +16,7 @@ from assay.testing.signed import a_spec
 from assay.training.codec.wire import Update
 from assay.training.layout import layout_of
 from assay.training.optimiser.aggregate import decode_round, decode_step
-from assay.verifier.aggregation.combine import combine, rounds_behind, tolerated
+from assay.verifier.aggregation.combine import combine, rounds_behind, rounds_remembered, tolerated
 from assay.verifier.aggregation.registry import DECODED, decoded_rule_of
 from assay.verifier.aggregation.reputation import Reputation
 
@@ -65,6 +65,15 @@ def test_standing_rebuilt_from_the_last_rounds_is_that_of_whoever_saw_all_of_the
     for one, other in zip(ends[0].reputation.window, ends[1].reputation.window, strict=True):
         assert one.peers == other.peers
         assert np.array_equal(one.net_NN, other.net_NN)
+
+
+def test_rounds_that_send_everything_are_compared_with_one_round_and_others_with_the_last_few():
+    spec = named("reputation+mean", 1)
+    dense = replace(spec, rule=replace(spec.rule, compress=replace(spec.rule.compress, k=BLOCK_SIZE)))
+    assert rounds_remembered(dense) == dense.rule.fragments == 1
+    assert rounds_remembered(spec) > rounds_remembered(dense)
+    assert rounds_behind(spec) - rounds_behind(dense) == rounds_remembered(spec) - rounds_remembered(dense)
+    assert rounds_behind(named("mean", 0)) == 0
 
 
 def test_one_round_less_is_not_enough_to_rebuild_it():

@@ -366,6 +366,26 @@ def test_evidence_from_another_verifier_bars_the_node_in_the_next_manifest():
     assert later.contradictions == {}
 
 
+def test_a_manifest_carries_contradictions_ascending_by_node_whatever_the_order_in_which_they_came():
+    run_state = the_start()
+    pairs = {
+        name: contradiction(
+            a_signed_commit(name, run_state), a_signed_commit(name, run_state, update=a_digest("another"))
+        )
+        for name in ("mallory", "nils")
+    }
+    state = a_round(run_state)
+    for name in sorted(pairs, key=peer, reverse=True):
+        state, _ = step(state, pairs[name])
+    for event in work(["nora"], run_state):
+        state, _ = step(state, event)
+
+    manifest = manifest_of(state, (), AGGREGATE)
+
+    examine(a_round(run_state), (), manifest)
+    assert manifest.contradictions == tuple(pairs[name] for name in sorted(pairs, key=peer))
+
+
 def test_a_pair_that_the_node_did_not_sign_with_both_keys_is_no_evidence_anywhere():
     run_state = the_start()
     mine = a_signed_commit("mallory", run_state)
