@@ -263,6 +263,21 @@ def test_two_blown_up_messages_move_no_block_further_than_honest_norms_reach(nam
     assert np.all(np.sqrt(((moved - without) ** 2).sum(axis=1)) <= 3 * bound + 1e-6)
 
 
+@pytest.mark.parametrize("size", [1, 3, 1 << 10, (1 << 23) - 1])
+def test_of_messages_of_one_block_the_norm_is_the_blocks(size):
+    def one_block(number: int) -> Update:
+        values = np.full((1, 4), max(size - number * (size // 7), 1), np.int32)
+        exponents = np.array([LEAST + (7 * number) % 20])
+        return Update(np.array([0]), np.arange(4)[None], values, exponents, np.array([128]))
+
+    updates = by_peer([one_block(number) for number in range(5)])
+    for scale in (scales.clipped, partial(scales.adaptive, f=2)):
+        whole, by_block = (scale(updates, 1, scope=scope) for scope in ("all", "block"))
+        for peer in updates:
+            assert np.array_equal(whole[peer].m_B, by_block[peer].m_B)
+            assert np.array_equal(whole[peer].s_B, by_block[peer].s_B)
+
+
 def test_without_a_scale_the_same_messages_decide_everything():
     honest = [an_update(seed, live=1.1, exponents=0) for seed in range(6)]
     updates = [*honest, largest_there_is(100), largest_there_is(101)]
