@@ -278,6 +278,18 @@ def test_of_messages_of_one_block_the_norm_is_the_blocks(size):
             assert np.array_equal(whole[peer].s_B, by_block[peer].s_B)
 
 
+@pytest.mark.parametrize("value", [-1, 1, 2])
+def test_the_smallest_value_that_one_node_can_send_keeps_its_size(value):
+    one = an_update(0, live=1.1)
+    values = np.where(np.arange(12) == 3, value, 0) * np.ones_like(one.value_BK)
+    update = Update(one.blocks_B, one.index_BK, values, np.full(BLOCKS, LEAST), one.mantissa_B)
+
+    for rule in (mean_over_senders, partial(trimmed_mean, f=0), partial(centered_clip, f=0)):
+        moved = dense(rule(by_peer([update]), BLOCKS))
+        assert np.allclose(moved[moved != 0], value * 2.0**LEAST)
+        assert np.count_nonzero(moved) == BLOCKS
+
+
 def test_without_a_scale_the_same_messages_decide_everything():
     honest = [an_update(seed, live=1.1, exponents=0) for seed in range(6)]
     updates = [*honest, largest_there_is(100), largest_there_is(101)]
