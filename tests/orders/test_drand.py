@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,12 @@ def test_an_order_names_no_network_or_quicknet_or_one_of_its_own(tmp_path):
     own = an_order(tmp_path, f'drand = "info.json"\ndrand_urls = ["{URL}"]', info(a_network()))
     assert audit_spec(own).drand == a_network()
     assert own.drand is not None and own.drand.urls == (URL,)
+
+
+def test_a_network_may_begin_with_unix_time_and_have_a_round_a_second(tmp_path):
+    fast = replace(a_network(), genesis_s=1, period_s=1)
+    own = an_order(tmp_path, f'drand = "info.json"\ndrand_urls = ["{URL}"]', info(fast))
+    assert audit_spec(own).drand == fast
 
 
 def test_quicknet_may_be_asked_elsewhere(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.orders.amounts import money_text, scaled
+from assay.orders.amounts import bytes_text, money_text, scaled
 from assay.orders.load import load_order
 from assay.protocol.errors import ConfigError
 
@@ -272,3 +272,19 @@ def test_scaling_never_rounds(number, decimals):
 @given(st.integers(-(10**18), 10**18))
 def test_amounts_are_shown_to_the_last_unit(units):
     assert int(money_text(units).replace(",", "").replace(".", "")) == units
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_951, "1.0 MB"),
+        (999_951_000, "1.0 GB"),
+        (5 * 10**12, "5000.0 GB"),
+    ],
+)
+def test_a_size_is_shown_in_the_unit_that_leaves_it_below_a_thousand(count, text):
+    assert bytes_text(count) == text

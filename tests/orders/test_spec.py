@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sysconfig
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from assay.orders.check import audit_share, block_bits, check_order
+from assay.orders.amounts import money_text
+from assay.orders.check import audit_share, block_bits, check_order, deterrence_words, opened_words
 from assay.orders.data import collect_data, collect_tokens
 from assay.orders.load import load_order
 from assay.orders.quote import quote_of
@@ -19,8 +21,8 @@ from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Member, RunSpec, check_spec
 from assay.protocol.types import Address, Digest, PeerId
-from assay.protocol.update_rule import Wire
-from assay.testing.specs import a_rule
+from assay.protocol.update_rule import Values, Wire
+from assay.testing.specs import a_rule, an_audit_spec
 from assay.training.data.shards import DataManifest, write_tokens
 from assay.verifier.audit.limits import shipped
 
@@ -269,6 +271,27 @@ def test_the_check_refuses_an_order_without_its_data(tmp_path):
 def test_estimated_bits_are_what_random_positions_cost():
     assert block_bits(a_rule(k=32)) / 32 == pytest.approx(9.47, abs=0.01)
     assert block_bits(a_rule(k=64)) / 64 == pytest.approx(8.47, abs=0.05)
+
+
+def test_a_whole_block_costs_its_values_and_factors_their_columns_and_a_scale():
+    assert block_bits(a_rule("diloco", rank=2)) == 2 * (64 + 64) * 8 + 8
+    assert block_bits(a_rule("diloco", values=Values.INT8)) == 4096 * 8 + 16
+
+
+def test_the_check_says_how_many_blocks_audits_open_and_in_how_many_of_them_more():
+    some = an_audit_spec(blocks=4, wide_ppm=250_000, wide_blocks=8)
+    assert opened_words(some, 100).startswith("they open 4 of 100 blocks, one of 4 8;")
+    for rules in (replace(some, wide_ppm=0), replace(some, blocks=8)):
+        assert opened_words(rules, 100).startswith(f"every one opens {rules.blocks} of 100 blocks;")
+
+
+def test_the_gain_of_a_false_step_is_deterred_up_to_the_odds_of_losing_the_slashed_share():
+    words = deterrence_words(
+        an_audit_spec(floor_ppm=100_000), 6, stake=10**21, slash_ppm=500_000, step_pay=10**18
+    )
+    caught = Fraction(1, 10) * Fraction(19, 20)
+    outside = money_text(int(5 * 10**20 * caught / (1 - caught)))
+    assert f"one false step worth up to {outside};" in words
 
 
 @pytest.mark.parametrize(
