@@ -337,6 +337,28 @@ def test_a_gradient_is_equalised_unless_the_order_says_otherwise(changes, is_equ
     assert a_spec(changes).rule.local.equalises == is_equalised
 
 
+@pytest.mark.parametrize(
+    ("changes", "found", "whole"),
+    [
+        ({"train.lr": 0.5}, lambda rule: rule.outer.schedule.peak_nano, 500_000_000),
+        ({"train.lr_floor": 0.25}, lambda rule: rule.outer.schedule.floor_ppm, 250_000),
+        ({"train.weight_decay": 0.125}, lambda rule: rule.outer.decay_micro, 125_000),
+        ({"train.inner_lr": 0.004}, lambda rule: rule.local.schedule.peak_nano, 4_000_000),
+        ({"train.inner_weight_decay": 0.2}, lambda rule: rule.local.decay_micro, 200_000),
+        ({"train.proximal": 0.01}, lambda rule: rule.local.proximal_micro, 10_000),
+        ({"comm.beta": 0.9}, lambda rule: rule.compress.feedback_micro, 900_000),
+        (
+            {"comm.outer": "nesterov", "comm.momentum": 0.5},
+            lambda rule: rule.outer.momentum_micro,
+            500_000,
+        ),
+    ],
+    ids=str,
+)
+def test_a_ratio_of_an_order_is_a_whole_number_of_its_unit_in_the_rule(changes, found, whole):
+    assert found(a_spec({"comm.method": "sparseloco", **changes}).rule) == whole
+
+
 def test_inner_steps_that_are_to_be_equalised_are_refused_before_anybody_pays():
     with pytest.raises(ConfigError, match="only a single gradient is equalised"):
         a_spec({"comm.method": "sparseloco", "train.equalise": True})
