@@ -51,6 +51,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+TESTING = ("tests", "assay.testing")  # what they cache is not what is tested
 CPU_SECONDS = 10  # a mutant's tests may compute for so long, and three times as long as unchanged
 WALL_SECONDS = 60  # and may take so long, and five times as long as unchanged: other work slows them
 
@@ -250,7 +251,7 @@ class _Recorder:
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
         for name, module in list(sys.modules.items()):
             ours = (getattr(module, "__file__", None) or "").startswith(f"{self.root}/")
-            for value in vars(module).values() if ours and not name.startswith("tests.") else ():
+            for value in vars(module).values() if ours and not name.startswith(TESTING) else ():
                 if isinstance(value, functools._lru_cache_wrapper):
                     value.cache_clear()
         self.seconds[item.nodeid] = -time.monotonic()
