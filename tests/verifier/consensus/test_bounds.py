@@ -5,15 +5,20 @@ from __future__ import annotations
 import pytest
 
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import MalformedMessage, OutOfPhase
+from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase
+from assay.protocol.finality import SETTLED
 from assay.protocol.messages import VoteKind
-from assay.protocol.types import RoundId
+from assay.protocol.types import Iteration, RoundId
 from assay.verifier.consensus.machine import (
+    Built,
     Examined,
     NeedBlock,
+    NeedSync,
+    Persist,
     Ready,
     Received,
     Send,
+    SignAndSendProposal,
     Tick,
     authenticate,
     body,
@@ -26,6 +31,7 @@ from tests.verifier.consensus.test_machine import (
     a_certificate,
     a_config,
     a_dummy,
+    a_manifest,
     a_proposal,
     a_state,
     a_vote,
@@ -173,3 +179,57 @@ def test_readiness_for_a_round_counts_from_its_first_moment_and_for_a_later_roun
 
     state, _ = run(state, Ready(RoundId(1), 2_000), Ready(RoundId(0), 4_000))
     assert state.ready == (1, 2_000)
+
+
+def test_of_iterations_up_to_the_last_final_block_only_its_own_certificates_are_kept():
+    first = a_proposal(4, dummies=(1, 2, 3))
+    state, _ = run(given_up(3), first, Examined(digest(first.block), True), Tick(60_000))
+    state, _ = run(state, *(a_vote(who, 4, NOTARISE, first) for who in range(3)))
+    assert {*state.own, *state.votes, *state.proposals, *state.bodies}
+
+    state, _ = run(state, a_certificate(first, FINALISE))
+
+    assert not {*state.own, *state.drafts, *state.votes, *state.proposals, *state.bodies}
+    assert set(state.certificates) == {(4, NOTARISE), (4, FINALISE)}
+
+
+def test_our_draft_is_forgotten_with_its_iteration():
+    state, effects = run(a_state(1), Tick(1), Built(Iteration(1), a_manifest()))
+    (sent,) = of(SignAndSendProposal, effects)
+    ours = a_proposal()
+    assert (state.drafts, sent.block) == ({1: ours.block}, ours.block)
+
+    assert run(state, ours, a_certificate(ours, FINALISE))[0].drafts == {}
+
+
+def test_the_chain_is_asked_for_while_a_later_block_is_final_and_not_otherwise():
+    first = a_proposal(5, dummies=(1, 2, 3, 4))
+    state, _ = run(given_up(4), first, a_certificate(first, FINALISE))
+    assert of(NeedSync, run(state, Tick(1_000))[1]) == []
+
+    state, _ = run(state, a_certificate(a_proposal(6, after=first), FINALISE))
+    assert of(NeedSync, run(state, Tick(1_000))[1]) == [NeedSync(RoundId(1))]
+
+
+def test_words_that_settle_a_block_which_we_lack_or_have_settled_are_not_kept():
+    first = a_proposal()
+    second = a_proposal(2, after=first)
+    settled = a_certificate(second, FINALISE, SETTLED)
+    vote = Received(a_vote(0, SETTLED, FINALISE, second), 0)
+    assert run(a_state(), settled)[0].settled == {}
+    with pytest.raises(OutOfPhase, match="a block that is not waiting for it"):
+        step(a_state(), vote)
+
+    state, _ = run(a_state(), first, a_certificate(first), second, a_certificate(second))
+    assert set(step(state, vote)[0].settling) == {digest(second.block)}
+    state, _ = run(state, settled)
+    with pytest.raises(OutOfPhase, match="a block that is not waiting for it"):
+        step(state, vote)
+    assert of(Persist, run(state, settled)[1]) == []
+
+
+@pytest.mark.parametrize("name", ["iteration_timeout_ms", "ready_timeout_ms", "resend_ms"])
+def test_a_time_out_is_at_least_a_millisecond(name):
+    a_config(**{name: 1})
+    with pytest.raises(ConfigError, match="timeout"):
+        a_config(**{name: 0})

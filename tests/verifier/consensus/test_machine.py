@@ -507,6 +507,7 @@ def test_what_a_sender_put_together_wrongly_is_malformed(message):
     [
         replace(a_proposal(), proposer=PEERS[2]),
         a_proposal(1, leader=2),  # it leads another iteration
+        a_proposal(0),
         a_proposal(1, round=RoundId(1)),
         replace(a_vote(0, 1, VoteKind.DUMMY), verifier=PEERS[1]),
         a_vote(0, 1, VoteKind.DUMMY, Digest(b"x" * 32)),
