@@ -233,3 +233,31 @@ def test_a_time_out_is_at_least_a_millisecond(name):
     a_config(**{name: 1})
     with pytest.raises(ConfigError, match="timeout"):
         a_config(**{name: 0})
+
+
+def test_a_proof_does_not_give_up_the_iteration_of_the_block_that_it_extends():
+    proposal = a_proposal(65, after=a_proposal(), dummies=range(1, 65))
+    with pytest.raises(MalformedMessage, match="do not reach from the parent to it"):
+        authenticate(a_config(), DOMAIN, proposal)
+
+
+def test_a_vote_for_the_iteration_of_the_last_final_block_is_refused_and_for_the_next_taken():
+    first = a_proposal(2, dummies=(1,))
+    state, _ = run(given_up(1), first, a_certificate(first, FINALISE))
+    for iteration in (1, 2):
+        with pytest.raises(OutOfPhase, match=f"vote for iteration {iteration} during 3"):
+            step(state, Received(a_vote(0, iteration, DUMMY), 0))
+    assert set(step(state, Received(a_vote(0, 3, DUMMY), 0))[0].votes) == {3}
+
+
+@pytest.mark.parametrize(("count", "is_repeated"), [(15, True), (16, False)])
+def test_a_finalise_vote_is_repeated_for_sixteen_iterations_and_other_votes_only_in_their_own(
+    count, is_repeated
+):
+    first = a_proposal()
+    state, _ = run(a_state(), first, Examined(digest(first.block), True), a_certificate(first))
+    state, _ = run(state, *(a_dummy(2 + number) for number in range(count)))
+    assert state.iteration == count + 2
+
+    votes = [vote for vote in voted(state, Tick(1_000)) if vote.iteration == 1]
+    assert [vote.kind for vote in votes] == ([FINALISE] if is_repeated else [])
