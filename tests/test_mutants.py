@@ -9,6 +9,7 @@ import pytest
 
 from tests.mutants import (
     Mutant,
+    Recorded,
     function_around,
     imports,
     mutants_of,
@@ -162,3 +163,13 @@ def test_a_test_that_fails_computes_on_or_waits_on_kills(tmp_path, body, cpu_sec
     file.write_text(f"def test_one():\n    {body}\n")
 
     assert run_tests(tmp_path, ["test_one.py::test_one"], cpu_seconds, wall_seconds) == passes
+
+
+def test_a_run_in_which_no_test_is_left_kills_nothing(tmp_path):
+    (tmp_path / "test_one.py").write_text("def test_one():\n    assert False\n")
+
+    assert run_tests(tmp_path, ["test_one.py::test_of_another_name"], 60, 60)
+
+
+def test_a_module_that_no_test_reaches_is_run_by_none():
+    assert Recorded({}, {"": set()}, []).tests_of(Path("a.py"), 1) == []
