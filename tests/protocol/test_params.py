@@ -160,3 +160,7 @@ def test_a_models_sizes_are_accepted_at_each_bound_and_refused_beyond_it(inside,
 def test_a_run_closes_after_its_audits_and_as_many_disputes_as_its_verifiers_hold():
     audit = replace(a_spec().audit, audit_rounds=6, dispute_rounds=2)
     assert [closing_rounds(audit, count) for count in (1, 4, 16)] == [8, 8, 10]
+
+
+def test_an_opening_has_six_tenths_of_the_time_that_a_leader_waits():
+    assert replace(a_spec().timing, collect_ms=1_001).opening_ms == 600
