@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocol.encoding.json_text import NESTED_MAX, parse_json
+from assay.protocol.encoding.json_text import NESTED_MAX, canonical_json, parse_json
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -49,3 +49,12 @@ def test_brackets_in_texts_are_text():
     text = "[{" * 1000 + '"' + "\\" + "]}" * 10 + '\\"[['
 
     assert parse_json(json.dumps([text, {text: text}])) == [text, {text: text}]
+
+
+def test_canonical_text_has_one_form_and_holds_neither_floats_nor_keys_that_are_no_text():
+    assert canonical_json({"b": [1, True], "a": "é"}) == '{"a":"é","b":[1,true]}\n'.encode()
+    for value in (1.0, [1.0], {"a": {"b": 1.0}}):
+        with pytest.raises(TypeError, match="the float"):
+            canonical_json(value)
+    with pytest.raises(TypeError, match="the key 1, expected text"):
+        canonical_json({1: "a"})

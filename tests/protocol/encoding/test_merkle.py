@@ -110,10 +110,15 @@ def test_a_leaf_binds_its_domain():
     assert merkle.leaf_hash(DOMAIN, 0, b"x") != merkle.leaf_hash(bytes(32), 0, b"x")
 
 
-@pytest.mark.parametrize(("index", "count"), [(-1, 4), (4, 4), (0, 0), (0, merkle.LEAVES_MAX + 1)])
+@pytest.mark.parametrize(("index", "count"), [(-1, 4), (4, 4), (0, 0), (0, (1 << 26) + 1)])
 def test_a_leaf_that_cannot_exist_is_refused(index, count):
     with pytest.raises(MalformedMessage, match="does not exist"):
         merkle.check(leaves_of(1)[0], index, count, (), leaves_of(1)[0])
+
+
+def test_a_tree_of_the_most_leaves_has_a_leaf():
+    with pytest.raises(MalformedMessage, match="too short"):
+        merkle.check(leaves_of(1)[0], 0, 1 << 26, (), leaves_of(1)[0])
 
 
 def test_the_empty_tree_has_a_root_that_no_leaf_has():

@@ -131,3 +131,9 @@ def test_a_round_is_given_up_when_its_grace_is_over():
     out = released_s(network, 100)
 
     assert [is_overdue(network, 100, out + 5 + late) for late in (0, 1)] == [False, True]
+
+
+@pytest.mark.parametrize("period_s", [1, 30])
+def test_a_network_has_a_round_every_second_to_every_half_minute(period_s):
+    assert drand_faults(replace(a_network(), period_s=period_s)) == ()
+    assert drand_faults(replace(a_network(), period_s=31)) == ("drand's period is 31 s, expected 1 to 30",)
