@@ -199,7 +199,6 @@ rng = np.random.default_rng(3)
 before, spectrum = (rng.standard_normal((24, 4096)).astype(np.float32) for _ in range(2))
 step = transition(RULE.compress, before, spectrum * np.float32(0.002))
 parts = (step.after_BC, step.sent.index_BK, step.sent.value_BK, step.sent.blocks_B)
-from tests.specs import a_rule
 from assay.training.exact import inverse_signs
 many = inverse_signs(values(9, 200, 0.05))
 print(vectors(), *(hashlib.sha256(part.tobytes()).hexdigest() for part in (*parts, many)))
