@@ -20,6 +20,7 @@ from assay.cli.api import api_app
 from assay.cli.attest import attest_app
 from assay.cli.audit.commands import audit_app, receipt_app
 from assay.cli.claim import claim
+from assay.cli.explorer import explorer_app
 from assay.cli.join import doctor, join
 from assay.cli.key import key_app
 from assay.cli.ledger.commands import add_commands, earnings, invoice
@@ -65,6 +66,7 @@ for panel, groups in {
         "receipt": receipt_app,
         "attest": attest_app,
         "registry": registry_app,
+        "explorer": explorer_app,
     },
     BUYER: {"order": order_app, "buyer": buyer_app},
     DEVELOPER: {"chain": chain_app, "sim": sim_app},

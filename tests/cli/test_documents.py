@@ -29,7 +29,7 @@ RECORDED = VECTORS / "documents.json"
 # Processes print logs; `ledger export` prints the format that is asked for, and `unit` a file.
 WITHOUT = {
     "node run", "verifier run", "ledger serve", "ledger export", "buyer run", "watchtower", "chain dev",
-    "api serve", "sim train", "misbehave", "unit",
+    "api serve", "explorer serve", "sim train", "misbehave", "unit",
 }  # fmt: skip
 # Need minutes, or a network that somebody founded; these files run them.
 ELSEWHERE = {

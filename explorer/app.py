@@ -1,0 +1,274 @@
+"""App: the explorer's addresses, each a page and its JSON, and the evidence that browsers check.
+
+Room: explorer (edge). Only GET and HEAD; nothing is kept about a reader. A page at ADDRESS is the same value
+at ADDRESS.json. Evidence is the protocol's own bytes: a spec, a certified manifest, a settlement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from assay.bundle.settlement_file import settlement_json
+from assay.explorer.catalogue import Catalogue
+from assay.explorer.explored import Explored
+from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
+from assay.explorer.pages.paging import NoSuchPage
+from assay.explorer.pages.participants import NodePage, VerifierPage, node_page, verifier_page
+from assay.explorer.pages.round import AuditPage, RoundPage, audit_page, link_of, round_page
+from assay.explorer.pages.run import (
+    AuditsPage,
+    Damaged,
+    EpochsPage,
+    IndexPage,
+    NodesPage,
+    RoundsPage,
+    RunPage,
+    audits_page,
+    epochs_page,
+    index_page,
+    nodes_page,
+    rounds_page,
+    run_page,
+)
+from assay.explorer.render import Page, html_of, json_of
+from assay.protocol.encoding.codec import encode
+from assay.protocol.types import PeerId
+
+STATIC = Path(__file__).parent / "static"
+# Every file that may be served: an address is looked up here and never made into a path.
+FILES = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
+MEDIA_TYPES = {".css": "text/css", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
+CBOR, JSON = "application/cbor", "application/json"
+METHODS = ["GET", "HEAD"]
+NUMBER_MAX = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorPage:
+    """Why there is no page."""
+
+    TEMPLATE: ClassVar[str] = "error.html"
+    title: str
+    detail: str
+
+
+def make_app(catalogue: Catalogue) -> FastAPI:
+    """The app without its guard."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.state.catalogue = catalogue
+    for address, answer in EVIDENCE.items():
+        app.api_route(address, methods=METHODS, response_model=None)(answer)
+    for address, make in PAGES.items():  # the JSON first: `{name}` would take `NAME.json` too
+        twin = "/index.json" if address == "/" else f"{address}.json"
+        app.api_route(twin, methods=METHODS, response_model=None)(_as_json(make))
+    for address, make in PAGES.items():
+        app.api_route(address, methods=METHODS, response_model=None)(_as_html(make))
+    for error in (NoSuchPage, RequestValidationError, HTTPException):
+        app.add_exception_handler(error, _on_error)
+    return app
+
+
+def _catalogue(request: Request) -> Catalogue:
+    found: Catalogue = request.app.state.catalogue
+    return found
+
+
+def _any_run(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Explored | Damaged:
+    found = catalogue.get(name)
+    if found is None:
+        raise NoSuchPage(f"a run {name[:80]!r}")
+    return found
+
+
+def _run(found: Annotated[Explored | Damaged, Depends(_any_run)]) -> Explored:
+    if isinstance(found, Damaged):
+        raise NoSuchPage(f"anything of the run {found.name}, which is damaged: {found.reason}")
+    return found
+
+
+TheCatalogue = Annotated[Catalogue, Depends(_catalogue)]
+AnyRun = Annotated[Explored | Damaged, Depends(_any_run)]
+Run = Annotated[Explored, Depends(_run)]
+PageNumber = Annotated[int, Query(ge=1, le=NUMBER_MAX)]
+
+
+# ---- pages
+
+
+def index(catalogue: TheCatalogue, page: PageNumber = 1) -> IndexPage:
+    """All runs."""
+    runs = [run for run in catalogue.values() if isinstance(run, Explored)]
+    return index_page(runs, [run for run in catalogue.values() if isinstance(run, Damaged)], page)
+
+
+def run(run: AnyRun) -> RunPage | Damaged:
+    """One run, or what is wrong with it."""
+    return run if isinstance(run, Damaged) else run_page(run)
+
+
+def rounds(run: Run, page: PageNumber = 1) -> RoundsPage:
+    """The chain of manifests."""
+    return rounds_page(run, page)
+
+
+def round_(run: Run, number: int, page: PageNumber = 1) -> RoundPage:
+    """One round."""
+    return round_page(run, number, page)
+
+
+def nodes(run: Run, page: PageNumber = 1) -> NodesPage:
+    """All nodes."""
+    return nodes_page(run, page)
+
+
+def node(run: Run, peer: str, page: PageNumber = 1) -> NodePage:
+    """One node."""
+    return node_page(run, _peer(peer), page)
+
+
+def verifier(run: Run, peer: str, page: PageNumber = 1) -> VerifierPage:
+    """One verifier."""
+    return verifier_page(run, _peer(peer), page)
+
+
+def audits(run: Run, page: PageNumber = 1, status: str | None = None) -> AuditsPage:
+    """All audits, or those of one status."""
+    return audits_page(run, page, status)
+
+
+def audit(run: Run, number: int, peer: str) -> AuditPage:
+    """One audit."""
+    return audit_page(run, number, _peer(peer))
+
+
+def epochs(run: Run, page: PageNumber = 1) -> EpochsPage:
+    """All epochs."""
+    return epochs_page(run, page)
+
+
+def epoch(run: Run, number: int, page: PageNumber = 1) -> EpochPage:
+    """One epoch."""
+    return epoch_page(run, number, page)
+
+
+def payout(run: Run, number: int, index: int) -> PayoutPage:
+    """One row of an epoch's payout table."""
+    return payout_page(run, number, index)
+
+
+PAGES: dict[str, Callable[..., Page]] = {
+    "/": index,
+    "/runs/{name}": run,
+    "/runs/{name}/rounds": rounds,
+    "/runs/{name}/rounds/{number}": round_,
+    "/runs/{name}/nodes": nodes,
+    "/runs/{name}/nodes/{peer}": node,
+    "/runs/{name}/verifiers/{peer}": verifier,
+    "/runs/{name}/audits": audits,
+    "/runs/{name}/audits/{number}/{peer}": audit,
+    "/runs/{name}/epochs": epochs,
+    "/runs/{name}/epochs/{number}": epoch,
+    "/runs/{name}/epochs/{number}/{index}": payout,
+}
+
+
+# ---- evidence
+
+
+def spec(run: Run) -> Response:
+    """The run's spec, whose digest its id is made of."""
+    return Response(encode(run.delivered.spec), media_type=CBOR)
+
+
+def deployment(run: Run) -> Response:
+    """The contracts that the run's statements are for."""
+    return Response(run.delivered.deployment.to_json(), media_type=JSON)
+
+
+def link(run: Run, number: int) -> Response:
+    """One certified manifest."""
+    return Response(encode(link_of(run, number)), media_type=CBOR)
+
+
+def settlement(run: Run, number: int) -> Response:
+    """One epoch's settlement, as a bundle has it."""
+    return Response(json.dumps(settlement_json(settled_of(run, number))), media_type=JSON)
+
+
+def static(path: str) -> Response:
+    """One of the explorer's own files."""
+    file = FILES.get(path)
+    if file is None:
+        raise NoSuchPage("such a file")
+    return FileResponse(file, media_type=MEDIA_TYPES[file.suffix])
+
+
+EVIDENCE: dict[str, Callable[..., Response]] = {
+    "/runs/{name}/spec.cbor": spec,
+    "/runs/{name}/deployment.json": deployment,
+    "/runs/{name}/rounds/{number}.cbor": link,
+    "/runs/{name}/settlements/{number}.json": settlement,
+    "/static/{path:path}": static,
+}
+
+
+# ---- answers
+
+
+def _as_html(make: Callable[..., Page]) -> Callable[..., Response]:
+    page = Depends(make)
+
+    def answer(request: Request, made: Any = page) -> Response:
+        return HTMLResponse(html_of(made, request.scope["path"]))
+
+    return answer
+
+
+def _as_json(make: Callable[..., Page]) -> Callable[..., Response]:
+    page = Depends(make)
+
+    def answer(made: Any = page) -> Response:
+        return Response(json_of(made), media_type=JSON)
+
+    return answer
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    """There is no such page, or no such method: told as a page, or as JSON where that was asked for."""
+    status, headers = int(HTTPStatus.NOT_FOUND), None
+    match error:
+        case NoSuchPage():
+            detail = f"There is no {error}."
+        case RequestValidationError():
+            wrong = error.errors()[0]
+            detail = f"{wrong['loc'][-1]}: {wrong['msg']}"
+        case _:
+            assert isinstance(error, HTTPException)
+            status, headers = error.status_code, error.headers
+            detail = "No page of this explorer has this address, or takes this method."
+    found = ErrorPage(title=HTTPStatus(status).phrase, detail=detail)
+    path = request.scope["path"]
+    if path.endswith(".json"):
+        return Response(json_of(found), status, headers, JSON)
+    return HTMLResponse(html_of(found, path), status, headers)
+
+
+def _peer(text: str) -> PeerId:
+    """A peer id in lower-case hexadecimal. Raises NoSuchPage."""
+    try:
+        peer = PeerId(bytes.fromhex(text))
+    except ValueError:
+        peer = PeerId(b"")
+    if peer.hex() != text or len(peer) != 32:
+        raise NoSuchPage(f"a participant {text[:80]!r}; expected 64 hexadecimal digits")
+    return peer

@@ -1,0 +1,106 @@
+"""Explored: one delivered run, folded once into what its pages look up.
+
+Room: explorer (pure). Everything follows from the value that `bundle/read.py` has checked; a page is a
+function of it and reads nothing from disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from assay.bundle.read import Delivered
+from assay.bundle.report.audits import final_audits
+from assay.explorer.drawings import AuditMap, Curve, audit_map, curve_of
+from assay.ledger.settlement.payouts import Row, UnpaidReason
+from assay.protocol.audits import Audit
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Commit, Verdict
+from assay.protocol.state_transition import StepId
+from assay.protocol.types import Digest, PeerId, RoundId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedVerdict:
+    """A verdict and where the chain has it."""
+
+    round: int  # of the manifest that carries it
+    committed_round: int  # of the one that carries its commitment; -1: none does
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pay:
+    """One row of an epoch's payout table."""
+
+    epoch: int
+    index: int
+    row: Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explored:
+    """A delivered run with its lookups. name: of its pages, in their addresses."""
+
+    name: str
+    delivered: Delivered
+    commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
+    losses: Mapping[int, float]  # mean over a round's commits, nats per token
+    curve: Curve  # of these losses
+    map: AuditMap
+    audits: Mapping[StepId, Audit]  # in their final status, by round and node
+    verdicts: Mapping[StepId, tuple[CarriedVerdict, ...]]  # on a step, as the chain took them
+    judged: Mapping[PeerId, tuple[CarriedVerdict, ...]]  # of each verifier, likewise
+    certified: Mapping[PeerId, int]  # manifests whose certificate a verifier's signature is in
+    pay: Mapping[PeerId, tuple[Pay, ...]]
+    unpaid: Mapping[StepId, UnpaidReason]
+
+
+def explore(name: str, delivered: Delivered) -> Explored:
+    """The lookups of a run."""
+    commits: dict[PeerId, dict[int, Commit]] = {peer: {} for peer in delivered.run_states[-1].nodes}
+    losses: dict[int, float] = {}
+    committed: dict[Digest, int] = {}
+    verdicts: dict[StepId, list[CarriedVerdict]] = {}
+    judged: dict[PeerId, list[CarriedVerdict]] = {peer: [] for peer in delivered.spec.verifier_peers}
+    certified = dict.fromkeys(delivered.spec.verifier_peers, 0)
+    for at, link in enumerate(delivered.links):
+        manifest = link.manifest
+        for signer in link.certificate.verifiers:
+            certified[signer] += 1
+        for signed in manifest.commits:
+            commits[signed.commit.node][at] = signed.commit
+        if manifest.commits:
+            total = sum(signed.commit.loss_micro for signed in manifest.commits)
+            losses[at] = total / len(manifest.commits) / 1e6
+        for seal in manifest.commitments:
+            committed.setdefault(seal.commitment.verdict, at)
+        for opened in manifest.verdicts:
+            verdict = opened.verdict
+            one = CarriedVerdict(
+                round=at, committed_round=committed.get(digest(verdict), -1), verdict=verdict
+            )
+            verdicts.setdefault((verdict.round, verdict.node), []).append(one)
+            judged[verdict.verifier].append(one)
+    pay: dict[PeerId, list[Pay]] = {}
+    unpaid: dict[StepId, UnpaidReason] = {}
+    for epoch, table in delivered.tables.items():
+        for index, row in enumerate(table.rows):
+            pay.setdefault(row.peer, []).append(Pay(epoch=epoch, index=index, row=row))
+        for step in table.unpaid:
+            unpaid[RoundId(step.round), step.node] = step.reason
+    audits = dict(sorted(final_audits(delivered.run_states).items()))
+    return Explored(
+        name=name,
+        delivered=delivered,
+        commits=commits,
+        losses=losses,
+        curve=curve_of(losses),
+        map=audit_map(delivered.calendar.rounds, commits, audits),
+        audits=audits,
+        verdicts={step: tuple(found) for step, found in verdicts.items()},
+        judged={peer: tuple(found) for peer, found in judged.items()},
+        certified=certified,
+        pay={peer: tuple(found) for peer, found in pay.items()},
+        unpaid=unpaid,
+    )

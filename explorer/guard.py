@@ -1,0 +1,68 @@
+"""Guard: ASGI middleware that answers an explorer's readers only, with security headers on every answer.
+
+Room: explorer (edge: ASGI). The headers let a page load this server's own files and nothing else; a text that
+got past the templates could still not run as a script. A request that names another host is refused: else any
+web site could make its name lead to this machine and read what is served here (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any
+
+from starlette.responses import PlainTextResponse
+
+ADDRESS_BYTES_MAX = 2048
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Guard:
+    """An app behind these rules. hosts: by which readers may call this server; empty: by any name."""
+
+    def __init__(self, app: App, hosts: Collection[str]) -> None:
+        self._app, self._hosts = app, frozenset(hosts)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request; see the module text."""
+        if scope["type"] != "http":
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in HEADERS}
+                kept = [(name, value) for name, value in message.get("headers", ()) if name not in own]
+                message = {**message, "headers": [*kept, *HEADERS]}
+            await send(message)
+
+        app = self._refusal(scope) or self._app
+        await app(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Message) -> App | None:
+        if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > ADDRESS_BYTES_MAX:
+            return PlainTextResponse(f"an address has at most {ADDRESS_BYTES_MAX} bytes\n", 414)
+        named = [value for name, value in scope["headers"] if name == b"host"]
+        if self._hosts and (len(named) != 1 or _host(named[0]) not in self._hosts):
+            return PlainTextResponse("this explorer is not at that host\n", 421)
+        return None
+
+
+def _host(value: bytes) -> str:
+    """The host of a Host header, without its port."""
+    text = value.decode("latin-1").lower()
+    return text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]

@@ -1,0 +1,61 @@
+"""Paging: cuts a list into pages, and names what every page of a run begins with.
+
+Room: explorer (pure).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from assay.explorer.explored import Explored
+from assay.protocol.types import Digest
+
+T = TypeVar("T")
+ROWS_MAX = 50  # of a list on one page
+
+
+class NoSuchPage(LookupError):
+    """The run has nothing at this address; the message says what there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The run that a page is about. name: in addresses; title: as its buyer named it."""
+
+    name: str
+    title: str
+    run_id: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paging:
+    """The place of a page in its list. first: index of its first row, from 0; page: from 1."""
+
+    page: int
+    pages: int
+    rows: int
+    first: int
+
+
+def head_of(run: Explored) -> Head:
+    """The head of a run's pages."""
+    return Head(name=run.name, title=run.delivered.spec.name, run_id=run.delivered.run_id)
+
+
+def cut(rows: Sequence[T], page: int) -> tuple[Sequence[T], Paging]:
+    """The rows of one page.
+
+    Args:
+        rows: All of them.
+        page: From 1.
+
+    Raises:
+        NoSuchPage: the list is shorter.
+    """
+    pages = max(-(-len(rows) // ROWS_MAX), 1)
+    if not 1 <= page <= pages:
+        raise NoSuchPage(f"page {page} of this list, which has {pages}")
+    first = (page - 1) * ROWS_MAX
+    return rows[first : first + ROWS_MAX], Paging(page=page, pages=pages, rows=len(rows), first=first)

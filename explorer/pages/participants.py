@@ -1,0 +1,173 @@
+"""Participant pages: one node with its rounds and pay, and one verifier with its verdicts and pay.
+
+Room: explorer (pure).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from assay.chain.commit_statement import evm_address
+from assay.explorer.explored import Explored, Pay
+from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
+from assay.explorer.pages.round import VerdictLine, rounds_of, verdict_lines
+from assay.explorer.pages.run import paid_to, state_text
+from assay.protocol.audits import AuditStatus
+from assay.protocol.types import PeerId, RoundId
+
+PAY_ROWS_MAX = 20  # of the newest epochs on a participant's page; the epochs' own pages have all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayLine:
+    """A row of a payout table, of this participant."""
+
+    epoch: int
+    index: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """One round of a node. loss_micro, tokens: of its accepted commit; None without one.
+
+    reason: why there is none, or why the step is unpaid; empty where it is paid.
+    """
+
+    round: int
+    loss_micro: int | None
+    tokens: int | None
+    audit: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePage:
+    """One node: its rounds, one page of them, its audits and its pay."""
+
+    TEMPLATE: ClassVar[str] = "node.html"
+    head: Head
+    peer: PeerId
+    account: str
+    hot: str
+    state: str
+    joined_round: int
+    steps: int
+    audits: int
+    passed: int
+    rate_ppm: int  # at which its next step would be drawn
+    paid: int
+    pay: Sequence[PayLine]
+    pay_rows: int
+    rounds: Sequence[StepLine]
+    paging: Paging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierPage:
+    """One verifier: its verdicts, one page of them, and its pay."""
+
+    TEMPLATE: ClassVar[str] = "verifier.html"
+    head: Head
+    peer: PeerId
+    account: str
+    hot: str
+    certified: int
+    manifests: int
+    fault_round: int
+    paid: int
+    pay: Sequence[PayLine]
+    pay_rows: int
+    verdicts: Sequence[VerdictLine]
+    evidence: Sequence[int]  # rounds whose manifests carry them
+    paging: Paging
+
+
+def node_page(run: Explored, peer: PeerId, page: int) -> NodePage:
+    """The page of a node. Raises NoSuchPage."""
+    last = run.delivered.run_states[-1]
+    if peer not in last.nodes:
+        raise NoSuchPage(f"a node {peer.hex()[:8]} of this run")
+    record = last.nodes[peer]
+    rounds, paging = cut(range(record.joined_round, run.delivered.calendar.rounds), page)
+    rulings = [audit.ruling for (_, node), audit in run.audits.items() if node == peer]
+    pay = run.pay.get(peer, ())
+    return NodePage(
+        head=head_of(run),
+        peer=peer,
+        account=evm_address(record.member.account),
+        hot=evm_address(record.member.hot),
+        state=state_text(record),
+        joined_round=record.joined_round,
+        steps=len(run.commits[peer]),
+        audits=len(rulings),
+        passed=rulings.count(AuditStatus.PASSED),
+        rate_ppm=last.rate_ppm(peer),
+        paid=paid_to(run, peer),
+        pay=_pay_lines(pay),
+        pay_rows=len(pay),
+        rounds=[_step_line(run, peer, round_id) for round_id in rounds],
+        paging=paging,
+    )
+
+
+def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
+    """The page of a verifier. Raises NoSuchPage."""
+    member = next((one for one in run.delivered.spec.verifiers if one.peer == peer), None)
+    if member is None:
+        raise NoSuchPage(f"a verifier {peer.hex()[:8]} of this run")
+    judged, paging = cut(run.judged[peer], page)
+    verdicts = verdict_lines(judged)
+    pay = run.pay.get(peer, ())
+    return VerifierPage(
+        head=head_of(run),
+        peer=peer,
+        account=evm_address(member.account),
+        hot=evm_address(member.hot),
+        certified=run.certified[peer],
+        manifests=len(run.delivered.links),
+        fault_round=run.delivered.run_states[-1].verifiers[peer].fault_round,
+        paid=paid_to(run, peer),
+        pay=_pay_lines(pay),
+        pay_rows=len(pay),
+        verdicts=verdicts,
+        evidence=rounds_of(verdicts),
+        paging=paging,
+    )
+
+
+def _pay_lines(pay: Sequence[Pay]) -> list[PayLine]:
+    newest = pay[-PAY_ROWS_MAX:]
+    return [PayLine(epoch=one.epoch, index=one.index, amount=one.row.amount) for one in newest]
+
+
+def _step_line(run: Explored, peer: PeerId, round_id: int) -> StepLine:
+    commit = run.commits[peer].get(round_id)
+    audit = run.audits.get((RoundId(round_id), peer))
+    unpaid = run.unpaid.get((RoundId(round_id), peer))
+    return StepLine(
+        round=round_id,
+        loss_micro=None if commit is None else commit.loss_micro,
+        tokens=None if commit is None else commit.tokens,
+        audit=None if audit is None else audit.ruling.value,
+        reason=_absence(run, peer, round_id) if commit is None else "" if unpaid is None else unpaid.text,
+    )
+
+
+def _absence(run: Explored, peer: PeerId, round_id: int) -> str:
+    """Why the manifest of this round carries no commit of the node, as far as the chain says."""
+    before = run.delivered.run_states[round_id]
+    record = before.nodes.get(peer)
+    if record is None:
+        return "it had no seat yet"
+    if record.banned:
+        return "it was banned"
+    if record.has_left:
+        return "it had left"
+    if peer in before.late:
+        return "it owed the opening of an earlier step"
+    if not before.is_funded:
+        return "the round was not funded"
+    return "no commit of it reached this manifest"

@@ -1,0 +1,80 @@
+"""Serve: runs one explorer process on the runs that it is given.
+
+Room: explorer (edge: listens).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from assay.explorer.explored import Explored
+from assay.explorer.pages.run import Damaged
+from assay.protocol.errors import ConfigError
+
+KEEP_ALIVE_S = 5
+CONNECTIONS_MAX = 256
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def serve(
+    folders: Sequence[Path],
+    *,
+    listen: str,
+    port: int,
+    on_run: Callable[[Explored | Damaged], None],
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        folders: Of delivered runs; each is read and checked before anything is served.
+        listen: IP address. On the loopback, only names of the loopback are answered.
+        port: 0: any free one.
+        on_run: Called with each run, once it is read.
+        on_ready: Called with the address of the first page.
+
+    Raises:
+        ConfigError: no run's folder, no IP address, or the port is taken.
+    """
+    try:
+        import uvicorn
+
+        from assay.explorer.app import make_app
+        from assay.explorer.catalogue import open_runs
+        from assay.explorer.guard import Guard
+    except ModuleNotFoundError as error:
+        if error.name not in ("uvicorn", "fastapi", "jinja2", "starlette"):
+            raise
+        raise ConfigError("the explorer needs FastAPI, Jinja and uvicorn: pip install 'assay[api]'") from None
+    try:
+        address = ipaddress.ip_address(listen)
+    except ValueError:
+        raise ConfigError(f"{listen!r} is no IP address, expected one such as 127.0.0.1") from None
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    try:
+        line = socket.create_server((listen, port), family=family, backlog=128)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {listen}:{port} ({error.strerror})") from None
+    catalogue = open_runs(folders, on_run)
+    host = f"[{listen}]" if address.version == 6 else listen
+    runner = uvicorn.Server(
+        uvicorn.Config(
+            Guard(make_app(catalogue), (*LOOPBACK, host) if address.is_loopback else ()),
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=2,
+            limit_concurrency=CONNECTIONS_MAX,
+        )
+    )
+    on_ready(f"http://{host}:{line.getsockname()[1]}/")
+    runner.run(sockets=[line])

@@ -1,0 +1,93 @@
+"""Drawings have a bounded size, lose no extreme, and tell marks apart without their colour."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assay.explorer.drawings import (
+    CURVE_COLUMNS,
+    MAP_CELLS,
+    MAP_COLUMNS,
+    MAP_ROWS,
+    MARK_TEXT,
+    MARKS,
+    SHAPES,
+    audit_map,
+    curve_of,
+    curve_path,
+    map_paths,
+)
+from assay.protocol.audits import AuditStatus
+from assay.protocol.types import PeerId, RoundId
+from tests.explorer.an_explorer import golden_explored
+
+RUN = golden_explored()
+
+
+@given(st.dictionaries(st.integers(0, 10**6), st.floats(0, 2**64), max_size=2000))
+def test_a_curve_is_bounded_and_keeps_both_extremes(values: dict[int, float]):
+    values = dict(sorted(values.items()))
+
+    curve = curve_of(values)
+
+    assert len(curve.points) == min(len(values), CURVE_COLUMNS)
+    if values:
+        assert min(low for _, low, _ in curve.points) == min(values.values())
+        assert max(high for _, _, high in curve.points) == max(values.values())
+    assert len(curve_path(curve)) < 2 * CURVE_COLUMNS * 14 + 20
+
+
+def test_a_single_spike_of_a_long_run_is_on_its_curve():
+    values = dict.fromkeys(range(10000), 1.0) | {4_321: 9.0, 4_322: 0.5}
+
+    curve = curve_of(values)
+
+    assert len(curve.points) == CURVE_COLUMNS
+    assert [point for point in curve.points if point[1:] != (1.0, 1.0)] == [(4_300, 0.5, 9.0)]
+
+
+def test_the_map_of_the_recorded_run_shows_each_step():
+    rows = {row.node.hex()[:6]: row.cells for row in RUN.map.rows}
+
+    assert rows == {
+        "4a02be": "PPPPPPPP..", "7b2b78": "PPPPPPP.P.", "efc2d8": "KPPPPPP...", "f60794": "PPFSSSSSSS",
+    }  # fmt: skip
+    assert RUN.map.step == 1
+    assert RUN.map.rows[3].text == "2 audited, passed; 7 void after a fault of its node; 1 fault confirmed"
+
+
+def test_of_several_steps_in_a_cell_the_worst_counts():
+    audit = next(iter(RUN.audits.values()))
+    node = audit.node
+    accepted = {node: range(600)}
+    audits = {
+        (RoundId(at), node): replace(audit, ruling=AuditStatus.CONFIRMED if at == 77 else AuditStatus.PASSED)
+        for at in range(0, 600, 7)
+    }
+
+    found = audit_map(600, accepted, audits)
+
+    (row,) = found.rows
+    assert found.step == 600 // MAP_COLUMNS and len(row.cells) == MAP_COLUMNS
+    assert row.cells.count("F") == 1 and row.cells[77 // found.step] == "F"
+
+
+def test_the_map_of_many_nodes_and_rounds_is_bounded():
+    accepted = {PeerId(bytes([at]) * 32): range(10_000) for at in range(128)}
+
+    found = audit_map(10_000, accepted, {})
+
+    assert len(found.rows) == MAP_ROWS and found.omitted == 78
+    assert sum(len(row.cells) for row in found.rows) <= MAP_CELLS
+
+
+def test_every_status_has_a_mark_and_every_mark_a_shape_of_its_own():
+    assert sorted(status.value for statuses in MARKS.values() for status in statuses) == sorted(
+        status.value for status in AuditStatus
+    )
+    assert set(MARK_TEXT) == set(SHAPES) == {*MARKS, "."}
+    assert len(set(SHAPES.values())) == len(SHAPES)
+    assert len({map_paths(mark)[0][1] for mark in SHAPES}) == len(SHAPES)

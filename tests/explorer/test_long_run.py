@@ -1,0 +1,96 @@
+"""However long a run: no page is over 200 kB, and none takes more than a tenth of a second of one core."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from assay.bundle.read import Delivered
+from assay.explorer.explored import Explored, explore
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import RoundId
+from tests.explorer.an_explorer import addresses, asking, golden
+
+ROUNDS = 10_000
+BYTES_MAX, SECONDS_MAX = 200_000, 0.1
+
+
+def made_up() -> Delivered:
+    """The recorded run's ten rounds of training, a thousand times over, each under its own number.
+
+    Its signatures do not hold; what is measured is the size of a run.
+    """
+    run = golden()
+    spec = replace(run.spec, rounds=ROUNDS)
+    links = [renumbered(run.links[at % 10], at) for at in range(ROUNDS)]
+    states = [
+        replace(at_round(run.run_states[at % 10], at), spec=spec, training_rounds=ROUNDS)
+        for at in range(ROUNDS)
+    ]
+    last = replace(run.run_states[-1], spec=spec, training_rounds=ROUNDS)
+    settled = {
+        epoch: replace(
+            run.settled[epoch % 2],
+            settlement=replace(run.settled[epoch % 2].settlement, epoch=epoch, unpaid=()),
+        )
+        for epoch in range(ROUNDS // 5)
+    }
+    return replace(run, spec=spec, links=tuple(links), run_states=(*states, last), settled=settled)
+
+
+def renumbered(link: CertifiedManifest, at: int) -> CertifiedManifest:
+    """The link as that of another round, with what is in it."""
+    shift = at - int(link.manifest.round)
+    commits = tuple(
+        replace(one, commit=replace(one.commit, round=RoundId(at))) for one in link.manifest.commits
+    )
+    verdicts = tuple(
+        replace(one, verdict=replace(one.verdict, round=RoundId(one.verdict.round + shift)))
+        for one in link.manifest.verdicts
+    )
+    manifest = replace(link.manifest, round=RoundId(at), commits=commits, verdicts=verdicts)
+    return replace(link, manifest=manifest, block=replace(link.block, round=RoundId(at)))
+
+
+def at_round(state: RunState, at: int) -> RunState:
+    """The state as that of another round."""
+    shift = at - int(state.round)
+    audits = {
+        (RoundId(audit.round + shift), audit.node): replace(audit, round=RoundId(audit.round + shift))
+        for audit in state.audits.values()
+    }
+    return replace(state, round=RoundId(at), audits=audits)
+
+
+@pytest.fixture(scope="module")
+def long_run() -> Explored:
+    return explore("golden", made_up())
+
+
+def every_address(run: Explored) -> Iterable[str]:
+    yield from addresses(run).values()
+    yield from ("/runs/golden/rounds?page=200", "/runs/golden/rounds/9999", "/runs/golden/epochs?page=40")
+    yield from (f"{addresses(run)['node']}?page=200", "/runs/golden/audits?page=100&status=passed")
+    yield from (address + ".json" for address in addresses(run).values() if address != "/")
+
+
+@pytest.mark.slow
+def test_every_page_of_ten_thousand_rounds_is_small_and_quick(long_run: Explored):
+    client, found = asking(long_run), {}
+    assert len(long_run.audits) > 20_000 and len(long_run.losses) == ROUNDS
+    for address in every_address(long_run):
+        client.get(address)  # templates are compiled once
+        seconds = []
+        for _ in range(3):
+            start = time.process_time()
+            page = client.get(address)
+            seconds.append(time.process_time() - start)
+        assert page.status_code == 200, address
+        found[address] = (len(page.content), min(seconds))
+
+    assert {address for address, (size, _) in found.items() if size > BYTES_MAX} == set()
+    assert {address: s for address, (_, s) in found.items() if s > SECONDS_MAX} == {}
