@@ -97,6 +97,14 @@ install_postgresql() {  # the ledger's tests start a server of their own from it
         || say "not installed, so the ledger is tested on SQLite alone; for both:  sudo apt-get install postgresql"
 }
 
+install_browser() {  # the explorer's tests check its pages in it; without it they are skipped
+    command -v chromium >/dev/null && return
+    say "Chromium (for the explorer's tests)"
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        sh -c "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null" \
+        || say "not installed, so no browser checks the explorer's pages; for that:  sudo apt-get install chromium"
+}
+
 find_python
 need_system_packages
 install_python_packages
@@ -106,4 +114,5 @@ if [ "${1:-}" = "--dev" ]; then
     mkdir -p build/import_root && ln -sfn ../.. build/import_root/assay  # where mypy finds the rooms as `assay.ROOM`
     install_contract_tools
     install_postgresql
+    install_browser
 fi
