@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from assay.bundle.finished import LogPoint, Registered, Release
 from assay.bundle.inputs import RunInputs
 from assay.bundle.read import Delivered
+from assay.bundle.registry.document import CertifiedRecord, read_entry
 from assay.bundle.registry.files import CHECKPOINT, ENTRY, FOLDER, PROVENANCE, RECORD, RELEASE
 from assay.bundle.registry.log_point import read_point
 from assay.bundle.registry.provenance import signature_in
@@ -24,7 +24,7 @@ from assay.ledger.log.note import BadNoteError
 from assay.ledger.settlement.results import model_record
 from assay.participant.declarations import Declarations
 from assay.participant.index import IntegrityError
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.errors import AssayError
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.data.inventory import inventory
@@ -53,16 +53,14 @@ def read_registry_claims(delivered: Delivered, inputs: RunInputs) -> RegistryCla
         IntegrityError: the first invalid part; the message begins with the file's name.
     """
     bundle = delivered.bundle
-    entry = _parsed(bundle, ENTRY)
     try:
-        declarations = Declarations(**entry["declared"])
-        log = entry["log"]
-        ledger_service = None if log is None else PeerId(bytes.fromhex(log["ledger_service"]))
-    except (ValueError, KeyError, TypeError) as error:
+        entry = read_entry(_read(bundle, ENTRY))
+        ledger_service = None if entry.log is None else PeerId(bytes.fromhex(entry.log.ledger_service))
+    except ValueError as error:
         raise _altered(ENTRY, error) from None
     return RegistryClaims(
         registered=_registered(delivered, inputs),
-        declarations=declarations,
+        declarations=entry.declared,
         log_point=_log_point(delivered, ledger_service),
         release=_release(bundle),
     )
@@ -72,18 +70,21 @@ def _registered(delivered: Delivered, inputs: RunInputs) -> Registered | None:
     bundle, spec = delivered.bundle, delivered.spec
     if not (bundle / FOLDER / RECORD).is_file():
         return None
-    given, last = _parsed(bundle, RECORD), delivered.settled[delivered.calendar.epochs - 1]
+    last = delivered.settled[delivered.calendar.epochs - 1]
     try:
-        parent, certificate = Digest(bytes.fromhex(given["parent"])), bytes.fromhex(given["certificate"])
+        given = read_plain(CertifiedRecord, parse_json(_read(bundle, RECORD)))
+        parent = Digest(given.parent)
         if len(parent) != len(NO_DIGEST):
-            raise ValueError(f"a parent of {len(parent)} bytes, expected {len(NO_DIGEST)}")
-        trained_on = inventory(spec.data, inputs.manifest).digest()
+            raise ValueError(f"parent: {len(parent)} bytes, expected {len(NO_DIGEST)}")
+        trained_on = inventory(spec.data, inputs.manifest).sha256()
         record = model_record(spec, delivered.calendar, last.result, Digest(last.digest), trained_on, parent)
         record_id = delivered.deployment.digest(record)
-        verify_certificate(record_id, certificate, [evm_address(member.hot) for member in spec.verifiers])
-    except (ValueError, KeyError, TypeError, BadSignatureError, AssayError) as error:
+        verify_certificate(
+            record_id, given.certificate, [evm_address(member.hot) for member in spec.verifiers]
+        )
+    except (ValueError, BadSignatureError, AssayError) as error:
         raise _altered(RECORD, error) from None
-    return Registered(record=record, record_id=record_id, certificate=certificate)
+    return Registered(record=record, record_id=record_id, certificate=given.certificate)
 
 
 def _log_point(delivered: Delivered, ledger_service: PeerId | None) -> LogPoint | None:
@@ -101,16 +102,6 @@ def _release(bundle: Path) -> Release:
         return signed_already(_read(bundle, RELEASE), signature_in(_read(bundle, PROVENANCE)))
     except ValueError as error:
         raise _altered(PROVENANCE, error) from None
-
-
-def _parsed(bundle: Path, name: str) -> dict[str, Any]:
-    try:
-        found = parse_json(_read(bundle, name))
-    except ValueError as error:
-        raise _altered(name, error) from None
-    if not isinstance(found, dict):
-        raise _altered(name, "not an object")
-    return found
 
 
 def _read(bundle: Path, name: str) -> bytes:

@@ -29,9 +29,9 @@ def show(
 
     Example: assay registry show runs/quickstart
     """
-    from assay.bundle.registry.lines import entry_lines, read_entry
+    from assay.bundle.registry.lines import entry_lines, find_entry
 
-    text, entry = read_entry(run)
+    text, entry = find_entry(run)
     if as_json:
         typer.echo(text, nl=False)
         return

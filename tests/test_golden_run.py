@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from assay.bundle.read import read
+from assay.bundle.registry.document import entry_json, read_entry
 from assay.bundle.verify import report_lines, verify
 from assay.devnet.summary import read_summary, summary_json
 from assay.participant.index import IntegrityError
@@ -61,6 +62,12 @@ def test_the_recorded_summary_is_read_and_written_byte_for_byte(golden_run: Path
     text = (golden_run / "summary.json").read_text()
 
     assert summary_json(read_summary(text)) + "\n" == text
+
+
+def test_the_recorded_registry_entry_is_read_and_written_byte_for_byte(golden_run: Path) -> None:
+    body = (golden_run / "bundle" / "registry" / "entry.json").read_bytes()
+
+    assert entry_json(read_entry(body)) == body
 
 
 def test_one_flipped_bit_of_the_recorded_run_is_named(golden_run: Path) -> None:

@@ -8,19 +8,19 @@ Reference:
 
 from __future__ import annotations
 
-from typing import Any
-
+from assay.bundle.registry.document import Entry
 from assay.bundle.registry.text import TO_BE_FILLED, table
+from assay.protocol.audits import AuditStatus
 
 
-def technical_documentation(entry: dict[str, Any]) -> str:
+def technical_documentation(entry: Entry) -> str:
     """The Markdown text, from a registry entry."""
-    record = entry["record"]
-    evidence = "no record on chain" if record is None else f"record `{record['record_id']}` on chain"
+    record = entry.record
+    evidence = "no record on chain" if record is None else f"record `{record.record_id.hex()}` on chain"
     return f"""# Technical documentation
 
 Made from the run's record after Annex XI, section 1, of Regulation (EU) 2024/1689. Entries in italics are the
-provider's to fill. Evidence: run `{entry["run"]["id"]}`, {evidence}; `assay run verify` checks every figure
+provider's to fill. Evidence: run `{entry.run.id}`, {evidence}; `assay run verify` checks every figure
 that follows from the run.
 
 ## 1. General description
@@ -35,7 +35,7 @@ that follows from the run.
 
 {_compute(entry)}
 
-Method: `{entry["flop"]["formula"]}`; {entry["flop"]["method"]} ({"; ".join(entry["flop"]["references"])}).
+Method: `{entry.flop.formula}`; {entry.flop.method} ({"; ".join(entry.flop.references)}).
 Nothing was metered.
 
 ### Energy (2e)
@@ -48,90 +48,89 @@ Nothing was metered.
 """
 
 
-def _description(entry: dict[str, Any]) -> str:
-    model = entry["model"]
+def _description(entry: Entry) -> str:
+    model = entry.model
     return table(
         ("Item", "Entry"),
         [
             ("(a) Intended tasks, systems it can be integrated in", TO_BE_FILLED),
             ("(b) Acceptable use policies", TO_BE_FILLED),
             ("(c) Date of release, methods of distribution", TO_BE_FILLED),
-            ("(d) Architecture", model["architecture"]),
-            ("(d) Parameters", f"{model['parameters']:,}"),
-            ("(e) Modality", f"text in, text out; at most {model['context_tokens']:,} tokens"),
-            ("(f) Licence", model["licence"] or TO_BE_FILLED),
+            ("(d) Architecture", model.architecture),
+            ("(d) Parameters", f"{model.parameters:,}"),
+            ("(e) Modality", f"text in, text out; at most {model.context_tokens:,} tokens"),
+            ("(f) Licence", model.licence or TO_BE_FILLED),
         ],
     )
 
 
-def _elements(entry: dict[str, Any]) -> str:
-    data, tokens, run = entry["data"], entry["tokens"], entry["run"]
-    licences = ", ".join(sorted({source["licence"] for source in data["sources"]}))
-    epochs = f"{tokens['epochs_over_data_milli'] / 1000:.3f} times"
+def _elements(entry: Entry) -> str:
+    data, tokens, run = entry.data, entry.tokens, entry.run
+    licences = ", ".join(sorted({source.licence for source in data.sources}))
     return table(
         ("Item", "Entry"),
         [
             ("(a) Technical means for integration", "the folder model loads with Hugging Face transformers"),
             (
                 "(b) Design and training process",
-                f"{run['rounds']} rounds, spec {run['spec']}, {run['precision']}",
+                f"{run.rounds} rounds, spec {run.spec}, {run.precision}",
             ),
             ("(b) Objective", "cross-entropy of the next token"),
             ("(b) Rationale of design choices", TO_BE_FILLED),
-            ("(c) Data: sources", f"{len(data['sources'])}, listed in training-content-summary.md"),
+            ("(c) Data: sources", f"{len(data.sources)}, listed in training-content-summary.md"),
             ("(c) Data: licences", licences),
-            ("(c) Data: size", f"{data['tokens']:,} tokens, {data['held_out_tokens']:,} of them held out"),
-            ("(c) Data: processed", f"{tokens['processed']:,} tokens, the training data {epochs}"),
+            ("(c) Data: size", f"{data.tokens:,} tokens, {data.held_out_tokens:,} of them held out"),
+            ("(c) Data: processed", f"{tokens.processed:,} tokens, the training data {tokens.epochs_text}"),
             ("(c) Data: how obtained, selected, cleaned; biases", TO_BE_FILLED),
         ],
     )
 
 
-def _compute(entry: dict[str, Any]) -> str:
-    flop, limits = entry["flop"], entry["thresholds"]
-    base = "unknown" if limits["base_flop"] is None else f"{limits['base_flop']:,} (stated)"
+def _compute(entry: Entry) -> str:
+    flop, limits = entry.flop, entry.thresholds
+    base = "unknown" if limits.base_flop is None else f"{limits.base_flop:,} (stated)"
     return table(
         ("Figure", "Value"),
         [
-            ("FLOP accepted (steps that were paid)", f"{flop['accepted']:,}"),
-            ("FLOP discarded (steps that were not)", f"{flop['discarded']:,}"),
-            ("FLOP verification (steps recomputed)", f"{flop['verification']:,}"),
-            ("FLOP of the base model", "none" if entry["model"]["base"] is None else base),
-            ("Share of 10^23 FLOP", limits["share_of_1e23"]),
-            ("Share of 10^25 FLOP", limits["share_of_1e25"]),
-            ("Alerts", "; ".join(limits["alerts"]) or "none"),
+            ("FLOP accepted (steps that were paid)", f"{flop.accepted:,}"),
+            ("FLOP discarded (steps that were not)", f"{flop.discarded:,}"),
+            ("FLOP verification (steps recomputed)", f"{flop.verification:,}"),
+            ("FLOP of the base model", "none" if entry.model.base is None else base),
+            ("Share of 10^23 FLOP", limits.share_of_1e23),
+            ("Share of 10^25 FLOP", limits.share_of_1e25),
+            ("Alerts", "; ".join(limits.alerts) or "none"),
             ("Training time", TO_BE_FILLED),
         ],
     )
 
 
-def _energy(entry: dict[str, Any]) -> str:
-    energy = entry["energy"]
+def _energy(entry: Entry) -> str:
+    energy = entry.energy
     return table(
         ("Item", "Entry"),
         [
-            ("Estimate, not measured", f"{energy['kwh']} kWh"),
-            ("Method", energy["method"]),
-            ("FLOP per joule", f"{energy['flop_per_joule']:,}"),
-            ("Source of that figure", energy["flop_per_joule_source"]),
-            ("Nodes metered", f"{energy['nodes_metered']} of {energy['nodes']}"),
+            ("Estimate, not measured", f"{energy.kwh} kWh"),
+            ("Method", energy.method),
+            ("FLOP per joule", f"{energy.flop_per_joule:,}"),
+            ("Source of that figure", energy.flop_per_joule_source),
+            ("Nodes metered", f"{energy.nodes_metered} of {energy.nodes}"),
         ],
     )
 
 
-def _checks(entry: dict[str, Any]) -> str:
-    audits, people = entry["audits"], entry["participants"]
+def _checks(entry: Entry) -> str:
+    audits, people = entry.audits, entry.participants
     return table(
         ("Item", "Entry"),
         [
-            ("Operators", str(len(people["operators"]))),
-            ("of them banned", str(sum(one["banned"] is not None for one in people["operators"]))),
-            ("Verifiers", str(len(people["verifiers"]))),
-            ("Steps drawn for recomputation", f"{audits['drawn']:,}"),
-            ("Faults confirmed", str(audits["rulings"]["confirmed"])),
+            ("Operators", str(len(people.operators))),
+            ("of them banned", str(sum(one.banned is not None for one in people.operators))),
+            ("Verifiers", str(len(people.verifiers))),
+            ("Steps drawn for recomputation", f"{audits.drawn:,}"),
+            ("Faults confirmed", str(audits.rulings[AuditStatus.CONFIRMED.value])),
             (
                 "Known-answer tasks found, missed",
-                f"{audits['known_answers']['found']}, {audits['known_answers']['missed']}",
+                f"{audits.known_answers.found}, {audits.known_answers.missed}",
             ),
         ],
     )

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from assay.bundle.registry.document import Entry, ListedData
+
 CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
 CONTEXT: dict[str, Any] = {
     "@language": "en",
@@ -59,19 +61,19 @@ COLUMNS = {
 }
 
 
-def croissant(entry: dict[str, Any]) -> dict[str, Any]:
+def croissant(entry: Entry) -> dict[str, Any]:
     """The Croissant description of a registry entry's data set."""
-    data, name = entry["data"], entry["model"]["name"]
-    licences = sorted({source["licence"] for source in data["sources"]})
+    data, name = entry.data, entry.model.name
+    licences = sorted({source.licence for source in data.sources})
     return {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": f"{name}-training-data",
         "description": (
-            f"Tokens that the model {name} was trained on, and those held out: {data['tokens']} in all, of "
-            f"which {data['held_out_tokens']}, spread over all sources, were never trained on. "
-            f"Merkle root over the shards: {data['merkle_root']}. Run {entry['run']['id']}."
+            f"Tokens that the model {name} was trained on, and those held out: {data.tokens} in all, of "
+            f"which {data.held_out_tokens}, spread over all sources, were never trained on. "
+            f"Merkle root over the shards: {data.merkle_root}. Run {entry.run.id}."
         ),
         "license": licences,
         "version": "1.0.0",
@@ -81,10 +83,10 @@ def croissant(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _files(data: dict[str, Any]) -> list[dict[str, Any]]:
-    named = [("manifest.json", data["manifest"])]
-    if data["tokenizer"] is not None:
-        named.append(("tokenizer.json", data["tokenizer"]))
+def _files(data: ListedData) -> list[dict[str, Any]]:
+    named = [("manifest.json", data.manifest)]
+    if data.tokenizer is not None:
+        named.append(("tokenizer.json", data.tokenizer))
     return [
         {
             "@type": "cr:FileObject",
@@ -98,20 +100,20 @@ def _files(data: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _shards(data: dict[str, Any]) -> dict[str, Any]:
+def _shards(data: ListedData) -> dict[str, Any]:
     return {
         "@type": "cr:FileSet",
         "@id": "shards",
         "name": "shards",
         "description": (
-            f"{data['shards']} files of unsigned little-endian integers, {data['token_bytes']} bytes each"
+            f"{data.shards} files of unsigned little-endian integers, {data.token_bytes} bytes each"
         ),
         "encodingFormat": "application/octet-stream",
         "includes": "shards/*.bin",
     }
 
 
-def _sources(data: dict[str, Any]) -> dict[str, Any]:
+def _sources(data: ListedData) -> dict[str, Any]:
     return {
         "@type": "cr:RecordSet",
         "@id": "sources",
@@ -121,5 +123,5 @@ def _sources(data: dict[str, Any]) -> dict[str, Any]:
             {"@type": "cr:Field", "@id": f"sources/{name}", "name": name, "dataType": kind}
             for name, kind in COLUMNS.items()
         ],
-        "data": [{f"sources/{name}": source[name] for name in COLUMNS} for source in data["sources"]],
+        "data": [{f"sources/{name}": getattr(source, name) for name in COLUMNS} for source in data.sources],
     }

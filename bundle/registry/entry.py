@@ -2,7 +2,7 @@
 
 Room: bundle (pure). Everything follows from the spec, the certified chain, the data's manifest and the
 settlements, or is copied from the buyer's declarations (`declarations`), so every holder of the bundle
-computes the same bytes. Integers and text only, keys sorted: `canonical_json`.
+computes the same bytes; bundle/registry/document.py writes and reads them.
 
 Work has three figures, by one formula (training/model/flops.py):
     accepted      steps that were paid
@@ -15,16 +15,37 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from decimal import Context, Decimal
-from typing import Any
 
 from assay.bundle.finished import Anchored, Finished, LogPoint, Registered
+from assay.bundle.registry.document import (
+    Attestation,
+    Audits,
+    Base,
+    Checkpoint,
+    CheckpointAnchor,
+    DeploymentId,
+    Energy,
+    Entry,
+    Flop,
+    KnownAnswers,
+    ListedData,
+    Modalities,
+    Model,
+    NamedRecord,
+    Payments,
+    SettledEpoch,
+    Thresholds,
+    Tokens,
+    TrainingRun,
+    Weights,
+)
 from assay.bundle.registry.people import people
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.encoding.json_text import plain
 from assay.protocol.messages import Discount, Outcome
 from assay.protocol.params import ModelSpec, RunSpec
 from assay.protocol.types import NO_DIGEST
@@ -32,7 +53,6 @@ from assay.training.data.inventory import inventory
 from assay.training.layout import layout_of
 from assay.training.model.flops import FORMULA, REFERENCES, WORDS, flop_per_token, weights_per_token
 
-ENTRY = "assay/registry/1"
 INDICATIVE_FLOP = (
     10**23
 )  # Commission guidelines of July 2025: a model that generates language is taken for GPAI
@@ -41,7 +61,7 @@ ALERTS_PERCENT = (50, 90)
 JOULES_PER_KWH = 3_600_000
 
 
-def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -> dict[str, Any]:
+def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -> Entry:
     """The entry of a finished run.
 
     Args:
@@ -51,56 +71,43 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
     """
     spec = run.spec
     data = inventory(spec.data, run.inputs.manifest)
-    work = _work(run, facts)
-    spent = sum(work["flop"][name] for name in ("accepted", "discarded", "verification"))
-    return {
-        "format": ENTRY,
-        "model": _model(run, weights),
-        "run": _run(run, facts),
-        "data": {**plain(data), "digest": f"sha256:{data.digest().hex()}"},
-        "tokens": work["tokens"],
-        "flop": work["flop"],
-        "energy": _energy(run, spent),
-        "participants": people(run, facts),
-        "attestation": _attestation(run),
-        "audits": _audits(spec, facts),
-        "settlement": _settlement(run),
-        "log": _log(run.log_point),
-        "log_anchor": _anchor(run.anchor),
-        "record": claimed_record(run.registered),
-        "thresholds": _thresholds(run, work["flop"]["accepted"] + work["flop"]["discarded"]),
-        "declared": plain(run.declarations),
-    }
+    tokens, flop = _work(run, facts)
+    return Entry(
+        model=_model(run, weights),
+        run=_run(run, facts),
+        data=ListedData(**{**asdict(data), "sources": data.sources}, digest=f"sha256:{data.sha256().hex()}"),
+        tokens=tokens,
+        flop=flop,
+        energy=_energy(run, flop),
+        participants=people(run, facts),
+        attestation=_attestation(run),
+        audits=_audits(spec, facts),
+        settlement=_settlement(run),
+        log=_log(run.log_point),
+        log_anchor=_anchor(run.anchor),
+        record=None if run.registered is None else _record(run.registered),
+        thresholds=_thresholds(run, flop),
+        declared=run.declarations,
+    )
 
 
-def claimed_record(registered: Registered | None) -> dict[str, str] | None:
-    """The fields of the record on chain, in hexadecimal."""
-    if registered is None:
-        return None
-    return {"record_id": registered.record_id.hex(), **plain(registered.record)}
-
-
-def _model(run: Finished, weights: bytes) -> dict[str, Any]:
+def _model(run: Finished, weights: bytes) -> Model:
     model = run.spec.model
     is_drawn = model.base == NO_DIGEST
-    return {
-        "id": f"blake3:{run.state.hex()}",
-        "name": run.spec.name,
-        "weights": {"file": "model/model.safetensors", "sha256": weights.hex()},
-        "architecture": architecture(model),
-        "family": model.family.name.lower(),
-        "parameters": layout_of(model).parameters,
-        "modalities": {"input": ["text"], "output": ["text"]},
-        "context_tokens": model.context,
-        "licence": run.declarations.licence or None,
-        "base": None
-        if is_drawn
-        else {"state": f"blake3:{model.base.hex()}", "flop": run.declarations.base_flop},
-        "started_from": f"seed {run.spec.seed}" if is_drawn else "imported parameters",
-        # Whether a record is still valid must be asked of the chain: the file only has the state at delivery.
-        "supersedes": None,
-        "withdrawn_at_delivery": False,
-    }
+    base = Base(state=f"blake3:{model.base.hex()}", flop=run.declarations.base_flop)
+    return Model(
+        id=f"blake3:{run.state.hex()}",
+        name=run.spec.name,
+        weights=Weights(file="model/model.safetensors", sha256=weights.hex()),
+        architecture=architecture(model),
+        family=model.family.name.lower(),
+        parameters=layout_of(model).parameters,
+        modalities=Modalities(input=("text",), output=("text",)),
+        context_tokens=model.context,
+        licence=run.declarations.licence or None,
+        base=None if is_drawn else base,
+        started_from=f"seed {run.spec.seed}" if is_drawn else "imported parameters",
+    )
 
 
 def architecture(model: ModelSpec) -> str:
@@ -112,31 +119,30 @@ def architecture(model: ModelSpec) -> str:
     )
 
 
-def _run(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
-    classes = Counter(commit.exec_class.hex() for one in facts for commit in one.commits)
-    return {
-        "id": run.run_id.hex(),
-        "spec": digest(run.spec).hex(),
-        "deployment": {
-            "id": run.deployment.deployment_id.hex(),
-            "chain_id": run.deployment.chain_id,
-            "registry": run.deployment.model_registry,
-        },
-        "buyer": evm_address(run.spec.buyer),
-        "rounds": run.ending.rounds,
-        "rounds_ordered": run.spec.rounds,
-        "closed_by": run.ending.closed_by,
-        "precision": run.spec.compute.dtype.name.lower(),
-        "seed": run.spec.seed,
-        "code_version": run.declarations.version or None,
-        "execution_classes": dict(classes),
-    }
+def _run(run: Finished, facts: Sequence[RoundFacts]) -> TrainingRun:
+    return TrainingRun(
+        id=run.run_id.hex(),
+        spec=digest(run.spec).hex(),
+        deployment=DeploymentId(
+            id=run.deployment.deployment_id.hex(),
+            chain_id=run.deployment.chain_id,
+            registry=run.deployment.model_registry,
+        ),
+        buyer=evm_address(run.spec.buyer),
+        rounds=run.ending.rounds,
+        rounds_ordered=run.spec.rounds,
+        closed_by=run.ending.closed_by,
+        precision=run.spec.compute.dtype.name.lower(),
+        seed=run.spec.seed,
+        code_version=run.declarations.version or None,
+        execution_classes=Counter(commit.exec_class.hex() for one in facts for commit in one.commits),
+    )
 
 
 # ---- work
 
 
-def _work(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
+def _work(run: Finished, facts: Sequence[RoundFacts]) -> tuple[Tokens, Flop]:
     spec, unit = run.spec, flop_per_token(run.spec.model)
     unpaid = {
         (step.round, step.node): step.reason for one in run.settled.values() for step in one.settlement.unpaid
@@ -159,29 +165,25 @@ def _work(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, Any]:
         if verdict.exec_class != NO_DIGEST  # zero where nothing was recomputed
     )
     training_tokens = spec.data.tokens - spec.data.validation_tokens
-    return {
-        "tokens": {
-            "processed": accepted + discarded,
-            "accepted": accepted,
-            "discarded": discarded,
-            "discarded_steps_by_reason": dict(reasons),
-            "recomputed_by_verifiers": recomputed,
-            "in_training_data": training_tokens,
-            "epochs_over_data_milli": (accepted + discarded) * 1000 // training_tokens,
-        },
-        "flop": {
-            "accepted": accepted * unit,
-            "discarded": discarded * unit,
-            "verification": recomputed * unit,
-            "refused_before_a_manifest": None,  # refusals by verifiers leave no trace in the chain
-            "per_token": unit,
-            "weights_per_token": weights_per_token(spec.model),
-            "formula": FORMULA,
-            "method": WORDS,
-            "references": list(REFERENCES),
-            "is_measured": False,
-        },
-    }
+    tokens = Tokens(
+        processed=accepted + discarded,
+        accepted=accepted,
+        discarded=discarded,
+        discarded_steps_by_reason=reasons,
+        recomputed_by_verifiers=recomputed,
+        in_training_data=training_tokens,
+        epochs_over_data_milli=(accepted + discarded) * 1000 // training_tokens,
+    )
+    return tokens, Flop(
+        accepted=accepted * unit,
+        discarded=discarded * unit,
+        verification=recomputed * unit,
+        per_token=unit,
+        weights_per_token=weights_per_token(spec.model),
+        formula=FORMULA,
+        method=WORDS,
+        references=REFERENCES,
+    )
 
 
 def _segment_tokens(spec: RunSpec, audit: Audit) -> int:
@@ -192,44 +194,39 @@ def _segment_tokens(spec: RunSpec, audit: Audit) -> int:
     return steps * local.sequences * spec.model.context
 
 
-def _energy(run: Finished, flop: int) -> dict[str, Any]:
-    joules = -(-flop // run.declarations.flop_per_joule)
-    return {
-        "kind": "estimate",
-        "is_measured": False,
-        "joules": joules,
-        "kwh": _three_digits(Decimal(joules) / JOULES_PER_KWH),
-        "method": "FLOP of training and verification, divided by FLOP per joule",
-        "flop_per_joule": run.declarations.flop_per_joule,
-        "flop_per_joule_source": run.declarations.flop_source,
-        "nodes_metered": 0,
-        "nodes": len(run.nodes),
-    }
+def _energy(run: Finished, flop: Flop) -> Energy:
+    joules = -(-(flop.trained + flop.verification) // run.declarations.flop_per_joule)
+    return Energy(
+        joules=joules,
+        kwh=_three_digits(Decimal(joules) / JOULES_PER_KWH),
+        flop_per_joule=run.declarations.flop_per_joule,
+        flop_per_joule_source=run.declarations.flop_source,
+        nodes=len(run.nodes),
+    )
 
 
-def _thresholds(run: Finished, flop: int) -> dict[str, Any]:
+def _thresholds(run: Finished, flop: Flop) -> Thresholds:
     is_imported = run.spec.model.base != NO_DIGEST
     base = run.declarations.base_flop
-    total = flop + (base or 0)
-    alerts = [
+    total = flop.trained + (base or 0)
+    alerts = (
         f"{percent} % of {name} reached"
         for name, bound in (("10^23 FLOP", INDICATIVE_FLOP), ("10^25 FLOP", SYSTEMIC_FLOP))
         for percent in ALERTS_PERCENT
         if total * 100 >= percent * bound
-    ]
-    return {
-        "counted": "accepted and discarded training of this run, and the base model's as stated",
-        "training_flop": flop,
-        "base_flop": base,
-        "base_is_known": not is_imported or base is not None,
-        "total_flop": total,
-        "is_lower_bound": is_imported and base is None,
-        "share_of_1e23": _three_digits(Decimal(total) / INDICATIVE_FLOP),
-        "share_of_1e25": _three_digits(Decimal(total) / SYSTEMIC_FLOP),
+    )
+    return Thresholds(
+        training_flop=flop.trained,
+        base_flop=base,
+        base_is_known=not is_imported or base is not None,
+        total_flop=total,
+        is_lower_bound=is_imported and base is None,
+        share_of_1e23=_three_digits(Decimal(total) / INDICATIVE_FLOP),
+        share_of_1e25=_three_digits(Decimal(total) / SYSTEMIC_FLOP),
         # Commission guidelines of July 2025: who changes a model with a third of its compute provides it.
-        "exceeds_a_third_of_base": flop * 3 > base if is_imported and base is not None else None,
-        "alerts": alerts,
-    }
+        exceeds_a_third_of_base=flop.trained * 3 > base if is_imported and base is not None else None,
+        alerts=tuple(alerts),
+    )
 
 
 def _three_digits(value: Decimal) -> str:
@@ -239,85 +236,86 @@ def _three_digits(value: Decimal) -> str:
 # ---- evidence
 
 
-def _attestation(run: Finished) -> dict[str, Any]:
+def _attestation(run: Finished) -> Attestation:
     appraisals = [signed.appraised for link in run.links for signed in link.manifest.appraised]
-    by_discount = Counter(Discount(appraisal.discount).name.lower() for appraisal in appraisals)
-    return {
-        "policy": None if run.spec.audit.attestation == NO_DIGEST else run.spec.audit.attestation.hex(),
-        "words": len(appraisals),
-        "by_discount": dict(by_discount),
-        "nodes_appraised": len({appraisal.node for appraisal in appraisals}),
-    }
+    return Attestation(
+        policy=None if run.spec.audit.attestation == NO_DIGEST else run.spec.audit.attestation.hex(),
+        words=len(appraisals),
+        by_discount=Counter(Discount(appraisal.discount).name.lower() for appraisal in appraisals),
+        nodes_appraised=len({appraisal.node for appraisal in appraisals}),
+    )
 
 
-def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> dict[str, Any]:
+def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> Audits:
     ruled = [audit for one in facts for audit in one.ruled]
     rulings = Counter(audit.ruling for audit in ruled)
     outcomes = Counter(verdict.outcome for audit in ruled for verdict in audit.verdicts)
     passed = (AuditStatus.PASSED, AuditStatus.DISMISSED)
-    return {
-        "drawn": sum(len(one.drawn) for one in facts),
-        "verdicts": {
+    return Audits(
+        drawn=sum(len(one.drawn) for one in facts),
+        verdicts={
             "matched": outcomes[Outcome.MATCH],
             "mismatched": outcomes[Outcome.MISMATCH],
             "withheld": outcomes[Outcome.WITHHELD],
             "inconclusive": outcomes[Outcome.INCONCLUSIVE],
             "borderline": outcomes[Outcome.BORDERLINE],
         },
-        "rulings": {
+        rulings={
             ruling.value: rulings[ruling]
             for ruling in AuditStatus
             if ruling not in (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
         },
-        "known_answers": {
-            "ordered": spec.audit.known_answer_count,
-            "found": rulings[AuditStatus.KNOWN_ANSWER],
-            "missed": sum(audit.is_known_answer and audit.ruling in passed for audit in ruled),
-        },
-        "verifiers_at_fault": len({fault.verdict.verifier for audit in ruled for fault in audit.faults}),
-    }
+        known_answers=KnownAnswers(
+            ordered=spec.audit.known_answer_count,
+            found=rulings[AuditStatus.KNOWN_ANSWER],
+            missed=sum(audit.is_known_answer and audit.ruling in passed for audit in ruled),
+        ),
+        verifiers_at_fault=len({fault.verdict.verifier for audit in ruled for fault in audit.faults}),
+    )
 
 
-def _settlement(run: Finished) -> dict[str, Any]:
-    tables = [(epoch, one) for epoch, one in sorted(run.settled.items())]
-    return {
-        "epochs": [
-            {
-                "epoch": epoch,
-                "root": one.result.root.hex(),
-                "table_hash": one.result.table_hash.hex(),
-                "total": one.result.total,
-                "result": one.digest.hex(),
-            }
+def _settlement(run: Finished) -> Payments:
+    tables = sorted(run.settled.items())
+    return Payments(
+        epochs=tuple(
+            SettledEpoch(
+                epoch=epoch,
+                root=one.result.root.hex(),
+                table_hash=one.result.table_hash.hex(),
+                total=one.result.total,
+                result=one.digest.hex(),
+            )
             for epoch, one in tables
-        ],
-        "paid": {
+        ),
+        paid={
             role: sum(one.settlement.paid(role) for _, one in tables)
             for role in ("operator", "verifier", "fee")
         },
-        "unit": "10^-6 token",
-    }
+    )
 
 
-def _log(point: LogPoint | None) -> dict[str, Any] | None:
+def _log(point: LogPoint | None) -> Checkpoint | None:
     if point is None:
         return None
-    return {
-        "size": point.size,
-        "root": point.root.hex(),
-        "ledger_service": point.ledger_service.hex(),
-        "cosigners": [peer.hex() for peer in point.cosigners],
-        "note": f"sha256:{hashlib.sha256(point.note.encode()).hexdigest()}",
-    }
+    return Checkpoint(
+        size=point.size,
+        root=point.root.hex(),
+        ledger_service=point.ledger_service.hex(),
+        cosigners=tuple(peer.hex() for peer in point.cosigners),
+        note=f"sha256:{hashlib.sha256(point.note.encode()).hexdigest()}",
+    )
 
 
-def _anchor(anchor: Anchored | None) -> dict[str, Any] | None:
-    """The ledger's last anchor on chain before delivery."""
+def _anchor(anchor: Anchored | None) -> CheckpointAnchor | None:
     if anchor is None:
         return None
-    return {
-        "ledger_service": anchor.ledger_service,
-        "size": anchor.size,
-        "root": anchor.root.hex(),
-        "tx": anchor.tx_hash.hex(),
-    }
+    return CheckpointAnchor(
+        ledger_service=anchor.ledger_service,
+        size=anchor.size,
+        root=anchor.root.hex(),
+        tx=anchor.tx_hash.hex(),
+    )
+
+
+def _record(registered: Registered) -> NamedRecord:
+    return NamedRecord(record_id=registered.record_id, **asdict(registered.record))

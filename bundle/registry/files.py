@@ -20,12 +20,13 @@ from assay.bundle.finished import Finished
 from assay.bundle.registry.annex_xi import technical_documentation
 from assay.bundle.registry.croissant import croissant
 from assay.bundle.registry.cyclonedx import ml_bom
-from assay.bundle.registry.entry import claimed_record, registry_entry
+from assay.bundle.registry.document import entry_json
+from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.provenance import envelope, provenance
 from assay.bundle.registry.text import spelled
 from assay.bundle.registry.training_summary import training_summary
 from assay.ledger.journal.round_facts import RoundFacts
-from assay.protocol.encoding.json_text import canonical_json
+from assay.protocol.encoding.json_text import plain
 
 FOLDER = "registry"
 ENTRY, RECORD, CHECKPOINT = "entry.json", "record.json", "log-checkpoint.txt"
@@ -41,7 +42,7 @@ def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         weights: SHA-256 of the delivered file of weights.
     """
     entry = registry_entry(run, facts, weights)
-    text = canonical_json(entry)
+    text = entry_json(entry)
     files = {
         ENTRY: text,
         RELEASE: run.release.public_key,
@@ -51,9 +52,10 @@ def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "croissant.json": spelled(croissant(entry)),
         "ml-bom.cdx.json": spelled(ml_bom(entry)),
     }
-    claims = claimed_record(run.registered)
-    if claims is not None and run.registered is not None:
-        files[RECORD] = spelled({**claims, "certificate": run.registered.certificate.hex()})
+    if run.registered is not None:
+        one = run.registered
+        record = {"record_id": one.record_id.hex(), **plain(one.record), "certificate": one.certificate.hex()}
+        files[RECORD] = spelled(record)
     if run.log_point is not None:
         files[CHECKPOINT] = run.log_point.note.encode()
     return files

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from assay.bundle.registry.document import Checkpoint, Entry, read_entry
 from assay.bundle.registry.files import ENTRY, FOLDER
 from assay.orders.config_errors import one_line
-from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
 
 ENTRY_BYTES_MAX = 1 << 26
 WIDTH = 24
 
 
-def read_entry(place: Path) -> tuple[str, dict[str, Any]]:
+def find_entry(place: Path) -> tuple[str, Entry]:
     """The entry's text and value, from a run's folder or a bundle.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or it is not in the form of `Entry`.
     """
     path = next(
         (at for at in (place / "bundle" / FOLDER / ENTRY, place / FOLDER / ENTRY) if at.is_file()), None
@@ -34,88 +33,74 @@ def read_entry(place: Path) -> tuple[str, dict[str, Any]]:
             body = file.read(ENTRY_BYTES_MAX + 1)
         if len(body) > ENTRY_BYTES_MAX:
             raise ConfigError(f"{path}: more than {ENTRY_BYTES_MAX} bytes")
-        text = body.decode()
-        found = parse_json(text)
+        return body.decode(), read_entry(body)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not a registry entry ({error})") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: not a registry entry (not a JSON object)")
-    return text, found
 
 
-def entry_lines(entry: dict[str, Any]) -> list[str]:
-    """Name and value, a line each.
-
-    Raises:
-        ConfigError: a part of the entry is missing or of another kind.
-    """
-    try:
-        rows = list(_rows(entry))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"the registry entry has another form than expected ({error})") from None
-    return [f"{name:<{WIDTH}}{one_line(value)}".rstrip() for name, value in rows]
+def entry_lines(entry: Entry) -> list[str]:
+    """Name and value, a line each."""
+    return [f"{name:<{WIDTH}}{one_line(value)}".rstrip() for name, value in _rows(entry)]
 
 
-def _rows(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    model, record, log = entry["model"], entry["record"], entry["log"]
-    yield "model", f"{model['name']}  {model['id']}"
-    yield "weights", f"sha256 {model['weights']['sha256']}"
-    yield "architecture", f"{model['architecture']}; context {model['context_tokens']:,}"
-    yield "parameters", f"{model['parameters']:,}"
-    yield "started from", model["started_from"]
-    yield "licence", model["licence"] or "not stated"
-    yield "run", entry["run"]["id"]
-    yield "record on chain", "none" if record is None else record["record_id"]
+def _rows(entry: Entry) -> Iterator[tuple[str, str]]:
+    model, record, log = entry.model, entry.record, entry.log
+    yield "model", f"{model.name}  {model.id}"
+    yield "weights", f"sha256 {model.weights.sha256}"
+    yield "architecture", f"{model.architecture}; context {model.context_tokens:,}"
+    yield "parameters", f"{model.parameters:,}"
+    yield "started from", model.started_from
+    yield "licence", model.licence or "not stated"
+    yield "run", entry.run.id
+    yield "record on chain", "none" if record is None else record.record_id.hex()
     yield from _data(entry)
     yield from _work(entry)
     yield from _people(entry)
-    paid = entry["settlement"]["paid"]
+    paid = entry.settlement.paid
     yield "paid", ", ".join(f"{role} {amount:,}" for role, amount in paid.items())
-    yield "", f"in units of {entry['settlement']['unit']}, {len(entry['settlement']['epochs'])} epochs"
+    yield "", f"in units of {entry.settlement.unit}, {len(entry.settlement.epochs)} epochs"
     yield "books", "no cosigned checkpoint" if log is None else _checkpoint(log)
 
 
-def _data(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    data, tokens = entry["data"], entry["tokens"]
-    yield "data", f"{data['tokens']:,} tokens, {data['held_out_tokens']:,} held out, {data['digest']}"
-    for source in data["sources"]:
-        yield "", f"{source['source']} ({source['licence']}): {source['tokens']:,} tokens"
-    epochs = tokens["epochs_over_data_milli"] / 1000
-    yield "tokens processed", f"{tokens['processed']:,}, the training data {epochs:.3f} times"
-    yield "tokens accepted", f"{tokens['accepted']:,}; discarded {tokens['discarded']:,}"
+def _data(entry: Entry) -> Iterator[tuple[str, str]]:
+    data, tokens = entry.data, entry.tokens
+    yield "data", f"{data.tokens:,} tokens, {data.held_out_tokens:,} held out, {data.digest}"
+    for source in data.sources:
+        yield "", f"{source.source} ({source.licence}): {source.tokens:,} tokens"
+    yield "tokens processed", f"{tokens.processed:,}, the training data {tokens.epochs_text}"
+    yield "tokens accepted", f"{tokens.accepted:,}; discarded {tokens.discarded:,}"
 
 
-def _work(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    flop, energy, limits = entry["flop"], entry["energy"], entry["thresholds"]
-    for name in ("accepted", "discarded", "verification"):
-        yield f"FLOP {name}", f"{flop[name]:,}"
-    yield "", flop["formula"]
-    yield "energy, estimated", f"{energy['kwh']} kWh at {energy['flop_per_joule']:,} FLOP per joule"
-    yield "", energy["flop_per_joule_source"]
-    bound = "at least " if limits["is_lower_bound"] else ""
-    yield "of 10^23, 10^25 FLOP", f"{bound}{limits['share_of_1e23']}, {limits['share_of_1e25']}"
-    for alert in limits["alerts"]:
+def _work(entry: Entry) -> Iterator[tuple[str, str]]:
+    flop, energy, limits = entry.flop, entry.energy, entry.thresholds
+    yield "FLOP accepted", f"{flop.accepted:,}"
+    yield "FLOP discarded", f"{flop.discarded:,}"
+    yield "FLOP verification", f"{flop.verification:,}"
+    yield "", flop.formula
+    yield "energy, estimated", f"{energy.kwh} kWh at {energy.flop_per_joule:,} FLOP per joule"
+    yield "", energy.flop_per_joule_source
+    bound = "at least " if limits.is_lower_bound else ""
+    yield "of 10^23, 10^25 FLOP", f"{bound}{limits.share_of_1e23}, {limits.share_of_1e25}"
+    for alert in limits.alerts:
         yield "ALERT", alert
 
 
-def _people(entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    audits, people = entry["audits"], entry["participants"]
-    for one in people["operators"]:
-        banned = f"; banned: {one['banned']}" if one["banned"] else ""
-        accepted = f"{one['accepted']:,} of {one['contributions']:,} contributions accepted{banned}"
-        yield f"operator {one['peer'][:8]}", accepted
-    for one in people["verifiers"]:
-        disqualified = f"; disqualified: {one['disqualified']}" if one["disqualified"] else ""
-        yield f"verifier {one['peer'][:8]}", f"{one['verdicts']:,} verdicts{disqualified}"
-    counts = ", ".join(f"{name} {count}" for name, count in audits["rulings"].items() if count)
-    yield "audits", f"{audits['drawn']:,} drawn: {counts or 'none ruled'}"
-    yield (
-        "known-answer tasks",
-        ", ".join(f"{count} {name}" for name, count in sorted(audits["known_answers"].items())),
-    )
+def _people(entry: Entry) -> Iterator[tuple[str, str]]:
+    audits, people = entry.audits, entry.participants
+    for one in people.operators:
+        banned = f"; banned: {one.banned}" if one.banned else ""
+        accepted = f"{one.accepted:,} of {one.contributions:,} contributions accepted{banned}"
+        yield f"operator {one.peer[:8]}", accepted
+    for verifier in people.verifiers:
+        disqualified = f"; disqualified: {verifier.disqualified}" if verifier.disqualified else ""
+        yield f"verifier {verifier.peer[:8]}", f"{verifier.verdicts:,} verdicts{disqualified}"
+    counts = ", ".join(f"{name} {count}" for name, count in audits.rulings.items() if count)
+    yield "audits", f"{audits.drawn:,} drawn: {counts or 'none ruled'}"
+    known = audits.known_answers
+    yield "known-answer tasks", f"{known.found} found, {known.missed} missed, {known.ordered} ordered"
 
 
-def _checkpoint(log: dict[str, Any]) -> str:
-    return f"{log['size']:,} leaves, root {log['root']}, cosigned by {len(log['cosigners'])} verifiers"
+def _checkpoint(log: Checkpoint) -> str:
+    return f"{log.size:,} leaves, root {log.root}, cosigned by {len(log.cosigners)} verifiers"

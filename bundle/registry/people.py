@@ -7,44 +7,44 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from assay.bundle.finished import Finished
+from assay.bundle.registry.document import ListedVerifier, Operator, Participants
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.protocol.audits import AuditStatus, FaultKind
 from assay.protocol.types import PeerId
 
 
-def people(run: Finished, facts: Sequence[RoundFacts]) -> dict[str, list[dict[str, Any]]]:
+def people(run: Finished, facts: Sequence[RoundFacts]) -> Participants:
     """Every operator and verifier that took part, ascending by peer."""
     accepted = Counter(commit.node for one in facts for commit in one.commits)
     unpaid = Counter(step.node for one in run.settled.values() for step in one.settlement.unpaid)
     banned, disqualified = _banned(run, facts), _disqualified(facts)
     verdicts = Counter(verdict.verifier for one in facts for verdict in one.verdicts)
     beacon_shares = Counter(verifier for one in facts for verifier in one.beacon_shares)
-    return {
-        "operators": [
-            {
-                "peer": member.peer.hex(),
-                "account": evm_address(member.account),
-                "contributions": accepted[member.peer],
-                "accepted": accepted[member.peer] - unpaid[member.peer],
-                "banned": banned.get(member.peer),
-            }
+    return Participants(
+        operators=tuple(
+            Operator(
+                peer=member.peer.hex(),
+                account=evm_address(member.account),
+                contributions=accepted[member.peer],
+                accepted=accepted[member.peer] - unpaid[member.peer],
+                banned=banned.get(member.peer),
+            )
             for member in run.nodes
-        ],
-        "verifiers": [
-            {
-                "peer": member.peer.hex(),
-                "account": evm_address(member.account),
-                "verdicts": verdicts[member.peer],
-                "beacon_shares": beacon_shares[member.peer],
-                "disqualified": disqualified.get(member.peer),
-            }
+        ),
+        verifiers=tuple(
+            ListedVerifier(
+                peer=member.peer.hex(),
+                account=evm_address(member.account),
+                verdicts=verdicts[member.peer],
+                beacon_shares=beacon_shares[member.peer],
+                disqualified=disqualified.get(member.peer),
+            )
             for member in run.spec.verifiers
-        ],
-    }
+        ),
+    )
 
 
 def _banned(run: Finished, facts: Sequence[RoundFacts]) -> dict[PeerId, str]:

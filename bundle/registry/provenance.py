@@ -17,6 +17,7 @@ import hashlib
 from typing import Any
 
 from assay.bundle.finished import Finished, Release
+from assay.bundle.registry.document import Entry
 from assay.bundle.registry.text import spelled
 from assay.bundle.release import BadReleaseError
 from assay.protocol.encoding.json_text import canonical_json, parse_json
@@ -28,7 +29,7 @@ BUILD_TYPE = "urn:assay:build:training-run:1"
 SHARDS_MAX = 4096  # listed one by one; more are covered by the manifest, which names every one
 
 
-def provenance(run: Finished, entry: dict[str, Any], entry_digest: bytes) -> dict[str, Any]:
+def provenance(run: Finished, entry: Entry, entry_digest: bytes) -> dict[str, Any]:
     """The in-toto Statement.
 
     Args:
@@ -40,8 +41,8 @@ def provenance(run: Finished, entry: dict[str, Any], entry_digest: bytes) -> dic
         "_type": STATEMENT_TYPE,
         "subject": [
             {
-                "name": entry["model"]["weights"]["file"],
-                "digest": {"sha256": entry["model"]["weights"]["sha256"]},
+                "name": entry.model.weights.file,
+                "digest": {"sha256": entry.model.weights.sha256},
             }
         ],
         "predicateType": PREDICATE_TYPE,
@@ -49,33 +50,33 @@ def provenance(run: Finished, entry: dict[str, Any], entry_digest: bytes) -> dic
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": {
-                    "spec": entry["run"]["spec"],
-                    "name": entry["model"]["name"],
+                    "spec": entry.run.spec,
+                    "name": entry.model.name,
                     "seed": run.spec.seed,
                     "rounds": run.ending.rounds,
                 },
-                "internalParameters": {"code_version": entry["run"]["code_version"]},
+                "internalParameters": {"code_version": entry.run.code_version},
                 "resolvedDependencies": _dependencies(run, entry),
             },
             "runDetails": {
-                "builder": {"id": f"urn:assay:deployment:{entry['run']['deployment']['id']}"},
-                "metadata": {"invocationId": f"urn:assay:run:{entry['run']['id']}"},
+                "builder": {"id": f"urn:assay:deployment:{entry.run.deployment.id}"},
+                "metadata": {"invocationId": f"urn:assay:run:{entry.run.id}"},
                 "byproducts": _byproducts(entry, entry_digest),
             },
         },
     }
 
 
-def _dependencies(run: Finished, entry: dict[str, Any]) -> list[dict[str, Any]]:
+def _dependencies(run: Finished, entry: Entry) -> list[dict[str, Any]]:
     manifest = run.inputs.manifest
     found: list[dict[str, Any]] = [
-        {"name": "spec.cbor", "digest": {"assaySpec": entry["run"]["spec"]}},
+        {"name": "spec.cbor", "digest": {"assaySpec": entry.run.spec}},
         {"name": "data/manifest.json", "digest": {"sha256": manifest.digest().hex()}},
     ]
     if run.inputs.tokenizer:
         tokenizer = hashlib.sha256(run.inputs.tokenizer).hexdigest()
         found.append({"name": "data/tokenizer.json", "digest": {"sha256": tokenizer}})
-    if entry["model"]["base"] is not None:
+    if entry.model.base is not None:
         found.append({"name": "base.npy", "digest": {"assayState": run.spec.model.base.hex()}})
     if len(manifest.shards) <= SHARDS_MAX:
         found += [
@@ -85,28 +86,28 @@ def _dependencies(run: Finished, entry: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _byproducts(entry: dict[str, Any], entry_digest: bytes) -> list[dict[str, Any]]:
+def _byproducts(entry: Entry, entry_digest: bytes) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": "registry/entry.json", "digest": {"sha256": entry_digest.hex()}},
         *(
             {
-                "name": f"settlements/epoch-{one['epoch']:03d}.json",
-                "digest": {"assayPayoutRoot": one["root"]},
-                "annotations": {"result": one["result"]},
+                "name": f"settlements/epoch-{one.epoch:03d}.json",
+                "digest": {"assayPayoutRoot": one.root},
+                "annotations": {"result": one.result},
             }
-            for one in entry["settlement"]["epochs"]
+            for one in entry.settlement.epochs
         ),
     ]
-    if entry["log"] is not None:
+    if entry.log is not None:
         found.append(
             {
                 "name": "registry/log-checkpoint.txt",
-                "digest": {"sha256": entry["log"]["note"].removeprefix("sha256:")},
-                "annotations": {"size": entry["log"]["size"], "root": entry["log"]["root"]},
+                "digest": {"sha256": entry.log.note.removeprefix("sha256:")},
+                "annotations": {"size": entry.log.size, "root": entry.log.root},
             }
         )
-    if entry["record"] is not None:
-        record = entry["record"]["record_id"]
+    if entry.record is not None:
+        record = entry.record.record_id.hex()
         found.append({"name": "registry/record.json", "digest": {"assayModelRecord": record}})
     return found
 

@@ -9,8 +9,7 @@ Reference:
 
 from __future__ import annotations
 
-from typing import Any
-
+from assay.bundle.registry.document import Entry, ListedData
 from assay.bundle.registry.text import TO_BE_FILLED, table
 
 # The template's ranges of text, in tokens.
@@ -21,7 +20,7 @@ RANGES = (
 )
 
 
-def training_summary(entry: dict[str, Any]) -> str:
+def training_summary(entry: Entry) -> str:
     """The Markdown text, from a registry entry."""
     return f"""# Public summary of training content
 
@@ -34,7 +33,7 @@ italics are the provider's to fill: a run cannot know them. Whether the duty app
 
 ## 2. List of data sources
 
-Every source that was trained on, as the data's manifest (`{entry["data"]["manifest"]}`) names it:
+Every source that was trained on, as the data's manifest (`{entry.data.manifest}`) names it:
 
 {_sources(entry)}
 
@@ -53,22 +52,22 @@ def size_range(tokens: int) -> str:
     return next(label for bound, label in RANGES if bound is None or tokens < bound)
 
 
-def _general(entry: dict[str, Any]) -> str:
-    model, data, declarations = entry["model"], entry["data"], entry["declared"]
-    base = model["base"]
-    depends = "none: drawn from a seed" if base is None else f"imported parameters, {base['state']}"
-    trained = data["tokens"] - data["held_out_tokens"]
+def _general(entry: Entry) -> str:
+    model, data, declarations = entry.model, entry.data, entry.declared
+    base = model.base
+    depends = "none: drawn from a seed" if base is None else f"imported parameters, {base.state}"
+    trained = data.tokens - data.held_out_tokens
     return table(
         ("Item", "Entry"),
         [
-            ("1.1 Provider name and contact", declarations["provider"] or TO_BE_FILLED),
+            ("1.1 Provider name and contact", declarations.provider or TO_BE_FILLED),
             ("1.1 Authorised representative", TO_BE_FILLED),
-            ("1.2 Versioned model name", f"{model['name']} {model['id']}"),
+            ("1.2 Versioned model name", f"{model.name} {model.id}"),
             ("1.2 Model dependencies", depends),
             ("1.2 Date of placement on the Union market", TO_BE_FILLED),
             ("1.3 Modality", "text"),
             ("1.3 Training data size, text", f"{size_range(trained)} ({trained:,})"),
-            ("1.3 Of which processed", f"{entry['tokens']['processed']:,} tokens"),
+            ("1.3 Of which processed", f"{entry.tokens.processed:,} tokens"),
             ("1.3 Types of content", TO_BE_FILLED),
             ("1.3 Latest date of data acquisition", TO_BE_FILLED),
             ("1.3 Linguistic characteristics", TO_BE_FILLED),
@@ -77,21 +76,24 @@ def _general(entry: dict[str, Any]) -> str:
     )
 
 
-def _tokens_are(data: dict[str, Any]) -> str:
-    kind = "bytes" if data["tokenizer"] is None else f"of tokenizer {data['tokenizer']}"
-    return f"tokens are {kind}; {data['held_out_tokens']:,} of them were held out and never trained on"
+def _tokens_are(data: ListedData) -> str:
+    kind = "bytes" if data.tokenizer is None else f"of tokenizer {data.tokenizer}"
+    return f"tokens are {kind}; {data.held_out_tokens:,} of them were held out and never trained on"
 
 
-def _sources(entry: dict[str, Any]) -> str:
+def _sources(entry: Entry) -> str:
     return table(
         ("Source", "Licence", "Files", "Documents", "Bytes of text", "Tokens"),
         [
             (
-                source["source"],
-                source["licence"],
-                *(f"{source[name]:,}" for name in ("files", "documents", "bytes", "tokens")),
+                source.source,
+                source.licence,
+                f"{source.files:,}",
+                f"{source.documents:,}",
+                f"{source.bytes:,}",
+                f"{source.tokens:,}",
             )
-            for source in entry["data"]["sources"]
+            for source in entry.data.sources
         ],
     )
 
@@ -109,7 +111,7 @@ def _kinds() -> str:
     return table(("Kind", "Entry"), [(kind, TO_BE_FILLED) for kind in kinds])
 
 
-def _processing(entry: dict[str, Any]) -> str:
+def _processing(entry: Entry) -> str:
     return table(
         ("Item", "Entry"),
         [
@@ -117,7 +119,7 @@ def _processing(entry: dict[str, Any]) -> str:
             ("3.2 Removal of illegal content", TO_BE_FILLED),
             (
                 "3.3 Other information",
-                f"the data were fixed by a Merkle root ({entry['data']['merkle_root']}) before training; "
+                f"the data were fixed by a Merkle root ({entry.data.merkle_root}) before training; "
                 "steps drawn at random were recomputed on these data",
             ),
         ],

@@ -292,7 +292,7 @@ class Buyer:
             log.warning("no model is on record: the run closed before its first round")
             return None
         last = settled[self.calendar.epochs - 1]
-        trained_on = inventory(self.me.spec.data, inputs.manifest).digest()
+        trained_on = inventory(self.me.spec.data, inputs.manifest).sha256()
         found: Registered | None = None
         with trio.move_on_after(REGISTER_S_MAX):
             found = await _patiently(

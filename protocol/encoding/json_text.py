@@ -1,4 +1,4 @@
-"""JSON text: parses untrusted JSON with bounded nesting, and turns values into JSON, canonical or not.
+"""JSON text: parses untrusted JSON with bounded nesting, turns values into JSON, canonical or not, and back.
 
 Room: protocol (pure). Python's parser recurses in C. Its guard is the recursion limit, which py_ecc,
 part of every chain client, raises to 100,000: far above what the stack holds.
@@ -12,9 +12,19 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+T = TypeVar("T")
 NESTED_MAX = 200
+_KINDS = {
+    int: "a whole number",
+    str: "text",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    NoneType: "null",
+}
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -49,6 +59,77 @@ def plain(value: Any) -> Any:
             return str(value)
         case _:
             return value
+
+
+def read_plain(kind: type[T], given: Any, name: str = "") -> T:
+    """The value from which `plain` makes this JSON value: exactly its fields, nothing converted or defaulted.
+
+    Args:
+        kind: A dataclass, or what its fields may be: another, `int`, `str`, `bool`, `bytes`, None, a tuple, a
+            mapping by text, or one of these or None.
+        given: Parsed JSON.
+        name: Of the value, for errors.
+
+    Raises:
+        ValueError: what arrived and was expected; the message begins with the name of the first wrong field.
+    """
+    value: T = _read(kind, given, name)
+    return value
+
+
+def _read(kind: Any, given: Any, name: str) -> Any:
+    kind = getattr(kind, "__supertype__", kind)  # of a NewType
+    parts = get_args(kind)
+    if NoneType in parts:
+        return None if given is None else _read(parts[0], given, name)
+    if is_dataclass(kind):
+        return _read_fields(kind, given, name)
+    if get_origin(kind) is Mapping:
+        return {
+            key: _read(parts[1], one, f"{name}[{key!r:.60}]") for key, one in _of(dict, given, name).items()
+        }
+    if get_origin(kind) is tuple:
+        items = _of(list, given, name)
+        kinds = parts[:1] * len(items) if parts[-1] is ... else parts
+        if len(items) != len(kinds):
+            raise ValueError(f"{name}: {len(items)} items, expected {len(kinds)}")
+        pairs = enumerate(zip(kinds, items, strict=True))
+        return tuple(_read(part, one, f"{name}[{index}]") for index, (part, one) in pairs)
+    if kind is bytes:
+        return _read_bytes(given, name)
+    return _of(kind, given, name)
+
+
+def _read_fields(kind: Any, given: Any, name: str) -> Any:
+    prefix, hints = f"{name}." if name else "", get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    found = _of(dict, given, name or kind.__name__)
+    if missing := [f"{prefix}{one}" for one in names if one not in found]:
+        raise ValueError(f"{missing[0]}: missing")
+    if unknown := [one for one in found if one not in names]:
+        raise ValueError(f"{prefix}{unknown[0]!r:.60}: unknown, expected one of {', '.join(names)}")
+    values = {one: _read(hints[one], found[one], f"{prefix}{one}") for one in names}
+    try:
+        return kind(**values)
+    except ValueError as error:  # a rule of the type
+        raise ValueError(f"{prefix}{error}") from None
+
+
+def _read_bytes(given: Any, name: str) -> bytes:
+    text: str = _of(str, given, name)
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if found.hex() != text:
+        raise ValueError(f"{name}: {text!r:.60}, expected bytes in lower-case hexadecimal")
+    return found
+
+
+def _of(kind: type, given: Any, name: str) -> Any:
+    if type(given) is not kind:
+        raise ValueError(f"{name}: {given!r:.60}, expected {_KINDS[kind]}")
+    return given
 
 
 def _key(name: Any) -> str:

@@ -70,7 +70,7 @@ def finished() -> Finished:
 
 def registered(last: Settled) -> Registered:
     """On record, by everybody's hot keys."""
-    trained_on = inventory(SPEC.data, MANIFEST).digest()
+    trained_on = inventory(SPEC.data, MANIFEST).sha256()
     record = model_record(SPEC, SPEC.ordered, last.result, Digest(last.digest), trained_on, NO_DIGEST)
     record_id = DEPLOYMENT.digest(record)
     signatures = [sign_digest(record_id, a_hot_key(name)) for name in VERIFIERS]

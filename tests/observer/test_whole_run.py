@@ -170,7 +170,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
             model = STATES[min((epoch + 1) * 3, 6)]
             result = epoch_result(run.spec, tables[epoch], model, previous, 1)
             previous = result_digest(run.deployment, result)
-        trained_on = inventory(run.spec.data, MANIFEST).digest()
+        trained_on = inventory(run.spec.data, MANIFEST).sha256()
         record = model_record(
             run.spec, run.spec.ordered, result, previous, trained_on, decode(ModelRequest, body).parent
         )

@@ -39,8 +39,8 @@ class Inventory:
     merkle_root: str
     shards: int
 
-    def digest(self) -> Digest:
-        """SHA-256 of the canonical JSON."""
+    def sha256(self) -> Digest:
+        """Of the canonical JSON."""
         return Digest(hashlib.sha256(canonical_json(plain(self))).digest())
 
 

@@ -165,7 +165,7 @@ class ChainDuties:
     def _read_inventory(self) -> Digest:
         data = self._me.config.data
         try:
-            return inventory(self._me.spec.data, read_manifest(data)).digest()
+            return inventory(self._me.spec.data, read_manifest(data)).sha256()
         except ValueError as error:
             raise ConfigError(f"data {data}: {error}") from None
 

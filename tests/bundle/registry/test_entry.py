@@ -11,6 +11,7 @@ import pytest
 
 from assay.bundle.finished import Finished
 from assay.bundle.receipts import facts_of
+from assay.bundle.registry.document import Entry, entry_json, read_entry
 from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.ledger.journal.round_facts import RoundFacts
@@ -35,7 +36,7 @@ def facts() -> tuple[RoundFacts, ...]:
 FACTS = facts()  # of the chain, whatever else a test changes about the run
 
 
-def entry_of(run: Finished) -> dict[str, Any]:
+def entry_of(run: Finished) -> Entry:
     return registry_entry(run, FACTS, WEIGHTS)
 
 
@@ -51,7 +52,7 @@ def with_unpaid(run: Finished, *steps: Unpaid) -> Finished:
 def test_two_who_hold_the_same_run_write_the_same_bytes():
     assert files_of(finished()) == files_of(finished())
     entry = entry_of(finished())
-    assert json.loads(canonical_json(entry)) == entry
+    assert read_entry(entry_json(entry)) == entry
 
 
 def test_work_is_split_into_what_was_paid_what_was_not_and_what_was_recomputed():
@@ -63,11 +64,11 @@ def test_work_is_split_into_what_was_paid_what_was_not_and_what_was_recomputed()
 
     entry = entry_of(with_unpaid(run, Unpaid(round=1, node=node, reason=UnpaidReason.UNJUDGED)))
 
-    assert (entry["tokens"]["accepted"], entry["tokens"]["discarded"]) == (17 * STEP_TOKENS, STEP_TOKENS)
-    assert entry["tokens"]["discarded_steps_by_reason"] == {"unjudged": 1}
-    assert entry["flop"]["accepted"] == 17 * STEP_TOKENS * unit
-    assert entry["flop"]["discarded"] == STEP_TOKENS * unit
-    assert entry["flop"]["verification"] == recomputed * STEP_TOKENS * unit > 0
+    assert (entry.tokens.accepted, entry.tokens.discarded) == (17 * STEP_TOKENS, STEP_TOKENS)
+    assert entry.tokens.discarded_steps_by_reason == {"unjudged": 1}
+    assert entry.flop.accepted == 17 * STEP_TOKENS * unit
+    assert entry.flop.discarded == STEP_TOKENS * unit
+    assert entry.flop.verification == recomputed * STEP_TOKENS * unit > 0
 
 
 def test_a_verdict_that_recomputed_nothing_counts_no_work():
@@ -80,23 +81,23 @@ def test_a_verdict_that_recomputed_nothing_counts_no_work():
     entry = registry_entry(run, (*FACTS[:index], changed, *FACTS[index + 1 :]), WEIGHTS)
 
     less = len(audit.verdicts) * STEP_TOKENS * flop_per_token(run.spec.model)
-    assert entry["flop"]["verification"] == entry_of(run)["flop"]["verification"] - less
+    assert entry.flop.verification == entry_of(run).flop.verification - less
 
 
 def test_energy_is_an_estimate_by_a_named_figure_and_never_measured():
-    flop = entry_of(finished())["flop"]
-    spent = flop["accepted"] + flop["discarded"] + flop["verification"]
+    flop = entry_of(finished()).flop
+    spent = flop.accepted + flop.discarded + flop.verification
 
-    default = entry_of(finished())["energy"]
+    default = entry_of(finished()).energy
     own = entry_of(
         replace(finished(), declarations=Declarations(flop_per_joule=1000, flop_source="our wattmeter, once"))
-    )["energy"]
+    ).energy
 
-    assert (default["is_measured"], default["nodes_metered"]) == (False, 0)
-    assert default["joules"] == -(-spent // ACCELERATOR_FLOP_PER_JOULE)
-    assert "assumed, not measured" in default["flop_per_joule_source"]
-    assert own["joules"] == -(-spent // 1000)
-    assert own["flop_per_joule_source"] == "our wattmeter, once"
+    assert (default.is_measured, default.nodes_metered) == (False, 0)
+    assert default.joules == -(-spent // ACCELERATOR_FLOP_PER_JOULE)
+    assert "assumed, not measured" in default.flop_per_joule_source
+    assert own.joules == -(-spent // 1000)
+    assert own.flop_per_joule_source == "our wattmeter, once"
 
 
 @pytest.mark.parametrize(
@@ -115,21 +116,21 @@ def test_the_base_models_compute_counts_towards_the_acts_thresholds(base_flop: i
     run = finished()
     spec = replace(run.spec, model=replace(run.spec.model, base=a_digest("base")))
 
-    told = entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=base_flop)))["thresholds"]
+    told = entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=base_flop))).thresholds
 
-    assert len(told["alerts"]) == alerts
-    assert told["is_lower_bound"] == (base_flop is None)
-    assert told["exceeds_a_third_of_base"] == (None if base_flop is None else False)
+    assert len(told.alerts) == alerts
+    assert told.is_lower_bound == (base_flop is None)
+    assert told.exceeds_a_third_of_base == (None if base_flop is None else False)
 
 
 def test_an_alert_is_raised_at_half_of_a_threshold_and_not_one_operation_before():
     run = finished()
     spec = replace(run.spec, model=replace(run.spec.model, base=a_digest("base")))
-    rest = 10**23 // 2 - entry_of(run)["thresholds"]["training_flop"]
+    rest = 10**23 // 2 - entry_of(run).thresholds.training_flop
 
     def alerts(base_flop: int) -> list[str]:
-        told = entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=base_flop)))["thresholds"]
-        return list(told["alerts"])
+        told = entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=base_flop))).thresholds
+        return list(told.alerts)
 
     assert alerts(rest - 1) == []
     assert alerts(rest) == ["50 % of 10^23 FLOP reached"]
@@ -138,29 +139,30 @@ def test_an_alert_is_raised_at_half_of_a_threshold_and_not_one_operation_before(
 def test_participants_are_keys_and_accounts_with_what_counted_of_each():
     run = finished()
     entry = entry_of(run)
-    people = entry["participants"]
+    people = entry.participants
 
-    assert [one["peer"] for one in people["operators"]] == [m.peer.hex() for m in run.spec.nodes]
-    assert [one["accepted"] for one in people["operators"]] == [6, 6, 6]
-    assert all(one["banned"] is None for one in people["operators"])
-    assert sum(one["verdicts"] for one in people["verifiers"]) == entry["audits"]["verdicts"]["matched"]
+    assert [one.peer for one in people.operators] == [m.peer.hex() for m in run.spec.nodes]
+    assert [one.accepted for one in people.operators] == [6, 6, 6]
+    assert all(one.banned is None for one in people.operators)
+    assert sum(one.verdicts for one in people.verifiers) == entry.audits.verdicts["matched"]
 
 
 def test_the_settlement_is_what_the_results_on_chain_say():
     run = finished()
-    told = entry_of(run)["settlement"]
+    told = entry_of(run).settlement
 
-    assert [one["root"] for one in told["epochs"]] == [run.settled[e].result.root.hex() for e in (0, 1)]
-    assert [one["result"] for one in told["epochs"]] == [run.settled[e].digest.hex() for e in (0, 1)]
-    assert sum(told["paid"].values()) == sum(one["total"] for one in told["epochs"])
+    assert [one.root for one in told.epochs] == [run.settled[e].result.root.hex() for e in (0, 1)]
+    assert [one.result for one in told.epochs] == [run.settled[e].digest.hex() for e in (0, 1)]
+    assert sum(told.paid.values()) == sum(one.total for one in told.epochs)
 
 
 def test_the_record_names_the_inventory_and_the_spec_that_the_entry_has():
     entry = entry_of(finished())
 
-    assert entry["data"]["digest"] == f"sha256:{entry['record']['data_inventory_hash']}"
-    assert entry["run"]["spec"] == entry["record"]["config_hash"]
-    assert entry["settlement"]["epochs"][-1]["result"] == entry["record"]["last_result"]
+    assert entry.record is not None
+    assert entry.data.digest == f"sha256:{entry.record.data_inventory_hash.hex()}"
+    assert entry.run.spec == entry.record.config_hash.hex()
+    assert entry.settlement.epochs[-1].result == entry.record.last_result.hex()
 
 
 def test_a_model_without_a_record_has_no_record_file():

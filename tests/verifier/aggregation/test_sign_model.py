@@ -78,7 +78,7 @@ def test_the_record_names_the_last_result_the_inventory_and_the_spec(tmp_path):
         model = a_digest(f"parameters of {me.spec.ordered.epoch_end(epoch)}")
         result = epoch_result(me.spec, follower.settlements[epoch], model, previous, 1)
         previous = result_digest(me.deployment, result)
-    trained_on = inventory(me.spec.data, MANIFEST).digest()
+    trained_on = inventory(me.spec.data, MANIFEST).sha256()
     record = model_record(me.spec, me.spec.ordered, result, previous, trained_on, NO_DIGEST)
     assert (answer.model_hash, answer.config_hash) == (model, digest(me.spec))
     assert (answer.last_result, answer.data_inventory_hash) == (previous, trained_on)
