@@ -15,9 +15,10 @@ from pathlib import Path
 from eth_abi.exceptions import EncodingError
 
 from assay.bundle.finished import Settled
-from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, read_settlement
+from assay.bundle.settlement_file import SETTLEMENTS, SettlementFile, epoch_name, read_settlement
 from assay.chain.addresses import Deployment
-from assay.chain.proofs.result_anchor import ANCHORS, read_anchor_json
+from assay.chain.proofs.event_proof import EventProof
+from assay.chain.proofs.result_anchor import ANCHORS
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.record import OWN_RECORD, read_record
@@ -26,7 +27,7 @@ from assay.participant.links import extend
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.messages import CertifiedManifest, Commit
 from assay.protocol.params import RunSpec, check_spec
@@ -148,10 +149,10 @@ def _settled(
         anchor = None
         with _about(f"{BUNDLE}/{epoch_name(ANCHORS, epoch)}") as name:
             if (root / name).exists():
-                anchor = read_anchor_json(parse_json(_bytes(root, name)))
+                anchor = read_plain(EventProof, parse_json(_bytes(root, name)))
         with _about(f"{BUNDLE}/{epoch_name(SETTLEMENTS, epoch)}") as name:
-            content = parse_json(_bytes(root, name))
-            one = read_settlement(content, spec, deployment, table, previous, anchor)
+            given = read_plain(SettlementFile, parse_json(_bytes(root, name)))
+            one = read_settlement(given, spec, deployment, table, previous, anchor)
             state = committed.get(calendar.epoch_end(epoch), one.result.model_hash)
             if state != one.result.model_hash:
                 raise ValueError(

@@ -7,16 +7,67 @@ manifest's certificate; pay is a row of an epoch's table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
-from assay.protocol.audits import Audit
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import CertifiedManifest, Commit
+from assay.protocol.messages import CertifiedManifest, Commit, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import StepId, advance, start
-from assay.protocol.types import Digest
+from assay.protocol.types import Digest, PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepVerdict:
+    """One auditor's verdict on a step. round: whose manifest has it."""
+
+    round: int
+    verifier: PeerId
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepAudit:
+    """The audit of a step."""
+
+    ruling: AuditStatus
+    verdicts: tuple[StepVerdict, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPay:
+    """The table row that pays a step, with the steps that share it; or the reason why there is none."""
+
+    epoch: int
+    row: int | None
+    reason: UnpaidReason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What became of one accepted step. audit: None if it was not drawn."""
+
+    node: PeerId
+    commit: Digest
+    update: Digest
+    tokens: int
+    loss_micro: int
+    audit: StepAudit | None
+    paid: StepPay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundReceipt:
+    """The content of a round's file in a bundle."""
+
+    round: int
+    manifest: Digest
+    block: Digest
+    signers: tuple[PeerId, ...]
+    aggregate: Digest
+    contributions: tuple[Contribution, ...]
 
 
 def facts_of(
@@ -37,7 +88,7 @@ def round_receipts(
     links: Iterable[CertifiedManifest],
     facts: Iterable[RoundFacts],
     settlements: Mapping[int, Settlement],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[RoundReceipt]:
     """One receipt per round, in order.
 
     Args:
@@ -48,58 +99,53 @@ def round_receipts(
     """
     drawn: set[StepId] = set()
     ruled: dict[StepId, Audit] = {}
-    verdicts: dict[StepId, list[dict[str, Any]]] = {}
+    verdicts: dict[StepId, tuple[StepVerdict, ...]] = {}
     for one in facts:
         drawn |= {(audit.round, audit.node) for audit in one.drawn}
         ruled |= {(audit.round, audit.node): audit for audit in one.ruled}
-        for verdict in one.verdicts:
-            verdict_json = {
-                "round": one.round,
-                "verifier": verdict.verifier.hex(),
-                "outcome": verdict.outcome.name.lower(),
-            }
-            verdicts.setdefault((verdict.round, verdict.node), []).append(verdict_json)
+        for given in one.verdicts:
+            step = (given.round, given.node)
+            verdict = StepVerdict(round=one.round, verifier=given.verifier, outcome=given.outcome)
+            verdicts[step] = (*verdicts.get(step, ()), verdict)
 
-    def audit_of(step: StepId) -> dict[str, Any] | None:
+    def audit_of(step: StepId) -> StepAudit | None:
         if step not in drawn:
             return None
-        ruling = ruled[step].ruling.value if step in ruled else "open"
-        return {"ruling": ruling, "verdicts": verdicts.get(step, [])}
+        ruling = ruled[step].ruling if step in ruled else AuditStatus.OPEN
+        return StepAudit(ruling=ruling, verdicts=verdicts.get(step, ()))
 
     for certified in links:
-        manifest, block = certified.manifest, certified.block
-        commits = [signed.commit for signed in manifest.commits]
-        yield {
-            "round": int(manifest.round),
-            "manifest": digest(manifest).hex(),
-            "block": digest(block).hex(),
-            "signers": [verifier.hex() for verifier in certified.certificate.verifiers],
-            "aggregate": manifest.aggregate.hex(),
-            "contributions": [
-                {
-                    "node": commit.node.hex(),
-                    "commit": digest(commit).hex(),
-                    "update": commit.update.hex(),
-                    "tokens": commit.tokens,
-                    "loss_micro": commit.loss_micro,
-                    "audit": audit_of((commit.round, commit.node)),
-                    "paid": _pay_of(spec, commit, settlements),
-                }
-                for commit in commits
-            ],
-        }
+        manifest = certified.manifest
+        yield RoundReceipt(
+            round=int(manifest.round),
+            manifest=digest(manifest),
+            block=digest(certified.block),
+            signers=certified.certificate.verifiers,
+            aggregate=manifest.aggregate,
+            contributions=tuple(
+                Contribution(
+                    node=commit.node,
+                    commit=digest(commit),
+                    update=commit.update,
+                    tokens=commit.tokens,
+                    loss_micro=commit.loss_micro,
+                    audit=audit_of((commit.round, commit.node)),
+                    paid=_pay_of(spec, commit, settlements),
+                )
+                for commit in (signed.commit for signed in manifest.commits)
+            ),
+        )
 
 
-def _pay_of(spec: RunSpec, commit: Commit, settlements: Mapping[int, Settlement]) -> dict[str, Any]:
-    """The table row that pays a step, with the steps that share it; or the reason why there is none."""
+def _pay_of(spec: RunSpec, commit: Commit, settlements: Mapping[int, Settlement]) -> StepPay:
     epoch = int(commit.round) // spec.money.epoch_rounds
     settlement = settlements.get(epoch)
     if settlement is None:
-        return {"epoch": epoch, "row": None, "reason": UnpaidReason.UNSETTLED.value}
+        return StepPay(epoch=epoch, row=None, reason=UnpaidReason.UNSETTLED)
     for one in settlement.unpaid:
         if (one.round, one.node) == (int(commit.round), commit.node):
-            return {"epoch": epoch, "row": None, "reason": one.reason.value}
+            return StepPay(epoch=epoch, row=None, reason=one.reason)
     for index, row in enumerate(settlement.rows):
         if row.role == "operator" and row.peer == commit.node:
-            return {"epoch": epoch, "row": index, "reason": None}
-    return {"epoch": epoch, "row": None, "reason": UnpaidReason.ROUNDED.value}
+            return StepPay(epoch=epoch, row=index, reason=None)
+    return StepPay(epoch=epoch, row=None, reason=UnpaidReason.ROUNDED)

@@ -7,6 +7,7 @@ signatures, which bind both.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from assay.bundle.finished import Settled
@@ -14,13 +15,13 @@ from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import check_result_anchor
-from assay.chain.statements import verify_certificate
-from assay.ledger.settlement.payouts import Settlement
+from assay.chain.statements import EpochResult, verify_certificate
+from assay.ledger.settlement.payouts import Settlement, Unpaid
 from assay.ledger.settlement.results import epoch_result, result_digest
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import AssayError
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest
+from assay.protocol.types import Digest, PeerId
 
 SETTLEMENTS = "settlements"  # folder of a bundle with one file an epoch
 
@@ -30,34 +31,55 @@ def epoch_name(folder: str, epoch: int) -> str:
     return f"{folder}/epoch-{epoch:03d}.json"
 
 
-def settlement_json(settled: Settled) -> dict[str, Any]:
-    """The file's content, bytes in hexadecimal."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayoutRow:
+    """One row of the payout table, with its index in the Merkle tree."""
+
+    index: int
+    role: str
+    peer: PeerId
+    account: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettlementFile:
+    """The file's content."""
+
+    epoch: int
+    tokens_paid: int
+    rows: tuple[PayoutRow, ...]
+    unpaid: tuple[Unpaid, ...]
+    result: EpochResult
+    digest: bytes
+    certificate: bytes
+
+
+def settlement_file(settled: Settled) -> SettlementFile:
+    """The content of a settled epoch's file."""
     table = settled.settlement
-    return {
-        "epoch": table.epoch,
-        "tokens_paid": table.tokens_paid,
-        "rows": [
-            {
-                "index": index,
-                "role": row.role,
-                "peer": row.peer.hex(),
-                "account": evm_address(row.account),
-                "amount": row.amount,
-            }
+    return SettlementFile(
+        epoch=table.epoch,
+        tokens_paid=table.tokens_paid,
+        rows=tuple(
+            PayoutRow(
+                index=index,
+                role=row.role,
+                peer=row.peer,
+                account=evm_address(row.account),
+                amount=row.amount,
+            )
             for index, row in enumerate(table.rows)
-        ],
-        "unpaid": [
-            {"round": step.round, "node": step.node.hex(), "reason": step.reason.value}
-            for step in table.unpaid
-        ],
-        "result": plain(settled.result),
-        "digest": settled.digest.hex(),
-        "certificate": settled.certificate.hex(),
-    }
+        ),
+        unpaid=table.unpaid,
+        result=settled.result,
+        digest=settled.digest,
+        certificate=settled.certificate,
+    )
 
 
 def read_settlement(
-    content: Any,
+    given: SettlementFile,
     spec: RunSpec,
     deployment: Deployment,
     table: Settlement,
@@ -67,7 +89,7 @@ def read_settlement(
     """The settled epoch that a file states, if the certified chain gives the same and a quorum signed it.
 
     Args:
-        content: The file, parsed.
+        given: The file.
         spec: The run.
         deployment: Its contracts.
         table: The epoch's payout table, recomputed from the chain.
@@ -77,19 +99,16 @@ def read_settlement(
     Raises:
         ValueError, AssayError: what differs first, and what the chain gives.
     """
-    try:
-        model = Digest(bytes.fromhex(content["result"]["model_hash"]))
-        certificate = bytes.fromhex(content["certificate"])
-        set_version = content["result"]["set_version"]
-        if type(set_version) is not int or not 0 < set_version < 1 << 32:
-            raise ValueError(f"set_version {_short(set_version)}, expected the number of a verifier set")
-        result = epoch_result(spec, table, model, previous, set_version)
-        digest = result_digest(deployment, result)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a settlement ({error})") from None
-    settled = Settled(settlement=table, result=result, digest=digest, certificate=certificate, anchor=anchor)
-    _compare("", content, settlement_json(settled))
-    verify_certificate(digest, certificate, [evm_address(member.hot) for member in spec.verifiers])
+    model, set_version = Digest(given.result.model_hash), given.result.set_version
+    if not 0 < set_version < 1 << 32:
+        raise ValueError(f"set_version {_short(set_version)}, expected the number of a verifier set")
+    result = epoch_result(spec, table, model, previous, set_version)
+    digest = result_digest(deployment, result)
+    settled = Settled(
+        settlement=table, result=result, digest=digest, certificate=given.certificate, anchor=anchor
+    )
+    _compare("", plain(given), plain(settlement_file(settled)))
+    verify_certificate(digest, given.certificate, [evm_address(member.hot) for member in spec.verifiers])
     if anchor is not None:
         try:
             check_result_anchor(anchor, deployment, result)

@@ -14,22 +14,21 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from eth_abi.exceptions import EncodingError
 
 from assay.bundle.finished import Settled
-from assay.bundle.receipt_pay import Paid, bytes_of, check_pay, keys_of, pay_json
+from assay.bundle.receipt_pay import Paid, Pay, check_pay, pay_of
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
-from assay.chain.statements import EpochResult
+from assay.chain.statements import STATEMENTS
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.index import IntegrityError
 from assay.participant.links import check_messages
 from assay.protocol.audits import Audit
 from assay.protocol.draws import audit_seed, beacon_input, is_drawn
 from assay.protocol.encoding.codec import decode, digest, encode
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import AssayError
 from assay.protocol.finality import check_certified
 from assay.protocol.identity import Domain, verify
@@ -53,7 +52,22 @@ from assay.training.data.batches import batch_positions, batch_root
 
 FORMAT = "assay/step-receipt/5"
 RECEIPT_BYTES_MAX = 64 << 20
-_FIELDS = ("format", "run_id", "round", "node", "spec", "deployment", "joined", "links", "headers", "pay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReceipt:
+    """The content of the file. Messages are in CBOR."""
+
+    format: str
+    run_id: Digest
+    round: int
+    node: PeerId
+    spec: bytes
+    deployment: Deployment
+    joined: bytes | None  # the certified manifest that admitted the node; None if the spec names it
+    links: tuple[bytes, ...]
+    headers: tuple[tuple[bytes, bytes], ...]  # blocks and their certificates
+    pay: Pay | None  # None: its epoch is not settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,21 +109,19 @@ def make_receipt(
     joined = next((link for link in links[:round_id] if _admitted(link.manifest, node)), None)
     opened, closed = window(spec, round_id)
     epoch = round_id // spec.money.epoch_rounds
-    body = {
-        "format": FORMAT,
-        "run_id": run_id.hex(),
-        "round": round_id,
-        "node": node.hex(),
-        "spec": encode(spec).hex(),
-        "deployment": json.loads(deployment.to_json()),
-        "joined": None if joined is None else encode(joined).hex(),
-        "links": [encode(link).hex() for link in links[opened : closed + 1]],
-        "headers": [
-            [encode(link.block).hex(), encode(link.certificate).hex()] for link in links[closed + 1 :]
-        ],
-        "pay": pay_json(settled[epoch], node) if epoch in settled else None,
-    }
-    return json.dumps(body, indent=1) + "\n"
+    receipt = StepReceipt(
+        format=FORMAT,
+        run_id=run_id,
+        round=round_id,
+        node=node,
+        spec=encode(spec),
+        deployment=deployment,
+        joined=None if joined is None else encode(joined),
+        links=tuple(encode(link) for link in links[opened : closed + 1]),
+        headers=tuple((encode(link.block), encode(link.certificate)) for link in links[closed + 1 :]),
+        pay=pay_of(settled[epoch], node) if epoch in settled else None,
+    )
+    return json.dumps(plain(receipt), indent=1) + "\n"
 
 
 def window(spec: RunSpec, round_id: int) -> tuple[int, int]:
@@ -135,25 +147,25 @@ def check_receipt(
     Raises:
         IntegrityError: the first check that fails; the message begins with its part.
     """
-    fields = _receipt_fields(text)
-    spec = _spec(fields)
-    if run_id_of(spec).hex() != fields["run_id"]:
-        raise IntegrityError("run_id: it does not follow from the spec")
+    receipt = _receipt(text)
+    spec = _spec(receipt)
     own_run_id = run_id_of(spec)
+    if own_run_id != receipt.run_id:
+        raise IntegrityError("run_id: it does not follow from the spec")
     if run_id is not None and run_id != own_run_id:
         raise IntegrityError(f"run_id: {own_run_id.hex()}, expected {run_id.hex()}")
     if verifiers is not None and sorted(verifiers) != list(spec.verifier_peers):
         raise IntegrityError("spec: its verifiers are not the ones expected")
-    deployment = _deployment(fields, spec)
-    round_id, node = fields["round"], PeerId(bytes_of(fields["node"], "node", 32))
-    whole = _links(fields, spec, own_run_id, round_id)
+    deployment, round_id, node = receipt.deployment, receipt.round, receipt.node
+    _check_deployment(deployment, spec)
+    whole = _links(receipt.links, spec, own_run_id, round_id)
     links = whole[round_id - int(whole[0].manifest.round) :]  # from the step's on
-    headers = _headers(fields, spec, own_run_id, whole[-1])
-    member = _member(fields, spec, own_run_id, node)
+    headers = _headers(receipt.headers, spec, own_run_id, whole[-1])
+    member = _member(receipt, spec, own_run_id, node)
     signed = _commit(links[0], spec, own_run_id, deployment, round_id, member)
     seed = _seed(links, spec, own_run_id)
     audit = _audit(whole, spec, own_run_id, signed, member)
-    paid = check_pay(fields["pay"], spec, own_run_id, deployment, round_id, member.account)
+    paid = check_pay(receipt.pay, spec, own_run_id, deployment, round_id, member.account)
     certificates = [*(link.certificate for link in whole), *(certificate for _, certificate in headers)]
     return Checked(
         spec=spec,
@@ -176,42 +188,37 @@ def check_receipt(
 # ---- parts, in the order in which they are checked
 
 
-def _receipt_fields(text: bytes) -> dict[str, Any]:
+def _receipt(text: bytes) -> StepReceipt:
     if len(text) > RECEIPT_BYTES_MAX:
         raise IntegrityError(f"receipt: {len(text)} bytes, at most {RECEIPT_BYTES_MAX} expected")
     try:
-        fields = parse_json(text)
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"receipt: not JSON ({error})") from None
-    fields = keys_of(fields, _FIELDS, "receipt")
-    if fields["format"] != FORMAT:
-        raise IntegrityError(f"format: not {FORMAT!r}")
-    if type(fields["round"]) is not int or fields["round"] < 0:
-        raise IntegrityError("round: no number of a round")
-    return fields
+        receipt = read_plain(StepReceipt, parse_json(text))
+    except ValueError as error:
+        raise IntegrityError(f"receipt: {error}") from None
+    if receipt.format != FORMAT:
+        raise IntegrityError(f"format: {receipt.format!r:.60}, expected {FORMAT!r}")
+    return receipt
 
 
-def _spec(fields: Mapping[str, Any]) -> RunSpec:
-    body = bytes_of(fields["spec"], "spec")
+def _spec(receipt: StepReceipt) -> RunSpec:
     try:
-        spec = decode(RunSpec, body)
+        spec = decode(RunSpec, receipt.spec)
         check_spec(spec)
     except (AssayError, ValueError) as error:
         raise IntegrityError(f"spec: {error}") from None
-    if fields["round"] >= spec.rounds:
-        raise IntegrityError(f"round: {fields['round']}, the run trains for {spec.rounds}")
+    if not 0 <= receipt.round < spec.rounds:
+        raise IntegrityError(f"round: {receipt.round}, the run trains for {spec.rounds}")
     return spec
 
 
-def _deployment(fields: Mapping[str, Any], spec: RunSpec) -> Deployment:
+def _check_deployment(deployment: Deployment, spec: RunSpec) -> None:
     try:
-        deployment = Deployment.from_json(json.dumps(fields["deployment"]))
-        deployment.domain(EpochResult).separator()
-    except (AssayError, ValueError, TypeError, EncodingError) as error:
+        for kind in STATEMENTS:
+            deployment.domain(kind).separator()  # its address is one
+    except (AssayError, ValueError, EncodingError) as error:
         raise IntegrityError(f"deployment: {error}") from None
     if deployment.deployment_id != spec.deployment_id:
         raise IntegrityError("deployment: another one than the spec's")
-    return deployment
 
 
 def _admitted(manifest: Manifest, node: PeerId) -> Member | None:
@@ -220,12 +227,12 @@ def _admitted(manifest: Manifest, node: PeerId) -> Member | None:
     return next((member for member in found if member.peer == node), None)
 
 
-def _member(fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, node: PeerId) -> Member:
+def _member(receipt: StepReceipt, spec: RunSpec, run_id: Digest, node: PeerId) -> Member:
     """The node with its account and key: of the spec, or of the certified manifest by which it joined."""
     member = next((member for member in spec.nodes if member.peer == node), None)
-    if member is None and fields["joined"] is not None:
+    if member is None and receipt.joined is not None:
         try:
-            link = decode(CertifiedManifest, bytes_of(fields["joined"], "joined"))
+            link = decode(CertifiedManifest, receipt.joined)
             check_certified(link, Domain(spec.deployment_id, run_id), spec.verifier_peers)
         except AssayError as error:
             raise IntegrityError(f"joined: {error}") from None
@@ -235,19 +242,16 @@ def _member(fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, node: Peer
     return member
 
 
-def _links(
-    fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, round_id: int
-) -> list[CertifiedManifest]:
-    bodies, domain = fields["links"], Domain(spec.deployment_id, run_id)
+def _links(bodies: Sequence[bytes], spec: RunSpec, run_id: Digest, round_id: int) -> list[CertifiedManifest]:
+    domain = Domain(spec.deployment_id, run_id)
     first, last = window(spec, round_id)
-    if not isinstance(bodies, list) or len(bodies) != last - first + 1:
+    if len(bodies) != last - first + 1:
         raise IntegrityError(f"links: {last - first + 1} expected, of rounds {first} to {last}")
     links: list[CertifiedManifest] = []
     for position, body in enumerate(bodies):
         name = f"link of round {first + position}"
-        data = bytes_of(body, name)
         try:
-            link = decode(CertifiedManifest, data)
+            link = decode(CertifiedManifest, body)
             check_certified(link, domain, spec.verifier_peers)
         except AssayError as error:
             raise IntegrityError(f"{name}: {error}") from None
@@ -262,19 +266,16 @@ def _links(
 
 
 def _headers(
-    fields: Mapping[str, Any], spec: RunSpec, run_id: Digest, before: CertifiedManifest
+    bodies: Sequence[tuple[bytes, bytes]], spec: RunSpec, run_id: Digest, before: CertifiedManifest
 ) -> list[tuple[Block, QuorumCertificate]]:
-    bodies, domain = fields["headers"], Domain(spec.deployment_id, run_id)
+    domain = Domain(spec.deployment_id, run_id)
     last = spec.ordered.last_round  # of a run that closed early, some round before
     most = last - int(before.manifest.round)
-    if not isinstance(bodies, list) or len(bodies) > most:
+    if len(bodies) > most:
         raise IntegrityError(f"headers: at most {most} expected, up to round {last}")
     parent, headers = before.block, []
-    for body in bodies:
+    for data, signatures in bodies:
         name = f"header of round {parent.round + 1}"
-        if not isinstance(body, list) or len(body) != 2:
-            raise IntegrityError(f"{name}: expected a block and its certificate")
-        data, signatures = bytes_of(body[0], name), bytes_of(body[1], name)
         try:
             block = decode(Block, data)
             certificate = decode(QuorumCertificate, signatures)

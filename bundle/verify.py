@@ -23,14 +23,14 @@ from assay.bundle.read import BUNDLE, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
-from assay.bundle.write import ANCHOR, read_anchor, write_bundle
+from assay.bundle.write import ANCHOR, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
 from assay.ledger.settlement.ending import ending_of
 from assay.participant.index import IntegrityError, check_index
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
@@ -269,7 +269,7 @@ def _anchor(delivered: Delivered) -> Anchored | None:
     if not path.exists():
         return None
     try:
-        found = read_anchor(path.read_text())
+        found = read_plain(Anchored, parse_json(path.read_text()))
         if found.ledger_service != evm_address(delivered.spec.money.treasury):
             raise ValueError(f"by {found.ledger_service}, which is not the run's ledger service")
     except (OSError, ValueError, RecursionError) as error:

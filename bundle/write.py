@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from assay.bundle.finished import Anchored, Finished
+from assay.bundle.finished import Finished
 from assay.bundle.inputs import RunInputs
 from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import model_card
-from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_json
+from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_file
 from assay.chain.proofs.result_anchor import ANCHORS
 from assay.protocol.encoding.codec import encode
-from assay.protocol.encoding.json_text import parse_json, plain
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.shards import MANIFEST, TOKENIZER
 from assay.training.data.tokenizer import byte_tokenizer_json
@@ -57,34 +57,13 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     (partial / "spec.cbor").write_bytes(encode(run.spec))
     (partial / "deployment.json").write_text(run.deployment.to_json())
     if run.anchor is not None:
-        _write_json(partial / ANCHOR, plain(run.anchor))
+        _write_json(partial / ANCHOR, run.anchor)
     _write_chain(partial, run)
     _write_settlements(partial, run)
     _write_inputs(partial, run.inputs)
     _write_receipts_and_model(partial, run, run.state)
     os.replace(partial, folder)
     return run.state
-
-
-def read_anchor(text: str) -> Anchored:
-    """The anchor that the bundle holds; inverse of what `write_bundle` writes.
-
-    Raises:
-        ValueError: it is no anchor.
-    """
-    content: Any = parse_json(text)
-    kinds = {
-        "ledger_service": str,
-        "size": int,
-        "root": str,
-        "block_number": int,
-        "block_hash": str,
-        "tx_hash": str,
-    }
-    if not isinstance(content, dict) or {name: type(value) for name, value in content.items()} != kinds:
-        raise ValueError(f"expected {', '.join(kinds)}")
-    hashes = {name: bytes.fromhex(content[name]) for name in ("root", "block_hash", "tx_hash")}
-    return Anchored(**{**content, **hashes})
 
 
 def _write_chain(folder: Path, run: Finished) -> None:
@@ -105,9 +84,9 @@ def _write_settlements(folder: Path, run: Finished) -> None:
     (folder / SETTLEMENTS).mkdir()
     (folder / ANCHORS).mkdir()
     for epoch, one in run.settled.items():
-        _write_json(folder / epoch_name(SETTLEMENTS, epoch), settlement_json(one))
+        _write_json(folder / epoch_name(SETTLEMENTS, epoch), settlement_file(one))
         if one.anchor is not None:
-            _write_json(folder / epoch_name(ANCHORS, epoch), plain(one.anchor))
+            _write_json(folder / epoch_name(ANCHORS, epoch), one.anchor)
 
 
 def _write_inputs(folder: Path, inputs: RunInputs) -> None:
@@ -124,7 +103,7 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
     facts = tuple(facts_of(run.spec, run.run_id, run.links, tables))
     (folder / "receipts").mkdir()
     for receipt in round_receipts(run.spec, run.links, facts, tables):
-        _write_json(folder / "receipts" / f"round-{receipt['round']:06d}.json", receipt)
+        _write_json(folder / "receipts" / f"round-{receipt.round:06d}.json", receipt)
     layout, model = layout_of(run.spec.model), folder / "model"
     model.mkdir()
     tensors = export_tensors(run.spec.model, run.theta)
@@ -156,4 +135,4 @@ def _sha256(path: Path) -> bytes:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n")
+    path.write_text(json.dumps(plain(value), indent=2) + "\n")

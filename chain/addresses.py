@@ -6,9 +6,10 @@ Room: chain (pure). Every participant has this as a JSON file; it holds no secre
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 
 from assay.chain.statements import STATEMENTS, Address, Domain, Signable, digest
+from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import ConfigError
 
 CONTRACTS: dict[str, str] = {
@@ -41,6 +42,10 @@ class Deployment:
     slash_court: Address
     model_registry: Address
 
+    def __post_init__(self) -> None:
+        if len(self.deployment_id) != 32:
+            raise ValueError(f"deployment_id: {len(self.deployment_id)} bytes, expected 32")
+
     def address(self, contract: str) -> Address:
         """The address of a contract by its Solidity name."""
         found: Address = getattr(self, CONTRACTS[contract])
@@ -66,7 +71,7 @@ class Deployment:
 
     def to_json(self) -> str:
         """One JSON object; bytes as hexadecimal."""
-        return json.dumps({**asdict(self), "deployment_id": self.deployment_id.hex()}, indent=2)
+        return json.dumps(plain(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Deployment:
@@ -76,20 +81,9 @@ class Deployment:
             ConfigError: the text is not such an object.
         """
         try:
-            found = json.loads(text)
-            expected = {field.name for field in fields(cls)}
-            if set(found) != expected:
-                raise ConfigError(
-                    f"deployment file: fields {sorted(set(found) ^ expected)} missing or unknown"
-                )
-            deployment = cls(**{**found, "deployment_id": bytes.fromhex(found["deployment_id"])})
-        except (ValueError, TypeError) as error:
+            return read_plain(cls, parse_json(text))
+        except ValueError as error:
             raise ConfigError(f"deployment file: {error}") from error
-        if len(deployment.deployment_id) != 32:
-            raise ConfigError(
-                f"deployment file: deployment_id of {len(deployment.deployment_id)} bytes, 32 expected"
-            )
-        return deployment
 
 
 assert {kind.CONTRACT for kind in STATEMENTS} <= set(CONTRACTS)

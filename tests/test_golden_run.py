@@ -14,11 +14,18 @@ from typing import Any
 
 import pytest
 
+from assay.bundle.finished import Anchored
 from assay.bundle.read import read
-from assay.bundle.registry.document import entry_json, read_entry
+from assay.bundle.receipts import RoundReceipt
+from assay.bundle.registry.document import CertifiedRecord, entry_json, read_entry
+from assay.bundle.settlement_file import SettlementFile
 from assay.bundle.verify import report_lines, verify
+from assay.chain.addresses import Deployment
+from assay.chain.proofs.event_proof import EventProof
+from assay.cli.audit.receipt import ProvedRound, verify_receipt
 from assay.devnet.summary import read_summary, summary_json
 from assay.participant.index import IntegrityError
+from assay.protocol.encoding.json_text import plain, read_plain
 
 VECTORS = Path(__file__).parent / "vectors"
 ARCHIVE, EXPECTED = VECTORS / "golden_run.tar.xz", VECTORS / "golden_run.json"
@@ -68,6 +75,41 @@ def test_the_recorded_registry_entry_is_read_and_written_byte_for_byte(golden_ru
     body = (golden_run / "bundle" / "registry" / "entry.json").read_bytes()
 
     assert entry_json(read_entry(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        ("receipts/*.json", RoundReceipt),
+        ("settlements/*.json", SettlementFile),
+        ("anchors/*.json", EventProof),
+        ("anchor.json", Anchored),
+        ("deployment.json", Deployment),
+        ("registry/record.json", CertifiedRecord),
+    ],
+)
+def test_the_recorded_documents_are_read_whole(golden_run: Path, names: str, kind: type) -> None:
+    paths = list((golden_run / "bundle").glob(names))
+    documents = [json.loads(path.read_bytes()) for path in paths]
+
+    assert documents
+    assert [plain(read_plain(kind, one)) for one in documents] == documents
+
+
+def test_a_recorded_round_receipt_is_compared_with_the_chain(golden_run: Path) -> None:
+    path = golden_run / "bundle" / "receipts" / "round-000002.json"
+    receipt = json.loads(path.read_bytes())
+    proved = verify_receipt(path, None, ())
+    assert isinstance(proved, ProvedRound) and proved.contributions == len(receipt["contributions"])
+
+    for changes, words in (
+        ({"aggregate": "00" * 32}, "differs from the certified chain"),
+        ({"round": 99}, "its round is not in this run"),
+        ({"signers": 4}, "signers: 4, expected a list"),
+    ):
+        path.write_text(json.dumps({**receipt, **changes}))
+        with pytest.raises(IntegrityError, match=f"^round-000002.json: {words}"):
+            verify_receipt(path, None, ())
 
 
 def test_one_flipped_bit_of_the_recorded_run_is_named(golden_run: Path) -> None:

@@ -71,6 +71,8 @@ def read_event(proof: EventProof) -> ProvenEvent:
         raise MalformedMessage(f"event proof: {len(proof.header)} bytes of header, {len(proof.nodes)} nodes")
     if any(len(node) > NODE_BYTES_MAX for node in proof.nodes):
         raise MalformedMessage(f"event proof: a node of more than {NODE_BYTES_MAX} bytes")
+    if not 0 <= proof.index < 1 << 32:
+        raise MalformedMessage("event proof: no index of a transaction")
     header = _list(proof.header, "header")
     if len(header) <= _TIME or not all(isinstance(one, bytes) for one in header):
         raise MalformedMessage(f"event proof: a header of {len(header)} fields")

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from assay.bundle.read import Delivered, find_node, read
-from assay.bundle.receipts import facts_of, round_receipts
+from assay.bundle.receipts import RoundReceipt, facts_of, round_receipts
 from assay.bundle.step_receipt import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
 from assay.chain.commit_statement import evm_address
 from assay.orders.amounts import UNIT, money_text
 from assay.participant.index import IntegrityError
 from assay.protocol.encoding.codec import digest
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM
 from assay.protocol.types import Digest, PeerId
@@ -275,25 +274,28 @@ def _check_summary(
         raise IntegrityError("spec: its verifiers are not the ones expected")
     spec, links, tables = delivered.spec, delivered.links, delivered.tables
     facts = facts_of(spec, delivered.run_id, links, tables)
-    given: dict[str, Any] = parse_json(text)
+    try:
+        given = read_plain(RoundReceipt, parse_json(text))
+    except ValueError as error:
+        raise IntegrityError(f"{path.name}: {error}") from None
     for made in round_receipts(spec, links, facts, tables):
-        if made["round"] == given.get("round"):
+        if made.round == given.round:
             if made != given:
                 raise IntegrityError(f"{path.name}: differs from the certified chain")
             break
     else:
         raise IntegrityError(f"{path.name}: its round is not in this run")
-    count = len(given["contributions"])
+    count = len(given.contributions)
     return ProvedRound(
         run_id=delivered.run_id,
         manifests=len(links),
-        round=given["round"],
+        round=given.round,
         contributions=count,
         statements=(
             f"run      {delivered.run_id.hex()}: follows from the spec in the bundle",
             f"chain    {len(links)} manifests, each certified by a quorum; "
             "payout tables recomputed, and signed",
-            f"round    {given['round']}: {count} contributions, audits and pay as stated",
+            f"round    {given.round}: {count} contributions, audits and pay as stated",
             *PROVES_NOT,
         ),
     )

@@ -6,11 +6,12 @@ part of every chain client, raises to 100,000: far above what the stack holds.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from enum import Enum
+from enum import Enum, EnumMeta
 from pathlib import PurePath
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -25,6 +26,7 @@ _KINDS = {
     dict: "an object",
     NoneType: "null",
 }
+_hints = functools.cache(get_type_hints)  # of one class after the other, thousands of times
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -65,8 +67,8 @@ def read_plain(kind: type[T], given: Any, name: str = "") -> T:
     """The value from which `plain` makes this JSON value: exactly its fields, nothing converted or defaulted.
 
     Args:
-        kind: A dataclass, or what its fields may be: another, `int`, `str`, `bool`, `bytes`, None, a tuple, a
-            mapping by text, or one of these or None.
+        kind: A dataclass, or what its fields may be: another, `int`, `str`, `bool`, `bytes`, None, an enum, a
+            tuple, a mapping by text, or one of these or None.
         given: Parsed JSON.
         name: Of the value, for errors.
 
@@ -97,11 +99,16 @@ def _read(kind: Any, given: Any, name: str) -> Any:
         return tuple(_read(part, one, f"{name}[{index}]") for index, (part, one) in pairs)
     if kind is bytes:
         return _read_bytes(given, name)
+    if isinstance(kind, EnumMeta):
+        members: dict[str, Any] = {plain(one): one for one in list[Any](kind)}
+        if _of(str, given, name) not in members:
+            raise ValueError(f"{name}: {given!r:.60}, expected one of {', '.join(members)}")
+        return members[given]
     return _of(kind, given, name)
 
 
 def _read_fields(kind: Any, given: Any, name: str) -> Any:
-    prefix, hints = f"{name}." if name else "", get_type_hints(kind)
+    prefix, hints = f"{name}." if name else "", _hints(kind)
     names = [field.name for field in fields(kind)]
     found = _of(dict, given, name or kind.__name__)
     if missing := [f"{prefix}{one}" for one in names if one not in found]:

@@ -231,15 +231,15 @@ def other_result() -> EpochResult:
 
 EDITS: dict[str, tuple[Edit, str]] = {
     "another format": (lambda t: t.update(format="assay/step-receipt/3"), "^format: "),
-    "a field more": (lambda t: t.update(more=1), "^receipt: expected exactly"),
-    "a field less": (lambda t: t.pop("headers"), "^receipt: expected exactly"),
+    "a field more": (lambda t: t.update(more=1), "^receipt: 'more': unknown"),
+    "a field less": (lambda t: t.pop("headers"), "^receipt: headers: missing"),
     "another run id": (lambda t: t.update(run_id="00" * 32), "^run_id: it does not follow"),
     "another round": (lambda t: t.update(round=2), "^links?"),
     "a round that is none": (lambda t: t.update(round=-1), "^round: "),
-    "a round that is true": (lambda t: t.update(round=True), "^round: "),
+    "a round that is true": (lambda t: t.update(round=True), "^receipt: round: True, expected a whole"),
     "a round after training": (lambda t: t.update(round=6), "^round: 6, the run trains for 6"),
     "a node unknown": (lambda t: t.update(node="ab" * 32), "^node: abababab is no node"),
-    "a node in capitals": (lambda t: t.update(node=t["node"].upper()), "^node: not the hex"),
+    "a node in capitals": (lambda t: t.update(node=t["node"].upper()), "^receipt: node: .* lower-case"),
     "another spec": (lambda t: t.update(spec=flip(t["spec"])), "^(spec|run_id): "),
     "a spec with a tail": (lambda t: t.update(spec=t["spec"] + "00"), "^spec: "),
     "another chain": (lambda t: t["deployment"].update(chain_id=1), "^commit: .*statement"),
@@ -251,14 +251,24 @@ EDITS: dict[str, tuple[Edit, str]] = {
         lambda t: t["deployment"].update(slash_court=t["deployment"]["token"]),
         "^commit: .*hot key|^commit: .*statement",
     ),
-    "an address that is none": (lambda t: t["deployment"].update(epoch_settlement=5), "^deployment: "),
+    "an address that is none": (
+        lambda t: t["deployment"].update(epoch_settlement=5), "^receipt: deployment.epoch_settlement: 5"
+    ),
+    "an address of no bytes": (lambda t: t["deployment"].update(epoch_settlement="0x"), "^deployment: "),
+    "a court of no bytes": (lambda t: t["deployment"].update(slash_court="0x"), "^deployment: "),
+    "a chain below 0": (lambda t: t["deployment"].update(chain_id=-1), "^deployment: "),
+    "a model of one byte": (lambda t: t["pay"]["result"].update(model_hash="00"), "^pay: "),
+    "a set below 0": (lambda t: t["pay"]["result"].update(set_version=-1), "^pay: "),
+    "a row below 0": (lambda t: t["pay"]["row"].update(index=-1), "^pay: "),
+    "a sibling of one byte": (lambda t: t["pay"]["proof"].__setitem__(0, "00"), "^pay: proof: "),
+    "a header of one part": (lambda t: t["headers"][0].pop(), r"^receipt: headers\[0\]: 1 items, expected 2"),
     "a link less": (lambda t: t["links"].pop(), "^links: 9 expected"),
     "links swapped": (lambda t: t["links"].insert(3, t["links"].pop(2)), "^link of round 2: is of round 3"),
     "a link twice": (lambda t: t["links"].__setitem__(4, t["links"][3]), "^link of round 4: is of round 3"),
     "a signature of a link": (flip_link, "^link of round 1: .*signature"),
     "too few signers": (too_few, "^link of round 1: certificate: 2 signatures, expected 3"),
     "another manifest": (other_manifest, "^link of round 1: .*another manifest"),
-    "a link that is text": (lambda t: t["links"].__setitem__(1, "no"), "^link of round 1: not hex"),
+    "a link that is text": (lambda t: t["links"].__setitem__(1, "no"), r"^receipt: links\[1\]: 'no'"),
     "a header less": (lambda t: t["headers"].pop(0), "^header of round 9: does not extend"),
     "a header more": (lambda t: t["headers"].append(t["headers"][-1]), "^headers: at most"),
     "another block": (other_block, "^header of round 9: the certificate is not a finalisation"),
@@ -273,15 +283,17 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "another root": (lambda t: t["pay"]["result"].update(root="00" * 32), "^pay: .*signer"),
     "another epoch": (lambda t: t["pay"].update(epoch=1), "^pay: not of epoch 0"),
     "another total": (lambda t: t["pay"]["result"].update(total=1), "^pay: .*signer"),
-    "a total that is no number": (lambda t: t["pay"]["result"].update(total=1.5), "^pay: "),
+    "a total that is no number": (
+        lambda t: t["pay"]["result"].update(total=1.5), "^receipt: pay.result.total: 1.5"
+    ),
     "an anchor in another block": (lambda t: t["pay"]["anchor"].update(header="c0"), "^pay: .*fields"),
     "an anchor of another event": (
         lambda t: t["pay"].update(anchor=plain(a_final_result(DEPLOYMENT, other_result()))),
         "^pay: anchor: ",
     ),
-    "an anchor that is none": (lambda t: t["pay"].update(anchor=5), "^pay: an anchor has"),
+    "an anchor that is none": (lambda t: t["pay"].update(anchor=5), "^receipt: pay.anchor: 5, expected"),
     "too few hot keys": (few_hot_keys, "^pay: 2 signatures; 3 of 4"),
-    "an amount that is none": (lambda t: t["pay"]["row"].update(amount=True), "^pay: index and amount"),
+    "an amount that is none": (lambda t: t["pay"]["row"].update(amount=True), "^receipt: pay.row.amount: T"),
 }  # fmt: skip
 
 

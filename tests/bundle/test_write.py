@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from assay.bundle.finished import Finished, Registered, Settled
 from assay.bundle.inputs import RunInputs, read_inputs
-from assay.bundle.receipts import facts_of, round_receipts
+from assay.bundle.receipts import StepPay, facts_of, round_receipts
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
@@ -182,14 +182,10 @@ def test_a_step_without_pay_says_why():
 
     receipts = list(round_receipts(SPEC, LINKS, facts_of(SPEC, RUN_ID, LINKS, TABLES), {0: unpaid}))
 
-    pays = {
-        (receipt["round"], one["node"]): one["paid"]
-        for receipt in receipts
-        for one in receipt["contributions"]
-    }
-    assert pays[(1, node.hex())] == {"epoch": 0, "row": None, "reason": "unjudged"}
-    assert pays[(0, node.hex())]["reason"] == "rounded"
-    assert pays[(3, node.hex())]["reason"] == "unsettled"
+    pays = {(receipt.round, one.node): one.paid for receipt in receipts for one in receipt.contributions}
+    assert pays[(1, node)] == StepPay(epoch=0, row=None, reason=UnpaidReason.UNJUDGED)
+    assert pays[(0, node)].reason is UnpaidReason.ROUNDED
+    assert pays[(3, node)].reason is UnpaidReason.UNSETTLED
 
 
 def test_the_card_has_front_matter_and_the_digest_of_what_is_delivered(folder: Path):

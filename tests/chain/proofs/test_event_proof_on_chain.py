@@ -9,12 +9,12 @@ from eth_utils.crypto import keccak
 
 from assay.chain.client import UNIT
 from assay.chain.events import ResultFinalized, Staked
-from assay.chain.proofs.event_proof import read_event
+from assay.chain.proofs.event_proof import EventProof, read_event
 from assay.chain.proofs.event_prover import prove_event
-from assay.chain.proofs.result_anchor import FINALIZED, check_result_anchor, read_anchor_json
+from assay.chain.proofs.result_anchor import FINALIZED, check_result_anchor
 from assay.chain.rpc import artefact
 from assay.chain.statements import OPERATOR
-from assay.protocol.encoding.json_text import plain
+from assay.protocol.encoding.json_text import plain, read_plain
 from assay.protocol.errors import MalformedMessage, Unavailable
 from tests.contracts.chain_world import World
 
@@ -32,7 +32,7 @@ def test_a_final_result_is_shown_by_its_blocks_hash(world: World):
     block = check_result_anchor(proof, world.deployment, result)
 
     assert (block.number, block.hash) == (event.block_number, event.block_hash)
-    assert read_anchor_json(plain(proof)) == proof
+    assert read_plain(EventProof, plain(proof)) == proof
     for changes in ({"epoch": 1}, {"total": result.total + 1}, {"root": bytes(32)}, {"run_id": bytes(32)}):
         with pytest.raises(MalformedMessage, match=r"ResultFinalized|is final"):
             check_result_anchor(proof, world.deployment, replace(result, **changes))

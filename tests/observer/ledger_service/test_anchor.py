@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from nacl.signing import SigningKey
 
-from assay.bundle import write as bundle
 from assay.bundle.finished import Anchored
 from assay.ledger.journal.log_store import read_root
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.signer import CheckpointSigner, LedgerRolledBack
 from assay.observer.ledger_service.anchor import anchor_newest, compare_with_anchor
+from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.types import Digest
 from tests.contracts.chain_world import World
 from tests.ledger.test_books import an_entry
@@ -132,8 +132,8 @@ TEXT = (
 
 
 def test_an_anchor_is_read_back_from_the_bundle():
-    assert bundle.read_anchor(TEXT) == ANCHOR
-    assert bundle.read_anchor(TEXT) != replace(ANCHOR, size=4)
+    assert read_plain(Anchored, parse_json(TEXT)) == ANCHOR
+    assert read_plain(Anchored, parse_json(TEXT)) != replace(ANCHOR, size=4)
 
 
 @pytest.mark.parametrize(
@@ -143,4 +143,4 @@ def test_an_anchor_is_read_back_from_the_bundle():
 )  # fmt: skip
 def test_what_is_no_anchor_is_refused(altered: str):
     with pytest.raises(ValueError):
-        bundle.read_anchor(altered)
+        read_plain(Anchored, parse_json(altered))
