@@ -6,7 +6,6 @@ submits the same bytes again when the move's state is requested.
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import Annotated, Any
 
@@ -28,6 +27,7 @@ from assay.api.schemas import (
     TransactionAnswer,
 )
 from assay.api.server import Server, TheServer, needs, once
+from assay.protocol.encoding.json_text import plain
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1/moves", tags=["moves"])
 Mover = Annotated[Principal, Depends(needs("move"))]
@@ -90,7 +90,7 @@ def _prepare(server: Server, caller: Principal, body: PrepareAsked) -> PreparedA
         body={
             "action": body.action,
             "typed": typed,
-            "transactions": [_plain(one) for one in transactions],
+            "transactions": plain(transactions),
         },
         amount=planned.amount,
         expires_s=now_s + MOVE_S,
@@ -184,8 +184,3 @@ def _account(caller: Principal) -> str:
     if caller.account is None:
         raise Problem(403, "this token has no account")
     return caller.account
-
-
-def _plain(one: Unsigned) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps({name: getattr(one, name) for name in one.__slots__}))
-    return plain

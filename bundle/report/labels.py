@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.types import PeerId
 
 LABELS = "labels.json"
@@ -40,29 +39,12 @@ class Labels:
 
 def write_labels(root: Path, labels: Labels) -> None:
     """Write the labels into a run's folder."""
-    plain = {
-        "nodes": {peer.hex(): asdict(label) for peer, label in labels.nodes.items()},
-        "verifiers": {peer.hex(): behaviour for peer, behaviour in labels.verifiers.items()},
-    }
-    (root / LABELS).write_text(json.dumps(plain, indent=1) + "\n")
+    (root / LABELS).write_text(json.dumps(plain(labels), indent=1) + "\n")
 
 
 def read_labels(root: Path) -> Labels:
     """The labels in a run's folder; none if the file is missing or damaged."""
     try:
-        plain = parse_json((root / LABELS).read_bytes())
-        return Labels(
-            nodes={PeerId(bytes.fromhex(peer)): _label(one) for peer, one in plain["nodes"].items()},
-            verifiers={PeerId(bytes.fromhex(peer)): str(one) for peer, one in plain["verifiers"].items()},
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return read_plain(Labels, parse_json((root / LABELS).read_bytes()))
+    except (OSError, ValueError):
         return Labels(nodes={}, verifiers={})
-
-
-def _label(plain: Mapping[str, Any]) -> Label:
-    start = plain["false_from"]
-    return Label(
-        behaviour=str(plain["behaviour"]),
-        is_cheat=bool(plain["is_cheat"]),
-        false_from=None if start is None else int(start),
-    )

@@ -68,7 +68,7 @@ def read_plain(kind: type[T], given: Any, name: str = "") -> T:
 
     Args:
         kind: A dataclass, or what its fields may be: another, `int`, `str`, `bool`, `bytes`, None, an enum, a
-            tuple, a mapping by text, or one of these or None.
+            tuple, a mapping by text or bytes, or one of these or None.
         given: Parsed JSON.
         name: Of the value, for errors.
 
@@ -87,9 +87,8 @@ def _read(kind: Any, given: Any, name: str) -> Any:
     if is_dataclass(kind):
         return _read_fields(kind, given, name)
     if get_origin(kind) is Mapping:
-        return {
-            key: _read(parts[1], one, f"{name}[{key!r:.60}]") for key, one in _of(dict, given, name).items()
-        }
+        named = ((key, one, f"{name}[{key!r:.60}]") for key, one in _of(dict, given, name).items())
+        return {_read(parts[0], key, at): _read(parts[1], one, at) for key, one, at in named}
     if get_origin(kind) is tuple:
         items = _of(list, given, name)
         kinds = parts[:1] * len(items) if parts[-1] is ... else parts

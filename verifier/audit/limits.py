@@ -15,11 +15,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Precision, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
@@ -90,7 +90,7 @@ class Limits:
         """The canonical file of these limits."""
         classes, segments = (
             ",\n".join(json.dumps(row, sort_keys=True) for row in lines)
-            for lines in (map(_plain, self.classes), map(plain_segment, self.segments))
+            for lines in (map(plain, self.classes), map(plain_segment, self.segments))
         )
         text = f'{{"format": "{FORMAT}", "classes": [\n{classes}\n], "segments": [\n{segments}\n]}}\n'
         return text.encode()
@@ -150,10 +150,6 @@ def agreed_limits(spec: RunSpec, path: Path | None = None) -> Limits | None:
         have = found.digest().hex()[:16]
         raise ConfigError(f"limits {path or SHIPPED}: digest {have}, the run's spec names {named.hex()[:16]}")
     return found
-
-
-def _plain(one: MeasuredClass) -> dict[str, Any]:
-    return asdict(one) | {"dtype": one.dtype.name.lower(), "exec_class": one.exec_class.hex()}
 
 
 def _class(row: Any, where: str) -> MeasuredClass:
