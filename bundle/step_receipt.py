@@ -15,13 +15,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eth_abi.exceptions import EncodingError
-
 from assay.bundle.finished import Settled
 from assay.bundle.receipt_pay import Paid, Pay, check_pay, pay_of
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
-from assay.chain.statements import STATEMENTS
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.index import IntegrityError
 from assay.participant.links import check_messages
@@ -157,7 +154,8 @@ def check_receipt(
     if verifiers is not None and sorted(verifiers) != list(spec.verifier_peers):
         raise IntegrityError("spec: its verifiers are not the ones expected")
     deployment, round_id, node = receipt.deployment, receipt.round, receipt.node
-    _check_deployment(deployment, spec)
+    if deployment.deployment_id != spec.deployment_id:
+        raise IntegrityError("deployment: another one than the spec's")
     whole = _links(receipt.links, spec, own_run_id, round_id)
     links = whole[round_id - int(whole[0].manifest.round) :]  # from the step's on
     headers = _headers(receipt.headers, spec, own_run_id, whole[-1])
@@ -209,16 +207,6 @@ def _spec(receipt: StepReceipt) -> RunSpec:
     if not 0 <= receipt.round < spec.rounds:
         raise IntegrityError(f"round: {receipt.round}, the run trains for {spec.rounds}")
     return spec
-
-
-def _check_deployment(deployment: Deployment, spec: RunSpec) -> None:
-    try:
-        for kind in STATEMENTS:
-            deployment.domain(kind).separator()  # its address is one
-    except (AssayError, ValueError, EncodingError) as error:
-        raise IntegrityError(f"deployment: {error}") from None
-    if deployment.deployment_id != spec.deployment_id:
-        raise IntegrityError("deployment: another one than the spec's")
 
 
 def _admitted(manifest: Manifest, node: PeerId) -> Member | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from eth_utils.address import is_checksum_address
+
 from assay.chain.statements import STATEMENTS, Address, Domain, Signable, digest
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import ConfigError
@@ -45,6 +47,11 @@ class Deployment:
     def __post_init__(self) -> None:
         if len(self.deployment_id) != 32:
             raise ValueError(f"deployment_id: {len(self.deployment_id)} bytes, expected 32")
+        if not 0 <= self.chain_id < 1 << 256:
+            raise ValueError(f"chain_id: {self.chain_id}, expected an unsigned EVM word")
+        for name in CONTRACTS.values():
+            if not is_checksum_address(getattr(self, name)):
+                raise ValueError(f"{name}: {getattr(self, name)!r:.60}, expected a checksummed address")
 
     def address(self, contract: str) -> Address:
         """The address of a contract by its Solidity name."""

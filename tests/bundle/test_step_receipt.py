@@ -254,13 +254,16 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "an address that is none": (
         lambda t: t["deployment"].update(epoch_settlement=5), "^receipt: deployment.epoch_settlement: 5"
     ),
-    "an address of no bytes": (lambda t: t["deployment"].update(epoch_settlement="0x"), "^deployment: "),
-    "a court of no bytes": (lambda t: t["deployment"].update(slash_court="0x"), "^deployment: "),
-    "a chain below 0": (lambda t: t["deployment"].update(chain_id=-1), "^deployment: "),
+    "an address of no bytes": (lambda t: t["deployment"].update(token="0x"), "^receipt: deployment.token"),
+    "a court of no bytes": (lambda t: t["deployment"].update(slash_court="0x"), "^receipt: deployment.sl"),
+    "a chain below 0": (lambda t: t["deployment"].update(chain_id=-1), "^receipt: deployment.chain_id"),
     "a model of one byte": (lambda t: t["pay"]["result"].update(model_hash="00"), "^pay: "),
     "a set below 0": (lambda t: t["pay"]["result"].update(set_version=-1), "^pay: "),
     "a row below 0": (lambda t: t["pay"]["row"].update(index=-1), "^pay: "),
     "a sibling of one byte": (lambda t: t["pay"]["proof"].__setitem__(0, "00"), "^pay: proof: "),
+    "a proof of 65 siblings": (
+        lambda t: t["pay"]["proof"].extend(["00" * 32] * (65 - len(t["pay"]["proof"]))), "^pay: proof: "
+    ),
     "a header of one part": (lambda t: t["headers"][0].pop(), r"^receipt: headers\[0\]: 1 items, expected 2"),
     "a link less": (lambda t: t["links"].pop(), "^links: 9 expected"),
     "links swapped": (lambda t: t["links"].insert(3, t["links"].pop(2)), "^link of round 2: is of round 3"),

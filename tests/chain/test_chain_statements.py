@@ -153,6 +153,10 @@ def test_a_quorum_is_more_than_two_thirds(members: int, needed: int):
 def test_a_deployment_file_reads_back_and_bad_ones_are_the_operators_to_fix():
     deployment = a_deployment()
     assert Deployment.from_json(deployment.to_json()) == deployment
-    for text in ("", "[]", "{}", deployment.to_json().replace("01" * 32, "01"), deployment.to_json()[:-5]):
+    whole, token = deployment.to_json(), deployment.token
+    for text in ("", "[]", "{}", whole.replace("01" * 32, "01"), whole[:-5]):
         with pytest.raises(ConfigError, match="deployment file"):
             Deployment.from_json(text)
+    for other in ("0x", token.lower(), token[:-2]):
+        with pytest.raises(ConfigError, match=f"deployment file: token: '{other}', expected a checksummed"):
+            Deployment.from_json(whole.replace(token, other))

@@ -51,6 +51,15 @@ def test_what_a_source_is_called_cannot_steer_a_terminal(run: Path) -> None:
     assert sum(line.startswith("record on chain") for line in lines) == 1
 
 
+def test_no_number_is_too_large_to_show(run: Path) -> None:
+    _, entry = find_entry(run)
+    tokens = replace(entry.tokens, epochs_over_data_milli=10**400 + 7)
+
+    (line,) = (one for one in entry_lines(replace(entry, tokens=tokens)) if "tokens processed" in one)
+
+    assert line.endswith("00.007 times")
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b"[" * 1000])
 def test_what_is_no_entry_is_refused_in_words(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "registry").mkdir()
