@@ -53,7 +53,7 @@ def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
         "ml-bom.cdx.json": spelled(ml_bom(entry)),
     }
     if run.registered is not None:
-        one = run.registered
+        one = run.registered  # the fields of `CertifiedRecord`, the id first
         record = {"record_id": one.record_id.hex(), **plain(one.record), "certificate": one.certificate.hex()}
         files[RECORD] = spelled(record)
     if run.log_point is not None:
