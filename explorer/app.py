@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from assay.bundle.settlement_file import settlement_json
+from assay.bundle.settlement_file import settlement_file
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored
 from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
@@ -42,6 +42,7 @@ from assay.explorer.pages.run import (
 )
 from assay.explorer.render import Page, html_of, json_of
 from assay.protocol.encoding.codec import encode
+from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import PeerId
 
 STATIC = Path(__file__).parent / "static"
@@ -202,7 +203,7 @@ def link(run: Run, number: int) -> Response:
 
 def settlement(run: Run, number: int) -> Response:
     """One epoch's settlement, as a bundle has it."""
-    return Response(json.dumps(settlement_json(settled_of(run, number))), media_type=JSON)
+    return Response(json.dumps(plain(settlement_file(settled_of(run, number)))), media_type=JSON)
 
 
 def static(path: str) -> Response:

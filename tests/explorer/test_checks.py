@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from eth_utils.crypto import keccak
 
-from assay.bundle.settlement_file import settlement_json
+from assay.bundle.settlement_file import settlement_file
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.payout_tree import Payout, payout_tree
 from assay.chain.statements import address_of, certificate, sign_digest
@@ -69,7 +69,7 @@ def epoch_of(at: int, /, **changes: Any) -> dict[str, Any]:
         "spec": encode(run.spec).hex(),
         "id": run.run_id.hex(),
         "deployment": json.loads(run.deployment.to_json()),
-        "settlement": settlement_json(run.settled[at]),
+        "settlement": plain(settlement_file(run.settled[at])),
         "epoch": at,
         **changes,
     }
@@ -289,7 +289,7 @@ def test_damaged_bytes_are_refuted_and_never_crash():
 def test_every_recorded_table_and_each_of_its_rows_is_proved():
     requests, digests = [], []
     for epoch, one in golden().settled.items():
-        settlement = settlement_json(one)
+        settlement = plain(settlement_file(one))
         requests.append(epoch_of(epoch))
         tree = one.settlement.tree()
         for row in settlement["rows"]:
@@ -304,7 +304,7 @@ def test_every_recorded_table_and_each_of_its_rows_is_proved():
 
 def test_every_lie_about_money_is_refuted():
     one = golden().settled[0]
-    settlement = settlement_json(one)
+    settlement = plain(settlement_file(one))
     rows, result = settlement["rows"], settlement["result"]
     proof = [sibling.hex() for sibling in one.settlement.tree().proof(2)]
     row, deployment = rows[2], json.loads(golden().deployment.to_json())
