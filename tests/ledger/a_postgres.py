@@ -50,26 +50,26 @@ class Server:
     def new(self) -> str:
         """The URL of a fresh database."""
         name = f"books_{next(self._numbers)}"
-        with self._desk() as db:
+        with self._rig() as db:
             db.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
         return self.url(name)
 
     def new_schema(self) -> str:
         """The URL of an empty schema of one database: a place of its own for a hundredth of the time."""
         name = f"books_{next(self._numbers)}"
-        with self._desk() as db:
+        with self._rig() as db:
             db.execute(f"CREATE SCHEMA {name}".encode())
         url = sa.make_url(self.url("postgres")).update_query_dict({"options": f"-csearch_path={name}"})
         return url.render_as_string()
 
     def drop_schemas(self) -> None:
         """Remove all that `new_schema` made."""
-        with self._desk() as db:
+        with self._rig() as db:
             asked = b"SELECT nspname FROM pg_namespace WHERE nspname LIKE 'books_%'"
             for (name,) in db.execute(asked).fetchall():
                 db.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
-    def _desk(self) -> psycopg.Connection:
+    def _rig(self) -> psycopg.Connection:
         return psycopg.connect(host=str(self.folder), user=USER, dbname="postgres", autocommit=True)
 
 

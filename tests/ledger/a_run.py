@@ -117,14 +117,14 @@ def a_settlement(epoch: int = 0, spec: RunSpec | None = None, tokens: int = 1_00
     return settle(a_history(spec, steps, beacon_shares=beacon_shares, epoch=epoch), epoch)
 
 
-class Tale:
+class EventStream:
     """Chain events one after another, each in a block of its own; `fork` names another history."""
 
     def __init__(self, fork: str = "main", height: int = 0) -> None:
         self.events: list[Any] = []  # of ChainEvent
         self.fork, self.height = fork, height
 
-    def tell(self, kind: type[ChainEvent], **fields: Any) -> ChainEvent:
+    def emit(self, kind: type[ChainEvent], **fields: Any) -> ChainEvent:
         self.height += 1
         place = f"{self.fork} {self.height}".encode()
         event = kind(
@@ -138,7 +138,7 @@ class Tale:
         return event
 
     def opened(self, budget: int = BUDGET, run_id: bytes = RUN) -> None:
-        self.tell(
+        self.emit(
             RunOpened,
             run_id=run_id,
             buyer=BUYER,
@@ -151,7 +151,7 @@ class Tale:
         )
 
     def staked(self, name: str, amount: int, role: int = 0) -> None:
-        self.tell(Staked, account=wallet(name), role=role, amount=amount)
+        self.emit(Staked, account=wallet(name), role=role, amount=amount)
 
     def slashed(
         self,
@@ -162,7 +162,7 @@ class Tale:
         offence_id: bytes = NO_DIGEST,
     ) -> None:
         to_buyer, to_challenger = amount // 5, 3 * amount // 10
-        self.tell(
+        self.emit(
             Slashed,
             account=wallet(name),
             role=0,
@@ -177,10 +177,10 @@ class Tale:
         )
 
     def collected(self, account: str, amount: int) -> None:
-        self.tell(RewardCollected, account=account, amount=amount)
+        self.emit(RewardCollected, account=account, amount=amount)
 
     def proposed(self, table: Settlement, bond: int = 0) -> None:
-        self.tell(
+        self.emit(
             ResultProposed,
             run_id=table.run_id,
             epoch=table.epoch,
@@ -195,7 +195,7 @@ class Tale:
         )
 
     def final(self, table: Settlement) -> None:
-        self.tell(
+        self.emit(
             ResultFinalized,
             run_id=table.run_id,
             epoch=table.epoch,
@@ -206,7 +206,7 @@ class Tale:
 
     def claimed(self, table: Settlement, index: int) -> None:
         row = table.rows[index]
-        self.tell(
+        self.emit(
             Claimed,
             run_id=table.run_id,
             epoch=table.epoch,
@@ -216,7 +216,7 @@ class Tale:
         )
 
     def refunded(self, amount: int) -> None:
-        self.tell(Refunded, run_id=RUN, buyer=BUYER, amount=amount)
+        self.emit(Refunded, run_id=RUN, buyer=BUYER, amount=amount)
 
     def settled(self, table: Settlement) -> None:
         """An epoch's whole road, every row claimed."""

@@ -24,7 +24,7 @@ from assay.protocol.messages import Outcome
 from assay.protocol.types import NO_DIGEST
 from assay.testing.messages import a_commit
 from tests.ledger.a_database import beside, copy_rows, is_sqlite
-from tests.ledger.a_run import BUDGET, RUN, Tale, a_history, a_spec, an_audit, peer
+from tests.ledger.a_run import BUDGET, RUN, EventStream, a_history, a_spec, an_audit, peer
 
 SPEC = a_spec()
 KEY = SigningKey(b"k" * 32)
@@ -58,14 +58,14 @@ def a_table(epoch: int) -> Settlement:
 TABLES = {epoch: a_table(epoch) for epoch in range(SPEC.epochs)}
 
 
-def a_tale(epochs: int = SPEC.epochs) -> Tale:
-    tale = Tale()
-    tale.opened(budget=10**9)
+def a_stream(epochs: int = SPEC.epochs) -> EventStream:
+    stream = EventStream()
+    stream.opened(budget=10**9)
     for epoch in range(epochs):
-        tale.settled(TABLES[epoch])
+        stream.settled(TABLES[epoch])
     if epochs == SPEC.epochs:
-        tale.refunded(10**9 - sum(table.total for table in TABLES.values()))
-    return tale
+        stream.refunded(10**9 - sum(table.total for table in TABLES.values()))
+    return stream
 
 
 def an_invoiced_run(place: Place, folder: Path, *, epochs: int = SPEC.epochs) -> None:
@@ -93,18 +93,18 @@ def _write(place: Place, folder: Path, epochs: int) -> None:
     store = BookStore(place, RUN, now_ms=lambda: NOW_MS)
     rounds = SPEC.ordered.settled_at(SPEC.epochs - 1) + 1
     store.add_rounds([_facts(number) for number in range(rounds)])
-    tale = a_tale(epochs)
+    stream = a_stream(epochs)
     ledger_service = CheckpointSigner(store, KEY, folder / "checkpoints")
     at = 0
-    for end in [event.block_number for event in tale.events]:
-        events = [event for event in tale.events if at < event.block_number <= end]
+    for end in [event.block_number for event in stream.events]:
+        events = [event for event in stream.events if at < event.block_number <= end]
         store.take_blocks(events, min(at + 1, store.next_block), end, TABLES)
         ledger_service.sign_due()
         at = end
     ledger_service.sign_last()
     with store.reading() as db:
         edge = read_edge(db)
-    event = tale.tell(
+    event = stream.emit(
         LogAnchored, ledger_service="0x" + "ab" * 20, run_id=RUN, size=edge.size, root=edge.root
     )
     store.take_blocks([event], store.next_block, event.block_number, TABLES)

@@ -56,7 +56,7 @@ from assay.ledger.books import (
     reversal_of,
 )
 from assay.ledger.settlement.payouts import Settlement
-from tests.ledger.a_run import BUDGET, BUYER, RUN, Tale, a_settlement, wallet
+from tests.ledger.a_run import BUDGET, BUYER, RUN, EventStream, a_settlement, wallet
 
 TABLES = {epoch: a_settlement(epoch) for epoch in range(2)}
 OTHER_RUN = b"another run".ljust(32, b"\0")
@@ -80,20 +80,20 @@ def amounts(books: Books) -> dict[str, int]:
 
 
 @st.composite
-def tales(draw: st.DrawFn) -> list[ChainEvent]:
+def streams(draw: st.DrawFn) -> list[ChainEvent]:
     """A possible life of the contracts: what each step may take is what the ones before left."""
-    tale, data = Tale(), draw(st.data())
-    tale.opened()
-    tale.opened(BUDGET // 2, OTHER_RUN)
+    stream, data = EventStream(), draw(st.data())
+    stream.opened()
+    stream.opened(BUDGET // 2, OTHER_RUN)
     state = _Contracts()
     for _ in range(draw(st.integers(0, 25))):
         move = draw(st.sampled_from(sorted(state.moves())))
-        state.moves()[move](tale, data)
-    return tale.events
+        state.moves()[move](stream, data)
+    return stream.events
 
 
 class _Contracts:
-    """Just enough of the contracts to tell only tales they could tell."""
+    """Just enough of the contracts to tell only streams they could tell."""
 
     def __init__(self) -> None:
         self.stakes: dict[str, int] = {}
@@ -113,20 +113,20 @@ class _Contracts:
         for epoch, phase in self.phase.items():
             table = TABLES[epoch]
             if phase == "none" and table.total <= self.free:
-                found[f"propose {epoch}"] = lambda tale, _, e=epoch: self.propose(tale, e)
+                found[f"propose {epoch}"] = lambda stream, _, e=epoch: self.propose(stream, e)
             if phase == "proposed":
-                found[f"final {epoch}"] = lambda tale, _, e=epoch: self.final(tale, e)
-                found[f"reject {epoch}"] = lambda tale, _, e=epoch: self.reject(tale, e)
+                found[f"final {epoch}"] = lambda stream, _, e=epoch: self.final(stream, e)
+                found[f"reject {epoch}"] = lambda stream, _, e=epoch: self.reject(stream, e)
             if phase == "final" and self.unpaid[epoch]:
-                found[f"claim {epoch}"] = lambda tale, data, e=epoch: self.claim(tale, data, e)
-                found[f"sweep {epoch}"] = lambda tale, _, e=epoch: self.sweep(tale, e)
+                found[f"claim {epoch}"] = lambda stream, data, e=epoch: self.claim(stream, data, e)
+                found[f"sweep {epoch}"] = lambda stream, _, e=epoch: self.sweep(stream, e)
         return found
 
-    def stake(self, tale: Tale, data: DataObject) -> None:
+    def stake(self, stream: EventStream, data: DataObject) -> None:
         name = data.draw(st.sampled_from(["node-0", "node-1"]))
         amount = data.draw(st.integers(1, 10**12))
         self.stakes[name] = self.stakes.get(name, 0) + amount
-        tale.staked(name, amount)
+        stream.staked(name, amount)
 
     def _staker(self, data: DataObject) -> tuple[str, int]:
         name = data.draw(st.sampled_from(sorted(n for n, left in self.stakes.items() if left)))
@@ -134,60 +134,60 @@ class _Contracts:
         self.stakes[name] -= amount
         return name, amount
 
-    def slash(self, tale: Tale, data: DataObject) -> None:
+    def slash(self, stream: EventStream, data: DataObject) -> None:
         name, amount = self._staker(data)
-        tale.slashed(name, amount)
+        stream.slashed(name, amount)
         for who, share in ((BUYER, amount // 5), (wallet("verifier-0"), 3 * amount // 10)):
             self.rewards[who] = self.rewards.get(who, 0) + share
 
-    def withdraw(self, tale: Tale, data: DataObject) -> None:
+    def withdraw(self, stream: EventStream, data: DataObject) -> None:
         name, amount = self._staker(data)
-        tale.tell(Withdrawn, account=wallet(name), role=0, ticket=1, amount=amount)
+        stream.emit(Withdrawn, account=wallet(name), role=0, ticket=1, amount=amount)
 
-    def collect(self, tale: Tale, data: DataObject) -> None:
+    def collect(self, stream: EventStream, data: DataObject) -> None:
         who = data.draw(st.sampled_from(sorted(w for w, left in self.rewards.items() if left)))
-        tale.collected(who, self.rewards.pop(who))
+        stream.collected(who, self.rewards.pop(who))
 
-    def top_up(self, tale: Tale, data: DataObject) -> None:
+    def top_up(self, stream: EventStream, data: DataObject) -> None:
         self.free += 7
-        tale.tell(RunToppedUp, run_id=RUN, payer=BUYER, amount=7)
+        stream.emit(RunToppedUp, run_id=RUN, payer=BUYER, amount=7)
 
-    def refund(self, tale: Tale, data: DataObject) -> None:
-        tale.refunded(self.free)
+    def refund(self, stream: EventStream, data: DataObject) -> None:
+        stream.refunded(self.free)
         self.free = 0
 
-    def propose(self, tale: Tale, epoch: int) -> None:
-        tale.proposed(TABLES[epoch])
+    def propose(self, stream: EventStream, epoch: int) -> None:
+        stream.proposed(TABLES[epoch])
         self.free -= TABLES[epoch].total
         self.phase[epoch] = "proposed"
 
-    def final(self, tale: Tale, epoch: int) -> None:
-        tale.final(TABLES[epoch])
+    def final(self, stream: EventStream, epoch: int) -> None:
+        stream.final(TABLES[epoch])
         self.phase[epoch] = "final"
 
-    def reject(self, tale: Tale, epoch: int) -> None:
+    def reject(self, stream: EventStream, epoch: int) -> None:
         total, place = TABLES[epoch].total, {"run_id": RUN, "epoch": epoch}
-        tale.tell(Challenged, **place, challenger=BUYER, reason_hash=bytes(32), bond=50)
-        tale.tell(Resolved, **place, outcome=2, window_ends_at=0)
-        tale.tell(ResultRejected, **place, digest=bytes(32), total=total)
+        stream.emit(Challenged, **place, challenger=BUYER, reason_hash=bytes(32), bond=50)
+        stream.emit(Resolved, **place, outcome=2, window_ends_at=0)
+        stream.emit(ResultRejected, **place, digest=bytes(32), total=total)
         self.free += total
         self.phase[epoch] = "none"
 
-    def claim(self, tale: Tale, data: DataObject, epoch: int) -> None:
+    def claim(self, stream: EventStream, data: DataObject, epoch: int) -> None:
         index = data.draw(st.sampled_from(sorted(self.unpaid[epoch])))
         del self.unpaid[epoch][index]
-        tale.claimed(TABLES[epoch], index)
+        stream.claimed(TABLES[epoch], index)
 
-    def sweep(self, tale: Tale, epoch: int) -> None:
+    def sweep(self, stream: EventStream, epoch: int) -> None:
         left = sum(self.unpaid[epoch].values())
         self.unpaid[epoch] = {}
-        tale.tell(Swept, run_id=RUN, epoch=epoch, buyer=BUYER, amount=left)
+        stream.emit(Swept, run_id=RUN, epoch=epoch, buyer=BUYER, amount=left)
 
 
 # ---- what holds after every entry
 
 
-@given(tales())
+@given(streams())
 def test_after_every_entry_the_books_sum_to_zero_and_no_account_is_on_its_wrong_side(events):
     books = empty()
     for event in events:
@@ -196,7 +196,7 @@ def test_after_every_entry_the_books_sum_to_zero_and_no_account_is_on_its_wrong_
         assert all(books.balance(account) > 0 for account in books.balances)
 
 
-@given(tales())
+@given(streams())
 def test_undoing_every_entry_newest_first_leaves_nothing(events):
     books, entries = booked(events)
 
@@ -207,7 +207,7 @@ def test_undoing_every_entry_newest_first_leaves_nothing(events):
     assert books.balances == {}
 
 
-@given(tales(), st.data())
+@given(streams(), st.data())
 def test_a_lost_event_that_moved_tokens_is_noticed_or_leaves_another_balance(events, data):
     books, entries = booked(events)
     moved = [entry for entry in entries if {ESCROW, VAULT} & {line.account for line in entry.postings}]
@@ -225,25 +225,25 @@ def test_a_lost_event_that_moved_tokens_is_noticed_or_leaves_another_balance(eve
 
 
 def test_a_settled_run_owes_nothing_but_stake():
-    tale = Tale()
-    tale.opened()
-    tale.staked("node-0", 500)
+    stream = EventStream()
+    stream.opened()
+    stream.staked("node-0", 500)
     for table in TABLES.values():
-        tale.settled(table)
-    tale.refunded(BUDGET - sum(table.total for table in TABLES.values()))
+        stream.settled(table)
+    stream.refunded(BUDGET - sum(table.total for table in TABLES.values()))
 
-    books, _ = booked(tale.events)
+    books, _ = booked(stream.events)
 
     assert amounts(books) == {"asset:vault": 500, stake(0, wallet("node-0")).code: 500}
 
 
 def test_money_is_free_then_reserved_then_owed_to_each_payee():
-    tale, table = Tale(), TABLES[0]
-    tale.opened()
-    tale.proposed(table)
-    proposed, _ = booked(tale.events)
-    tale.final(table)
-    final, _ = booked(tale.events)
+    stream, table = EventStream(), TABLES[0]
+    stream.opened()
+    stream.proposed(table)
+    proposed, _ = booked(stream.events)
+    stream.final(table)
+    final, _ = booked(stream.events)
 
     assert proposed.balance(reserved(RUN, 0)) == table.total
     assert proposed.balance(budget(RUN)) == final.balance(budget(RUN)) == BUDGET - table.total
@@ -254,12 +254,12 @@ def test_money_is_free_then_reserved_then_owed_to_each_payee():
 
 
 def test_a_result_that_is_not_our_table_is_nobodys_pay_until_it_is_claimed():
-    tale, table = Tale(), TABLES[0]
-    tale.opened()
-    tale.settled(replace(table, table_hash=b"\7" * 32))
+    stream, table = EventStream(), TABLES[0]
+    stream.opened()
+    stream.settled(replace(table, table_hash=b"\7" * 32))
 
-    books, _ = booked(tale.events[:3])
-    after, _ = booked(tale.events)
+    books, _ = booked(stream.events[:3])
+    after, _ = booked(stream.events)
 
     assert books.balance(reserved(RUN, 0)) == table.total
     assert not [a for a in after.balances if a.kind is Kind.PAYABLE]
@@ -267,11 +267,11 @@ def test_a_result_that_is_not_our_table_is_nobodys_pay_until_it_is_claimed():
 
 
 def test_another_buyers_run_is_in_the_books_without_its_payees():
-    tale, table = Tale(), replace(TABLES[0], run_id=OTHER_RUN)
-    tale.opened(run_id=OTHER_RUN)
-    tale.settled(table)
+    stream, table = EventStream(), replace(TABLES[0], run_id=OTHER_RUN)
+    stream.opened(run_id=OTHER_RUN)
+    stream.settled(table)
 
-    books, _ = booked(tale.events)
+    books, _ = booked(stream.events)
 
     assert amounts(books) == {
         "asset:escrow": BUDGET - table.total,
@@ -280,39 +280,39 @@ def test_another_buyers_run_is_in_the_books_without_its_payees():
 
 
 def test_what_nobody_claimed_goes_back_to_the_buyer():
-    tale, table = Tale(), TABLES[0]
-    tale.opened()
-    tale.proposed(table)
-    tale.final(table)
-    tale.claimed(table, 0)
+    stream, table = EventStream(), TABLES[0]
+    stream.opened()
+    stream.proposed(table)
+    stream.final(table)
+    stream.claimed(table, 0)
     left = table.total - table.rows[0].amount
-    tale.tell(Swept, run_id=RUN, epoch=0, buyer=BUYER, amount=left)
+    stream.emit(Swept, run_id=RUN, epoch=0, buyer=BUYER, amount=left)
 
-    books, _ = booked(tale.events)
+    books, _ = booked(stream.events)
 
     assert amounts(books) == {"asset:escrow": BUDGET - table.total, budget(RUN).code: BUDGET - table.total}
 
 
 def test_bonds_of_a_result_and_its_challenge_leave_the_books_returned_shared_or_burnt():
     """The proposer lost 40: 20 to the challenger beside its own 50, 18 to two jurors, and 2 burnt."""
-    tale, table, place = Tale(), TABLES[0], {"run_id": RUN, "epoch": 0}
+    stream, table, place = EventStream(), TABLES[0], {"run_id": RUN, "epoch": 0}
     jurors = [wallet("verifier-1"), wallet("verifier-2")]
-    tale.opened()
-    tale.proposed(table, bond=40)
-    tale.tell(Challenged, **place, challenger=BUYER, reason_hash=bytes(32), bond=50)
-    staked, _ = booked(tale.events)
+    stream.opened()
+    stream.proposed(table, bond=40)
+    stream.emit(Challenged, **place, challenger=BUYER, reason_hash=bytes(32), bond=50)
+    staked, _ = booked(stream.events)
     for juror in jurors:
-        tale.tell(BondReleased, **place, account=juror, amount=9)
-    tale.tell(BondReleased, **place, account=BUYER, amount=20)
-    tale.tell(BondForfeited, **place, amount=2)
-    tale.tell(BondReleased, **place, account=BUYER, amount=50)
-    tale.tell(Resolved, **place, outcome=2, window_ends_at=0)
-    tale.tell(ResultRejected, **place, digest=bytes(32), total=table.total)
-    owed, _ = booked(tale.events)
+        stream.emit(BondReleased, **place, account=juror, amount=9)
+    stream.emit(BondReleased, **place, account=BUYER, amount=20)
+    stream.emit(BondForfeited, **place, amount=2)
+    stream.emit(BondReleased, **place, account=BUYER, amount=50)
+    stream.emit(Resolved, **place, outcome=2, window_ends_at=0)
+    stream.emit(ResultRejected, **place, digest=bytes(32), total=table.total)
+    owed, _ = booked(stream.events)
     for account, amount in ((BUYER, 70), *((juror, 9) for juror in jurors)):
-        tale.tell(BondCollected, account=account, amount=amount)
+        stream.emit(BondCollected, account=account, amount=amount)
 
-    after, _ = booked(tale.events)
+    after, _ = booked(stream.events)
 
     assert (staked.balance(BONDS), staked.balance(bond(RUN, 0))) == (90, 90)
     assert (owed.balance(BONDS), owed.balance(bond_owed(BUYER)), owed.balance(bond(RUN, 0))) == (88, 70, 0)
@@ -324,12 +324,12 @@ def test_bonds_of_a_result_and_its_challenge_leave_the_books_returned_shared_or_
 
 @pytest.mark.parametrize("ends", ["paid", "vetoed"])
 def test_a_case_holds_its_slash_and_its_bond_until_it_is_paid_out_or_vetoed(ends: str):
-    tale, who, case = Tale(), wallet("node-0"), b"c" * 32
-    tale.staked("node-0", 1_000)
+    stream, who, case = EventStream(), wallet("node-0"), b"c" * 32
+    stream.staked("node-0", 1_000)
     opener = wallet("verifier-1")
-    tale.tell(BondLocked, case_id=case, account=opener, amount=70)
-    tale.slashed("node-0", 100, payable_at=9, offence_id=case)
-    waiting, _ = booked(tale.events)
+    stream.emit(BondLocked, case_id=case, account=opener, amount=70)
+    stream.slashed("node-0", 100, payable_at=9, offence_id=case)
+    waiting, _ = booked(stream.events)
     assert amounts(waiting) == {
         "asset:vault": 1_070,
         stake(0, who).code: 900,
@@ -337,14 +337,14 @@ def test_a_case_holds_its_slash_and_its_bond_until_it_is_paid_out_or_vetoed(ends
         case_bond(case).code: 70,
     }
     if ends == "paid":
-        tale.tell(BondReturned, case_id=case, account=opener, amount=70)
+        stream.emit(BondReturned, case_id=case, account=opener, amount=70)
         shares = {"buyer": BUYER, "buyer_amount": 20, "challenger": opener, "challenger_amount": 30}
-        tale.tell(SlashPaid, account=who, role=0, offence_id=case, burnt=50, **shares)
+        stream.emit(SlashPaid, account=who, role=0, offence_id=case, burnt=50, **shares)
     else:
-        tale.tell(SlashReversed, account=who, role=0, offence_id=case, amount=100)
-        tale.tell(BondBurnt, case_id=case, account=opener, amount=70)
+        stream.emit(SlashReversed, account=who, role=0, offence_id=case, amount=100)
+        stream.emit(BondBurnt, case_id=case, account=opener, amount=70)
 
-    books, _ = booked(tale.events)
+    books, _ = booked(stream.events)
 
     assert amounts(books) == (
         {
@@ -362,13 +362,13 @@ def test_a_case_holds_its_slash_and_its_bond_until_it_is_paid_out_or_vetoed(ends
 
 
 def test_a_slash_burns_a_part_and_keeps_the_rewards_in_the_vault_until_collected():
-    tale = Tale()
-    tale.staked("node-0", 1_000)
-    tale.slashed("node-0", 100)
-    slashed, _ = booked(tale.events)
-    tale.collected(BUYER, 20)
+    stream = EventStream()
+    stream.staked("node-0", 1_000)
+    stream.slashed("node-0", 100)
+    slashed, _ = booked(stream.events)
+    stream.collected(BUYER, 20)
 
-    books, _ = booked(tale.events)
+    books, _ = booked(stream.events)
 
     assert (slashed.balance(VAULT), slashed.balance(stake(0, wallet("node-0")))) == (950, 900)
     assert (slashed.balance(rewards(BUYER)), slashed.balance(rewards(wallet("verifier-0")))) == (20, 30)
@@ -376,12 +376,12 @@ def test_a_slash_burns_a_part_and_keeps_the_rewards_in_the_vault_until_collected
 
 
 def test_a_challenger_who_is_also_the_buyer_has_one_line():
-    tale = Tale()
-    tale.staked("node-0", 1_000)
-    tale.slashed("node-0", 100)
-    tale.events[-1] = replace(tale.events[-1], challenger=BUYER)
+    stream = EventStream()
+    stream.staked("node-0", 1_000)
+    stream.slashed("node-0", 100)
+    stream.events[-1] = replace(stream.events[-1], challenger=BUYER)
 
-    books, entries = booked(tale.events)
+    books, entries = booked(stream.events)
 
     assert books.balance(rewards(BUYER)) == 50
     assert len(entries[-1].postings) == 3
@@ -420,35 +420,35 @@ def test_a_posting_is_neither_zero_nor_more_than_a_column_holds(amount: int):
 
 
 def test_money_that_is_not_there_cannot_be_paid():
-    tale = Tale()
-    tale.opened(100)
-    tale.refunded(100)
-    tale.refunded(1)
+    stream = EventStream()
+    stream.opened(100)
+    stream.refunded(100)
+    stream.refunded(1)
 
     with pytest.raises(BooksError, match="would fall to -1"):
-        booked(tale.events)
+        booked(stream.events)
 
 
 def test_a_row_is_claimed_once():
-    tale, table = Tale(), TABLES[0]
-    tale.opened()
-    tale.proposed(table)
-    tale.final(table)
-    tale.claimed(table, 0)
-    tale.claimed(table, 0)
+    stream, table = EventStream(), TABLES[0]
+    stream.opened()
+    stream.proposed(table)
+    stream.final(table)
+    stream.claimed(table, 0)
+    stream.claimed(table, 0)
 
     with pytest.raises(BooksError):
-        booked(tale.events)
+        booked(stream.events)
 
 
 def test_events_without_money_make_no_entry():
-    tale = Tale()
-    tale.tell(RunClosing, run_id=RUN, closes_at=1)
-    tale.tell(HotKeyDelegated, account=BUYER, hot_key=BUYER, expiry=1)
-    tale.tell(PayeeNamed, account=BUYER, payee=BUYER)
-    tale.tell(Withdrawn, account=BUYER, role=0, ticket=1, amount=0)
+    stream = EventStream()
+    stream.emit(RunClosing, run_id=RUN, closes_at=1)
+    stream.emit(HotKeyDelegated, account=BUYER, hot_key=BUYER, expiry=1)
+    stream.emit(PayeeNamed, account=BUYER, payee=BUYER)
+    stream.emit(Withdrawn, account=BUYER, role=0, ticket=1, amount=0)
 
-    assert booked(tale.events)[1] == []
+    assert booked(stream.events)[1] == []
 
 
 def test_an_entry_says_everything_in_its_request_hash():
@@ -471,25 +471,25 @@ def test_an_entry_says_everything_in_its_request_hash():
 
 
 def test_blocks_wait_for_the_table_of_a_result_that_is_final():
-    tale = Tale()
-    tale.opened()
-    tale.proposed(TABLES[0])
-    tale.final(TABLES[0])
-    tale.staked("node-0", 1)
+    stream = EventStream()
+    stream.opened()
+    stream.proposed(TABLES[0])
+    stream.final(TABLES[0])
+    stream.staked("node-0", 1)
 
-    assert bookable(RUN, {}, tale.events) == 2
-    assert bookable(RUN, TABLES, tale.events) == 4
-    assert bookable(OTHER_RUN, {}, tale.events) == 4
+    assert bookable(RUN, {}, stream.events) == 2
+    assert bookable(RUN, TABLES, stream.events) == 4
+    assert bookable(OTHER_RUN, {}, stream.events) == 4
 
 
 def test_a_block_is_booked_whole_or_not_at_all():
-    tale = Tale()
-    tale.opened()
-    tale.staked("node-0", 1)
-    tale.final(TABLES[0])
-    same_block = replace(tale.events[1], block_number=tale.events[2].block_number)
+    stream = EventStream()
+    stream.opened()
+    stream.staked("node-0", 1)
+    stream.final(TABLES[0])
+    same_block = replace(stream.events[1], block_number=stream.events[2].block_number)
 
-    assert bookable(RUN, {}, [tale.events[0], same_block, tale.events[2]]) == 1
+    assert bookable(RUN, {}, [stream.events[0], same_block, stream.events[2]]) == 1
 
 
 def an_entry(first: int, second: int, key: str = "k", other: Account | None = None) -> Entry:

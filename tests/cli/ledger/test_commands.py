@@ -38,7 +38,7 @@ from assay.testing.members import RUN_ID, a_digest, a_hot_key, a_peer_key, peer
 from assay.testing.signed import STATE, VERIFIERS
 from tests.bundle.test_write import DEPLOYMENT, SPEC, finished
 from tests.ledger.a_database import edit
-from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES, Blocks, Desk, a_whole_tale
+from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES, Blocks, Rig, a_whole_stream
 
 pytestmark = pytest.mark.slow
 
@@ -66,20 +66,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = settled()
     write_bundle(folder / "bundle", replace(finished(), settled=results))
     shutil.copy(folder / "bundle" / "spec.cbor", folder / "spec.cbor")
-    tale = a_whole_tale()
-    tale.events = [
+    stream = a_whole_stream()
+    stream.events = [
         replace(event, digest=results[event.epoch].digest, model_hash=STATE)
         if isinstance(event, ResultProposed)
         else replace(event, digest=results[event.epoch].digest)
         if isinstance(event, ResultFinalized)
         else event
-        for event in tale.events
+        for event in stream.events
     ]
-    desk = Desk(ledger_service)
-    desk.ledger_service.book_rounds(LINKS, TABLES)
-    desk.ledger_service.book_blocks(Blocks().tell(tale), TABLES)
-    CheckpointSigner(desk.books, KEY, ledger_service / "checkpoints").sign_last()
-    desk.books.close()
+    rig = Rig(ledger_service)
+    rig.ledger_service.book_rounds(LINKS, TABLES)
+    rig.ledger_service.book_blocks(Blocks().tell(stream), TABLES)
+    CheckpointSigner(rig.books, KEY, ledger_service / "checkpoints").sign_last()
+    rig.books.close()
     shutil.copy(ledger_service / "ledger.db", folder / "ledger.db")
     return folder
 
@@ -301,9 +301,9 @@ def test_a_proof_can_be_checked_with_nothing_but_the_key(assay: Assay, made: Pat
 
 
 def test_an_entry_that_no_checkpoint_covers_has_no_proof_yet(assay: Assay, tmp_path: Path):
-    desk = Desk(tmp_path)
-    desk.ledger_service.book_blocks(Blocks().tell(a_whole_tale()), TABLES)
-    desk.books.close()
+    rig = Rig(tmp_path)
+    rig.ledger_service.book_blocks(Blocks().tell(a_whole_stream()), TABLES)
+    rig.books.close()
 
     code, out, err = assay("ledger", "prove", tmp_path, 1)
     assert (code, out, "newer than the last checkpoint" in err) == (2, "", True)

@@ -25,8 +25,8 @@ from assay.ledger.journal.tables import TABLES as SCHEMA
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.ledger.a_database import Databases, attempt, content, is_sqlite, stranger
 from tests.ledger.a_postgres import Server
-from tests.ledger.a_run import BUDGET, RUN, Tale, a_settlement, wallet
-from tests.ledger.test_books import OTHER_RUN, an_entry, tales
+from tests.ledger.a_run import BUDGET, RUN, EventStream, a_settlement, wallet
+from tests.ledger.test_books import OTHER_RUN, an_entry, streams
 
 pytestmark = pytest.mark.slow
 
@@ -49,18 +49,18 @@ def take(store: BookStore, events: list[ChainEvent], since: int = 0, head: int |
     return store.take_blocks(events, since, last, TABLES)
 
 
-def a_life() -> Tale:
+def a_life() -> EventStream:
     """Every kind of entry once."""
-    tale = Tale()
-    tale.opened()
-    tale.opened(5, OTHER_RUN)
-    tale.staked("node-0", 1_000)
-    tale.slashed("node-0", 100)
-    tale.collected(wallet("verifier-0"), 30)
+    stream = EventStream()
+    stream.opened()
+    stream.opened(5, OTHER_RUN)
+    stream.staked("node-0", 1_000)
+    stream.slashed("node-0", 100)
+    stream.collected(wallet("verifier-0"), 30)
     for table in TABLES.values():
-        tale.settled(table)
-    tale.refunded(BUDGET - sum(table.total for table in TABLES.values()))
-    return tale
+        stream.settled(table)
+    stream.refunded(BUDGET - sum(table.total for table in TABLES.values()))
+    return stream
 
 
 # ---- written rows stay
@@ -339,7 +339,7 @@ def test_reading_the_same_blocks_again_changes_nothing(place: Place, store: Book
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(tales(), st.randoms(use_true_random=False))
+@given(streams(), st.randoms(use_true_random=False))
 def test_portions_and_overlaps_of_any_size_make_the_same_books(databases, events, rng):
     whole, parts = open_books(databases.new()), open_books(databases.new())
     take(whole, events)
@@ -367,7 +367,7 @@ def test_a_gap_in_the_blocks_is_refused(store: BookStore):
 
 
 def test_what_the_chain_took_back_is_reversed_and_what_came_instead_is_booked(place: Place, store: BookStore):
-    old, new = a_life(), Tale("fork", height=3)
+    old, new = a_life(), EventStream("fork", height=3)
     new.staked("node-1", 7)
     take(store, old.events)
 
@@ -407,15 +407,15 @@ def test_an_event_that_returns_is_booked_again(store: BookStore):
 
 
 def test_a_result_that_was_taken_back_counts_no_more(store: BookStore):
-    tale, table = Tale(), TABLES[0]
-    tale.opened()
-    tale.proposed(table)
-    take(store, tale.events)
-    fork = Tale("fork", height=1)
+    stream, table = EventStream(), TABLES[0]
+    stream.opened()
+    stream.proposed(table)
+    take(store, stream.events)
+    fork = EventStream("fork", height=1)
     fork.proposed(replace(table, table_hash=b"\7" * 32))
     fork.final(replace(table, table_hash=b"\7" * 32))
 
-    take(store, [tale.events[0], *fork.events])
+    take(store, [stream.events[0], *fork.events])
 
     assert not [account for account in store.balances() if account.kind.value == "payable"]
 
@@ -454,7 +454,7 @@ class Killed(Exception):
 
 def _run_state(store: BookStore) -> None:
     """Portions, a fork in the middle, and the way back: all that the store does."""
-    events, fork = a_life().events, Tale("fork", height=5)
+    events, fork = a_life().events, EventStream("fork", height=5)
     fork.staked("node-2", 9)
     for head in (3, 9):
         take(store, events[:head], head=head)

@@ -40,7 +40,7 @@ from assay.ledger.merkle_log import (
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.ledger.a_database import Databases, attempt, edit
 from tests.ledger.a_postgres import Server
-from tests.ledger.a_run import BUDGET, RUN, Tale, a_settlement
+from tests.ledger.a_run import BUDGET, RUN, EventStream, a_settlement
 from tests.ledger.merkle_proofs import consistency_proof, inclusion_proof
 from tests.ledger.test_books import an_entry
 
@@ -56,15 +56,15 @@ def open_books(place: Place) -> BookStore:
     return BookStore(place, RUN, now_ms=lambda: 1_700_000_000_000)
 
 
-def a_life() -> Tale:
-    tale = Tale()
-    tale.opened()
-    tale.staked("node-0", 1_000)
-    tale.slashed("node-0", 100)
+def a_life() -> EventStream:
+    stream = EventStream()
+    stream.opened()
+    stream.staked("node-0", 1_000)
+    stream.slashed("node-0", 100)
     for table in TABLES.values():
-        tale.settled(table)
-    tale.refunded(BUDGET - sum(table.total for table in TABLES.values()))
-    return tale
+        stream.settled(table)
+    stream.refunded(BUDGET - sum(table.total for table in TABLES.values()))
+    return stream
 
 
 def live(store: BookStore, events: int | None = None) -> None:

@@ -12,7 +12,7 @@ from assay.ledger.accounts import ESCROW, TOKEN, budget, payable
 from assay.ledger.books import Books, Entry, Posting, book
 from assay.ledger.journal.leaf import Written, leaf_of
 from assay.ledger.queries.export import COLUMNS, beancount_account, beancount_text, csv_text
-from tests.ledger.a_run import BUDGET, RUN, Tale, a_settlement, wallet
+from tests.ledger.a_run import BUDGET, RUN, EventStream, a_settlement, wallet
 
 DAY_MS = 86_400_000
 TABLES = {epoch: a_settlement(epoch) for epoch in range(2)}
@@ -29,15 +29,15 @@ def written(
 
 
 def a_life() -> list[Entry]:
-    tale = Tale()
-    tale.opened()
-    tale.staked("node-0", 1_000)
-    tale.slashed("node-0", 100)
+    stream = EventStream()
+    stream.opened()
+    stream.staked("node-0", 1_000)
+    stream.slashed("node-0", 100)
     for table in TABLES.values():
-        tale.settled(table)
-    tale.refunded(BUDGET - sum(table.total for table in TABLES.values()))
+        stream.settled(table)
+    stream.refunded(BUDGET - sum(table.total for table in TABLES.values()))
     books, found = Books(run_id=RUN, tables=TABLES), []
-    for event in tale.events:
+    for event in stream.events:
         books, entry = book(books, event)
         found += [entry] if entry else []
     return found

@@ -27,7 +27,7 @@ from assay.testing.signed import NODES, VERIFIERS, a_certified, a_commit, a_hist
 from assay.testing.specs import an_audit_spec
 from assay.verifier.round.commits import contradiction
 from tests.ledger.a_database import attempt
-from tests.ledger.a_run import Tale
+from tests.ledger.a_run import EventStream
 
 CHEAT = (1, peer("mallory"))
 FRIEND, OTHER = VERIFIERS[0], next(name for name in NODES if name != "mallory")
@@ -83,7 +83,7 @@ def store(place: Place) -> Iterator[BookStore]:
     books.close()
 
 
-def test_the_tale_has_a_fault_and_a_contradiction():
+def test_the_stream_has_a_fault_and_a_contradiction():
     assert list(faults_of(END).values()) == [(FRIEND, FaultKind.PASSED)]
     assert END.nodes[peer(OTHER)].has_contradicted
 
@@ -208,12 +208,12 @@ def test_the_command_lists_them_with_their_slash(tmp_path: Path):
     assert listed_faults(tmp_path / "ledger.db", peer(VERIFIERS[1]).hex()) == ["0 faults of verifiers"]
     assert len(listed_faults(tmp_path / "ledger.db", peer(FRIEND).hex()[:12])) == 3
 
-    tale = Tale()
-    tale.opened()
-    tale.staked("node-0", 1_000_000)
-    tale.slashed("node-0", 100_000)
-    tale.events = [replace(e, offence_id=offence) if hasattr(e, "offence_id") else e for e in tale.events]
-    store.take_blocks(tale.events, 0, tale.height, {})
+    stream = EventStream()
+    stream.opened()
+    stream.staked("node-0", 1_000_000)
+    stream.slashed("node-0", 100_000)
+    stream.events = [replace(e, offence_id=offence) if hasattr(e, "offence_id") else e for e in stream.events]
+    store.take_blocks(stream.events, 0, stream.height, {})
     assert "slashed 0.1" in "\n".join(listed_faults(tmp_path / "ledger.db", ""))
     store.close()
 

@@ -22,7 +22,7 @@ from tests.ledger.test_books import an_entry
 KEY = SigningKey(b"k" * 32)
 
 
-class Desk:
+class Rig:
     """A keeper's books and log, by the account of the world's bystander."""
 
     def __init__(self, folder: Path, on: World) -> None:
@@ -51,68 +51,68 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, world: World) -> Iterator[Desk]:
-    made = Desk(tmp_path, world)
+def rig(tmp_path: Path, world: World) -> Iterator[Rig]:
+    made = Rig(tmp_path, world)
     yield made
     made.books.close()
 
 
-def test_the_newest_checkpoint_is_anchored_once_and_only_what_is_signed(desk: Desk):
-    assert (desk.anchor(), desk.compare(), desk.on_chain()) == (0, 0, None)
-    desk.enter("a", "b")
-    desk.enter("c", is_signed=False)
-    before = desk.world.bank.block_number()
+def test_the_newest_checkpoint_is_anchored_once_and_only_what_is_signed(rig: Rig):
+    assert (rig.anchor(), rig.compare(), rig.on_chain()) == (0, 0, None)
+    rig.enter("a", "b")
+    rig.enter("c", is_signed=False)
+    before = rig.world.bank.block_number()
 
-    assert [desk.anchor() for _ in range(3)] == [2, 2, 2]
-    with desk.books.reading() as db:
-        assert desk.on_chain() == (2, read_root(db, 2))
-    assert desk.world.bank.block_number() == before + 1
-    desk.log.sign_last()
-    assert (desk.anchor(), desk.compare()) == (3, 3)
+    assert [rig.anchor() for _ in range(3)] == [2, 2, 2]
+    with rig.books.reading() as db:
+        assert rig.on_chain() == (2, read_root(db, 2))
+    assert rig.world.bank.block_number() == before + 1
+    rig.log.sign_last()
+    assert (rig.anchor(), rig.compare()) == (3, 3)
 
 
-def test_books_put_back_behind_the_anchor_are_refused(desk: Desk):
-    desk.enter("a", "b")
-    desk.anchor()
-    desk.books.close()
-    desk.again("put back")
-    desk.enter("a", is_signed=False)
+def test_books_put_back_behind_the_anchor_are_refused(rig: Rig):
+    rig.enter("a", "b")
+    rig.anchor()
+    rig.books.close()
+    rig.again("put back")
+    rig.enter("a", is_signed=False)
 
-    for attempt in (desk.compare, desk.anchor):
+    for attempt in (rig.compare, rig.anchor):
         with pytest.raises(
             LedgerRolledBack, match="the chain has a checkpoint of 2 entries: the books were rolled back"
         ):
             attempt()
 
 
-def test_other_books_are_refused_however_long(desk: Desk):
-    desk.enter("a", "b")
-    desk.anchor()
-    desk.books.close()
-    desk.again("other")
-    desk.enter("a", "x", "c", is_signed=False)
+def test_other_books_are_refused_however_long(rig: Rig):
+    rig.enter("a", "b")
+    rig.anchor()
+    rig.books.close()
+    rig.again("other")
+    rig.enter("a", "x", "c", is_signed=False)
 
     with pytest.raises(LedgerRolledBack, match="the chain has a checkpoint of 2 entries with root"):
-        desk.compare()
+        rig.compare()
 
 
-def test_a_chain_that_went_back_is_anchored_again(desk: Desk):
-    desk.enter("a")
-    desk.anchor()
-    snapshot = desk.world.rpc("evm_snapshot")
-    desk.enter("b")
-    desk.anchor()
-    assert desk.world.rpc("evm_revert", snapshot)
+def test_a_chain_that_went_back_is_anchored_again(rig: Rig):
+    rig.enter("a")
+    rig.anchor()
+    snapshot = rig.world.rpc("evm_snapshot")
+    rig.enter("b")
+    rig.anchor()
+    assert rig.world.rpc("evm_revert", snapshot)
 
-    assert desk.compare() == 1
-    assert desk.anchor() == 2
+    assert rig.compare() == 1
+    assert rig.anchor() == 2
 
 
-def test_an_anchor_of_somebody_else_says_nothing_of_our_books(desk: Desk):
-    desk.world.as_(desk.world.buyer).anchor_log(desk.run_id, 7, b"\7" * 32)
-    desk.enter("a")
+def test_an_anchor_of_somebody_else_says_nothing_of_our_books(rig: Rig):
+    rig.world.as_(rig.world.buyer).anchor_log(rig.run_id, 7, b"\7" * 32)
+    rig.enter("a")
 
-    assert desk.anchor() == 1
+    assert rig.anchor() == 1
 
 
 # ---- in the bundle

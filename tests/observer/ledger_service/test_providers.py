@@ -74,7 +74,7 @@ def proxy(world: World) -> Iterator[Proxy]:
     made.close()
 
 
-class Desk:
+class Rig:
     """Books that follow the world's chain by two endpoints."""
 
     def __init__(self, folder: Path, on: World, urls: list[str], *, one_suffices: bool = False) -> None:
@@ -93,36 +93,36 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, world: World, proxy: Proxy) -> Iterator[Desk]:
-    made = Desk(tmp_path, world, [world.rpc_url, proxy.url])
+def rig(tmp_path: Path, world: World, proxy: Proxy) -> Iterator[Rig]:
+    made = Rig(tmp_path, world, [world.rpc_url, proxy.url])
     yield made
     made.books.close()
 
 
-def test_what_both_say_is_booked(desk: Desk):
-    assert desk.look()
-    assert desk.numbers() == [e.block_number for e in desk.world.bank.events(desk.world.deployment.block)]
-    assert not desk.look()
-    desk.chain.check()
+def test_what_both_say_is_booked(rig: Rig):
+    assert rig.look()
+    assert rig.numbers() == [e.block_number for e in rig.world.bank.events(rig.world.deployment.block)]
+    assert not rig.look()
+    rig.chain.check()
 
 
-def test_a_missing_log_stops_the_books_and_the_words_name_it(desk: Desk, proxy: Proxy):
+def test_a_missing_log_stops_the_books_and_the_words_name_it(rig: Rig, proxy: Proxy):
     proxy.lie = lambda method, result: result[:-1] if method == "eth_getLogs" else result
-    last = desk.world.bank.events(desk.world.deployment.block)[-1]
+    last = rig.world.bank.events(rig.world.deployment.block)[-1]
 
     with pytest.raises(ProvidersDisagree) as stopped:
-        desk.look()
+        rig.look()
 
     words = str(stopped.value)
     assert f"log {last.log_index} of block {last.block_number}: {type(last).__name__} in block " in words
     assert last.block_hash.hex() in words and f"none at {proxy.url}" in words
-    assert desk.numbers() == []
+    assert rig.numbers() == []
     proxy.lie = lambda _method, result: result
-    assert desk.look()
+    assert rig.look()
 
 
 @pytest.mark.parametrize("lied", ["first", "amount", "added"])
-def test_a_log_that_is_other_is_no_better_than_one_that_is_missing(desk: Desk, proxy: Proxy, lied: str):
+def test_a_log_that_is_other_is_no_better_than_one_that_is_missing(rig: Rig, proxy: Proxy, lied: str):
     def lie(method: str, result: Any) -> Any:
         if method != "eth_getLogs" or not result:
             return result
@@ -134,47 +134,47 @@ def test_a_log_that_is_other_is_no_better_than_one_that_is_missing(desk: Desk, p
 
     proxy.lie = lie
     with pytest.raises(ProvidersDisagree, match="log "):
-        desk.look()
-    assert desk.numbers() == []
+        rig.look()
+    assert rig.numbers() == []
 
 
-def test_another_chain_behind_one_endpoint_is_told_by_block_and_both_hashes(desk: Desk, proxy: Proxy):
+def test_another_chain_behind_one_endpoint_is_told_by_block_and_both_hashes(rig: Rig, proxy: Proxy):
     def lie(method: str, result: Any) -> Any:
         if method == "eth_getBlockByNumber" and result["number"] == "0x0":
             return result
         return {**result, "hash": "0x" + "66" * 32} if method == "eth_getBlockByNumber" else result
 
     proxy.lie = lie
-    head = desk.world.bank.block_number() - 2  # the finalised block is compared first
-    true = desk.chain._rpcs[0].web3.eth.get_block(head)["hash"].hex().removeprefix("0x")
-    for stopped in (desk.look, desk.chain.check):
+    head = rig.world.bank.block_number() - 2  # the finalised block is compared first
+    true = rig.chain._rpcs[0].web3.eth.get_block(head)["hash"].hex().removeprefix("0x")
+    for stopped in (rig.look, rig.chain.check):
         with pytest.raises(ProvidersDisagree) as error:
             stopped()
-        for word in (f"block {head}", true, "66" * 32, desk.world.rpc_url, proxy.url):
+        for word in (f"block {head}", true, "66" * 32, rig.world.rpc_url, proxy.url):
             assert word in str(error.value)
-    assert desk.numbers() == []
+    assert rig.numbers() == []
 
 
-def test_a_finalised_block_that_differs_is_called_so(desk: Desk, proxy: Proxy):
+def test_a_finalised_block_that_differs_is_called_so(rig: Rig, proxy: Proxy):
     proxy.lie = lambda method, result: (
         {**result, "hash": "0x" + "66" * 32} if method == "eth_getBlockByNumber" else result
     )
     with pytest.raises(ProvidersDisagree, match=r"finalised block [0-9]+: "):
-        desk.look()
+        rig.look()
 
 
-def test_an_endpoint_that_lags_is_waited_for(desk: Desk, proxy: Proxy):
-    desk.look()
-    height = desk.world.bank.block_number()
+def test_an_endpoint_that_lags_is_waited_for(rig: Rig, proxy: Proxy):
+    rig.look()
+    height = rig.world.bank.block_number()
     proxy.lie = lambda method, result: hex(height) if method == "eth_blockNumber" else result
-    desk.world.bank.transfer_token(desk.world.buyer.account, 5)
-    stake = desk.world.bank.block_number()
-    desk.world.join(desk.world.operators[0], 0, PURSE // 2)
-    assert not desk.look()
+    rig.world.bank.transfer_token(rig.world.buyer.account, 5)
+    stake = rig.world.bank.block_number()
+    rig.world.join(rig.world.operators[0], 0, PURSE // 2)
+    assert not rig.look()
 
     proxy.lie = lambda _method, result: result
-    assert desk.look()
-    assert max(desk.numbers()) > stake
+    assert rig.look()
+    assert max(rig.numbers()) > stake
 
 
 def test_one_that_is_away_stops_the_books_unless_the_file_says_that_one_suffices(
@@ -183,7 +183,7 @@ def test_one_that_is_away_stops_the_books_unless_the_file_says_that_one_suffices
     caplog: pytest.LogCaptureFixture,
 ):
     gone = "http://127.0.0.1:9/a-secret-key"
-    strict = Desk(tmp_path, world, [world.rpc_url, gone])
+    strict = Rig(tmp_path, world, [world.rpc_url, gone])
     with pytest.raises(
         Unavailable, match=r"http://127\.0\.0\.1:9 is unreachable, one_rpc_suffices is not set"
     ):
@@ -194,7 +194,7 @@ def test_one_that_is_away_stops_the_books_unless_the_file_says_that_one_suffices
     strict.books.close()
 
     (tmp_path / "other").mkdir()
-    lenient = Desk(tmp_path / "other", world, [world.rpc_url, gone], one_suffices=True)
+    lenient = Rig(tmp_path / "other", world, [world.rpc_url, gone], one_suffices=True)
     assert lenient.look() and lenient.numbers()
     assert any(one.message == "endpoint unavailable" for one in caplog.records)
     lenient.books.close()
@@ -215,24 +215,24 @@ def test_a_chain_restored_from_an_older_state_is_followed_block_by_block(
     """The chain stops, is put back to an older state, and goes on otherwise: its old events are reversed."""
     with Anvil(binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=None) as chain:
         on = World(chain.rpc_url, chain.keys[0])
-        desk = Desk(tmp_path, on, [on.rpc_url])
-        desk.look()
+        rig = Rig(tmp_path, on, [on.rpc_url])
+        rig.look()
         chain.stop()
         chain.backup()
         chain.start()
         on.join(on.operators[0], 0, PURSE // 2)
-        desk.look()
-        gone = set(desk.numbers())
+        rig.look()
+        gone = set(rig.numbers())
         chain.stop()
         (tmp_path / "chain" / "chain.json").write_bytes((tmp_path / "chain" / "chain.json.bak").read_bytes())
         chain.start()
         on.join(on.operators[1], 0, PURSE // 3)
         on.join(on.operators[2], 0, PURSE // 4)
-        assert desk.look()
+        assert rig.look()
 
         events = on.bank.events(on.deployment.block)
-        assert desk.numbers() == [e.block_number for e in events]
-        with desk.books.reading() as db:
+        assert rig.numbers() == [e.block_number for e in events]
+        with rig.books.reading() as db:
             hashes = set(
                 db.exec_driver_sql("SELECT block_hash FROM chain_event WHERE state = 'seen'").scalars()
             )
@@ -241,4 +241,4 @@ def test_a_chain_restored_from_an_older_state_is_followed_block_by_block(
             ).scalar_one()
         assert hashes == {e.block_hash for e in events}
         assert orphaned > 0 and gone
-        desk.books.close()
+        rig.books.close()

@@ -65,7 +65,7 @@ class Net:
             raise RemoteError(peer, str(error)) from None
 
 
-class Desk:
+class Rig:
     """A keeper's log and its witnesses; `again` is the next process, on books at another path."""
 
     def __init__(self, folder: Path) -> None:
@@ -116,127 +116,127 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    made = Desk(tmp_path)
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
     yield made
     made.books.close()
 
 
-def test_every_checkpoint_is_cosigned_and_its_note_published_with_the_lines(desk: Desk):
+def test_every_checkpoint_is_cosigned_and_its_note_published_with_the_lines(rig: Rig):
     for lease in range(3):
-        desk.enter(f"{lease}/a", f"{lease}/b")
-        signed = desk.log.sign_last()
+        rig.enter(f"{lease}/a", f"{lease}/b")
+        signed = rig.log.sign_last()
         assert signed is not None
-        assert desk.ask()
+        assert rig.ask()
 
-        name, text = read_published(desk.checkpoints)[-1]
+        name, text = read_published(rig.checkpoints)[-1]
         told = read_checkpoint(text, ORIGIN, bytes(LEDGER_SERVICE.verify_key))
         assert (name, told) == (f"checkpoints/{signed.size:012d}.note", signed)
         assert set(cosigners(text, told, PEERS)) == set(PEERS)
-    assert set(desk.audited().cosigners) == set(PEERS)
+    assert set(rig.audited().cosigners) == set(PEERS)
 
 
-def test_a_quorum_is_enough_and_fewer_are_not(desk: Desk):
-    desk.enter("a")
-    desk.log.sign_last()
-    desk.net.away = set(PEERS[:2])
-    assert not desk.ask(0.2)
-    assert not desk.witnesses.is_compared
+def test_a_quorum_is_enough_and_fewer_are_not(rig: Rig):
+    rig.enter("a")
+    rig.log.sign_last()
+    rig.net.away = set(PEERS[:2])
+    assert not rig.ask(0.2)
+    assert not rig.witnesses.is_compared
 
-    desk.net.away = set(PEERS[:1])
-    desk.again("ledger.db", "checkpoints")
-    assert desk.ask(lines=3)
-    assert set(desk.audited().cosigners) == set(PEERS[1:])
-
-
-def test_whoever_was_away_cosigns_later_from_where_it_stood(desk: Desk):
-    desk.enter("a", "b")
-    desk.log.sign_last()
-    assert desk.ask()
-    desk.net.away = {PEERS[0]}
-    desk.enter("c")
-    desk.log.sign_last()
-    assert desk.ask(lines=3)
-    desk.net.away = set()
-    desk.again("ledger.db", "checkpoints")
-    desk.enter("d", "e", "f")
-    desk.log.sign_last()
-
-    assert desk.ask()
-    assert {peer for peer, _ in desk.newest()} == set(PEERS)
+    rig.net.away = set(PEERS[:1])
+    rig.again("ledger.db", "checkpoints")
+    assert rig.ask(lines=3)
+    assert set(rig.audited().cosigners) == set(PEERS[1:])
 
 
-def test_books_put_back_from_a_copy_are_refused_by_what_verifiers_remember(desk: Desk):
+def test_whoever_was_away_cosigns_later_from_where_it_stood(rig: Rig):
+    rig.enter("a", "b")
+    rig.log.sign_last()
+    assert rig.ask()
+    rig.net.away = {PEERS[0]}
+    rig.enter("c")
+    rig.log.sign_last()
+    assert rig.ask(lines=3)
+    rig.net.away = set()
+    rig.again("ledger.db", "checkpoints")
+    rig.enter("d", "e", "f")
+    rig.log.sign_last()
+
+    assert rig.ask()
+    assert {peer for peer, _ in rig.newest()} == set(PEERS)
+
+
+def test_books_put_back_from_a_copy_are_refused_by_what_verifiers_remember(rig: Rig):
     """Without the folder of notes, which lies on the same disk and was put back with it."""
-    desk.enter("a")
-    desk.log.sign_last()
-    desk.enter("b")
-    desk.log.sign_last()
-    assert desk.ask()
-    desk.books.close()
+    rig.enter("a")
+    rig.log.sign_last()
+    rig.enter("b")
+    rig.log.sign_last()
+    assert rig.ask()
+    rig.books.close()
 
-    desk.again("old.db", "old-checkpoints")
-    desk.enter("a")
+    rig.again("old.db", "old-checkpoints")
+    rig.enter("a")
     with pytest.raises(LedgerRolledBack, match="has a checkpoint of 2 entries: the books were rolled back"):
-        desk.ask()
-    assert desk.log.newest() is None
+        rig.ask()
+    assert rig.log.newest() is None
 
 
-def test_other_books_of_the_same_length_are_refused_too(desk: Desk):
-    desk.enter("a", "b")
-    desk.log.sign_last()
-    assert desk.ask()
-    desk.books.close()
+def test_other_books_of_the_same_length_are_refused_too(rig: Rig):
+    rig.enter("a", "b")
+    rig.log.sign_last()
+    assert rig.ask()
+    rig.books.close()
 
-    desk.again("other.db", "other-checkpoints")
-    desk.enter("a", "x", "c")
+    rig.again("other.db", "other-checkpoints")
+    rig.enter("a", "x", "c")
     with pytest.raises(LedgerRolledBack, match=r"with root .*, the books have"):
-        desk.ask()
+        rig.ask()
 
 
-def test_one_verifier_that_remembers_is_enough_and_no_verifier_can_make_it_up(desk: Desk):
-    desk.enter("a", "b")
-    desk.log.sign_last()
-    liar = desk.net.witnesses[PEERS[0]]
+def test_one_verifier_that_remembers_is_enough_and_no_verifier_can_make_it_up(rig: Rig):
+    rig.enter("a", "b")
+    rig.log.sign_last()
+    liar = rig.net.witnesses[PEERS[0]]
     size = Checkpoint(origin=ORIGIN, size=9, root=bytes(32))
 
     async def lie(_peer: PeerId, _body: bytes) -> bytes:
         return sign_checkpoint(size, SigningKey(b"m" * 32)).encode()
 
     liar.handlers = {**liar.handlers, "witnessed": lie}
-    assert desk.ask(lines=3)  # three are a quorum; what the liar says is not signed by us
-    assert PEERS[0] not in {peer for peer, _ in desk.newest()}
+    assert rig.ask(lines=3)  # three are a quorum; what the liar says is not signed by us
+    assert PEERS[0] not in {peer for peer, _ in rig.newest()}
 
     async def remember(_peer: PeerId, _body: bytes) -> bytes:
         return sign_checkpoint(size, LEDGER_SERVICE).encode()
 
     liar.handlers = {**liar.handlers, "witnessed": remember}
-    desk.again("ledger.db", "checkpoints")
-    desk.enter("c")
-    desk.log.sign_last()
+    rig.again("ledger.db", "checkpoints")
+    rig.enter("c")
+    rig.log.sign_last()
     with pytest.raises(LedgerRolledBack):
-        desk.ask()
+        rig.ask()
 
 
-def test_a_verifier_that_is_no_witness_counts_as_heard(desk: Desk):
-    desk.enter("a")
-    desk.log.sign_last()
+def test_a_verifier_that_is_no_witness_counts_as_heard(rig: Rig):
+    rig.enter("a")
+    rig.log.sign_last()
     for peer in PEERS[:3]:
-        desk.net.witnesses[peer].handlers = {"witness": _refused, "witnessed": _refused}
+        rig.net.witnesses[peer].handlers = {"witness": _refused, "witnessed": _refused}
 
-    assert not desk.ask(0.5)
-    assert desk.witnesses.is_compared and not desk.witnesses.is_cosigned
+    assert not rig.ask(0.5)
+    assert rig.witnesses.is_compared and not rig.witnesses.is_cosigned
 
 
 async def _refused(_peer: PeerId, _body: bytes) -> bytes:
     raise Unavailable("no such method")
 
 
-def test_a_line_that_is_not_the_verifiers_is_not_kept(desk: Desk):
-    desk.enter("a")
-    desk.log.sign_last()
-    others = desk.net.witnesses[PEERS[1]].handlers
-    desk.net.witnesses[PEERS[0]].handlers = others  # answers with another's cosignature
+def test_a_line_that_is_not_the_verifiers_is_not_kept(rig: Rig):
+    rig.enter("a")
+    rig.log.sign_last()
+    others = rig.net.witnesses[PEERS[1]].handlers
+    rig.net.witnesses[PEERS[0]].handlers = others  # answers with another's cosignature
 
-    assert desk.ask(lines=3)
-    assert PEERS[0] not in {peer for peer, _ in desk.newest()}
+    assert rig.ask(lines=3)
+    assert PEERS[0] not in {peer for peer, _ in rig.newest()}

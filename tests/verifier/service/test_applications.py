@@ -50,7 +50,7 @@ class FakeChain:
         return self.delegation
 
 
-class Desk:
+class Rig:
     """A verifier's applications, with one free seat."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def keys() -> Keys:
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, keys: Keys) -> Desk:
-    made = Desk(monkeypatch)
+def rig(monkeypatch: pytest.MonkeyPatch, keys: Keys) -> Rig:
+    made = Rig(monkeypatch)
     made.chain.delegation = delegated(keys)
     return made
 
@@ -98,14 +98,14 @@ def delegated(keys: Keys) -> HotKey:
     return HotKey(account=evm_address(keys.account_address), expiry=DEADLINE + 1)
 
 
-def test_a_node_with_a_lot_is_a_guest_and_is_voted_for_once_it_is_ready(desk: Desk, keys: Keys):
+def test_a_node_with_a_lot_is_a_guest_and_is_voted_for_once_it_is_ready(rig: Rig, keys: Keys):
     signed = a_record(keys)
-    desk.apply(signed, is_ready=False)
-    assert desk.applications.knows(signed.record.peer)
-    assert desk.published == []
+    rig.apply(signed, is_ready=False)
+    assert rig.applications.knows(signed.record.peer)
+    assert rig.published == []
 
-    desk.apply(signed)
-    (vote,) = desk.published
+    rig.apply(signed)
+    (vote,) = rig.published
     assert (vote.admission.member, vote.admission.verifier) == (signed.record.member, peer(ME))
     verify(peer(ME), DOMAIN, vote.admission, vote.signature)
 
@@ -120,44 +120,44 @@ def test_a_node_with_a_lot_is_a_guest_and_is_voted_for_once_it_is_ready(desk: De
         ({"run_found": None}, "not open"),
     ],
 )
-def test_whoever_cannot_be_held_to_its_work_is_no_guest(desk: Desk, keys: Keys, change, reason):
+def test_whoever_cannot_be_held_to_its_work_is_no_guest(rig: Rig, keys: Keys, change, reason):
     for name, value in change.items():
-        setattr(desk.chain, name, value)
+        setattr(rig.chain, name, value)
     with pytest.raises(PeerFault, match=reason):
-        desk.apply(a_record(keys))
-    assert not desk.applications.knows(peer_of(keys.peer))
-    assert desk.published == []
+        rig.apply(a_record(keys))
+    assert not rig.applications.knows(peer_of(keys.peer))
+    assert rig.published == []
 
 
-def test_nobody_applies_with_the_record_of_another_or_of_another_role(desk: Desk, keys: Keys):
+def test_nobody_applies_with_the_record_of_another_or_of_another_role(rig: Rig, keys: Keys):
     with pytest.raises(PeerFault, match="of another"):
-        desk.apply(a_record(keys), sender=peer("mallory"))
+        rig.apply(a_record(keys), sender=peer("mallory"))
     with pytest.raises(PeerFault, match="verifier"):
-        desk.apply(a_record(keys, Role.VERIFIER))
+        rig.apply(a_record(keys, Role.VERIFIER))
     forged = a_record(keys)
     forged = replace(forged, record=replace(forged.record, account=forged.record.hot))
     with pytest.raises(PeerFault, match="signature"):
-        desk.apply(forged)
+        rig.apply(forged)
 
 
-def test_without_a_free_seat_strangers_are_not_let_in(desk: Desk, keys: Keys):
-    assert desk.applications.is_open()
+def test_without_a_free_seat_strangers_are_not_let_in(rig: Rig, keys: Keys):
+    assert rig.applications.is_open()
     spec = a_spec()
-    desk.follower.run_state = start(spec, RUN_ID)
-    assert not desk.applications.is_open()
+    rig.follower.run_state = start(spec, RUN_ID)
+    assert not rig.applications.is_open()
     with pytest.raises(Unavailable, match="no seat is free"):
-        desk.apply(a_record(keys))
+        rig.apply(a_record(keys))
 
 
-def test_one_account_has_one_guest_and_all_together_are_bounded(desk: Desk, keys: Keys):
+def test_one_account_has_one_guest_and_all_together_are_bounded(rig: Rig, keys: Keys):
     first, second = a_record(keys), a_record(replace(keys, peer=a_peer_key("another")))
-    desk.apply(first, is_ready=False)
-    desk.apply(second, is_ready=False)
-    assert not desk.applications.knows(first.record.peer)
-    assert desk.applications.knows(second.record.peer)
+    rig.apply(first, is_ready=False)
+    rig.apply(second, is_ready=False)
+    assert not rig.applications.knows(first.record.peer)
+    assert rig.applications.knows(second.record.peer)
 
     for number in range(2, GUESTS_MAX + 2):
         others = some_keys(number)
-        desk.chain.delegation = delegated(others)
-        desk.apply(a_record(others), is_ready=False)
-    assert not desk.applications.knows(second.record.peer)
+        rig.chain.delegation = delegated(others)
+        rig.apply(a_record(others), is_ready=False)
+    assert not rig.applications.knows(second.record.peer)

@@ -48,7 +48,7 @@ AUDIT = replace(a_spec().audit, attestation=digest(POLICY), attested_rounds=6, c
 SPEC = a_spec(audit=AUDIT, rounds=20)
 
 
-class Desk:
+class Rig:
     """An appraiser of vera's with a chain of so many manifests, a clock and everything it said."""
 
     def __init__(self, folder: Path, collateral: Path | None = None) -> None:
@@ -67,7 +67,7 @@ class Desk:
     async def _say(self, word: SignedAppraisal) -> None:
         self.said.append(word)
 
-    def grow(self, count: int = 1, *, is_seen: bool = True) -> Desk:
+    def grow(self, count: int = 1, *, is_seen: bool = True) -> Rig:
         """More final manifests, which the appraiser sees become final unless told otherwise."""
         for _ in range(count):
             run_state = self.follower.run_state
@@ -93,31 +93,31 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path).grow(3)
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path).grow(3)
 
 
-def test_good_evidence_earns_a_signed_word_and_the_result_is_kept(desk: Desk) -> None:
-    result = desk.answer(desk.shown())
+def test_good_evidence_earns_a_signed_word_and_the_result_is_kept(rig: Rig) -> None:
+    result = rig.answer(rig.shown())
 
     assert result.verdict is TrustTier.AFFIRMING
-    (signed,) = desk.said
+    (signed,) = rig.said
     word = signed.appraised
     verify(peer("vera"), DOMAIN, word, signed.signature)
     assert (word.node, word.round, word.discount) == (NODE, 2, Discount.PROCESSOR)
     assert (word.result, word.evidence) == (digest(result), result.evidence)
-    (kept,) = desk.me.store.values(f"attestation/{NODE.hex()}/").values()
+    (kept,) = rig.me.store.values(f"attestation/{NODE.hex()}/").values()
     assert digest(read_token(kept, peer("vera"), DOMAIN)) == word.result
 
 
-def test_a_node_that_shows_evidence_for_ever_takes_four_places(desk: Desk) -> None:
+def test_a_node_that_shows_evidence_for_ever_takes_four_places(rig: Rig) -> None:
     for _ in range(RESULTS_KEPT + 3):
-        desk.answer(desk.shown())
-        desk.grow()
+        rig.answer(rig.shown())
+        rig.grow()
 
-    kept = sorted(desk.me.store.values(f"attestation/{NODE.hex()}/"))
+    kept = sorted(rig.me.store.values(f"attestation/{NODE.hex()}/"))
     assert len(kept) == RESULTS_KEPT
-    assert int(kept[-1].rpartition("/")[2]) == int(desk.follower.run_state.round) - 2  # the newest stay
+    assert int(kept[-1].rpartition("/")[2]) == int(rig.follower.run_state.round) - 2  # the newest stay
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,11 @@ def test_a_node_that_shows_evidence_for_ever_takes_four_places(desk: Desk) -> No
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_evidence_about_anything_else_is_answered_and_earns_nothing(
-    desk: Desk, wrong: dict[str, Any]
-) -> None:
-    result = desk.answer(desk.shown(**wrong))
+def test_evidence_about_anything_else_is_answered_and_earns_nothing(rig: Rig, wrong: dict[str, Any]) -> None:
+    result = rig.answer(rig.shown(**wrong))
 
     assert result.verdict is TrustTier.CONTRAINDICATED and Reason.BINDING in result.all_reasons
-    assert desk.said == []
+    assert rig.said == []
 
 
 @pytest.mark.parametrize(
@@ -151,49 +149,49 @@ def test_evidence_about_anything_else_is_answered_and_earns_nothing(
     ids=["another key", "another measurement", "debug"],
 )
 def test_an_attester_that_the_policy_does_not_accept_earns_nothing(
-    desk: Desk, attester: SoftwareAttester
+    rig: Rig, attester: SoftwareAttester
 ) -> None:
-    assert desk.answer(desk.shown(attester=attester)).verdict is TrustTier.CONTRAINDICATED
-    assert desk.said == []
+    assert rig.answer(rig.shown(attester=attester)).verdict is TrustTier.CONTRAINDICATED
+    assert rig.said == []
 
 
-def test_evidence_of_one_node_is_no_evidence_of_another(desk: Desk) -> None:
-    relayed = desk.shown(node=peer("nils"))
+def test_evidence_of_one_node_is_no_evidence_of_another(rig: Rig) -> None:
+    relayed = rig.shown(node=peer("nils"))
 
-    assert Reason.BINDING in desk.answer(relayed).all_reasons
-    assert desk.said == []
+    assert Reason.BINDING in rig.answer(relayed).all_reasons
+    assert rig.said == []
 
 
-def test_evidence_over_an_old_nonce_or_one_not_seen_is_refused(desk: Desk) -> None:
-    old = desk.shown()
-    desk.grow(3)
+def test_evidence_over_an_old_nonce_or_one_not_seen_is_refused(rig: Rig) -> None:
+    old = rig.shown()
+    rig.grow(3)
     with pytest.raises(OutOfPhase):
-        desk.answer(old)
-    desk.grow(is_seen=False)
+        rig.answer(old)
+    rig.grow(is_seen=False)
     with pytest.raises(Unavailable, match="not seen to become final here"):
-        desk.answer(desk.shown())
+        rig.answer(rig.shown())
     with pytest.raises(OutOfPhase):
-        desk.answer(replace(desk.shown(), round=RoundId(2**40)))
-    assert desk.said == []
+        rig.answer(replace(rig.shown(), round=RoundId(2**40)))
+    assert rig.said == []
 
 
-def test_evidence_is_as_old_as_its_nonce_and_too_old_after_what_the_policy_says(desk: Desk) -> None:
-    shown = desk.shown()
-    desk.now_s += POLICY.evidence_age_max_s + 1
+def test_evidence_is_as_old_as_its_nonce_and_too_old_after_what_the_policy_says(rig: Rig) -> None:
+    shown = rig.shown()
+    rig.now_s += POLICY.evidence_age_max_s + 1
 
-    assert Reason.EVIDENCE_TOO_OLD in desk.answer(shown).all_reasons
-    assert desk.said == []
+    assert Reason.EVIDENCE_TOO_OLD in rig.answer(shown).all_reasons
+    assert rig.said == []
 
 
 def test_strangers_nonsense_and_missing_collateral_are_errors_in_words(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, collateral=tmp_path / "nothing.json").grow(3)
+    rig = Rig(tmp_path, collateral=tmp_path / "nothing.json").grow(3)
     with pytest.raises(PeerFault, match="no node of this run"):
-        desk.answer(desk.shown(), PeerId(b"s" * 32))
+        rig.answer(rig.shown(), PeerId(b"s" * 32))
     with pytest.raises(MalformedMessage):
-        desk.answer(replace(desk.shown(), evidence=b"nonsense"))
+        rig.answer(replace(rig.shown(), evidence=b"nonsense"))
     with pytest.raises(Unavailable, match="collateral is not to be had"):
-        desk.answer(desk.shown())
-    assert desk.said == []
+        rig.answer(rig.shown())
+    assert rig.said == []
 
 
 def test_a_verifier_without_the_policy_that_the_run_names_does_not_start(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ NORA = peer("nora")
 
 
 @dataclass
-class Desk:
+class Rig:
     """A verifier's watch with a chain of manifests."""
 
     run_state: RunState
@@ -33,26 +33,26 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk(advance(the_start(), the_next(the_start(), NODES)))
+def rig() -> Rig:
+    return Rig(advance(the_start(), the_next(the_start(), NODES)))
 
 
-def test_a_whole_lot_is_nothing_to_report(desk: Desk):
-    assert desk.sees(True) == []
+def test_a_whole_lot_is_nothing_to_report(rig: Rig):
+    assert rig.sees(True) == []
 
 
-def test_a_lot_that_is_not_whole_is_reported(desk: Desk):
-    (report,) = desk.sees(False)
+def test_a_lot_that_is_not_whole_is_reported(rig: Rig):
+    (report,) = rig.sees(False)
     assert (report.node, report.verifier, report.is_whole) == (NORA, peer("vera"), False)
-    assert report.round == int(desk.run_state.round) - 1
+    assert report.round == int(rig.run_state.round) - 1
 
 
 def test_nothing_is_reported_before_there_is_a_round():
-    assert Desk(the_start()).sees(False) == []
+    assert Rig(the_start()).sees(False) == []
 
 
-def test_what_the_chain_has_heard_is_not_reported_again(desk: Desk):
-    assert len(desk.sees(False)) == 1
-    heard = replace(the_next(desk.run_state, NODES), stake_reports=(a_report(desk.run_state),))
-    desk.run_state = advance(desk.run_state, heard)
-    assert desk.sees(False) == []
+def test_what_the_chain_has_heard_is_not_reported_again(rig: Rig):
+    assert len(rig.sees(False)) == 1
+    heard = replace(the_next(rig.run_state, NODES), stake_reports=(a_report(rig.run_state),))
+    rig.run_state = advance(rig.run_state, heard)
+    assert rig.sees(False) == []

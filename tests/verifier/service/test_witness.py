@@ -35,7 +35,7 @@ LEDGER_SERVICE, STRANGER = PeerId(PUBLIC), PeerId(bytes(OTHER.verify_key))
 FORK = [*LEAVES[:2], *(leaf_hash(bytes([200 + n])) for n in range(18))]
 
 
-class Desk:
+class Rig:
     """A witness with its store; `again` is the next process."""
 
     def __init__(self, folder: Path, ledger_service: PeerId | None = LEDGER_SERVICE) -> None:
@@ -64,28 +64,28 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
 
 
-def test_a_log_that_grows_is_cosigned_and_remembered_through_restarts(desk: Desk):
-    assert desk.newest() == b""
+def test_a_log_that_grows_is_cosigned_and_remembered_through_restarts(rig: Rig):
+    assert rig.newest() == b""
     for old, new in ((0, 3), (3, 8), (8, 8), (8, 20)):
-        answer = desk.ask(a_request(new, old))
+        answer = rig.ask(a_request(new, old))
         assert read_cosignature(read_line(answer.decode()[:-1]), a_checkpoint(new), PEERS[0]) == TIME
-        desk.again()
-        note = desk.newest().decode()
+        rig.again()
+        note = rig.newest().decode()
         assert read_checkpoint(note, ORIGIN, PUBLIC) == a_checkpoint(new)
         assert signature_lines(note)[1].text() + "\n" == answer.decode()
 
 
-def test_what_was_cosigned_is_on_disk_before_the_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+def test_what_was_cosigned_is_on_disk_before_the_answer(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise Unavailable("the disk is full")
 
-    monkeypatch.setattr(desk.store, "set_value", refuse)
+    monkeypatch.setattr(rig.store, "set_value", refuse)
     with pytest.raises(Unavailable, match="full"):
-        desk.ask(a_request(3, 0))
+        rig.ask(a_request(3, 0))
 
 
 @pytest.mark.parametrize(
@@ -93,40 +93,40 @@ def test_what_was_cosigned_is_on_disk_before_the_answer(desk: Desk, monkeypatch:
     [a_request(5, 5), a_request(8, 8, FORK), a_request(9, 8, FORK)],
     ids=["smaller", "other", "forked"],
 )
-def test_a_ledger_that_goes_back_is_refused_and_the_signed_proof_of_it_kept(desk: Desk, back: Request):
-    desk.ask(a_request(8, 0))
-    before = desk.newest()
+def test_a_ledger_that_goes_back_is_refused_and_the_signed_proof_of_it_kept(rig: Rig, back: Request):
+    rig.ask(a_request(8, 0))
+    before = rig.newest()
 
     for _ in range(3):
         with pytest.raises(PeerFault, match="cosigned"):
-            desk.ask(back)
-        desk.again()
+            rig.ask(back)
+        rig.again()
 
-    assert desk.newest() == before
-    (kept,) = desk.evidence()
+    assert rig.newest() == before
+    (kept,) = rig.evidence()
     shown = read_checkpoint(kept["shown"], ORIGIN, PUBLIC)
     assert shown == read_checkpoint(back.note, ORIGIN, PUBLIC)
     assert read_checkpoint(kept["held"], ORIGIN, PUBLIC) == a_checkpoint(8)
-    desk.ask(a_request(9, 8))  # the true one goes on
+    rig.ask(a_request(9, 8))  # the true one goes on
 
 
-def test_evidence_has_a_bound(desk: Desk):
-    desk.ask(a_request(20, 0))
+def test_evidence_has_a_bound(rig: Rig):
+    rig.ask(a_request(20, 0))
     for size in range(1, 20):
         with pytest.raises(PeerFault):
-            desk.ask(a_request(size, size))
+            rig.ask(a_request(size, size))
 
-    assert len(desk.evidence()) == EVIDENCE_MAX
+    assert len(rig.evidence()) == EVIDENCE_MAX
 
 
-def test_of_two_requests_from_one_size_the_second_is_told_to_start_anew(desk: Desk):
+def test_of_two_requests_from_one_size_the_second_is_told_to_start_anew(rig: Rig):
     """The race of tlog-witness: nothing is awaited between the look and the write."""
-    desk.ask(a_request(6, 0))
+    rig.ask(a_request(6, 0))
     answers: list[str] = []
 
     async def ask(size: int) -> None:
         try:
-            await desk.witness.handlers["witness"](LEDGER_SERVICE, a_request(size, 6).encode())
+            await rig.witness.handlers["witness"](LEDGER_SERVICE, a_request(size, 6).encode())
             answers.append("cosigned")
         except (Unavailable, PeerFault):
             answers.append("refused")
@@ -140,32 +140,32 @@ def test_of_two_requests_from_one_size_the_second_is_told_to_start_anew(desk: De
     assert sorted(answers) == ["cosigned", "refused"]
 
 
-def test_only_the_keeper_that_the_operator_named_is_cosigned(desk: Desk, tmp_path: Path):
+def test_only_the_keeper_that_the_operator_named_is_cosigned(rig: Rig, tmp_path: Path):
     with pytest.raises(PeerFault, match="asks to cosign a ledger"):
-        desk.ask(a_request(3, 0), STRANGER)
+        rig.ask(a_request(3, 0), STRANGER)
     with pytest.raises(MalformedMessage, match="another key"):
-        desk.ask(a_request(3, 0, key=OTHER))
+        rig.ask(a_request(3, 0, key=OTHER))
     with pytest.raises(MalformedMessage):
-        desk.ask(b"old 0\n\nrubbish")
-    desk.ledger_service = None
-    desk.again()
+        rig.ask(b"old 0\n\nrubbish")
+    rig.ledger_service = None
+    rig.again()
     with pytest.raises(Unavailable, match="names no ledger service"):
-        desk.ask(a_request(3, 0))
-    assert desk.newest() == b"" and not desk.evidence()
+        rig.ask(a_request(3, 0))
+    assert rig.newest() == b"" and not rig.evidence()
 
 
-def test_another_keepers_note_in_the_store_is_an_error_and_not_a_beginning(desk: Desk):
+def test_another_keepers_note_in_the_store_is_an_error_and_not_a_beginning(rig: Rig):
     """A file that names another keeper after the first one was cosigned: no second history."""
-    desk.ask(a_request(3, 0))
-    desk.ledger_service = STRANGER
-    desk.again()
+    rig.ask(a_request(3, 0))
+    rig.ledger_service = STRANGER
+    rig.again()
 
     with pytest.raises(BadNoteError, match="another key"):
-        desk.ask(a_request(3, 0, key=OTHER), STRANGER)
+        rig.ask(a_request(3, 0, key=OTHER), STRANGER)
 
 
-def test_lines_of_others_are_not_kept(desk: Desk):
+def test_lines_of_others_are_not_kept(rig: Rig):
     asked = a_request(3, 0)
-    desk.ask(Request(old_size=0, proof=(), note=asked.note + "— witness.example/w1 " + "YWJj" * 4_000 + "\n"))
+    rig.ask(Request(old_size=0, proof=(), note=asked.note + "— witness.example/w1 " + "YWJj" * 4_000 + "\n"))
 
-    assert len(desk.newest()) < 1_000
+    assert len(rig.newest()) < 1_000
