@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from itertools import count
@@ -323,6 +324,11 @@ def test_a_server_killed_before_it_sent_offers_the_move_again(
     monkeypatch.setattr(world_api.gateway, "offer", dies)
     with pytest.raises(KeyboardInterrupt):
         send(world_api, token, signed(made, person.key))
+    for (
+        thread
+    ) in threading.enumerate():  # which a process that died would not have left, and pytest waits for
+        if thread.name == "AnyIO worker thread":
+            thread.stop()  # type: ignore[attr-defined]
     assert world.bank.stake_of(person.account, OPERATOR).active == 0
 
     monkeypatch.setattr(world_api.gateway, "offer", offer)
