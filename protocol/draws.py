@@ -14,8 +14,6 @@ from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
-OPENED_LEAST = 8  # blocks of any audit, however frequent: with fewer, one block's rounding decides
-
 
 def beacon_input(deployment_id: Digest, run_id: Digest, round_id: RoundId, manifest: Digest) -> bytes:
     """The VRF input of a round's beacon, known once the round is final."""
@@ -112,17 +110,11 @@ def auditors(seed: Digest, node: PeerId, verifiers: Sequence[PeerId]) -> tuple[P
     return tuple(order)
 
 
-def opened_count(audit: AuditSpec, rate_ppm: int) -> int:
-    """Blocks that an audit opens unless it is wide, at this rate: `blocks * floor / rate`, rounded up.
-
-    So the chance that a block of a step is opened is the same at every rate, and so are the bytes of a
-    round. Never fewer than `OPENED_LEAST` or `blocks`, whichever is less.
-    """
-    return max(min(OPENED_LEAST, audit.blocks), -(-audit.blocks * audit.floor_ppm // rate_ppm))
-
-
 def wide_share_ppm(audit: AuditSpec, rate_ppm: int) -> int:
-    """Probability that an audit is wide, at this rate: `wide * floor / rate`, rounded up."""
+    """Probability that an audit is wide, at this rate: `wide * floor / rate`, rounded up.
+
+    So wide openings take as many bytes of a round at every rate, and a block is opened at least as probably.
+    """
     return -(-audit.wide_ppm * audit.floor_ppm // rate_ppm)
 
 
@@ -131,7 +123,7 @@ def opened_blocks(
 ) -> tuple[int, ...]:
     """Indices of the blocks a drawn node opens, ascending: half uniform, half among its non-empty blocks.
 
-    With probability `wide_share_ppm` they are `wide_blocks`, else `opened_count`; never more than there are.
+    With probability `wide_share_ppm` they are `wide_blocks`, else `blocks`; never more than there are.
 
     With a sign wire every non-empty block carries the same energy, so the
     energy-weighted half is uniform over `live`.
@@ -145,7 +137,7 @@ def opened_blocks(
         live: The blocks of which the node sent something.
     """
     is_wide = _number(seed, b"F", node, 0) % PPM < wide_share_ppm(audit, rate_ppm)
-    want = min(audit.wide_blocks if is_wide else opened_count(audit, rate_ppm), block_count)
+    want = min(audit.wide_blocks if is_wide else audit.blocks, block_count)
     if want == block_count:
         return tuple(range(block_count))
     chosen: set[int] = set()

@@ -352,7 +352,7 @@ def test_books_that_are_older_than_a_checkpoint_on_disk_fail_the_audit(assay: As
     [
         (lambda told: told["rows"][0].update(amount=told["rows"][0]["amount"] + 1), "rows[0].amount"),
         (lambda told: told["rows"].pop(), "rows: "),
-        (lambda told: told["unpaid"].append({"round": 0, "node": "00", "reason": "x"}), "unpaid: "),
+        (lambda told: told["unpaid"].append({"round": 0, "node": "00", "reason": "fault"}), "unpaid: "),
         (lambda told: told["result"].update(root="00" * 32), "root"),
         (lambda told: told["result"].update(model_hash="00" * 32), "digest: "),
         (lambda told: told["result"].update(model_hash="00" * 33), "bytes32"),
