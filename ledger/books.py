@@ -74,6 +74,7 @@ from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.errors import AssayError
 
 AMOUNT_MAX = 2**63 - 1  # what the store's columns hold
+DOCUMENT = "document"  # kind of an entry without postings: a document was issued
 
 
 class BooksError(AssayError):
@@ -93,8 +94,8 @@ class Entry:
     """One journal entry.
 
     Raises:
-        ValueError: the postings do not sum to zero per asset, one is zero or too large, or two are of
-            one account.
+        ValueError: the postings do not sum to zero per asset, one is zero or too large, two are of
+            one account, or there are none and it is no DOCUMENT.
     """
 
     key: str  # idempotency key: the same for the same fact, whoever posts it
@@ -114,7 +115,7 @@ class Entry:
         if len({posting.account for posting in self.postings}) < len(self.postings):
             raise ValueError(f"entry {self.key}: two postings of one account")
         wrong = {asset: total for asset, total in sums.items() if total}
-        if wrong or not self.postings:
+        if wrong or bool(self.postings) is (self.kind == DOCUMENT):
             raise ValueError(f"entry {self.key}: postings sum to {wrong or 'nothing'}, expected zero")
 
     @property
@@ -123,6 +124,17 @@ class Entry:
         lines = [[posting.account.code, posting.account.asset, posting.amount] for posting in self.postings]
         plain = [self.kind, self.epoch, self.block_number, self.block_hash, self.reverses, lines]
         return hashlib.sha256(b"assay/entry/1" + cbor2.dumps(plain, canonical=True)).digest()
+
+
+def document_hash(text: str) -> bytes:
+    """SHA-256 of an invoice's or credit note's canonical JSON."""
+    return hashlib.sha256(b"assay/invoice/1\n" + text.encode()).digest()
+
+
+def document_entry(series: str, number: int, text: str) -> Entry:
+    """The entry by which the Merkle log has an issued document: its key names the document and its hash."""
+    key = f"{DOCUMENT}/{series}/{number}/{document_hash(text).hex()}"
+    return Entry(key=key, kind=DOCUMENT, block_number=0, block_hash=bytes(32), postings=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

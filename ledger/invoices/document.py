@@ -12,7 +12,6 @@ Steps that earned nothing are listed with the reason: they were not charged.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterator
@@ -137,6 +136,7 @@ class Document:
     tax_note: str = ""
     facts: Facts
     escrow: Escrow
+    salt: str = ""  # 32 random hexadecimal digits: the hash in the log tells nobody else who bought
 
     @property
     def sign(self) -> int:
@@ -170,7 +170,7 @@ def name_of(run_id: str, series: str, number: int) -> str:
     return f"{run_id[:8].upper()}-{'C' if series == 'credit' else ''}{number:06d}"
 
 
-def credit_of(invoice: Document, *, number: int, issued_ms: int, reason: str) -> Document:
+def credit_of(invoice: Document, *, number: int, issued_ms: int, reason: str, salt: str) -> Document:
     """The credit note that cancels a whole invoice.
 
     Raises:
@@ -179,7 +179,13 @@ def credit_of(invoice: Document, *, number: int, issued_ms: int, reason: str) ->
     if not reason.strip() or not reason.isprintable() or len(reason) > TEXT_CHARS_MAX:
         raise ConfigError(f"a credit note needs a reason, one line of at most {TEXT_CHARS_MAX} characters")
     return replace(
-        invoice, series="credit", number=number, issued_ms=issued_ms, corrects=invoice.number, reason=reason
+        invoice,
+        series="credit",
+        number=number,
+        issued_ms=issued_ms,
+        corrects=invoice.number,
+        reason=reason,
+        salt=salt,
     )
 
 
@@ -207,11 +213,6 @@ def from_json(text: str) -> Document:
     if to_json(document) != text:
         raise ValueError("an invoice that is not in its canonical encoding")
     return document
-
-
-def hash_of(text: str) -> bytes:
-    """SHA-256 of a document's canonical JSON."""
-    return hashlib.sha256(b"assay/invoice/1\n" + text.encode()).digest()
 
 
 def csv_text(document: Document) -> str:

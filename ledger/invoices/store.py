@@ -1,13 +1,15 @@
 """Store: issues invoices and credit notes: each once, numbered without gaps, never changed.
 
 Room: ledger (edge: the books' database). Figures, number and row are one transaction under
-the writer's lock, so neither a crash nor concurrent threads leave a gap; the database's
+the writer's lock, so neither a crash nor concurrent threads leave a gap; its salted hash is an
+entry of the journal, so that an audit finds a document that was removed or changed. The database's
 triggers refuse a gap, a second invoice of an epoch, and any change (ledger/journal/triggers.py).
 A wrong invoice is cancelled whole by a credit note; then its epochs may be invoiced again.
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +17,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from assay.chain.commit_statement import evm_address
-from assay.ledger.invoices.document import Document, Party, credit_of, from_json, hash_of, name_of, to_json
+from assay.ledger.books import document_entry, document_hash
+from assay.ledger.invoices.document import Document, Party, credit_of, from_json, name_of, to_json
 from assay.ledger.invoices.figures import read_escrow, read_facts
 from assay.ledger.journal.database import writing
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.tables import TABLES
+from assay.ledger.journal.writer import write_entries
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
@@ -91,7 +95,8 @@ def credit(
         if row is not None:
             return _document(row)
         checked(db, spec, run_id, found)
-        made = credit_of(found, number=_next_number(db, "credit"), issued_ms=issued_ms, reason=reason)
+        number = _next_number(db, "credit")
+        made = credit_of(found, number=number, issued_ms=issued_ms, reason=reason, salt=_salt())
         _insert(db, made)
         return made
 
@@ -156,7 +161,12 @@ def _drafted(
         tax_note="" if parties is None else parties.tax_note,
         facts=read_facts(db, spec, run_id, first, last),
         escrow=read_escrow(db, run_id),
+        salt="" if parties is None else _salt(),
     )
+
+
+def _salt() -> str:
+    return secrets.token_hex(16)
 
 
 def _uncredited(db: Connection) -> list[Any]:
@@ -172,7 +182,9 @@ def _next_number(db: Connection, series: str) -> int:
 
 
 def _insert(db: Connection, made: Document) -> None:
+    """Keep the document, and its hash as an entry of the journal, so that the Merkle log has it."""
     body = to_json(made)
+    write_entries(db, [document_entry(made.series, made.number, body)], made.issued_ms)
     db.execute(
         sa.insert(_INVOICE),
         [
@@ -185,7 +197,7 @@ def _insert(db: Connection, made: Document) -> None:
                 "total": made.total,
                 "issued_ms": made.issued_ms,
                 "body": body,
-                "body_hash": hash_of(body),
+                "body_hash": document_hash(body),
             }
         ],
     )
@@ -193,7 +205,7 @@ def _insert(db: Connection, made: Document) -> None:
 
 def _document(row: Any) -> Document:
     name = f"{row.series} {row.number}"
-    if hash_of(row.body) != bytes(row.body_hash):
+    if document_hash(row.body) != bytes(row.body_hash):
         raise LedgerIntegrityError(f"{name}: its text does not have the recorded hash")
     try:
         found = from_json(row.body)

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from assay.ledger.accounts import Kind
+from assay.ledger.books import DOCUMENT, document_entry
 from assay.ledger.journal.log_store import Nodes, read_edge, read_nodes, read_notes
 from assay.ledger.journal.reader import LedgerIntegrityError, read_journal, short
 from assay.ledger.journal.tables import TABLES
@@ -25,6 +26,7 @@ from assay.ledger.merkle_log import Edge, append
 from assay.protocol.types import PeerId
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
+_INVOICE = TABLES["invoice"]
 _BALANCE, _PENDING, _WAITING = TABLES["balance"], TABLES["pending_entry"], TABLES["pending_posting"]
 
 
@@ -60,11 +62,15 @@ def audit(
         LedgerIntegrityError: the first thing that differs.
     """
     edge, lines, roots, nodes = Edge(), 0, [Edge().root], Nodes()
+    documents: set[str] = set()
     for one in read_journal(db):
+        if one.entry.kind == DOCUMENT:
+            documents.add(one.entry.key)
         edge = append(edge, [one.leaf], nodes.take)
         roots.append(edge.root)
         lines += len(one.entry.postings)
     _check_log(db, edge, nodes)
+    _check_documents(db, documents)
     sums = _sums(db)
     wrong = {asset: total for asset, total in sums.items() if total}
     if wrong:
@@ -96,6 +102,16 @@ def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
         )
     if read_nodes(db) != nodes:
         raise LedgerIntegrityError("log: the roots stored for proofs differ from those of the entries")
+
+
+def _check_documents(db: Connection, logged: Collection[str]) -> None:
+    """Compare the invoices and credit notes with the entries that were made when they were issued."""
+    rows = db.execute(sa.select(_INVOICE.c.series, _INVOICE.c.number, _INVOICE.c.body))
+    kept = {document_entry(row.series, row.number, row.body).key for row in rows}
+    for key in sorted({*logged} ^ kept):
+        _, series, number, _ = key.split("/")
+        where = "is in the log and not on record as it was issued" if key in logged else "is not in the log"
+        raise LedgerIntegrityError(f"{series} {number} {where}")
 
 
 def _sums(db: Connection) -> dict[str, int]:

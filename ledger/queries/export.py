@@ -91,6 +91,9 @@ def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator
     for one in journal():
         entry = one.entry
         yield ""
+        if not entry.postings:
+            yield f'{_day(one)} event "{_quoted(entry.kind)}" "{_quoted(entry.key)}"'
+            continue
         yield f'{_day(one)} * "{_quoted(entry.kind)}" "{_quoted(entry.key)}"'
         yield f"  entry: {one.number}"
         yield f'  leaf: "{one.leaf.hex()}"'

@@ -14,7 +14,7 @@ from assay.api.quoting import FILE_KEYS, read_order
 from assay.bundle.books import find_books, opened
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.payout_tree import leaf, root_of_proof
-from assay.ledger.invoices.document import hash_of
+from assay.ledger.books import document_hash
 from assay.ledger.invoices.store import issue
 from assay.ledger.journal.database import open_engine
 from assay.ledger.journal.reader import read_journal
@@ -181,7 +181,7 @@ def test_invoices_are_the_buyers_and_the_operators(world_api: ApiWorld):
         assert [(one["name"], one["total"]) for one in heads] == [(made.name, str(made.total))]
         body = world_api.get("/v1/runs/paper/invoices/invoice/1", who)
         assert body.json()["supplier"]["vat_id"] == "DE123456789"
-        assert hash_of(body.text)
+        assert document_hash(body.text)
         assert world_api.get("/v1/runs/paper/invoices/invoice/1/pdf", who).content.startswith(b"%PDF")
         assert is_problem(world_api.get("/v1/runs/paper/invoices/invoice/2", who), 404)
     for who in (world_api.session("0x" + "33" * 20), world_api.token("invoice", account="0x" + "33" * 20)):

@@ -7,7 +7,7 @@ import io
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +20,14 @@ from pypdf import PdfReader
 from sqlalchemy.engine import Engine
 
 from assay.chain.units import money_text
-from assay.ledger.invoices.document import Document, Party, csv_text, from_json, hash_of, name_of, to_json
+from assay.ledger.books import document_hash
+from assay.ledger.invoices.document import Document, Party, csv_text, from_json, name_of, to_json
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import credit, issue, pro_forma, read_document, read_documents
-from assay.ledger.journal.database import Place, open_engine, reading
+from assay.ledger.journal.database import Place, open_engine, open_engine_to_read, reading
 from assay.ledger.journal.reader import LedgerIntegrityError
+from assay.ledger.log.audit import Audited, audit
+from assay.ledger.log.note import origin_of
 from assay.protocol.errors import ConfigError
 from tests.ledger.a_database import attempt, edit
 from tests.ledger.an_invoiced_run import NOW_MS, RUN, SELLER, SPEC, TABLES, an_invoiced_run, other_seller
@@ -285,6 +288,65 @@ def test_a_document_changed_by_the_databases_owner_is_seen(place: Place, tmp_pat
     books.dispose()
 
 
+def audited(place: Place) -> Audited:
+    with reading(open_engine_to_read(place)) as db:
+        return audit(db, origin_of(RUN), None, [])
+
+
+def rewritten(one: Document) -> str:
+    """SQL that gives the document another buyer, and its row the hash of that."""
+    text = to_json(replace(one, buyer=replace(one.buyer, name="Somebody Else")))
+    same = f"series = 'invoice' AND number = {one.number}"
+    return f"UPDATE invoice SET body = '{text}', body_hash = x'{document_hash(text).hex()}' WHERE {same}"
+
+
+@pytest.mark.parametrize(
+    ("edited", "words"),
+    [
+        (
+            lambda _: "DELETE FROM invoice WHERE series = 'credit'",
+            "^credit 1 is in the log and not on record",
+        ),
+        (rewritten, "^invoice 2 is "),
+        (lambda _: "UPDATE invoice SET number = 7 WHERE number = 2", "^invoice 2 is in the log and not"),
+        (
+            lambda _: (
+                "INSERT INTO invoice SELECT series, 3, first_epoch, last_epoch, corrects, total, issued_ms, "
+                "body, body_hash FROM invoice WHERE series = 'invoice' AND number = 1"
+            ),
+            "^invoice 3 is not in the log",
+        ),
+    ],
+    ids=["removed", "rewritten", "renumbered", "added"],
+)
+def test_the_audit_finds_what_became_of_a_document_that_its_own_row_cannot_show(
+    place: Place, tmp_path: Path, edited: Callable[[Document], str], words: str
+):
+    an_invoiced_run(place, tmp_path)
+    before = audited(place).entries
+    engine = open_engine(place)
+    an_invoice(engine, 0)
+    second = an_invoice(engine, 1)
+    credit(engine, SPEC, RUN, 2, "wrong address", NOW_MS)
+    engine.dispose()
+    assert audited(place).entries == before + 3
+
+    edit(place, edited(second))
+
+    with pytest.raises(LedgerIntegrityError, match=words):
+        audited(place)
+
+
+def test_the_hash_in_the_log_tells_nobody_who_bought(books: Engine):
+    made = an_invoice(books, 0)
+    note = credit(books, SPEC, RUN, 1, "wrong address", NOW_MS)
+
+    again = an_invoice(books, 0)
+
+    assert len({made.salt, note.salt, again.salt}) == 3
+    assert {len(one.salt) for one in (made, note, again)} == {32}
+
+
 def test_an_invoice_that_the_books_no_longer_bear_out_is_not_shown_as_good(place: Place, tmp_path: Path):
     an_invoiced_run(place, tmp_path)
     books = open_engine(place)
@@ -317,7 +379,7 @@ def test_a_pro_forma_takes_no_number(books: Engine):
     with reading(books) as db:
         made = pro_forma(db, SPEC, RUN, 0, 1, NOW_MS)
 
-    assert (made.number, made.supplier, issued(books)) == (0, Party(), [])
+    assert (made.number, made.supplier, made.salt, issued(books)) == (0, Party(), "", [])
     assert "PRO-FORMA" in made.name
     assert "Pro forma" in pdf_text(pdf_bytes(made))
 
@@ -334,7 +396,7 @@ def test_a_document_is_its_json_and_nothing_else(paper: Document):
                   text.replace('"currency":"aUSD"', '"currency":"EUR"'), text[:-1] + ',"x":1}'):  # fmt: skip
         with pytest.raises(ValueError):
             from_json(other)
-    assert hash_of(text) != hash_of(text + " ")
+    assert document_hash(text) != document_hash(text + " ")
 
 
 def test_csv_adds_up_to_the_total(paper: Document):

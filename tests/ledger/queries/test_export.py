@@ -9,7 +9,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from assay.ledger.accounts import ESCROW, TOKEN, budget, payable
-from assay.ledger.books import Books, Entry, Posting, book
+from assay.ledger.books import Books, Entry, Posting, book, document_entry
 from assay.ledger.journal.leaf import Written, leaf_of
 from assay.ledger.queries.export import COLUMNS, beancount_account, beancount_text, csv_text
 from tests.ledger.a_run import BUDGET, RUN, EventStream, a_settlement, wallet
@@ -120,6 +120,17 @@ def test_no_two_accounts_share_a_name_there():
     accounts |= {replace(payable("operator", wallet("x"), epoch)) for epoch in range(12)}
 
     assert len({beancount_account(one) for one in accounts}) == len(accounts)
+
+
+def test_an_issued_document_is_an_event_and_moves_nothing():
+    issued = document_entry("invoice", 1, "{}")
+
+    text = beancount_text(written([*a_life(), issued]), "a run")
+
+    (line,) = (line for line in text.splitlines() if " event " in line)
+    assert line.endswith(f' event "document" "{issued.key}"')
+    assert Adder(text.replace(line, "")).transactions == len(a_life())
+    assert csv_text(written([issued])).strip() == ",".join(COLUMNS)
 
 
 def test_empty_books_are_text_too():
