@@ -20,12 +20,13 @@ from pypdf import PdfReader
 from sqlalchemy.engine import Engine
 
 from assay.chain.units import money_text
-from assay.ledger.books import document_hash
+from assay.ledger.books import document_entry, document_hash
 from assay.ledger.invoices.document import Document, Party, csv_text, from_json, name_of, to_json
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import credit, issue, pro_forma, read_document, read_documents
-from assay.ledger.journal.database import Place, open_engine, open_engine_to_read, reading
+from assay.ledger.journal.database import Place, open_engine, open_engine_to_read, reading, writing
 from assay.ledger.journal.reader import LedgerIntegrityError
+from assay.ledger.journal.writer import write_entries
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.note import origin_of
 from assay.protocol.errors import ConfigError
@@ -334,6 +335,20 @@ def test_the_audit_finds_what_became_of_a_document_that_its_own_row_cannot_show(
     edit(place, edited(second))
 
     with pytest.raises(LedgerIntegrityError, match=words):
+        audited(place)
+
+
+@pytest.mark.parametrize("key", ["document", "document/invoice", "document/invoice/1/00/00", "x" * 99])
+def test_a_document_in_the_log_that_is_named_in_no_known_way_is_an_error_in_words(
+    place: Place, tmp_path: Path, key: str
+):
+    an_invoiced_run(place, tmp_path)
+    engine = open_engine(place)
+    with writing(engine) as db:
+        write_entries(db, [replace(document_entry("invoice", 1, ""), key=key)], NOW_MS)
+    engine.dispose()
+
+    with pytest.raises(LedgerIntegrityError, match="is in the log and not on record"):
         audited(place)
 
 
