@@ -33,11 +33,12 @@ from assay.protocol.encoding import merkle
 from assay.protocol.params import BLOCK_SIZE, PPM
 from assay.protocol.types import Digest, PeerId
 from assay.training.codec.wire import encode_update
-from assay.training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
+from assay.training.exact import apply_signs, initial_parameters
 from assay.training.layout import Layout, from_blocks, layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
+from assay.training.optimiser.aggregate import step_signs
 from assay.training.optimiser.carry import carried_shares, mean_block
 from assay.training.optimiser.momentum_root import momentum_leaves
 from assay.training.transform.blocked_dct import row_lengths
@@ -148,8 +149,8 @@ class _Assay:
 
     def apply(self, _: NDArray[np.float32]) -> None:
         found = mean_over_senders({PeerId(bytes(32)): self.sent}, self.layout.blocks)
-        dense = scatter_values(self.layout.blocks, found.block_T, found.index_T, found.value_T)
-        self.theta = apply_signs(self.theta, from_blocks(self.layout, inverse_signs(dense)), np.float32(LR))
+        signs = step_signs(self.rule, found, self.layout.blocks)
+        self.theta = apply_signs(self.theta, from_blocks(self.layout, signs), np.float32(LR))
 
 
 class _PerTensor:

@@ -24,10 +24,10 @@ from assay.simulation.spec import load_sim, sim_run_spec
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_tokens
-from assay.training.exact import initial_parameters, inverse_signs, scatter_values
+from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.loss import loss_and_gradient, use_one_thread
-from assay.training.optimiser.aggregate import encode_round
+from assay.training.optimiser.aggregate import encode_round, step_signs
 from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.outer import apply, start_public
@@ -75,8 +75,7 @@ def _line(nodes: int, rounds: int) -> str:
         body = encode_round(run.rule, aggregate, layout.blocks)
         public = apply(run, layout, public, number, body)
         live = len(np.unique(aggregate.block_T)) * BLOCK_SIZE
-        dense = scatter_values(layout.blocks, aggregate.block_T, aggregate.index_T, aggregate.value_T)
-        zeros = live - int(np.count_nonzero(inverse_signs(dense)))
+        zeros = live - int(np.count_nonzero(step_signs(run.rule, aggregate, layout.blocks)))
         found.append((len(aggregate.value_T) / live, 8 * len(body) / live, zeros / live))
     union, bits, zeros = np.mean(found[rounds // 2 :], axis=0)
     uniform = 1 - (1 - k / BLOCK_SIZE) ** nodes

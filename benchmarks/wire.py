@@ -27,11 +27,12 @@ from assay.protocol.types import PeerId
 from assay.training.codec.factors import decode_factors, encode_factors
 from assay.training.codec.values import quantise
 from assay.training.codec.wire import Update, decode_update, encode_update
-from assay.training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
+from assay.training.exact import apply_signs, initial_parameters
 from assay.training.layout import from_blocks, layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
+from assay.training.optimiser.aggregate import step_signs
 from assay.training.transform.compress import gradient_blocks, transition
 from assay.training.transform.low_rank import compress_lowrank
 from assay.training.transform.top_k import largest
@@ -172,8 +173,7 @@ def _momenta(nodes: int, rounds: int) -> list[Floats]:
             moved = transition(rule.compress, errors[node], x)
             errors[node], sent[PeerId(bytes([node]) * 32)] = moved.after_BC, moved.sent
         found = mean_over_senders(sent, layout.blocks)
-        dense = scatter_values(layout.blocks, found.block_T, found.index_T, found.value_T)
-        theta = apply_signs(theta, from_blocks(layout, inverse_signs(dense)), LR)
+        theta = apply_signs(theta, from_blocks(layout, step_signs(rule, found, layout.blocks)), LR)
     return kept
 
 

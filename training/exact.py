@@ -41,22 +41,6 @@ if hashlib.sha256(BASIS_SS.astype("<i4").tobytes()).hexdigest() != BASIS_SHA256:
     raise AssertionError("this machine's cosine table differs from the protocol's: its results would diverge")
 
 
-def inverse_signs(values_NSS: NDArray[np.int32]) -> NDArray[np.int8]:
-    """Sign of the inverse DCT of integer coefficients, the same on every machine.
-
-    Args:
-        values_NSS: Coefficients, row and column = frequency. Integers, magnitude <= 2^14.
-
-    Returns:
-        -1, 0 or 1 per position. Shape (N, 64, 64), int8. A block of zeros gives zeros.
-    """
-    signs_NSS = np.empty(values_NSS.shape, np.int8)
-    for rows in _groups(len(values_NSS)):
-        whole = _inverse(values_NSS[rows])
-        np.subtract((whole > 0).view(np.int8), (whole < 0).view(np.int8), out=signs_NSS[rows])
-    return signs_NSS
-
-
 def inverse_values(values_NSS: NDArray[np.int32]) -> tuple[NDArray[np.float64], int]:
     """Inverse DCT of integer coefficients as integers, with the power of two that scales them.
 

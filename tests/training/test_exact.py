@@ -20,16 +20,15 @@ from assay.testing.specs import a_rule
 from assay.training.exact import (
     BASIS_BITS,
     BASIS_SS,
-    VALUE_MAX,
     apply_signs,
     initial_parameters,
-    inverse_signs,
     scatter_values,
 )
 from assay.training.layout import layout_of
 from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.public_state import state_digest
 from assay.training.optimiser.schedule import rate
+from tests.training.test_inverse import inverse_of, values
 
 pytestmark = pytest.mark.slow
 
@@ -40,72 +39,10 @@ TINY = gpt_spec(layers=1, width=64, heads=2, context=16)
 QUICKSTART = gpt_spec(layers=4, width=128, heads=4, context=128)
 
 
-def values(seed: int, blocks: int, share: float, bound: int = VALUE_MAX) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    dense = rng.integers(-bound, bound + 1, (blocks, 64, 64)).astype(np.int32)
-    return np.where(rng.random(dense.shape) < share, dense, 0).astype(np.int32)
-
-
-def in_big_integers(block: np.ndarray) -> np.ndarray:
-    """The rule of docs/protocol.md in Python's integers: no float anywhere."""
-    basis = np.array([[int(x) for x in row] for row in BASIS_SS], dtype=object)
-    first = (block.astype(object) @ basis + (1 << (BASIS_BITS - 1))) >> BASIS_BITS
-    both = basis.T @ first
-    return np.vectorize(lambda x: (x > 0) - (x < 0))(both).astype(np.int8)
-
-
-@pytest.mark.parametrize("share", [0.001, 0.01, 0.2, 1.0])
-def test_the_inverse_transform_is_the_one_in_big_integers(share):
-    dense = values(int(share * 1000), 3, share)
-
-    assert np.array_equal(inverse_signs(dense), np.stack([in_big_integers(block) for block in dense]))
-
-
-def test_the_largest_values_of_all_are_still_exact():
-    """Every partial sum is below 2^53 where all coefficients are as large as they may be."""
-    signs = np.sign(BASIS_SS.T[:, [17]] @ np.ones((1, 64))).astype(np.int32)
-    for dense in (np.full((64, 64), VALUE_MAX), -np.full((64, 64), VALUE_MAX), signs * VALUE_MAX):
-        block = dense.astype(np.int32)
-        assert np.array_equal(inverse_signs(block[None])[0], in_big_integers(block))
-    assert 64 * VALUE_MAX * int(np.abs(BASIS_SS).max()) < 2**53
-    assert 64 * (64 * VALUE_MAX + 1) * int(np.abs(BASIS_SS).max()) < 2**53
-
-
 def test_the_integer_basis_is_the_orthonormal_dct():
     scaled = BASIS_SS / (1 << BASIS_BITS)
 
     assert np.abs(scaled @ scaled.T - np.eye(64)).max() < 1e-3
-
-
-def test_a_single_coefficient_gives_the_signs_of_its_wave():
-    dense = np.zeros((1, 64, 64), np.int32)
-    dense[0, 0, 0] = 5
-    assert np.all(inverse_signs(dense) == 1)
-    dense[0, 0, 0], dense[0, 0, 1] = 0, -VALUE_MAX
-    assert np.array_equal(inverse_signs(dense)[0], np.tile(np.repeat([-1, 1], 32), (64, 1)))
-
-
-@pytest.mark.parametrize(("value", "sign"), [(3, 0), (4, 1), (5, 1), (-3, 0), (-4, 0), (-5, -1)])
-def test_halves_between_the_two_stages_are_rounded_up(value, sign):
-    """The first row of the basis is 2^11 everywhere, so 4 times it is exactly half of 2^14."""
-    assert set(BASIS_SS[0].tolist()) == {2048.0}
-    dense = np.zeros((1, 64, 64), np.int32)
-    dense[0, 0, 0] = value
-
-    assert set(inverse_signs(dense).reshape(-1).tolist()) == {sign}
-
-
-def test_zeros_stay_zeros():
-    assert not inverse_signs(np.zeros((2, 64, 64), np.int32)).any()
-    assert inverse_signs(np.zeros((0, 64, 64), np.int32)).shape == (0, 64, 64)
-
-
-def test_a_value_that_could_lose_exactness_stops_us():
-    for value in (VALUE_MAX + 1, -VALUE_MAX - 1):
-        dense = np.zeros((1, 64, 64), np.int32)
-        dense[0, 3, 3] = value
-        with pytest.raises(AssertionError):
-            inverse_signs(dense)
 
 
 def test_the_update_is_two_separately_rounded_operations():
@@ -143,10 +80,10 @@ def vectors() -> dict:
             name: state_digest(initial_parameters(20261120, *_shapes(model))).hex()
             for name, model in (("tiny", TINY), ("quickstart", QUICKSTART))
         },
-        "inverse_signs": hashlib.sha256(inverse_signs(dense).tobytes()).hexdigest(),
+        "inverse_signs": hashlib.sha256(inverse_of(dense).tobytes()).hexdigest(),
         "applied": hashlib.sha256(
             apply_signs(
-                np.arange(4096 * 4, dtype=np.float32) / 7, inverse_signs(dense).reshape(-1), np.float32(0.002)
+                np.arange(4096 * 4, dtype=np.float32) / 7, inverse_of(dense).reshape(-1), np.float32(0.002)
             )
         ).hexdigest(),
     }
@@ -193,14 +130,14 @@ PROGRAM = """
 import hashlib, sys, torch
 import numpy as np
 torch.set_num_threads(int(sys.argv[1]))
-from tests.training.test_exact import RULE, values, vectors
+from tests.training.test_exact import RULE, vectors
 from assay.training.transform.compress import transition
 rng = np.random.default_rng(3)
 before, spectrum = (rng.standard_normal((24, 4096)).astype(np.float32) for _ in range(2))
 step = transition(RULE.compress, before, spectrum * np.float32(0.002))
 parts = (step.after_BC, step.sent.index_BK, step.sent.value_BK, step.sent.blocks_B)
-from assay.training.exact import inverse_signs
-many = inverse_signs(values(9, 200, 0.05))
+from tests.training.test_inverse import inverse_of, values
+many = inverse_of(values(9, 200, 0.05))
 print(vectors(), *(hashlib.sha256(part.tobytes()).hexdigest() for part in (*parts, many)))
 """
 SETTINGS = [

@@ -27,7 +27,7 @@ from assay.training.optimiser.inner import fresh, inner_step
 from assay.training.reference import product, rows
 from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.transform import blocked_dct as forward
-from assay.training.transform import compress, equalise
+from assay.training.transform import compress, equalise, inverse
 from assay.training.transform import dct as cosine
 from assay.training.transform import top_k as largest
 from assay.training.transform.compress import gradient_blocks, in_basis, transition, work_sketch
@@ -56,7 +56,7 @@ if platform.machine() == "x86_64":
 FUSED = re.compile(r"\b(vfn?m(add|sub)\w*|fn?m(add|sub)|fml[as])\b")
 COMPILED = [
     one
-    for module in (compress, cosine, equalise, forward, largest, product, rows)
+    for module in (compress, cosine, equalise, forward, inverse, largest, product, rows)
     for one in vars(module).values()
     if hasattr(one, "py_func") and one.py_func.__module__ == module.__name__
 ]

@@ -22,7 +22,8 @@ from assay.training.codec.wire import (
     encode_aggregate,
     encode_update,
 )
-from assay.training.exact import inverse_signs, scatter_values
+from assay.training.exact import scatter_values
+from assay.training.transform.inverse import inverse_signs
 from assay.training.transform.low_rank import compress_lowrank
 
 # How a mean is written: the levels between those of the nodes need more bits than one node's.
@@ -66,10 +67,10 @@ def decode_step(rule: RuleSpec, data: bytes, block_count: int) -> NDArray[np.int
 
 def step_signs(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> NDArray[np.int8]:
     """The sign at every position of every block that an aggregate moves. Shape (N, 64, 64), int8."""
-    dense = scatter_values(block_count, aggregate.block_T, aggregate.index_T, aggregate.value_T)
+    parts = (block_count, aggregate.block_T, aggregate.index_T, aggregate.value_T)
     if rule.compress.transform is Transform.DCT:
-        return inverse_signs(dense)
-    return np.sign(dense).astype(np.int8)
+        return inverse_signs(*parts)
+    return np.sign(scatter_values(*parts)).astype(np.int8)
 
 
 def _encode_mean(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> bytes:

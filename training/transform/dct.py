@@ -64,11 +64,11 @@ def _fourth(rows: list[int], operations: list[Operation]) -> list[int]:
 
 
 _operations: list[Operation] = []
-_ORDER = np.array(_second(list(range(S)), _operations), np.int64)
-_PLACES = np.array([one[:2] for one in _operations], np.int64)
-_FACTORS = np.array([one[2:] for one in _operations], np.float32)
-_IS_SUM = (np.array([1, 1, 1, -1], np.float32) == _FACTORS).all(axis=1)
-_table = _ORDER.astype("<i8").tobytes() + _PLACES.astype("<i8").tobytes() + _FACTORS.astype("<f4").tobytes()
+ORDER = np.array(_second(list(range(S)), _operations), np.int64)
+PLACES = np.array([one[:2] for one in _operations], np.int64)
+FACTORS = np.array([one[2:] for one in _operations], np.float32)
+IS_SUM = (np.array([1, 1, 1, -1], np.float32) == FACTORS).all(axis=1)
+_table = ORDER.astype("<i8").tobytes() + PLACES.astype("<i8").tobytes() + FACTORS.astype("<f4").tobytes()
 if hashlib.sha256(_table).hexdigest() != TABLE_SHA256:
     raise AssertionError(
         "this machine's table of angles differs from the protocol's: its results would diverge"
@@ -105,15 +105,15 @@ def block_spectra(
 @compiled(None, FILL_2, FLOAT, FILL_2)
 def _turned(block_SS: NDArray[np.float32], factor: np.float32, out_SS: NDArray[np.float32]) -> None:
     """DCT of every column, in place, and its transpose times a factor."""
-    for n in range(len(_PLACES)):
-        i, j = _PLACES[n, 0], _PLACES[n, 1]
-        if _IS_SUM[n]:
+    for n in range(len(PLACES)):
+        i, j = PLACES[n, 0], PLACES[n, 1]
+        if IS_SUM[n]:
             for column in range(S):
                 x, y = block_SS[i, column], block_SS[j, column]
                 block_SS[i, column] = x + y
                 block_SS[j, column] = x - y
         else:
-            a, b, c, d = _FACTORS[n, 0], _FACTORS[n, 1], _FACTORS[n, 2], _FACTORS[n, 3]
+            a, b, c, d = FACTORS[n, 0], FACTORS[n, 1], FACTORS[n, 2], FACTORS[n, 3]
             for column in range(S):
                 x, y = block_SS[i, column], block_SS[j, column]
                 block_SS[i, column] = a * x + b * y
@@ -121,7 +121,7 @@ def _turned(block_SS: NDArray[np.float32], factor: np.float32, out_SS: NDArray[n
     for at in range(0, S, 8):  # 32 bytes at a time: half a line of the cache
         for column in range(S):
             for i in range(8):
-                out_SS[column, at + i] = block_SS[_ORDER[at + i], column] * factor
+                out_SS[column, at + i] = block_SS[ORDER[at + i], column] * factor
 
 
 @compiled(None, READ_2, READ_1, READ_1, FLOAT, FILL_2)

@@ -28,13 +28,15 @@ from numpy.typing import NDArray
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import BLOCK_SIZE, ComputeSpec, Precision
 from assay.protocol.update_rule import LocalSpec, RuleSpec
-from assay.training.exact import apply_signs, initial_parameters, inverse_signs, scatter_values
+from assay.training.codec.wire import Aggregate
+from assay.training.exact import apply_signs, initial_parameters
 from assay.training.execution.challenge import challenge_tokens, fingerprint
 from assay.training.execution.execution_class import execution_class
 from assay.training.layout import Layout, from_blocks, layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import loss_and_gradient, use_threads
 from assay.training.model.presets import PRESETS
+from assay.training.optimiser.aggregate import step_signs
 from assay.training.optimiser.inner import InnerState, fresh, inner_step
 from assay.training.optimiser.schedule import rate
 from assay.training.reference.gradient import reference_loss_and_gradient
@@ -250,9 +252,9 @@ def _steps(here: _Here) -> None:
             here.keep(kind, step, gradient_blocks(rule, layout, here.gradient(at_P, batch), lr))
         moved = transition(rule.compress, error_NC, x_NC)
         error_NC, before_P, sent = moved.after_BC, theta_P, moved.sent
-        value_BK = sent.value_BK.astype(np.int32)
-        dense = scatter_values(layout.blocks, sent.blocks_B[:, None], sent.index_BK, value_BK)
-        theta_P = apply_signs(theta_P, from_blocks(layout, inverse_signs(dense)), lr)
+        flat = sent.index_BK.reshape(-1), sent.value_BK.reshape(-1).astype(np.int32)
+        alone = Aggregate(np.repeat(sent.blocks_B, rule.compress.k), *flat)
+        theta_P = apply_signs(theta_P, from_blocks(layout, step_signs(rule, alone, layout.blocks)), lr)
         np.save(file, theta_P)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update, decode_aggregate, encode_aggregate
-from assay.training.exact import BASIS_SS, VALUE_MAX, inverse_signs, scatter_values
+from assay.training.exact import BASIS_SS, VALUE_MAX, scatter_values
 from assay.verifier.aggregation.decoded import decoded, median_signs, trimmed_mean_signs, vote_signs
 from assay.verifier.aggregation.gram import (
     ONE,
@@ -34,6 +34,7 @@ from assay.verifier.aggregation.robust import (
     trimmed_mean,
 )
 from assay.verifier.aggregation.slabs import gram_of, slabs
+from tests.training.test_inverse import inverse_of
 
 BLOCKS, K = 3, 8
 COEFFICIENT_RULES = {
@@ -348,7 +349,7 @@ def test_one_nodes_decoded_message_is_what_the_exact_transform_says(rule):
     one = an_update(4, live=1.1)
     dense = (rows([one])[0] * VALUE_MAX).astype(np.int32).reshape(BLOCKS, 64, 64)
 
-    assert np.array_equal(rule({a_peer(0): one}, BLOCKS, f=0), inverse_signs(dense))
+    assert np.array_equal(rule({a_peer(0): one}, BLOCKS, f=0), inverse_of(dense))
 
 
 def test_decoded_values_are_the_exact_transforms_integers():
