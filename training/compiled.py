@@ -1,7 +1,7 @@
 """Compiled: decorator that compiles a function with numba so that its bits equal those of its Python text.
 
 Room: training (edge: the folder of compiled code). numba, with nothing that could change a bit: no fast-math,
-so no sum is reordered and no product is fused into an addition; one thread. Elementwise operations then have
+so no sum is reordered and no product is fused into an addition; a call runs on one thread. Elementwise operations then have
 the same bits with and without vectors (tests/training/test_same_steps.py). One loop is not Python text but
 LLVM instructions, under the same rules (reference/product.py).
 

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
+from assay.training import parallel
 
 BASIS_BITS = 14
 _GROUP_BLOCKS = 16
+_PART = 1 << 16  # numbers that lie in a core's own cache
 VALUE_MAX = 1 << 14  # largest magnitude of an aggregate's coefficient
 # 64 * 2^14 * 2^14 = 2^34 after one stage; shifted to 2^20; 64 * 2^20 * 2^14 = 2^40 after two: exact.
 BASIS_SHA256 = "af3ad62a5e428d43235e775d8c352afdf2fa21852097d18ee62b1235b2811fcb"
@@ -77,9 +79,16 @@ def apply_signs(
     theta_P: NDArray[np.float32], signs_P: NDArray[np.int8], lr: np.float32
 ) -> NDArray[np.float32]:
     """theta - lr * sign, as two separately rounded operations. A fresh array, shape (P,)."""
-    step_P = signs_P.astype(np.float32)
-    step_P *= lr  # exact: lr times -1, 0 or 1
-    return np.subtract(theta_P, step_P, out=step_P)
+    moved_P = np.empty_like(theta_P)
+
+    def work(start: int) -> None:
+        part = slice(start, start + _PART)
+        step_P = signs_P[part].astype(np.float32)
+        step_P *= lr  # exact: lr times -1, 0 or 1
+        np.subtract(theta_P[part], step_P, out=moved_P[part])
+
+    parallel.each(work, range(0, len(theta_P), _PART))
+    return moved_P
 
 
 def initial_parameters(

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision
+from assay.training import parallel
 from assay.training.layout import Layout
 from assay.training.model.gpt import gpt_logits
 from assay.training.model.llama import llama_logits
@@ -32,6 +33,7 @@ def use_threads(count: int) -> None:
     """Set the flags that `execution_class` describes. Call once per process, before any work."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with this
     torch.set_num_threads(count)
+    parallel.set_count(count)
     # The flag of `use_deterministic_algorithms(True)`, which also imports the compiler: 2 s for nothing here.
     torch.set_deterministic_debug_mode("error")
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from assay.protocol.encoding import merkle
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
+from assay.training import parallel
 
 
 def momentum_leaves(run_id: Digest, momentum_NC: NDArray[np.float32]) -> list[Digest]:
@@ -28,7 +29,14 @@ def block_leaves(domain: bytes, blocks_NC: NDArray[np.float32]) -> list[Digest]:
     """Leaf hashes of an array's rows, as the bytes of little-endian float32."""
     rows = np.ascontiguousarray(blocks_NC, "<f4").reshape(-1).view(np.uint8).data
     size = 4 * blocks_NC.shape[1]
-    return [merkle.leaf_hash(domain, i, rows[i * size : (i + 1) * size]) for i in range(len(blocks_NC))]
+    leaves = [NO_DIGEST] * len(blocks_NC)
+
+    def work(part: slice) -> None:
+        for i in range(part.start, part.stop):
+            leaves[i] = merkle.leaf_hash(domain, i, rows[i * size : (i + 1) * size])
+
+    parallel.each(work, parallel.parts(len(leaves)))
+    return leaves
 
 
 def momentum_domain(run_id: Digest) -> bytes:

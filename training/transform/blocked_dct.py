@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
+from assay.training import parallel
 from assay.training.compiled import DOUBLE, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
 from assay.training.layout import Layout, to_blocks
 from assay.training.transform.dct import block_spectra
 
 # By tensor: the factors of its rows and of its columns, float32; a vector is one row.
-Scales = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
+Scale = tuple[NDArray[np.float32], NDArray[np.float32]]
+Scales = list[Scale]
+Piece = tuple[NDArray[np.float32], NDArray[np.float32], "Scale | None"]
 
 _LANES = 64  # sums that a length is added up in
 
@@ -45,7 +48,7 @@ def transformed_blocks(
     if out_NC.shape != (layout.blocks, BLOCK_SIZE):
         raise ValueError(f"room of shape {out_NC.shape} for {layout.blocks} blocks")
     at, block = 0, 0
-    vectors, shapes = [], []
+    vectors, shapes, pieces = [], [], []
     for tensor, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
         size = math.prod(shape)
         part = flat_P[at : at + size]
@@ -56,12 +59,24 @@ def transformed_blocks(
             shapes.append((name, shape))
             continue
         count = -(-shape[0] // S) * -(-shape[1] // S)
-        block_spectra(part.reshape(shape), factor, out_NC[block : block + count], scale)
+        pieces += _pieces(part.reshape(shape), out_NC[block : block + count], scale)
         block += count
     if vectors:
         rest = Layout(tuple(n for n, _ in shapes), tuple(s for _, s in shapes))
-        block_spectra(to_blocks(rest, np.concatenate(vectors)).reshape(-1, S), factor, out_NC[block:])
+        pieces += _pieces(to_blocks(rest, np.concatenate(vectors)).reshape(-1, S), out_NC[block:], None)
+    parallel.each(lambda piece: block_spectra(piece[0], factor, *piece[1:]), pieces)
     return out_NC
+
+
+def _pieces(matrix_RW: NDArray[np.float32], out_BC: NDArray[np.float32], scale: Scale | None) -> list[Piece]:
+    """A matrix, the blocks to fill and its factors, divided between rows of blocks."""
+    high, wide = -(-matrix_RW.shape[0] // S), -(-matrix_RW.shape[1] // S)
+    found: list[Piece] = []
+    for part in parallel.parts(high, -(-parallel.LEAST // wide)):
+        rows = slice(part.start * S, part.stop * S)
+        factors = scale and (scale[0][rows], scale[1])
+        found.append((matrix_RW[rows], out_BC[part.start * wide : part.stop * wide], factors))
+    return found
 
 
 def spectra(blocks_BSS: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -72,15 +87,15 @@ def spectra(blocks_BSS: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def length(flat_P: NDArray[np.float32]) -> float:
-    """Euclidean length of a vector: squares, exact in float64, are added in one fixed order."""
+    """Euclidean length of a vector: squares, exact in float64, are added in one order, on one thread."""
     lane = np.zeros(_LANES)
     return math.sqrt(_squares(floats(flat_P), lane))
 
 
 def row_lengths(rows_BC: NDArray[np.float32]) -> NDArray[np.float64]:
     """`length` of every row. Shape (B,), float64."""
-    square_B = np.empty(len(rows_BC))
-    _row_squares(floats(rows_BC), square_B)
+    square_B, rows_BC = np.empty(len(rows_BC)), floats(rows_BC)
+    parallel.each(lambda rows: _row_squares(rows_BC[rows], square_B[rows]), parallel.parts(len(rows_BC)))
     return np.sqrt(square_B)
 
 

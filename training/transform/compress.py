@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from assay.protocol.messages import SKETCH_BYTES
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, CompressSpec, RuleSpec, Transform
+from assay.training import parallel
 from assay.training.codec.factors import Factors, factors_to_update
 from assay.training.codec.values import Quantised, quantise
 from assay.training.codec.wire import Update
-from assay.training.compiled import FILL_DOUBLE_1, READ_2, compiled, floats
+from assay.training.compiled import FILL_DOUBLE_1, INT, READ_2, compiled, floats
 from assay.training.layout import Layout, to_blocks
 from assay.training.transform.blocked_dct import length, spectra, transformed_blocks
 from assay.training.transform.equalise import equalised, equalising
@@ -36,6 +37,7 @@ from assay.training.transform.low_rank import compress_lowrank
 from assay.training.transform.top_k import add_and_choose, largest
 
 _GROUP_BLOCKS = 32  # so much of the error, of x and of their sizes fits in a core's own cache
+_COLUMNS = 512  # of a sketch, that one thread adds up at least: two pages of memory
 _ALL = np.arange(BLOCK_SIZE)
 
 
@@ -193,20 +195,25 @@ def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:
     column_sums = np.zeros(BLOCK_SIZE)
     if x_NC.shape[1] != BLOCK_SIZE:
         raise ValueError(f"blocks of {x_NC.shape[1]} coefficients, expected {BLOCK_SIZE}")
-    _add_columns(floats(x_NC), np.empty(BLOCK_SIZE), column_sums)
+    x_NC = floats(x_NC)
+    parallel.each(
+        lambda columns: _add_columns(x_NC, columns.start, column_sums[columns]),
+        parallel.parts(BLOCK_SIZE, _COLUMNS),
+    )
     sketch: bytes = (signs * column_sums).sum(axis=1).astype("<f8").tobytes()
     assert len(sketch) == SKETCH_BYTES
     return sketch
 
 
-@compiled(None, READ_2, FILL_DOUBLE_1, FILL_DOUBLE_1)
-def _add_columns(x_NC: NDArray[np.float32], part_C: NDArray[np.float64], sum_C: NDArray[np.float64]) -> None:
-    """Add the rows to `sum_C`, group by group, each group added up in order first."""
+@compiled(None, READ_2, INT, FILL_DOUBLE_1)
+def _add_columns(x_NC: NDArray[np.float32], left: int, sum_C: NDArray[np.float64]) -> None:
+    """Add the columns from `left` on to `sum_C`, group by group of rows, each added up in order first."""
+    part_C = np.empty(len(sum_C))
     for top in range(0, len(x_NC), _GROUP_BLOCKS):
-        for i in range(len(part_C)):
-            part_C[i] = x_NC[top, i]
+        part_C[:] = x_NC[top, left : left + len(sum_C)]
         for row in range(top + 1, min(top + _GROUP_BLOCKS, len(x_NC))):
+            x_C = x_NC[row, left : left + len(sum_C)]
             for i in range(len(part_C)):
-                part_C[i] += x_NC[row, i]
+                part_C[i] += x_C[i]
         for i in range(len(part_C)):
             sum_C[i] += part_C[i]

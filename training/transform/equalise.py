@@ -27,9 +27,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.training import parallel
 from assay.training.compiled import DOUBLE, FILL_2, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
 from assay.training.layout import Layout
-from assay.training.transform.blocked_dct import Scales, length
+from assay.training.transform.blocked_dct import Scale, Scales, length
 
 Floats = NDArray[np.float32]
 Sizes = NDArray[np.float64]
@@ -54,7 +55,14 @@ def equalising(layout: Layout, gradient_P: Floats) -> Scales:
     flat = np.split(floats(gradient_P), ends[:-1])
     parts = [part.reshape(shape) for part, shape in zip(flat, layout.shapes, strict=True)]
     vectors = iter(_of_vectors([part for part in parts if part.ndim == 1]))
-    return [next(vectors) if part.ndim == 1 else _of_matrix(part) for part in parts]
+    matrices = {i: part for i, part in enumerate(parts) if part.ndim > 1}
+    found: dict[int, Scale] = {}
+
+    def work(number: int) -> None:
+        found[number] = _of_matrix(matrices[number])
+
+    parallel.each(work, sorted(matrices, key=lambda number: -matrices[number].size))
+    return [found[i] if i in found else next(vectors) for i in range(len(parts))]
 
 
 def equalised(layout: Layout, gradient_P: Floats) -> Floats:
@@ -94,7 +102,7 @@ def _of_vectors(parts: list[Floats]) -> Scales:
     return [(row_R[i : i + 1], np.ones(count, np.float32)) for i, count in enumerate(counts)]
 
 
-def _of_matrix(entries_RK: Floats) -> tuple[Floats, Floats]:
+def _of_matrix(entries_RK: Floats) -> Scale:
     """The factors of one matrix's rows and columns."""
     high, wide = entries_RK.shape
     row_R, column_K = np.zeros(high), np.zeros(wide)

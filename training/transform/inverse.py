@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
+from assay.training import parallel
 from assay.training.compiled import compiled
 from assay.training.exact import BASIS_BITS, BASIS_SS, VALUE_MAX
 from assay.training.transform.dct import FACTORS, IS_SUM, ORDER, PLACES
@@ -50,14 +51,20 @@ def inverse_signs(
     Returns:
         -1, 0 or 1 per position. Shape (N, 64, 64), int8. A block of zeros gives zeros.
     """
-    ends_N = np.searchsorted(block_T, np.arange(block_count), "right")
+    ends_N = np.searchsorted(block_T, np.arange(block_count + 1))
     if len(block_T):
-        assert block_T[0] >= 0 and ends_N[-1] == len(block_T) and not (block_T[1:] < block_T[:-1]).any()
+        assert ends_N[0] == 0 and ends_N[-1] == len(block_T) and not (block_T[1:] < block_T[:-1]).any()
         assert index_T.min() >= 0 and index_T.max() < BLOCK_SIZE
         assert int(value_T.max()) <= VALUE_MAX and int(value_T.min()) >= -VALUE_MAX
     signs_NSS = np.zeros((block_count, S, S), np.int8)
-    index_T = np.require(index_T, np.int64, ["C", "A"])
-    _signs(ends_N.astype(np.int64), index_T, np.require(value_T, np.int32, ["C", "A"]), signs_NSS)
+    index_T, value_T = (
+        np.require(index_T, np.int64, ["C", "A"]), np.require(value_T, np.int32, ["C", "A"])
+    )  # fmt: skip
+
+    def work(blocks: slice) -> None:
+        _signs(ends_N[blocks.start : blocks.stop + 1], index_T, value_T, signs_NSS[blocks])
+
+    parallel.each(work, parallel.parts(block_count))
     return signs_NSS
 
 
@@ -70,18 +77,17 @@ def _signs(
 ) -> None:
     first_SS, rough_SS = np.zeros((S, S)), np.zeros((S, S), np.float32)
     has_S, sum_S, limit_S = np.zeros(S, np.bool_), np.zeros(S), np.zeros(S, np.float32)
-    at = 0
-    for block in range(len(ends_N)):
-        if at == ends_N[block]:
+    for block in range(len(signs_NSS)):
+        at, end = ends_N[block], ends_N[block + 1]
+        if at == end:
             continue
         first_SS[:] = 0
         has_S[:] = False
-        for one in range(at, ends_N[block]):
+        for one in range(at, end):
             row, along, value = index_T[one] // S, index_T[one] % S, np.float64(value_T[one])
             has_S[row] = True
             for j in range(S):
                 first_SS[row, j] += value * _TABLE_SS[along, j]
-        at = ends_N[block]
         sum_S[:] = 0
         rough_SS[:] = 0
         for row in range(S):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.training import parallel
 from assay.training.compiled import (
     BOOL,
     FILL_2,
@@ -46,7 +47,12 @@ def largest(moved_BC: NDArray[np.float32], k: int) -> Chosen:
     """
     count, width = moved_BC.shape
     is_live_B, index_BK = np.empty(count, np.bool_), np.empty((count, k), np.int64)
-    _choose_all(floats(moved_BC), k, _groups(width, k), is_live_B, index_BK)
+    moved_BC, groups = floats(moved_BC), _groups(width, k)
+
+    def work(rows: slice) -> None:
+        _choose_all(moved_BC[rows], k, groups, is_live_B[rows], index_BK[rows])
+
+    parallel.each(work, parallel.parts(count))
     return _live(is_live_B, index_BK)
 
 
@@ -66,9 +72,13 @@ def add_and_choose(
     if not before_BC.shape == x_BC.shape == after_BC.shape:
         raise ValueError(f"blocks of shapes {before_BC.shape}, {x_BC.shape} and {after_BC.shape}")
     is_live_B, index_BK = np.empty(count, np.bool_), np.empty((count, k), np.int64)
-    _add_and_choose(
-        floats(before_BC), floats(x_BC), beta, k, _groups(width, k), after_BC, is_live_B, index_BK
-    )
+    before_BC, x_BC, groups = floats(before_BC), floats(x_BC), _groups(width, k)
+
+    def work(rows: slice) -> None:
+        parts = before_BC[rows], x_BC[rows], beta, k, groups, after_BC[rows]
+        _add_and_choose(*parts, is_live_B[rows], index_BK[rows])
+
+    parallel.each(work, parallel.parts(count))
     return _live(is_live_B, index_BK)
 
 
