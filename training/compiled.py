@@ -1,9 +1,9 @@
 """Compiled: decorator that compiles a function with numba so that its bits equal those of its Python text.
 
 Room: training (edge: the folder of compiled code). numba, with nothing that could change a bit: no fast-math,
-so no sum is reordered and no product is fused into an addition; a call runs on one thread. Elementwise operations then have
-the same bits with and without vectors (tests/training/test_same_steps.py). One loop is not Python text but
-LLVM instructions, under the same rules (reference/product.py).
+so no sum is reordered and no product is fused into an addition; a call runs on one thread. Elementwise
+operations then have the same bits with and without vectors (tests/training/test_same_steps.py). One loop is
+not Python text but LLVM instructions, under the same rules (reference/product.py).
 
 A file's compiled code is cached where Python keeps its bytecode, by processor, Python and numba, and is
 rebuilt when the file has changed: a compiled function calls only functions of its own file, and a change of
@@ -31,6 +31,7 @@ FILL_1, FILL_2 = (types.Array(types.float32, dims, "C") for dims in (1, 2))
 FILL_BOOL_1 = types.Array(types.boolean, 1, "C")
 FILL_INT32_1 = types.Array(types.int32, 1, "C")
 FILL_INT64_1, FILL_INT64_2 = (types.Array(types.int64, dims, "C") for dims in (1, 2))
+READ_INT64_1, READ_INT64_2 = (types.Array(types.int64, dims, "C", readonly=True) for dims in (1, 2))
 FILL_DOUBLE_1 = types.Array(types.float64, 1, "C")
 BOOL, FLOAT, DOUBLE, INT = types.boolean, types.float32, types.float64, types.int64
 

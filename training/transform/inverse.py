@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
 from assay.training import parallel
-from assay.training.compiled import compiled
+from assay.training.compiled import READ_INT64_1, compiled
 from assay.training.exact import BASIS_BITS, BASIS_SS, VALUE_MAX
 from assay.training.transform.dct import FACTORS, IS_SUM, ORDER, PLACES
 
@@ -32,7 +32,6 @@ _CERTAIN = np.float32(0.75 * 8 / (1 << BASIS_BITS))
 _HALF, _UNIT = float(1 << (BASIS_BITS - 1)), 2.0**-BASIS_BITS
 _TABLE_SS = np.ascontiguousarray(BASIS_SS)
 _TURNED_SS = np.ascontiguousarray(BASIS_SS.T)
-_INDEX = types.Array(types.int64, 1, "C", readonly=True)
 _VALUE = types.Array(types.int32, 1, "C", readonly=True)
 _SIGNS = types.Array(types.int8, 3, "C")
 
@@ -68,7 +67,7 @@ def inverse_signs(
     return signs_NSS
 
 
-@compiled(None, _INDEX, _INDEX, _VALUE, _SIGNS)
+@compiled(None, READ_INT64_1, READ_INT64_1, _VALUE, _SIGNS)
 def _signs(
     ends_N: NDArray[np.int64],
     index_T: NDArray[np.int64],

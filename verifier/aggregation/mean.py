@@ -8,24 +8,16 @@ amplitudes, `scale` first decides how much of each block counts (verifier/aggreg
 Measured (docs/results/robustness.md): alone it bounds influence, not harm, and one quarter of Byzantine nodes
 cost it a fifth of a nat and more. It is therefore combined with reputation.py, which leaves such nodes out,
 and with audits, which punish them.
-
-Shape suffixes: T = coefficients sent by anybody, C = coefficients of a slab.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-
-from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update
-from assay.training.exact import VALUE_MAX
-from assay.verifier.aggregation.scales import Scale, has_amplitude, raw
-from assay.verifier.aggregation.slabs import Ints, Part, aggregate_of, places_of
-
-_SLAB_BLOCKS = 64
+from assay.verifier.aggregation.robust import trimmed_mean
+from assay.verifier.aggregation.scales import Scale, raw
 
 
 def mean_over_senders(updates: Mapping[PeerId, Update], block_count: int, *, scale: Scale = raw) -> Aggregate:
@@ -48,33 +40,4 @@ def mean_over_senders(updates: Mapping[PeerId, Update], block_count: int, *, sca
     """
     if not updates:
         raise ValueError("no updates to aggregate")
-    if has_amplitude(updates):
-        return aggregate_of(_scaled_means(updates, block_count, scale), block_count)
-    total = np.zeros(block_count * BLOCK_SIZE, np.int32)
-    count = np.zeros(block_count * BLOCK_SIZE, np.int32)
-    for _, update in sorted(updates.items()):
-        where = (update.blocks_B[:, None] * BLOCK_SIZE + update.index_BK).reshape(-1)
-        total[where] += update.value_BK.reshape(-1)  # indices of one update are distinct
-        count[where] += 1
-    at_T = np.flatnonzero(total)
-    size_T = np.abs(total[at_T]).astype(np.int64) * VALUE_MAX // count[at_T]
-    value_T = (np.sign(total[at_T]) * size_T).astype(np.int32)
-    return Aggregate(at_T // BLOCK_SIZE, at_T % BLOCK_SIZE, value_T)
-
-
-def _scaled_means(updates: Mapping[PeerId, Update], block_count: int, scale: Scale) -> Iterator[Part]:
-    """Means on the scale's grid, a few blocks at a time. At most 128 values below 2^55: below 2^62."""
-    scaled = scale(updates, block_count)
-    ordered = sorted(updates.items())
-    grid = scaled[ordered[0][0]].grid
-    for first in range(0, block_count, _SLAB_BLOCKS):
-        width = min(_SLAB_BLOCKS, block_count - first)
-        total_C = np.zeros(width * BLOCK_SIZE, np.int64)
-        count_C = np.zeros(width * BLOCK_SIZE, np.int64)
-        for peer, update in ordered:
-            where, values = places_of(update, scaled[peer], first, width)
-            total_C[where] += values
-            count_C[where] += 1
-        at_T = np.flatnonzero(total_C)
-        value_T: Ints = np.sign(total_C[at_T]) * (np.abs(total_C[at_T]) // count_C[at_T])
-        yield at_T + first * BLOCK_SIZE, value_T, np.full(len(at_T), grid, np.int64)
+    return trimmed_mean(updates, block_count, f=0, scale=scale)

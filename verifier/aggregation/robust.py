@@ -45,6 +45,7 @@ from assay.verifier.aggregation.slabs import (
     bit_lengths,
     gram_of,
     slabs,
+    tallies,
     working_drop,
 )
 
@@ -279,42 +280,44 @@ def _trimmed(
     scaled = scale(updates, block_count) if has_amplitude(updates) else None
     sent, places = 0, 0
 
-    def parts() -> Iterator[Part]:
+    def window(sent_T: Ints, is_mixed: bool = False) -> tuple[Ints, Ints]:
+        """How many values are trimmed on each side of a coefficient, and how many are left."""
         nonlocal sent, places
+        sent, places = sent + int(sent_T.sum()), places + len(sent_T)
+        size_T = np.full_like(sent_T, len(updates)) if zeros == "implied" and not is_mixed else sent_T
+        most_T = (size_T - 1) // 2
+        trim_T = most_T if is_median else np.minimum(f, most_T)
+        return trim_T, size_T - 2 * trim_T
+
+    def of_signs() -> Iterator[Part]:
+        for at_T, net_T, sent_T in tallies(updates, block_count):
+            trim_T, left_T = window(sent_T)
+            sum_T = _trimmed_signs(net_T, sent_T, trim_T, left_T)
+            yield at_T, np.sign(sum_T) * (np.abs(sum_T) * ONE // left_T)
+
+    def of_values() -> Iterator[Part]:
         for slab in slabs(updates, block_count, scaled=scaled):
-            drop_B = np.zeros(len(slab.value_BNU), np.int64)
             if mixing is not None:
                 value_TM, unit, drop_B = _mixed(slab, mixing)
                 need_majority(value_TM.shape[1], f)
-                sent_T = np.full(len(value_TM), value_TM.shape[1])
                 is_sent_TM = np.ones(value_TM.shape, bool)
-            elif slab.grid is None:
-                unit, value_TM, is_sent_TM = 1, None, None
-                sent_T = np.abs(slab.value_BNU).sum(axis=1)[slab.block_T, slab.rank_T].astype(np.int64)
             else:
                 assert slab.is_sent_BNU is not None
-                unit, value_TM = 1, slab.value_BNU[slab.block_T, :, slab.rank_T]
+                unit, drop_B = 1, np.zeros(len(slab.value_BNU), np.int64)
+                value_TM = slab.value_BNU[slab.block_T, :, slab.rank_T]
                 is_sent_TM = slab.is_sent_BNU[slab.block_T, :, slab.rank_T]
-                sent_T = np.count_nonzero(is_sent_TM, axis=1)
-            sent, places = sent + int(sent_T.sum()), places + len(sent_T)
-            size_T = sent_T
-            if zeros == "implied" and mixing is None:
-                size_T = np.full_like(sent_T, len(updates))
-                is_sent_TM = None if value_TM is None else np.ones(value_TM.shape, bool)
-            most_T = (size_T - 1) // 2
-            trim_T = most_T if is_median else np.minimum(f, most_T)
-            left_T = size_T - 2 * trim_T
-            if value_TM is None or is_sent_TM is None:
-                sum_T = _trimmed_signs(slab, sent_T, trim_T, left_T)
-            else:
-                sum_T = _trimmed_values(value_TM, is_sent_TM, trim_T, left_T)
+            trim_T, left_T = window(np.count_nonzero(is_sent_TM, axis=1), mixing is not None)
+            if zeros == "implied":
+                is_sent_TM = np.ones(value_TM.shape, bool)
+            sum_T = _trimmed_values(value_TM, is_sent_TM, trim_T, left_T)
             if slab.grid is None:
                 yield slab.at_T, np.sign(sum_T) * (np.abs(sum_T) * ONE // (left_T * unit))
             else:
                 value_T = np.sign(sum_T) * (np.abs(sum_T) // (left_T * unit))
                 yield slab.at_T, value_T, (slab.grid + drop_B)[slab.block_T]
 
-    aggregate = aggregate_of(parts(), block_count)
+    parts = of_signs() if scaled is None and mixing is None else of_values()
+    aggregate = aggregate_of(parts, block_count)
     if zeros == "implied" and mixing is None and sent < (2 * f + 1) * places:
         raise ValueError(
             f"{sent / places:.2f} senders per coefficient; with implied zeros, trimming {f} per side "
@@ -323,9 +326,8 @@ def _trimmed(
     return aggregate
 
 
-def _trimmed_signs(slab: Slab, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints:
+def _trimmed_signs(net_T: Ints, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints:
     """Sum of the signs left after trimming: counting them is enough, no sort is needed."""
-    net_T = slab.value_BNU.sum(axis=1)[slab.block_T, slab.rank_T].astype(np.int64)
     plus_T, minus_T = (sent_T + net_T) // 2, (sent_T - net_T) // 2
     kept_T: Ints = np.clip(plus_T - trim_T, 0, left_T) - np.clip(minus_T - trim_T, 0, left_T)
     return kept_T
@@ -333,6 +335,9 @@ def _trimmed_signs(slab: Slab, sent_T: Ints, trim_T: Ints, left_T: Ints) -> Ints
 
 def _trimmed_values(value_TM: Ints, is_sent_TM: NDArray[np.bool_], trim_T: Ints, left_T: Ints) -> Ints:
     """Sum of the values left after trimming: at most 128 below 2^55, so below 2^62."""
+    if not trim_T.any():
+        whole_T: Ints = value_TM.sum(axis=1)  # what was not sent is zero
+        return whole_T
     last = np.iinfo(np.int64).max
     sorted_TM = np.sort(np.where(is_sent_TM, value_TM, last), axis=1)
     rank_M = np.arange(value_TM.shape[1])

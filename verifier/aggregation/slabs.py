@@ -15,17 +15,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update
+from assay.training.compiled import (
+    FILL_INT64_1,
+    FILL_INT64_2,
+    INT,
+    READ_INT64_2,
+    compiled,
+)
 from assay.training.exact import VALUE_MAX
 from assay.verifier.aggregation.scales import Scaled
 
 SLAB_BLOCKS = 64  # 64 blocks of 16 nodes at k = 32 take 2 MB; larger slabs leave the cache
 _ENTRIES_MAX = 1 << 20  # of a slab's matrix, so that dense wires and many nodes stay in memory too
 _BLOCK_BITS = BLOCK_SIZE.bit_length() - 1  # shifts are several times faster than divisions
+_SENDER = 1 << 12  # of a count in one number: sums of signs of at most 128 nodes stay below half of it
+_SIGNS = types.Array(types.int8, 2, "C", readonly=True)
 _WORKING_BITS = 20  # sums of 4096 products of values this wide stay below 2^53
 
 Ints = NDArray[np.int64]
@@ -98,36 +108,130 @@ def slabs(
         slab_blocks: Blocks at a time, at most; changes the memory and no result.
         scaled: How values count; None for signs alone, of any wire.
     """
-    ordered = [(update, scaled[peer] if scaled else None) for peer, update in sorted(updates.items())]
+    grid = next(iter(scaled.values())).grid if scaled else None
+    for first, rows in _cut(updates, block_count, slab_blocks, scaled):
+        count, nodes = rows.row_BN.shape
+        rank_RK, at_T = np.empty(rows.index_RK.shape, np.int64), np.empty(rows.index_RK.size, np.int64)
+        sizes_B = np.empty(count, np.int64)
+        at_T = at_T[: _rank(rows.row_BN, rows.index_RK, rank_RK, at_T, sizes_B)]
+        block_T = at_T >> _BLOCK_BITS
+        shape = (count, nodes, int(sizes_B.max()))
+        flat_RK = rank_RK
+        flat_RK += rows.place_R[:, None] * shape[2]
+        value_BNU: NDArray[Any] = np.zeros(shape, np.float32 if grid is None else np.int64)
+        value_BNU.reshape(-1)[flat_RK] = rows.value_RK
+        is_sent_BNU = None if grid is None else np.zeros(shape, bool)
+        if is_sent_BNU is not None:
+            is_sent_BNU.reshape(-1)[flat_RK] = True
+        rank_T = np.arange(len(at_T)) - np.repeat(np.cumsum(sizes_B) - sizes_B, sizes_B)
+        yield Slab(at_T + first * BLOCK_SIZE, block_T, rank_T, value_BNU, is_sent_BNU, grid)
+
+
+def tallies(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """What the nodes' signs add up to, a few blocks at a time.
+
+    Returns:
+        Of every coefficient that was sent, ascending: its position in the layout, the sum of its signs, and
+        how many nodes sent it.
+    """
+    for first, rows in _cut(updates, block_count, SLAB_BLOCKS, None):
+        at_T, net_T, sent_T = np.empty((3, rows.index_RK.size), np.int64)
+        total = _tally(rows.row_BN, rows.index_RK, rows.value_RK, at_T, net_T, sent_T)
+        yield at_T[:total] + first * BLOCK_SIZE, net_T[:total], sent_T[:total]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """All that was sent of some blocks. Shapes: R = one for each node and block, K = sent of each.
+
+    row_BN: which row is a block's of a node, by ascending peer id; -1 where it sent none. place_R: a row's
+    block times nodes, plus its node. value_RK: a sign, int8, or whole numbers in units of the grid, int64.
+    """
+
+    row_BN: Ints
+    place_R: Ints
+    index_RK: Ints
+    value_RK: NDArray[Any]
+
+
+def _cut(
+    updates: Mapping[PeerId, Update],
+    block_count: int,
+    slab_blocks: int,
+    scaled: Mapping[PeerId, Scaled] | None,
+) -> Iterator[tuple[int, _Rows]]:
+    """The first block, and the rows, of every group of blocks of which anything was sent."""
+    ordered = sorted(updates.items())
     width = min(BLOCK_SIZE, sum(update.index_BK.shape[1] for update in updates.values()))
     slab_blocks = max(1, min(slab_blocks, _ENTRIES_MAX // max(len(ordered) * width, 1)))
-    grid = ordered[0][1].grid if ordered and ordered[0][1] else None
-    for first in range(0, block_count, slab_blocks):
-        count = min(slab_blocks, block_count - first)
-        places = [places_of(update, scale, first, count) for update, scale in ordered]
-        is_sent = np.zeros(count * BLOCK_SIZE, bool)
-        for where, _ in places:
-            is_sent[where] = True
-        at_T = np.flatnonzero(is_sent)
-        if not len(at_T):
+    edges = np.arange(0, block_count + slab_blocks, slab_blocks)
+    ends = [np.searchsorted(update.blocks_B, edges).tolist() for _, update in ordered]
+    for number, first in enumerate(edges[:-1].tolist()):
+        parts = [slice(*end[number : number + 2]) for end in ends]
+        sizes = [part.stop - part.start for part in parts]
+        if not any(sizes):
             continue
-        block_T = at_T >> _BLOCK_BITS
-        sizes = np.bincount(block_T, minlength=count)
-        rank_T = np.arange(len(at_T)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        shape = (count, len(ordered), int(sizes.max()))
-        value_BNU: NDArray[Any] = np.zeros(shape, np.float32 if grid is None else np.int64)
-        is_sent_BNU = None if grid is None else np.zeros(shape, bool)
-        rank_of = np.zeros(count * BLOCK_SIZE, np.int64)
-        rank_of[at_T] = rank_T
-        for node, (where, values) in enumerate(places):
-            # One flat index per value is cheaper than three.
-            flat = (where >> _BLOCK_BITS) * (len(ordered) * shape[2])
-            flat += rank_of[where]
-            flat += node * shape[2]
-            value_BNU.reshape(-1)[flat] = values
-            if is_sent_BNU is not None:
-                is_sent_BNU.reshape(-1)[flat] = True
-        yield Slab(at_T + first * BLOCK_SIZE, block_T, rank_T, value_BNU, is_sent_BNU, grid)
+        values = []
+        for (peer, update), part in zip(ordered, parts, strict=True):
+            value_BK = update.value_BK[part]
+            values.append(scaled[peer].of(value_BK, part) if scaled else np.sign(value_BK).astype(np.int8))
+        count, nodes = min(slab_blocks, block_count - first), len(ordered)
+        cut = [(update, part) for (_, update), part in zip(ordered, parts, strict=True)]
+        place_R = np.concatenate([update.blocks_B[part] for update, part in cut]) - first
+        place_R *= nodes
+        place_R += np.repeat(np.arange(nodes), sizes)
+        row_BN = np.full((count, nodes), -1)
+        row_BN.reshape(-1)[place_R] = np.arange(len(place_R))
+        index_RK = np.concatenate([update.index_BK[part] for update, part in cut])
+        yield first, _Rows(row_BN, place_R, index_RK, np.concatenate(values))
+
+
+@compiled(INT, READ_INT64_2, READ_INT64_2, FILL_INT64_2, FILL_INT64_1, FILL_INT64_1)
+def _rank(row_BN: Ints, index_RK: Ints, rank_RK: Ints, at_T: Ints, sizes_B: Ints) -> int:
+    """Each value's rank among the coefficients of its block that anybody sent; their places and number."""
+    rank_C, total = np.empty(BLOCK_SIZE, np.int32), 0
+    for block in range(len(row_BN)):
+        rank_C[:] = -1
+        for node in range(row_BN.shape[1]):
+            row = row_BN[block, node]
+            if row >= 0:
+                for k in range(index_RK.shape[1]):
+                    rank_C[index_RK[row, k]] = 0
+        start = total
+        for i in range(BLOCK_SIZE):
+            if rank_C[i] == 0:
+                rank_C[i] = total - start
+                at_T[total] = block * BLOCK_SIZE + i
+                total += 1
+        sizes_B[block] = total - start
+        for node in range(row_BN.shape[1]):
+            row = row_BN[block, node]
+            if row >= 0:
+                for k in range(index_RK.shape[1]):
+                    rank_RK[row, k] = rank_C[index_RK[row, k]]
+    return total
+
+
+@compiled(INT, READ_INT64_2, READ_INT64_2, _SIGNS, FILL_INT64_1, FILL_INT64_1, FILL_INT64_1)
+def _tally(
+    row_BN: Ints, index_RK: Ints, sign_RK: NDArray[np.int8], at_T: Ints, net_T: Ints, sent_T: Ints
+) -> int:
+    """Places, sums of signs and numbers of senders of all coefficients that anybody sent; their number."""
+    both_C, total = np.empty(BLOCK_SIZE, np.int32), 0
+    for block in range(len(row_BN)):
+        both_C[:] = 0
+        for node in range(row_BN.shape[1]):
+            row = row_BN[block, node]
+            if row >= 0:
+                for k in range(index_RK.shape[1]):
+                    both_C[index_RK[row, k]] += _SENDER + sign_RK[row, k]
+        for i in range(BLOCK_SIZE):
+            if both_C[i]:
+                sent = (both_C[i] + _SENDER // 2) // _SENDER
+                at_T[total] = block * BLOCK_SIZE + i
+                net_T[total], sent_T[total] = both_C[i] - sent * _SENDER, sent
+                total += 1
+    return total
 
 
 def aggregate_of(parts: Iterable[Part], block_count: int) -> Aggregate:
@@ -171,15 +275,3 @@ def _fourteen_bits(at_T: Ints, value_T: Ints, exponent_T: Ints, exponent_N: Ints
     drop_T = np.repeat(drop, np.diff(np.r_[start, len(at_T)]))
     kept_T: Ints = np.sign(value_T) * (np.abs(value_T) >> drop_T)
     return kept_T
-
-
-def places_of(update: Update, scale: Scaled | None, first: int, count: int) -> tuple[Ints, NDArray[Any]]:
-    """Position within the slab, and sign or scaled value, of all an update sends for these blocks."""
-    low, high = np.searchsorted(update.blocks_B, (first, first + count))
-    where = (update.blocks_B[low:high, None] - first) * BLOCK_SIZE + update.index_BK[low:high]
-    value_BK = update.value_BK[low:high]
-    if scale is not None:
-        value_BK = scale.of(value_BK, slice(int(low), int(high)))
-    elif update.exponent_B is not None:
-        value_BK = np.sign(value_BK)
-    return where.reshape(-1), value_BK.reshape(-1)
