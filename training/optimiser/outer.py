@@ -53,7 +53,7 @@ def public_digest(public: OuterState) -> Digest:
     """BLAKE3 of the parameters and the rest of the public state."""
     whole = blake3(b"assay/state/1|float32|" + len(public.theta_P).to_bytes(8, "big"))
     for part_P in (public.theta_P, *public.buffers):
-        whole.update(np.ascontiguousarray(part_P, "<f4").tobytes())
+        whole.update(np.ascontiguousarray(part_P, "<f4").view(np.uint8).data)
     for body in public.pending:
         whole.update(blake3(body).digest())
     return Digest(whole.digest())

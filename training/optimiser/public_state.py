@@ -1,9 +1,14 @@
 """Public state: parameters of recent rounds, rebuilt from certified aggregates alone.
 
 Room: training (edge: checkpoint files). Every honest process holds the same bits at every round: theta, the
-outer optimiser's buffers, aggregates not yet applied. Recent rounds' theta stays in memory for audits; a
-checkpoint about every `keep` rounds bounds what a restart must replay. It is of a round whose commits carry
-the state's digest, so it also serves a newcomer as a snapshot; the same state gives the same bytes.
+outer optimiser's buffers, aggregates not yet applied. A checkpoint about every `keep` rounds bounds what a
+restart must replay. It is of a round whose commits carry the state's digest, so it also serves a newcomer as
+a snapshot; the same state gives the same bytes.
+
+Audits look back `keep` rounds. The theta of recent rounds stays in memory as far as there is room for it;
+that of others is replayed from the checkpoint before, with the aggregates since, which lie in files. A replay
+holds one state more, from which the next one goes on if it can. Whatever a file says is compared with the
+digest of what was written: a damaged one must not make an audit of an honest node fail.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
@@ -28,6 +34,7 @@ from assay.training.model.initial import state_digest as state_digest
 from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 
 THETA = "theta"  # folder of the checkpoints, in that of the participant
+RECENT_BYTES = 1 << 30  # of the theta of recent rounds in memory
 
 
 def kept_rounds(spec: RunSpec) -> int:
@@ -50,8 +57,23 @@ def checkpoints(folder: Path) -> dict[int, Path]:
 class PublicState:
     """theta_r for the newest round r and the `keep` rounds before it, with the rest of the newest state."""
 
-    def __init__(self, spec: RunSpec, folder: Path, keep: int, base: Path | None = None) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        folder: Path,
+        keep: int,
+        base: Path | None = None,
+        *,
+        room_bytes: int = RECENT_BYTES,
+    ) -> None:
         """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start.
+
+        Args:
+            spec: The run.
+            folder: Of the checkpoints; nobody else writes here.
+            keep: Rounds before the newest whose theta can be asked for.
+            base: The file of imported parameters, for a run that starts from such.
+            room_bytes: Of the theta of recent rounds in memory. What local work reads is always there.
 
         Raises:
             ConfigError: the run starts from imported parameters, and `base` is not their file.
@@ -59,13 +81,24 @@ class PublicState:
         self.spec, self.layout = spec, layout_of(spec.model)
         self._folder, self._keep, self._base = folder, keep, base
         self._save_every = -(-keep // spec.state_every) * spec.state_every
+        fit = room_bytes // (4 * self.layout.parameters)
+        self._in_memory = min(max(fit, 1 + spec.rule.read_lag), keep + 1)
         folder.mkdir(parents=True, exist_ok=True)
         found = list(checkpoints(folder).items())
         # A first checkpoint that is no first one was restored from a snapshot: nothing before it is here.
         is_restored = len(found) == 1 and found[0][0] > self._save_every
         self.round, path = found[0] if is_restored else found[-2] if len(found) > 1 else (0, None)
-        self.public = self._first() if path is None else self._load(path)
-        self._recent = {self.round: self.public.theta_P}
+        self._begin(self._first() if path is None else self._load(path))
+
+    def _begin(self, public: OuterState) -> None:
+        """Go on from this state of `self.round`: what was before it cannot be asked for."""
+        self.public, self._start = public, self.round
+        self._recent = {self.round: public.theta_P}
+        self._replayed: tuple[int, OuterState] | None = None
+        self._saved = {self.round: public_digest(public)}
+        self._aggregates: dict[int, Digest] = {}
+        for path in self._folder.glob("aggregate-*"):
+            path.unlink()
 
     def digest(self) -> Digest:
         """Digest of the newest state."""
@@ -85,14 +118,59 @@ class PublicState:
         Raises:
             Diverged: that round is ahead of us or too old.
         """
-        if round_id not in self._recent:
-            if self._held_path(round_id).exists():
-                held: NDArray[np.float32] = np.load(self._held_path(round_id), allow_pickle=False)
-                return held
+        if round_id in self._recent:
+            return self._recent[round_id]
+        if self._held_path(round_id).exists():
+            held: NDArray[np.float32] = np.load(self._held_path(round_id), allow_pickle=False)
+            return held
+        if not self._oldest <= round_id <= self.round:
             raise Diverged(
-                f"no parameters of round {round_id}: rounds {min(self._recent)} to {self.round} are kept"
+                f"no parameters of round {round_id}: rounds {self._oldest} to {self.round} are kept"
             )
-        return self._recent[round_id]
+        return self._replay(round_id)
+
+    @property
+    def _oldest(self) -> int:
+        return max(self.round - self._keep, self._start)
+
+    def _replay(self, round_id: int) -> NDArray[np.float32]:
+        """theta of a round that is not in memory, from the nearest state before it."""
+        nearest = max(saved for saved in self._saved if saved <= round_id)
+        if self._replayed is None or not nearest <= self._replayed[0] <= round_id:
+            self._replayed = None  # before another state is loaded, so that there are never three
+            self._replayed = nearest, self._checkpoint(nearest)
+        at, public = self._replayed
+        for earlier in range(at, round_id):
+            public = apply(self.spec, self.layout, public, earlier, self._aggregate(earlier))
+        self._replayed = round_id, public
+        return public.theta_P
+
+    def _checkpoint(self, round_id: int) -> OuterState:
+        """The state that this process saved, or began with, in this round.
+
+        Raises:
+            Diverged: its file was changed or is gone.
+        """
+        path = checkpoints(self._folder).get(round_id)
+        public = self._first() if path is None and not round_id else self._load(path or self._path(round_id))
+        if public_digest(public) != self._saved[round_id]:
+            raise Diverged(f"the checkpoint of round {round_id} is not what was saved")
+        return public
+
+    def _aggregate(self, round_id: int) -> bytes:
+        """An aggregate that was applied since this process began.
+
+        Raises:
+            Diverged: its file was changed or is gone.
+        """
+        path = self._folder / f"aggregate-{round_id:08d}"
+        try:
+            body = path.read_bytes()
+        except OSError as error:
+            raise Diverged(f"{path.name} cannot be read ({error.strerror})") from None
+        if blake3(body).digest() != self._aggregates.get(round_id):
+            raise Diverged(f"{path.name} is not what was applied in that round")
+        return body
 
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
         """Step from `round_id` to the next round; returns the digest of the new state.
@@ -105,8 +183,10 @@ class PublicState:
         self.public = apply(self.spec, self.layout, self.public, round_id, aggregate)
         self.round = round_id + 1
         self._recent[self.round] = self.public.theta_P
-        for old in [r for r in self._recent if r < self.round - self._keep]:
+        for old in [r for r in self._recent if r <= self.round - self._in_memory]:
             del self._recent[old]
+        if self._in_memory <= self._keep:
+            self._remember(round_id, aggregate)
         if self.round % self._save_every == 0:
             self._save(self.round)
         return self.digest()
@@ -121,10 +201,10 @@ class PublicState:
         for path in self._folder.glob("held-*.npy"):
             if int(path.stem.split("-")[1]) not in wanted:
                 path.unlink()
-        for round_id in wanted & self._recent.keys():
+        for round_id in sorted(wanted & set(range(self._oldest, self.round + 1))):
             if not self._held_path(round_id).exists():
                 try:
-                    write_array(self._held_path(round_id), self._recent[round_id])
+                    write_array(self._held_path(round_id), self.at(round_id))
                 except OSError as error:
                     raise Unavailable(
                         f"parameters of round {round_id} cannot be kept ({error.strerror})"
@@ -134,8 +214,8 @@ class PublicState:
         """Discard everything and start from round 0: what a diverged process does."""
         for path in checkpoints(self._folder).values():
             path.unlink()
-        self.round, self.public = 0, self._first()
-        self._recent = {0: self.public.theta_P}
+        self.round = 0
+        self._begin(self._first())
 
     def restore(self, round_id: int, path: Path, state: Digest) -> None:
         """Go on from another process's checkpoint of a later round; this one's are deleted.
@@ -157,9 +237,21 @@ class PublicState:
                 f"snapshot of round {round_id} is {found.hex()[:8]}, certified is {state.hex()[:8]}"
             )
         self.reset()
-        self.round, self.public = round_id, public
-        self._recent = {round_id: public.theta_P}
+        self.round = round_id
+        self._begin(public)
         self._save(round_id)
+
+    def _remember(self, round_id: int, aggregate: bytes) -> None:
+        """Write an applied aggregate for replays, and delete those that no replay needs any more."""
+        path = self._folder / f"aggregate-{round_id:08d}"
+        path.write_bytes(aggregate)
+        self._aggregates[round_id] = Digest(blake3(aggregate).digest())
+        for old in [r for r in self._aggregates if r < self.round - self._keep - 2 * self._save_every]:
+            del self._aggregates[old]
+            (self._folder / f"aggregate-{old:08d}").unlink(missing_ok=True)
+
+    def _path(self, round_id: int) -> Path:
+        return self._folder / f"public-{round_id:08d}.safetensors"
 
     def _held_path(self, round_id: int) -> Path:
         return self._folder / f"held-{round_id:08d}.npy"
@@ -198,10 +290,12 @@ class PublicState:
         arrays: dict[str, NDArray[Any]] = {"theta": public.theta_P}
         arrays |= {f"buffer{i}": part for i, part in enumerate(public.buffers)}
         arrays |= {f"pending{i}": np.frombuffer(body, np.uint8) for i, body in enumerate(public.pending)}
-        with durably(self._folder / f"public-{round_id:08d}.safetensors") as file:
+        with durably(self._path(round_id)) as file:
             file.write(save(arrays))
-        for old in list(checkpoints(self._folder).values())[:-3]:
+        self._saved[round_id] = self.digest()
+        for number, old in list(checkpoints(self._folder).items())[:-3]:
             old.unlink()
+            self._saved.pop(number, None)
 
 
 def write_array(path: Path, array: NDArray[np.float32]) -> None:

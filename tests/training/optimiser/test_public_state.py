@@ -88,6 +88,56 @@ def test_after_a_restart_the_rounds_that_audits_look_back_to_are_there_again(tmp
             first.at(round_id)
 
 
+@every_rule
+def test_past_parameters_that_do_not_fit_are_replayed_in_any_order_with_the_same_bits(tmp_path, name):
+    spec = a_run(name)
+    bodies = bodies_of(spec)
+    small, large = (
+        PublicState(spec, tmp_path / "a", KEEP, room_bytes=0),
+        PublicState(spec, tmp_path / "b", KEEP),
+    )
+    for round_id in range(ROUNDS):
+        small.apply(round_id, bodies[round_id])
+        large.apply(round_id, bodies[round_id])
+        first = max(round_id + 1 - KEEP, 0)
+        for past in (*range(round_id + 1, first - 1, -1), *range(first, round_id + 2)):
+            assert np.array_equal(small.at(past), large.at(past)), (round_id, past)
+        with pytest.raises(Diverged, match="no parameters of round"):
+            small.at(first - 1)
+    assert len(small._recent) == 1 + spec.rule.read_lag, "more was in memory than what local work reads"
+    kept = {int(path.stem.split("-")[1]) for path in (tmp_path / "a").glob("aggregate-*")}
+    assert min(kept) >= ROUNDS - KEEP - 2 * small._save_every - 1
+    assert not list((tmp_path / "b").glob("aggregate-*"))
+
+
+@pytest.mark.parametrize("damaged", ["aggregate", "public"])
+def test_a_replay_from_a_damaged_file_is_refused_and_not_judged_by(tmp_path, damaged):
+    spec = a_run("nesterov")
+    bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP, room_bytes=0)
+    for round_id in range(ROUNDS):
+        parameters.apply(round_id, bodies[round_id])
+    for path in tmp_path.glob(f"{damaged}-*"):
+        body = bytearray(path.read_bytes())
+        if body:
+            body[-1] ^= 1
+            path.write_bytes(body)
+
+    with pytest.raises(Diverged, match="is not what was"):
+        parameters.at(ROUNDS - KEEP)
+    assert parameters.at(ROUNDS) is parameters.public.theta_P  # what is in memory serves on
+
+
+def test_the_theta_of_how_many_rounds_is_in_memory_follows_from_the_room(tmp_path):
+    spec = a_run("demo")
+    bodies = bodies_of(spec)
+    for thetas, expected in ((0, 1), (1, 1), (3, 3), (100, KEEP + 1)):
+        room_bytes = thetas * 4 * LAYOUT.parameters
+        parameters = PublicState(spec, tmp_path / str(thetas), KEEP, room_bytes=room_bytes)
+        for round_id in range(ROUNDS):
+            parameters.apply(round_id, bodies[round_id])
+        assert len(parameters._recent) == expected
+
+
 @pytest.mark.parametrize("name", ["demo", "late"])
 def test_what_is_held_outlives_rounds_and_restarts_until_it_is_let_go(tmp_path, name):
     spec = a_run(name)
