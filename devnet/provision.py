@@ -110,6 +110,7 @@ def establish(
     step("keys")
     seats = _make_seats(order, scenario, root, machines)
     nodes = [member for member in seats if member.role == "node"]
+    named, applicants = nodes[: order.run.nodes], nodes[order.run.nodes :]
     verifiers = [member for member in seats if member.role == "verifier"]
     buyer = next(member for member in seats if member.role == "buyer")
 
@@ -132,15 +133,16 @@ def establish(
     )
     write_invitation(root / NETWORK, invitation)
     deployment = invitation.deployment
-    known_answer = next((node for node in reversed(nodes) if node.behaviour == HONEST), nodes[-1])
+    honest = [node for node in named if node.behaviour == HONEST] or named
     made = new_run(
         order,
-        [member.record for member in seats],
+        [member.record for member in seats if member not in applicants],
         deployment_id=invitation.deployment_id,
         data=data,
         base=base,
         buyer_key=buyer.keys.account,
-        tested=peer_of(known_answer.keys.peer),
+        now_s=int(time.time()),
+        tested=peer_of(honest[-1].keys.peer) if honest else None,
     )
     spec = made.run.spec
     write_run_file(root / RUN, made.run)
@@ -182,7 +184,7 @@ def establish(
     step("configuration")
     network = ProvisionedNetwork(root=root, spec=spec, run_id=made.run.run_id, seats=tuple(seats))
     if made.known_answers:
-        write_known_answers(known_answer.folder / KNOWN_ANSWERS, made.known_answers)
+        write_known_answers(honest[-1].folder / KNOWN_ANSWERS, made.known_answers)
     _write_files(network, order)
     return network
 
@@ -191,7 +193,7 @@ def _make_seats(
     order: Order, scenario: Mapping[str, str], root: Path, machines: Machines
 ) -> list[LocalMember]:
     names = [
-        *((f"node-{i}", "node") for i in range(order.run.nodes)),
+        *((f"node-{i}", "node") for i in range(order.seats)),
         *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers)),
         ("ledger", "ledger"),
         ("buyer", "buyer"),

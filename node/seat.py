@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 import trio
 
+from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.files.application import Application
@@ -48,7 +50,7 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
     is_ready, refusals = False, dict[str, str]()
     while me.me not in follower.run_state.nodes:
         if not follower.run_state.is_training:
-            log.warning("no seat: training is over")
+            log.warning("no seat: training is over", extra=asdict(ending_of(follower.run_state)))
             return False
         await _apply(me, host, record, is_ready, refusals)
         try:

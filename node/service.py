@@ -17,6 +17,7 @@ from dataclasses import asdict
 import trio
 
 from assay.chain.commit_statement import sign_commit
+from assay.chain.units import UNIT, money_text
 from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
@@ -39,7 +40,14 @@ from assay.protocol.audits import Audit
 from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
-from assay.protocol.errors import AssayError, Diverged, MalformedMessage, PeerFault, Unavailable
+from assay.protocol.errors import (
+    AssayError,
+    ConfigError,
+    Diverged,
+    MalformedMessage,
+    PeerFault,
+    Unavailable,
+)
 from assay.protocol.identity import sign, verify
 from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
@@ -54,6 +62,7 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
+from assay.protocol.params import MoneySpec
 from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.training.codec.contribution import aggregate_bytes_max, decode_contribution
@@ -77,7 +86,22 @@ async def run_node(config: Config) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
-    await Service(open_participant(config)).run()
+    me = open_participant(config)
+    check_price(me.spec.money, config.least_price)
+    await Service(me).run()
+
+
+def check_price(money: MoneySpec, least: int) -> None:
+    """Do nothing if a run pays a node at least its operator's reserve price.
+
+    Raises:
+        ConfigError: both prices.
+    """
+    if money.operator_price < least:
+        paid, wanted = money_text(money.operator_price), money_text(least)
+        raise ConfigError(
+            f"this run pays a node {paid} {UNIT} per 10^6 tokens; least_price asks for {wanted} {UNIT}"
+        )
 
 
 class Service:
@@ -172,6 +196,13 @@ class Service:
             if self.me.me in run_state.late:
                 log.warning(
                     "not training: an opening of ours is overdue", extra={"round": int(run_state.round)}
+                )
+                await self.follower.grown(int(run_state.round))
+                continue
+            if run_state.awaits_nodes:
+                log.info(
+                    "waiting for other nodes: the run has not started",
+                    extra={"needed": self.me.spec.least_nodes, "until_s": self.me.spec.start_by_s},
                 )
                 await self.follower.grown(int(run_state.round))
                 continue

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
-from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
+from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data
@@ -66,6 +66,7 @@ def check_order(path: Path | None) -> OrderReport:
     rows = {
         "run": f"{order.run.name}: {order.run.nodes} nodes, {order.seats} seats, "
         f"{order.run.verifiers} verifiers",
+        "starts": start_words(order),
         "model": f"{model_words(order, model)}: {layout.parameters:,} parameters in {layout.blocks:,} blocks",
         "data": f"{data.tokens:,} tokens, {data.validation_tokens:,} held out: "
         f"{data.source} ({data.licence})",
@@ -82,17 +83,31 @@ def check_order(path: Path | None) -> OrderReport:
         "update": f"about {bytes_text(share * block_bits(rule) / 8)} per node and round "
         f"({block_bits(rule) * share / layout.parameters:.2f} bits per parameter), "
         f"at most {bytes_text(most)}",
-        "work": f"{order.run.rounds:,} rounds of {order.run.nodes * order.tokens_per_step:,} tokens, "
+        "work": f"{order.run.rounds:,} rounds of {order.least_nodes * order.tokens_per_step:,} tokens, "
         f"{order.epochs:,} epochs",
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
         + opened_words(audit_spec(order), layout.blocks)
         + f"; {opening_words(order, layout)}",
         "deters": deters_words(order),
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
+        "pays": f"{money_text(node_price(order))} {UNIT} per 10^6 tokens to a node, for a lot of "
+        f"{money_text(order.lot_units)} {UNIT}",
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
     }
     return OrderReport({name: text for name, text in rows.items() if text})
+
+
+def node_price(order: Order) -> int:
+    """What an operator earns for 10^6 accepted tokens, in token units."""
+    return money_spec(order, Address(bytes(20))).operator_price
+
+
+def start_words(order: Order) -> str:
+    """What a run waits for that names fewer nodes than it needs; empty for any other."""
+    if not order.start_within_s:
+        return ""
+    return f"with {order.least_nodes} nodes, within {span_text(order.start_within_s)}, or never"
 
 
 def model_words(order: Order, model: ModelSpec) -> str:

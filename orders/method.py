@@ -57,7 +57,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             momentum_micro=_scaled(comm.momentum, 6),
             outer_decay_micro=_scaled(train.weight_decay, 6),
             aggregation=comm.aggregation,
-            f=(run.nodes - 1) // 3 if comm.f is None else comm.f,
+            f=max(run.least_count - 1, 0) // 3 if comm.f is None else comm.f,
             wire=None if comm.download is None else Wire[comm.download.upper()],
             fragments=comm.fragments,
             merge_ppm=_scaled(comm.merge, 6),
@@ -65,7 +65,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             apply_lag=comm.apply_lag,
         ),
     )
-    is_shorter = (run.seats or run.nodes) >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
+    is_shorter = run.seat_count >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
     if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
         return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
     is_plain = rule.is_dense and rule.has_scale and rule.compress.transform is Transform.NONE

@@ -25,8 +25,9 @@ from assay.orders.sections import (
     TrainSection,
     VerifySection,
 )
+from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
-from assay.protocol.quorum import least_audit_rounds, least_dispute_rounds
+from assay.protocol.quorum import least_audit_rounds, least_dispute_rounds, quorum
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.tokenizer import Tokenizer
 from assay.verifier.audit.limits import Limits
@@ -56,7 +57,17 @@ class Order:
     @property
     def seats(self) -> int:
         """Nodes that may take part at a time."""
-        return self.run.seats or self.run.nodes
+        return self.run.seat_count
+
+    @property
+    def least_nodes(self) -> int:
+        """Nodes without which the run does not start."""
+        return self.run.least_count
+
+    @property
+    def start_within_s(self) -> int:
+        """Time for which the run waits for more nodes than are named; 0: it waits for none."""
+        return self.run.start_within_s if self.least_nodes > self.run.nodes else 0
 
     @property
     def tokens_per_step(self) -> int:
@@ -111,9 +122,7 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
             yield ConfigProblem(place, text, f"no such node; nodes are 0 to {run.nodes - 1}")
         elif order.verify.attestation is None:
             yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
-    if order.seats < run.nodes:
-        reason = f"expected at least as many as nodes take part from the start: {run.nodes}"
-        yield ConfigProblem(("run", "seats"), run.seats, reason)
+    yield from _wrong_counts(order)
     steps = run.rounds * run.nodes
     if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
         reason = (
@@ -134,8 +143,10 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         )
     rule, faults = order.rule, list[str]()
     check_rule(rule, lambda holds, reason: None if holds else faults.append(reason))
-    if rule.aggregation.f and run.nodes <= 2 * rule.aggregation.f:
-        faults.append(f"f = {rule.aggregation.f} needs more than twice as many nodes, not {run.nodes}")
+    if rule.aggregation.f and order.least_nodes <= 2 * rule.aggregation.f:
+        faults.append(
+            f"f = {rule.aggregation.f} needs more than twice as many nodes, not {order.least_nodes}"
+        )
     for reason in faults:
         yield ConfigProblem(("comm", "method"), order.comm.method, f"as it is set up here: {reason}")
     if scaled(budget.operators, 6) + scaled(budget.verifiers, 6) > 10**6:
@@ -153,3 +164,20 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
         reason = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
         yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, reason)
+
+
+def _wrong_counts(order: Order) -> Iterator[ConfigProblem]:
+    """Numbers of nodes that do not ascend from named to seats, or are too many to be admitted at once."""
+    run, least = order.run, order.least_nodes
+    if not least:
+        yield ConfigProblem(("run", "nodes"), run.nodes, "nobody would train; expected least_nodes, or nodes")
+    elif least < run.nodes:
+        reason = f"expected at least as many as the buyer names: {run.nodes}"
+        yield ConfigProblem(("run", "least_nodes"), run.least_nodes, reason)
+    if order.seats < max(run.nodes, least):
+        reason = f"expected at least as many as nodes take part from the start: {max(run.nodes, least)}"
+        yield ConfigProblem(("run", "seats"), run.seats, reason)
+    most = ADMISSIONS_MAX // quorum(run.verifiers)
+    if order.start_within_s and least > most:
+        reason = f"{run.verifiers} verifiers can admit {most} at once, expected no more"
+        yield ConfigProblem(("run", "least_nodes"), run.least_nodes, reason)

@@ -47,6 +47,7 @@ def new_run(
     data: DataSpec,
     base: Digest,
     buyer_key: bytes,
+    now_s: int,
     tested: PeerId | None = None,
 ) -> NewRun:
     """The run of an order, with everybody whose record is given.
@@ -58,6 +59,7 @@ def new_run(
         data: As `described` or `data_spec` describe the data.
         base: State digest of the imported starting parameters; zero without.
         buyer_key: Of the buyer's account, which signs the run file.
+        now_s: Unix time, from which the time counts for which the run waits for nodes.
         tested: The node that gets the known-answer tasks; by default one is drawn.
 
     Raises:
@@ -74,8 +76,8 @@ def new_run(
         if len(have) != want:
             raise ConfigError(f"records of {len(have)} {what}, the order has {want}")
     treasury, buyer = _of(found, Role.LEDGER)[0].record, _of(found, Role.BUYER)[0].record
-    taught = tested or secrets.choice(nodes).record.peer
-    tasks = _known_answers(order, taught)
+    taught = tested or (secrets.choice(nodes).record.peer if nodes else None)
+    tasks = [] if taught is None else _known_answers(order, taught)
     spec = build_spec(
         order,
         deployment_id=deployment_id,
@@ -86,6 +88,7 @@ def new_run(
         verifiers=[one.record.member for one in verifiers],
         base=base,
         known_answers=tasks,
+        start_by_s=now_s + order.start_within_s if order.start_within_s else 0,
     )
     run = run_file_of(spec, found, buyer_key)
     return NewRun(

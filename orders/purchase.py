@@ -170,6 +170,26 @@ def deadline_after(account: Account, days: int) -> int:
     return chain.timestamp() + days * DAY_S
 
 
+def check_start(account: Account, deadline: int) -> None:
+    """Do nothing if a run that waits for nodes can start before it closes, and may still do so.
+
+    Raises:
+        ConfigError: both times.
+    """
+    start_by, now = account.spec.start_by_s, account.chain.timestamp()
+    if start_by and now >= start_by:
+        raise ConfigError(
+            f"this run had to start {when_text(start_by, now)}, and {account.config.run} is of no more use: "
+            "remove it for one with a later time, for which operators lock other lots"
+        )
+    last = deadline - account.chain.close_delay()
+    if start_by > last:
+        raise ConfigError(
+            f"the run may start until {time_text(start_by)}, and closes from {time_text(last)} on: "
+            "expected more --days, or less [run] start_within_s"
+        )
+
+
 def place(account: Account, quote: Quote, deadline: int) -> Escrow:
     """Open the run with the quoted escrow, or find it open; call after `check_place`.
 

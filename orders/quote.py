@@ -40,12 +40,13 @@ _NOBODY = Address(bytes(20))
 class Terms:
     """What is bought and at which price. Left out: members, data, chain, and secretly drawn values."""
 
-    TAG: ClassVar[bytes] = b"assay/terms/2"
+    TAG: ClassVar[bytes] = b"assay/terms/3"
     name: Annotated[str, Max(64)]
     seed: int
     rounds: int
     nodes: int
     seats: int
+    least_nodes: int
     verifiers: int
     state_every: int
     model: ModelSpec  # its base is zero
@@ -70,11 +71,12 @@ class Terms:
 class Quote:
     """The terms, and the amount to put into escrow for them. Amounts in token units."""
 
-    TAG: ClassVar[bytes] = b"assay/quote/2"
+    TAG: ClassVar[bytes] = b"assay/quote/3"
     terms: Terms
     budget: int  # put into escrow; what is not earned returns
     epoch_cap: int  # what one epoch can cost at most
     lot: int  # what each operator has at stake in the run
+    start_within_s: int  # for which it waits for more nodes than are named; 0: it waits for none
 
     @property
     def name(self) -> Digest:
@@ -113,6 +115,7 @@ def quote_of(order: Order) -> Quote:
         rounds=order.run.rounds,
         nodes=order.run.nodes,
         seats=order.seats,
+        least_nodes=order.least_nodes,
         verifiers=order.run.verifiers,
         state_every=order.verify.state_every,
         model=model_spec(order),
@@ -123,7 +126,11 @@ def quote_of(order: Order) -> Quote:
         timing=timing_spec(order),
     )
     return Quote(
-        terms=terms, budget=order.budget_units(), epoch_cap=order.epoch_units_max(), lot=order.lot_units
+        terms=terms,
+        budget=order.budget_units(),
+        epoch_cap=order.epoch_units_max(),
+        lot=order.lot_units,
+        start_within_s=order.start_within_s,
     )
 
 
@@ -135,6 +142,7 @@ def terms_of(spec: RunSpec) -> Terms:
         rounds=spec.rounds,
         nodes=len(spec.nodes),
         seats=spec.seats,
+        least_nodes=spec.least_nodes,
         verifiers=len(spec.verifiers),
         state_every=spec.state_every,
         model=replace(spec.model, base=NO_DIGEST),
@@ -163,15 +171,16 @@ def cost_at_most(terms: Terms) -> Cost:
 
 
 def cost_expected(terms: Terms) -> Cost:
-    """The cost if nobody joins, and every step counts but the known-answer tasks."""
+    """The cost if no more nodes come than are needed, and every step counts but the known-answer tasks."""
     steps = []
     for epoch in range(terms.epochs):
-        rounds = _rounds_in(terms, epoch)
+        # A run that waits for nodes trains nothing in round 0.
+        rounds = _rounds_in(terms, epoch) - (not epoch and terms.least_nodes > terms.nodes)
         # Nobody may know where the known-answer tasks are; their expected spread is even.
         known_answers = terms.audit.known_answer_count // terms.epochs + (
             epoch < terms.audit.known_answer_count % terms.epochs
         )
-        steps.append(max(terms.nodes * rounds - known_answers, 0))
+        steps.append(max(terms.least_nodes * rounds - known_answers, 0))
     return _cost(terms, steps)
 
 

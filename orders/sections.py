@@ -17,6 +17,7 @@ from assay.training.data.documents import Format
 from assay.verifier.aggregation.registry import DECODED, RULE_NAMES
 
 ROUNDS_MAX = 1_000_000
+START_S_MAX = 366 * 86_400  # the longest run
 STDLIB_BYTES = 6_000_000
 Preset = Literal[
     "gpt-1m", "gpt-15m", "gpt-125m", "gpt-350m",
@@ -64,10 +65,22 @@ class RunSection(Section):
     )
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 20261120
     rounds: Positive = 60
-    nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 5
-    seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than the nodes: others may join
+    nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 5  # that the buyer names
+    least_nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than these: the run waits
+    start_within_s: Annotated[int, Field(ge=1, le=START_S_MAX)] = 86_400  # for others, or never starts
+    seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than needed: others may join
     verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
     attesters: dict[str, str] = Field(default_factory=dict)  # node number -> key file of a software attester
+
+    @property
+    def least_count(self) -> int:
+        """Nodes without which the run does not start."""
+        return self.nodes if self.least_nodes is None else self.least_nodes
+
+    @property
+    def seat_count(self) -> int:
+        """Nodes that may take part at a time."""
+        return max(self.nodes, self.least_count) if self.seats is None else self.seats
 
 
 class ModelSection(Section):

@@ -158,6 +158,7 @@ def build_spec(
     verifiers: Sequence[Member],
     base: Digest = NO_DIGEST,
     known_answers: Sequence[tuple[Digest, RoundId, PeerId]] = (),
+    start_by_s: int = 0,
 ) -> RunSpec:
     """The spec of this order, passed by `check_spec`.
 
@@ -171,6 +172,7 @@ def build_spec(
         verifiers: In any order.
         base: State digest of the imported starting parameters; zero to draw them from the seed.
         known_answers: Salt, round and node of every known-answer task.
+        start_by_s: Unix time by which the nodes must have come that the order waits for; 0 if for none.
 
     Raises:
         ConfigError: parts do not fit together, for example two members share an account.
@@ -192,6 +194,8 @@ def build_spec(
         timing=timing_spec(order),
         buyer=buyer,
         seats=order.seats,
+        least_nodes=order.least_nodes,
+        start_by_s=start_by_s,
         nodes=tuple(sorted(nodes, key=lambda member: member.peer)),
         verifiers=tuple(sorted(verifiers, key=lambda member: member.peer)),
     )

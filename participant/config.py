@@ -64,6 +64,7 @@ class Config:
     drand: tuple[str, ...] = ()  # URLs from which a verifier fetches rounds of the run's drand network
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and its attestation program
+    least_price: int = 0  # a node's reserve price: token units for 10^6 accepted tokens
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
     threads: int = 1  # 0: measure the fastest number at the first start

@@ -18,8 +18,15 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.finality import check_certified
 from assay.protocol.identity import Domain, verify
 from assay.protocol.inclusion import required
-from assay.protocol.membership import admitted, may_attend
-from assay.protocol.messages import AttendanceKind, CertifiedManifest, Manifest, Outcome
+from assay.protocol.membership import admitted, may_attend, may_start
+from assay.protocol.messages import (
+    AttendanceKind,
+    CertifiedManifest,
+    Closing,
+    FundingReport,
+    Manifest,
+    Outcome,
+)
 from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import (
     RunState,
@@ -138,6 +145,10 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     _check_inclusion(run_state, manifest)
     _check_funding(run_state, manifest)
     check_messages(run_state, manifest)
+    if run_state.awaits_nodes and not run_state.lapses_at(manifest.time_s):
+        is_closing = with_reports(run_state, _reports(manifest)).closing is not Closing.NO
+        least = run_state.spec.least_nodes
+        need(is_closing or may_start(run_state, manifest), f"starts the run with fewer than {least} nodes")
 
 
 def has_return(manifest: Manifest) -> bool:
@@ -158,7 +169,7 @@ def _check_membership(run_state: RunState, manifest: Manifest) -> None:
         )
         verify(one.node, domain, one, signed.signature)
     need(
-        manifest.admissions == admitted(run_state, manifest.admissions),
+        manifest.admissions == admitted(run_state, manifest.admissions, manifest.time_s),
         "carries other admissions than a quorum's for each node that may join",
     )
 
@@ -199,7 +210,7 @@ def _check_funding(run_state: RunState, manifest: Manifest) -> None:
     """Do nothing if a manifest's funding reports are admissible, and no round begins that is not paid for."""
 
     need = _need(manifest)
-    reports = [one.funding_report for one in manifest.funding_reports]
+    reports = _reports(manifest)
     need(
         all(a.verifier < b.verifier for a, b in pairwise(reports)),
         "funding reports must ascend by verifier, one each",
@@ -213,7 +224,14 @@ def _check_funding(run_state: RunState, manifest: Manifest) -> None:
     after = with_reports(run_state, reports)
     epoch = run_state.epoch_of(int(manifest.round))
     need(after.is_funded or not manifest.commits, f"carries commits, but epoch {epoch} is not funded")
-    need(not after.awaits_funding, f"takes up a round of training, but epoch {epoch} is not funded")
+    is_over = run_state.lapses_at(manifest.time_s)
+    need(
+        is_over or not after.awaits_funding, f"takes up a round of training, but epoch {epoch} is not funded"
+    )
+
+
+def _reports(manifest: Manifest) -> list[FundingReport]:
+    return [one.funding_report for one in manifest.funding_reports]
 
 
 def check_messages(run_state: RunState, manifest: Manifest) -> None:

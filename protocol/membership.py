@@ -4,6 +4,9 @@ Room: protocol (pure). A spec names the nodes of round 0 and how many seats ther
 stake for the run may ask verifiers for a free seat; each looks at its own chain and signs an `Admission`. A
 manifest that carries a quorum's admissions of one node seats it from the next round on, on probation. A seat
 ends with the node's own leave or with its ban. No key and no account takes a second seat in one run.
+
+Where a spec names fewer nodes than it needs, round 0 trains nothing: its manifest starts the run, with as
+many nodes as are needed, or ends it, if its agreed time is later than the spec allows.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ from assay.protocol.messages import (
     Admission,
     Attendance,
     AttendanceKind,
+    Manifest,
     Member,
     SignedAdmission,
 )
 from assay.protocol.quorum import quorum
-from assay.protocol.state_transition import RunState
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import PeerId
 
-ADMISSION_ROUNDS = 16  # rounds for which an admission may wait for the others of its quorum
+ADMISSION_S = 60  # agreed time for which an admission may wait for the others of its quorum
 LEAVE_ROUNDS = 16  # rounds for which a node's leave may wait for a manifest
 RETURN_PAUSE_S = 60  # agreed time between a node's first return and its second
 
@@ -37,21 +41,29 @@ def may_join(run_state: RunState, member: Member) -> bool:
     )
 
 
-def may_admit(run_state: RunState, admission: Admission) -> bool:
-    """Whether the next manifest may carry this admission, if it has a quorum's for the same member."""
+def may_admit(run_state: RunState, admission: Admission, time_s: int) -> bool:
+    """Whether the next manifest, of this agreed time, may carry this admission, if it has a quorum's."""
+    return _counts(run_state, admission, time_s) and may_join(run_state, admission.member)
+
+
+def _counts(run_state: RunState, admission: Admission, time_s: int) -> bool:
+    """Whether this is a verifier's vote in this run, and not too old."""
     return (
         admission.run_id == run_state.run_id
-        and admission.verifier in run_state.spec.verifier_peers
-        and run_state.round - ADMISSION_ROUNDS <= admission.round <= run_state.round
-        and may_join(run_state, admission.member)
+        and admission.verifier in run_state.verifiers
+        and time_s - ADMISSION_S <= admission.time_s
+        and not run_state.lapses_at(time_s)
     )
 
 
-def admitted(run_state: RunState, admissions: Iterable[SignedAdmission]) -> tuple[SignedAdmission, ...]:
-    """Of these admissions those that the next manifest carries: a quorum's for each node that joins.
+def admitted(
+    run_state: RunState, admissions: Iterable[SignedAdmission], time_s: int
+) -> tuple[SignedAdmission, ...]:
+    """Of these admissions those that the next manifest of this agreed time carries: a quorum's for each node.
 
     Where seats are short, the last manifest's digest orders the members, so that nobody can choose keys that
-    come first. A manifest is valid if it carries exactly what this function chooses from it.
+    come first; in round 0, where this is the spec's digest, with the manifest's time. A manifest is valid
+    if it carries exactly what this function chooses from it.
 
     Returns:
         Ascending by node and verifier.
@@ -59,21 +71,27 @@ def admitted(run_state: RunState, admissions: Iterable[SignedAdmission]) -> tupl
     need = quorum(len(run_state.spec.verifiers))
     votes: dict[Member, dict[PeerId, SignedAdmission]] = {}
     for signed in admissions:
-        if may_admit(run_state, signed.admission):
+        if _counts(run_state, signed.admission, time_s):
             votes.setdefault(signed.admission.member, {})[signed.admission.verifier] = signed
+    most = max(JOINS_MAX, run_state.spec.least_nodes) if run_state.awaits_nodes else JOINS_MAX
     chosen: dict[PeerId, list[SignedAdmission]] = {}
     taken: set[bytes] = set()
-    for member in sorted(
-        votes, key=lambda one: hashlib.sha256(run_state.parent + one.peer + one.hot).digest()
-    ):
+    salt = run_state.parent if run_state.round else run_state.parent + time_s.to_bytes(8, "big")
+    for member in sorted(votes, key=lambda one: hashlib.sha256(salt + one.peer + one.hot).digest()):
         names = {bytes(member.peer), bytes(member.account), bytes(member.hot)}
-        if len(votes[member]) < need or names & taken:
+        if len(votes[member]) < need or names & taken or not may_join(run_state, member):
             continue
-        if len(chosen) == min(run_state.free_seats, JOINS_MAX):
+        if len(chosen) == min(run_state.free_seats, most):
             break
         taken |= names
         chosen[member.peer] = [signed for _, signed in sorted(votes[member].items())][:need]
     return tuple(signed for _, group in sorted(chosen.items()) for signed in group)
+
+
+def may_start(run_state: RunState, manifest: Manifest) -> bool:
+    """Whether a run has the nodes that it waits for by this manifest, which fits it otherwise."""
+    after = advance(run_state, manifest)
+    return sum(record.is_seated for record in after.nodes.values()) >= run_state.spec.least_nodes
 
 
 def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool:

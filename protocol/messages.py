@@ -24,7 +24,8 @@ SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
 COMMITMENT_HASHES_MAX = 10
 STAKE_REPORTS_MAX = 8  # in one manifest, oldest first
-JOINS_MAX = 4  # nodes that one manifest admits
+JOINS_MAX = 4  # nodes that one manifest admits to a run that has begun
+ADMISSIONS_MAX = 512  # of one manifest; 270 bytes each
 STATEMENT_BYTES_MAX = 512  # of an encoded vote or block
 CONTRADICTIONS_MAX = 4  # in one manifest; the rest goes into the next ones
 EVIDENCE_BYTES_MAX = 160 * 1024  # of a processor and a few GPUs, with certificates
@@ -203,9 +204,9 @@ class SignedAttendance:
 class Admission:
     """A verifier's vote that a node joins the run: it asked to, and has locked a lot for this run."""
 
-    TAG: ClassVar[bytes] = b"assay/admission/1"
+    TAG: ClassVar[bytes] = b"assay/admission/2"
     run_id: Digest
-    round: RoundId  # of the manifest that it expects next; it counts for `ADMISSION_ROUNDS` more
+    time_s: int  # Unix seconds by the verifier's clock; it counts for `ADMISSION_S` of agreed time
     member: Member
     verifier: PeerId
 
@@ -214,7 +215,7 @@ class Admission:
 class SignedAdmission:
     """An admission with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-admission/1"
+    TAG: ClassVar[bytes] = b"assay/signed-admission/2"
     admission: Admission
     signature: Signature
 
@@ -358,7 +359,7 @@ class SignedInclusionList:
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/11"
+    TAG: ClassVar[bytes] = b"assay/manifest/12"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -377,7 +378,7 @@ class Manifest:
     known_answers: Annotated[tuple[KnownAnswer, ...], Max(VERDICTS_MAX)]  # likewise
     attendance: Annotated[tuple[SignedAttendance, ...], Max(NODES_MAX)]  # ascending by node
     admissions: Annotated[
-        tuple[SignedAdmission, ...], Max(JOINS_MAX * VERIFIERS_MAX)
+        tuple[SignedAdmission, ...], Max(ADMISSIONS_MAX)
     ]  # by (node, verifier), a quorum for each node
     contradictions: Annotated[tuple[Contradiction, ...], Max(CONTRADICTIONS_MAX)]  # ascending by node
     double_votes: Annotated[tuple[DoubleVote, ...], Max(CONTRADICTIONS_MAX)]  # ascending by verifier
@@ -462,7 +463,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/10"
+    TAG: ClassVar[bytes] = b"assay/proposal/11"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -475,7 +476,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/10"
+    TAG: ClassVar[bytes] = b"assay/certified/11"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -577,7 +578,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/10"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/11"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 

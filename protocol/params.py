@@ -13,10 +13,10 @@ from typing import Annotated, ClassVar
 
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Max
-from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
+from assay.protocol.messages import ADMISSIONS_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
-from assay.protocol.quorum import committee_size
+from assay.protocol.quorum import committee_size, quorum
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE as BLOCK_SIDE
@@ -128,6 +128,11 @@ class MoneySpec:
     verifier_slash_ppm: int  # of a verifier's stake, for a verdict that the committee proved false
     epoch_rounds: int
 
+    @property
+    def operator_price(self) -> int:
+        """What operators earn for 10^6 accepted tokens, in minor units, rounded down."""
+        return self.price_per_mtoken * self.operators_ppm // PPM
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSpec:
@@ -152,7 +157,7 @@ class TimingSpec:
 class RunSpec:
     """Complete specification of one run: with the chain, it suffices to check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/7"
+    TAG: ClassVar[bytes] = b"assay/run-spec/8"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
@@ -167,6 +172,8 @@ class RunSpec:
     timing: TimingSpec
     buyer: Address
     seats: int  # nodes that may take part at a time: beyond those of the spec, whoever locks a lot may join
+    least_nodes: int  # without which the run does not start
+    start_by_s: int  # agreed time, Unix seconds, until which these may come; 0: the spec names so many
     nodes: Annotated[tuple[Member, ...], Max(NODES_MAX)]  # of round 0, ascending by peer
     verifiers: Annotated[tuple[Member, ...], Max(VERIFIERS_MAX)]  # ascending by peer
 
@@ -230,8 +237,8 @@ def check_spec(spec: RunSpec) -> None:
         need(False, fault)
     check_rule(spec.rule, need)
     need(
-        len(spec.nodes) > 2 * spec.rule.aggregation.f,
-        f"{len(spec.nodes)} nodes for f = {spec.rule.aggregation.f}, more than twice as many expected",
+        spec.least_nodes > 2 * spec.rule.aggregation.f,
+        f"{spec.least_nodes} nodes for f = {spec.rule.aggregation.f}, more than twice as many expected",
     )
     need(0 < spec.audit.floor_ppm <= PPM, "the audit floor must be above 0 and at most 1")
     need(spec.audit.probation >= 1, "probation must be at least one audit")
@@ -273,17 +280,28 @@ def check_spec(spec: RunSpec) -> None:
     for name in ("slash_ppm", "withheld_ppm", "verifier_slash_ppm"):
         need(0 < getattr(spec.money, name) <= PPM, f"{name} must be above 0 and at most 1")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
-    need(len(spec.nodes) >= 1, "a run needs nodes")
+    need(spec.least_nodes >= 1, "a run needs nodes")
     # A proposal must fit one notification of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at
     # most `MESSAGES_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), commitments
     # (220) and sketches (370).
     need(
-        len(spec.nodes) <= spec.seats <= RUN_NODES_MAX,
-        f"{spec.seats} seats for {len(spec.nodes)} nodes, as many to {RUN_NODES_MAX} expected",
+        len(spec.nodes) <= spec.least_nodes <= spec.seats <= RUN_NODES_MAX,
+        f"{len(spec.nodes)} nodes named, {spec.least_nodes} needed, {spec.seats} seats: "
+        f"expected to ascend, and at most {RUN_NODES_MAX}",
+    )
+    need(
+        (spec.start_by_s > 0) == (spec.least_nodes > len(spec.nodes)),
+        "a run that waits for nodes needs a time by which it starts, and no other has one",
     )
     need(
         len(spec.verifiers) <= RUN_VERIFIERS_MAX,
         f"{len(spec.verifiers)} verifiers, at most {RUN_VERIFIERS_MAX} expected",
+    )
+    # The manifest that starts a run admits all that it waits for.
+    need(
+        spec.least_nodes * quorum(len(spec.verifiers)) <= ADMISSIONS_MAX or not spec.start_by_s,
+        f"{spec.least_nodes} nodes to wait for: {len(spec.verifiers)} verifiers can admit "
+        f"{ADMISSIONS_MAX // quorum(len(spec.verifiers))} at once",
     )
     for group in (spec.nodes, spec.verifiers):
         peers = [member.peer for member in group]

@@ -108,7 +108,8 @@ class RunState:
     nodes: Mapping[PeerId, NodeRecord]  # all that ever took part, ascending
     verifiers: Mapping[PeerId, VerifierRecord]
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
-    training_rounds: int  # those ordered, or fewer once the escrow closes
+    training_rounds: int  # those ordered, or fewer once the escrow closes; 0 if it never starts
+    has_lapsed: bool = False  # whether it never started: too few nodes had come in time
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
     suspect_steps: frozenset[StepId] = frozenset()  # of these, by nodes that were suspect before the step
     beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
@@ -169,6 +170,11 @@ class RunState:
         """Whether the next round trains, and its epoch is paid for by the reports in this state."""
         return self.is_paid_for(self.round)
 
+    @property
+    def takes_commits(self) -> bool:
+        """Whether the next manifest may carry commits, if there are nodes to make them."""
+        return self.is_funded and not self.awaits_nodes
+
     def is_paid_for(self, round_id: int) -> bool:
         """Whether this round trains, and its epoch is paid for by the reports in this state."""
         funded = funded_epochs(self.funding_reports, self.spec.verifier_peers)
@@ -181,13 +187,22 @@ class RunState:
 
     @property
     def awaits_funding(self) -> bool:
-        """Whether no manifest can follow before other reports come: training is neither paid for nor over."""
+        """Whether no manifest of training can follow before other reports come: it is not paid for."""
         return self.is_training and not self.is_funded and self.closing is Closing.NO
 
     @property
+    def awaits_nodes(self) -> bool:
+        """Whether the next manifest either starts the run, with the nodes that it waits for, or ends it."""
+        return not self.round and bool(self.spec.start_by_s)
+
+    def lapses_at(self, time_s: int) -> bool:
+        """Whether a manifest of this agreed time, as the next one, ends a run that has not started."""
+        return self.awaits_nodes and time_s > self.spec.start_by_s
+
+    @property
     def active(self) -> tuple[PeerId, ...]:
-        """Nodes whose commits the next manifest may take, ascending."""
-        if not self.is_training:
+        """Nodes whose commits the next manifest may take, ascending; none in that which starts a run."""
+        if not self.is_training or self.awaits_nodes:
             return ()
         return tuple(
             node for node, record in self.nodes.items() if record.is_seated and node not in self.late
@@ -503,8 +518,9 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         for node in set(run_state.active) - {commit.node for commit in commits}:
             nodes[node] = replace(nodes[node], missed=nodes[node].missed + 1)
     reported = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
-    training_rounds = run_state.training_rounds
-    if run_state.is_training and reported.closing is not Closing.NO:
+    has_lapsed = run_state.lapses_at(manifest.time_s)
+    training_rounds = 0 if has_lapsed else run_state.training_rounds
+    if run_state.is_training and not has_lapsed and reported.closing is not Closing.NO:
         training_rounds = now + bool(commits)  # what was done in this round still counts
     return replace(
         run_state,
@@ -524,6 +540,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         stake_reports=stake_reports,
         funding_reports=reported.funding_reports,
         training_rounds=training_rounds,
+        has_lapsed=run_state.has_lapsed or has_lapsed,
         time_s=manifest.time_s,
         late=frozenset(audit.node for audit in audits.values() if audit.is_late),
         drand_next=manifest.drand_next,

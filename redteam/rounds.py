@@ -164,7 +164,7 @@ def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
     newcomer = a_member(PeerId(a_digest("newcomer", seed)))
 
     def vote(member: Member, verifier: PeerId) -> SignedAdmission:
-        one = Admission(run_id=RUN_ID, round=run_state.round, member=member, verifier=verifier)
+        one = Admission(run_id=RUN_ID, time_s=run_state.time_s, member=member, verifier=verifier)
         return SignedAdmission(admission=one, signature=sign(key, DOMAIN, one))
 
     tries = (

@@ -116,6 +116,8 @@ def a_spec(**changes: Any) -> RunSpec:
         timing=TimingSpec(collect_ms=5000, ready_ms=1000, iteration_ms=10_000, resend_ms=500),
         buyer=Address(bytes(19) + b"\x09"),
         seats=len(nodes),
+        least_nodes=len(nodes),
+        start_by_s=0,
         nodes=tuple(map(a_member, NODES)),
         verifiers=tuple(map(a_member, VERIFIERS)),
     )

@@ -27,6 +27,7 @@ from assay.orders.purchase import (
     check_lots,
     check_place,
     check_refund,
+    check_start,
     check_wallet,
     deadline_after,
     need_escrow,
@@ -71,7 +72,11 @@ class Quoted:
     quote: str  # its digest
     name: str
     rounds: int
-    nodes: int
+    nodes: int  # that the buyer names
+    least_nodes: int  # without which the run does not start,
+    start_within_s: int  # for which it waits from when its run file is made; 0: it names so many
+    seats: int
+    lot: int
     verifiers: int
     unit: str
     price_per_mtoken: int
@@ -93,6 +98,10 @@ def quoted(order: Order) -> Quoted:
         name=terms.name,
         rounds=terms.rounds,
         nodes=terms.nodes,
+        least_nodes=terms.least_nodes,
+        start_within_s=quote.start_within_s,
+        seats=terms.seats,
+        lot=quote.lot,
         verifiers=terms.verifiers,
         unit=f"10^-6 {UNIT}",
         price_per_mtoken=terms.money.price_per_mtoken,
@@ -110,6 +119,9 @@ def quote_lines(found: Quoted) -> Iterator[str]:
     """A quote, as text lines."""
     yield f"quote     {found.quote}"
     yield f"run       {found.name}: {found.rounds:,} rounds, {found.nodes} nodes, {found.verifiers} verifiers"
+    yield f"seats     {found.seats}, each with a lot of {_money(found.lot)}"
+    if found.start_within_s:
+        yield f"starts    with {found.least_nodes} nodes, within {span_text(found.start_within_s)}, or never"
     yield f"price     {_money(found.price_per_mtoken)} per 10^6 tokens"
     yield f"at most   {_cost_text(found.at_most)}"
     yield f"expected  {_cost_text(found.expected)}"
@@ -172,6 +184,9 @@ def place_steps(
     root = spec.data.root.hex()[:16]
     yield told("data", f"data      {spec.data.tokens:,} tokens, {spec.data.source}, root {root}")
     yield told("fee", f"fee to    {evm_address(spec.money.treasury)}")
+    if spec.start_by_s:
+        text = f"starts    with {spec.least_nodes} nodes, by {time_text(spec.start_by_s)}, or never"
+        yield told("start", text)
     found = read_escrow(account.chain, account.run_id)
     if found is not None:
         check_found(found, quote, spec)
@@ -179,6 +194,7 @@ def place_steps(
         yield told("deadline", f"deadline  {when_text(found.run.closes_at, found.now)}")
         return
     deadline = deadline_after(account, days)
+    check_start(account, deadline)
     check_members(account.chain, spec, deadline)
     for member in (*spec.nodes, *spec.verifiers):
         text = f"member    {member.peer.hex()[:16]} {evm_address(member.account)}: staked and delegated"
@@ -228,6 +244,7 @@ def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
         data=data,
         base=base,
         buyer_key=account.keys.account,
+        now_s=now_s,
     )
 
 

@@ -75,7 +75,7 @@ def _member(text: str) -> tuple[str, str]:
 def _problem(run: RunSection, place: tuple[str, str], text: str) -> str:
     """What is wrong with one behaviour; empty if nothing is."""
     table, number = place
-    count = run.nodes if table == "nodes" else run.verifiers
+    count = run.seat_count if table == "nodes" else run.verifiers
     if number not in map(str, range(count)):
         return f"no such {table.removesuffix('s')}; {table} are 0 to {count - 1}"
     if table == "verifiers":

@@ -235,6 +235,10 @@ class Buyer:
         run = await in_thread(chain.run, run_id)
         if run is None:
             raise Unavailable("the escrow contract has no run of this id")
+        if self.follower.run_state.has_lapsed and run.closes_at >= run.deadline:
+            await in_thread(chain.request_close, run_id)  # all of it returns: nothing was done
+            run = await in_thread(chain.run, run_id)
+            assert run is not None
         self.status.write_once("refund-due", "", **asdict(RefundDue(at_s=run.closes_at)))
         while await in_thread(chain.timestamp) < run.closes_at:
             await trio.sleep(POLL_S / 2)
@@ -289,7 +293,7 @@ class Buyer:
     ) -> Registered | None:
         """The model's record on chain; None if no quorum signs in time: the model is delivered anyway."""
         if not settled:
-            log.warning("no model is on record: the run closed before its first round")
+            log.warning("no model is on record", extra={"rounds": ending_of(self.follower.run_state).text})
             return None
         last = settled[self.calendar.epochs - 1]
         trained_on = inventory(self.me.spec.data, inputs.manifest).sha256()

@@ -17,6 +17,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -187,10 +188,21 @@ def _field_to_plain(field: _Field, value: Any) -> Any:
     return plain
 
 
+def _tag_words(value: Any) -> str:
+    """The tag of another message or version, for an error: a run of before is told from damage."""
+    found = value[0] if isinstance(value, list) and value else None
+    if not isinstance(found, bytes) or not re.fullmatch(rb"assay/[a-z-]{1,40}/[0-9]{1,4}", found):
+        return ""
+    return f"starts with {found.decode()}, "
+
+
 def _from_plain(kind: type, value: Any) -> Any:
     name = kind.__name__
-    if not isinstance(value, list) or not value or value[0] != kind.TAG:  # type: ignore[attr-defined]
-        raise MalformedMessage(f"{name}: expected an array that starts with its tag")
+    tag: bytes = kind.TAG  # type: ignore[attr-defined]
+    if not isinstance(value, list) or not value or value[0] != tag:
+        raise MalformedMessage(
+            f"{name}: {_tag_words(value)}expected an array that starts with {tag.decode()}"
+        )
     fields = _fields(kind)
     if len(value) - 1 != len(fields):
         raise MalformedMessage(f"{name}: {len(value) - 1} fields, expected {len(fields)}")

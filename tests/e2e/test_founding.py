@@ -1,6 +1,6 @@
 """Strangers who share only a chain and small files found a network and finish a run, by commands.
 
-A node that the run's spec does not name takes a seat in it, and one that it names leaves.
+The order names one node of three: the run starts once the others have come, and one of them leaves again.
 """
 
 from __future__ import annotations
@@ -163,10 +163,11 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
         # The run.
         write_order(buyer.folder, rounds=ROUNDS)
         order = TINY.format(rounds=ROUNDS, data="text.txt", train="warmup = 2")
-        order = order.replace("nodes = 4", "nodes = 2\nseats = 3\nverifiers = 2")
+        counts = f"nodes = 1\nleast_nodes = 3\nstart_within_s = {WAIT_S:.0f}\nverifiers = 2"
+        order = order.replace("nodes = 4", counts)
         order = order.replace("epoch_rounds = 5", "epoch_rounds = 20")
         (buyer.folder / "run.toml").write_text(order)
-        for name in ROLES:
+        for name in set(ROLES) - {LEAVER}:
             founder.gives(f"{name}.record", buyer, f"members/{name}.record")
         buyer.assay("order", "data", "run.toml", "data")
         refused = buyer.assay("order", "place", "config.toml", "run.toml", "--members", "members", status=2)
@@ -205,7 +206,8 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
     delivered, peer = read(buyer.folder / "delivered"), {name: people[name].peer() for name in EVERYBODY}
     nodes = delivered.run_states[-1].nodes
     assert set(nodes) == {peer[name] for name, role in EVERYBODY.items() if role == "node"}
-    assert peer[GUEST] not in {member.peer for member in delivered.spec.nodes}
+    assert {member.peer for member in delivered.spec.nodes} == {peer["node-0"]}
+    assert len(delivered.run_states[1].active) == 3 and not delivered.links[0].manifest.commits
     assert nodes[peer[GUEST]].joined_round > 0 < nodes[peer[GUEST]].accepted
     paid = {row.peer for one in delivered.settled.values() for row in one.settlement.rows}
     assert peer[GUEST] in paid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,12 +215,55 @@ def test_a_choice_replaces_the_files_word_and_none_leaves_it(write):
 
 
 def test_a_mistake_is_blamed_on_where_it_was_made(write):
-    path = write("[run]\nnodes = 0")
+    path = write("[run]\nnodes = -1")
 
     lines = lines_of(path, {"run.verifiers": 0, "run.rounds": 9})
 
     assert [line.split(":")[0] for line in lines] == ["run.toml", "command line"]
     assert lines_of(None, {"run.rounds": 0}) == ["command line: [run] rounds = 0: expected at least 1"]
+
+
+# ---- how many ----
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "reason"),
+    [
+        ({"nodes": 1}, {"nodes": 0}, "nodes = 0: nobody would train"),
+        (
+            {"nodes": 3, "least_nodes": 3},
+            {"nodes": 3, "least_nodes": 2},
+            "at least as many as the buyer names: 3",
+        ),
+        (
+            {"nodes": 0, "least_nodes": 4, "seats": 4},
+            {"nodes": 0, "least_nodes": 4, "seats": 3},
+            "seats = 3: expected at least as many as nodes take part from the start: 4",
+        ),
+        (
+            {"nodes": 0, "least_nodes": 102, "verifiers": 7},
+            {"nodes": 0, "least_nodes": 103, "verifiers": 7},
+            "7 verifiers can admit 102 at once",
+        ),
+        (
+            {"nodes": 0, "least_nodes": 4, "start_within_s": 1},
+            {"nodes": 0, "least_nodes": 4, "start_within_s": 0},
+            "start_within_s = 0: expected at least 1",
+        ),
+    ],
+)
+def test_nodes_named_needed_and_seated_ascend(inside, outside, reason):
+    load_order(None, {f"run.{key}": value for key, value in inside.items()})
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        load_order(None, {f"run.{key}": value for key, value in outside.items()})
+
+
+def test_what_an_order_waits_for_is_what_its_method_and_its_escrow_are_made_for():
+    order = load_order(None, {"run.nodes": 0, "run.least_nodes": 7})
+    assert (order.least_nodes, order.seats, order.start_within_s) == (7, 7, 86_400)
+    assert order.rule.aggregation.f == 2
+    named = load_order(None, {"run.nodes": 7})
+    assert named.start_within_s == 0 and named.worst_case_units() == order.worst_case_units()
 
 
 # ---- money ----

@@ -91,12 +91,23 @@ def test_every_example_has_a_quote_within_its_escrow(file: Path):
     "change",
     [
         {"budget.price_per_mtoken": 1_234_568}, {"run.rounds": 8}, {"run.seed": 1}, {"run.nodes": 4},
+        {"run.seats": 4}, {"run.least_nodes": 4},
         {"budget.operators": 0.5}, {"model.context": 32}, {"verify.floor": 0.3}, {"comm.k": 16},
         {"budget.amount": 10**9}, {"timing.collect_s": 1}, {"verify.known_answers": 1}, {"budget.slash": 0.2},
     ],
 )  # fmt: skip
 def test_whatever_changes_what_is_bought_changes_the_digest(change):
     assert quote_of(load_order(None, {**SMALL, **change})).name != quote_of(load_order(None, SMALL)).name
+
+
+def test_how_long_a_run_waits_for_nodes_is_in_the_quote_and_what_they_cost_is_expected():
+    waits = {**SMALL, "run.nodes": 0, "run.least_nodes": 3}
+    quote = quote_of(load_order(None, waits))
+    assert quote.name != quote_of(load_order(None, {**waits, "run.start_within_s": 60})).name
+
+    trains = cost_expected(quote_of(load_order(None, SMALL)).terms)
+    assert cost_expected(quote.terms).tokens * 7 == trains.tokens * 6  # of seven rounds the first seats nodes
+    assert cost_at_most(quote.terms) == cost_at_most(quote_of(load_order(None, SMALL)).terms)
 
 
 def test_a_spec_made_from_the_order_keeps_its_quote():

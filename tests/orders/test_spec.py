@@ -51,7 +51,7 @@ def a_spec(overrides=None, data=TEXT, **changes) -> RunSpec:
         "data": data_spec(order, tokens_of(data)),
         "buyer": Address(b"b" * 20),
         "treasury": Address(b"t" * 20),
-        "nodes": [a_member(5), a_member(3), a_member(4)],
+        "nodes": [a_member(number) for number in (5, 3, 4, *range(6, 99))][: order.run.nodes],
         "verifiers": [a_member(2), a_member(1)],
     }
     return build_spec(order, **{**parts, **changes})
@@ -84,8 +84,8 @@ def test_the_default_order_makes_a_spec_in_exact_integers():
 def test_members_ascend_whatever_order_they_came_in():
     spec = a_spec()
 
-    assert [member.peer[0] for member in spec.nodes] == [3, 4, 5]
-    assert spec == a_spec(nodes=[a_member(4), a_member(5), a_member(3)])
+    assert [member.peer[0] for member in spec.nodes] == [3, 4, 5, 6, 7]
+    assert spec == a_spec(nodes=[a_member(number) for number in (4, 7, 5, 3, 6)])
 
 
 def test_a_number_written_in_another_way_gives_the_same_bytes():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from assay.participant.links import check_place
 from assay.protocol.errors import MalformedMessage, PeerFault
-from assay.protocol.membership import admitted, may_admit, may_attend
+from assay.protocol.membership import ADMISSION_S, admitted, may_admit, may_attend
 from assay.protocol.messages import (
     JOINS_MAX,
     Admission,
@@ -33,16 +34,20 @@ def a_run(seats: int = len(NODES) + 1, rounds: int = 12) -> RunState:
 
 def votes(run_state: RunState, member: Member, verifiers=VERIFIERS, **changes) -> list[SignedAdmission]:
     """An admission of this member by each of these verifiers, with signatures that are none."""
-    one = Admission(run_id=RUN_ID, round=run_state.round, member=member, verifier=VERIFIERS[0])
+    one = Admission(run_id=RUN_ID, time_s=run_state.time_s, member=member, verifier=VERIFIERS[0])
     return [
         SignedAdmission(admission=replace(one, verifier=name, **changes), signature=Signature(bytes(64)))
         for name in verifiers
     ]
 
 
+def chosen(run_state: RunState, every: Iterable[SignedAdmission]) -> tuple[SignedAdmission, ...]:
+    return admitted(run_state, every, run_state.time_s)
+
+
 def joined(run_state: RunState, *members: Member) -> RunState:
     every = [vote for member in members for vote in votes(run_state, member)]
-    return extended(run_state, admissions=admitted(run_state, every))
+    return extended(run_state, admissions=chosen(run_state, every))
 
 
 def extended(run_state: RunState, **changes) -> RunState:
@@ -76,10 +81,10 @@ def test_a_node_that_a_quorum_admits_trains_from_the_next_round_on_and_on_probat
 
 def test_fewer_than_a_quorum_admit_nobody():
     run_state = a_run()
-    assert admitted(run_state, votes(run_state, NEW[0], VERIFIERS[:2])) == ()
+    assert chosen(run_state, votes(run_state, NEW[0], VERIFIERS[:2])) == ()
     twice = votes(run_state, NEW[0], VERIFIERS[:2]) * 2
-    assert admitted(run_state, twice) == ()
-    assert len(admitted(run_state, votes(run_state, NEW[0]))) == 3  # a quorum of four, and no more
+    assert chosen(run_state, twice) == ()
+    assert len(chosen(run_state, votes(run_state, NEW[0]))) == 3  # a quorum of four, and no more
 
 
 def test_a_manifest_with_other_admissions_than_a_quorums_is_refused():
@@ -99,7 +104,7 @@ def test_votes_for_two_members_with_one_key_do_not_add_up():
     run_state = a_run(seats=len(NODES) + 4)
     other = replace(NEW[0], hot=Address(b"h" * 20))
     mixed = votes(run_state, NEW[0], VERIFIERS[:2]) + votes(run_state, other, VERIFIERS[2:])
-    assert admitted(run_state, mixed) == ()
+    assert chosen(run_state, mixed) == ()
 
 
 @pytest.mark.parametrize("field", ["peer", "account", "hot"])
@@ -107,30 +112,30 @@ def test_of_two_members_that_share_a_key_or_an_account_one_joins(field):
     run_state = a_run(seats=len(NODES) + 4)
     other = replace(NEW[1], **{field: getattr(NEW[0], field)})
     both = votes(run_state, NEW[0]) + votes(run_state, other)
-    assert len({one.admission.member for one in admitted(run_state, both)}) == 1
-    assert len(admitted(run_state, both)) == 3
+    assert len({one.admission.member for one in chosen(run_state, both)}) == 1
+    assert len(chosen(run_state, both)) == 3
 
 
 def test_no_more_join_than_there_are_seats_and_keys_do_not_choose_who():
     run_state = a_run(seats=len(NODES) + 2)
     every = [vote for member in NEW for vote in votes(run_state, member)]
 
-    first = {one.admission.member for one in admitted(run_state, every)}
+    first = {one.admission.member for one in chosen(run_state, every)}
     assert len(first) == 2
     orders = {
-        frozenset(one.admission.member for one in admitted(replace(run_state, parent=bytes([i]) * 32), every))
+        frozenset(one.admission.member for one in chosen(replace(run_state, parent=bytes([i]) * 32), every))
         for i in range(16)
     }
     assert len(orders) > 1  # the last manifest's digest decides
     full = joined(run_state, *first)
     assert full.free_seats == 0
-    assert admitted(full, votes(full, next(one for one in NEW if one not in first))) == ()
+    assert chosen(full, votes(full, next(one for one in NEW if one not in first))) == ()
 
 
 def test_one_manifest_admits_a_few_nodes_only():
     run_state = a_run(seats=len(NODES) + 6)
     every = [vote for member in NEW for vote in votes(run_state, member)]
-    assert len({one.admission.member for one in admitted(run_state, every)}) == JOINS_MAX
+    assert len({one.admission.member for one in chosen(run_state, every)}) == JOINS_MAX
 
 
 @pytest.mark.parametrize("field", ["peer", "account", "hot"])
@@ -141,18 +146,18 @@ def test_no_key_and_no_account_takes_a_second_seat(field, known):
     if known == "left":
         run_state = left(run_state, NODES[1])
     member = replace(NEW[0], **{field: getattr(taken, field)})
-    assert not may_admit(run_state, votes(run_state, member)[0].admission)
+    assert not may_admit(run_state, votes(run_state, member)[0].admission, 0)
 
 
-def test_an_admission_counts_for_some_rounds_and_in_its_run_only():
+def test_an_admission_counts_for_some_time_and_in_its_run_only():
     run_state = a_run()
-    vote = votes(run_state, NEW[0])[0].admission
-    assert may_admit(replace(run_state, round=RoundId(16), training_rounds=99), vote)
-    assert not may_admit(replace(run_state, round=RoundId(17), training_rounds=99), vote)
-    assert not may_admit(run_state, replace(vote, round=RoundId(1)))  # of the future
-    assert not may_admit(run_state, replace(vote, run_id=bytes(32)))
-    assert not may_admit(run_state, replace(vote, verifier=NODES[0]))
-    assert not may_admit(replace(run_state, round=RoundId(12)), replace(vote, round=RoundId(12)))  # over
+    vote = replace(votes(run_state, NEW[0])[0].admission, time_s=100)
+    assert may_admit(run_state, vote, 100 + ADMISSION_S)
+    assert not may_admit(run_state, vote, 100 + ADMISSION_S + 1)
+    assert may_admit(run_state, vote, 99)  # its verifier's clock is ahead
+    assert not may_admit(run_state, replace(vote, run_id=bytes(32)), 100)
+    assert not may_admit(run_state, replace(vote, verifier=NODES[0]), 100)
+    assert not may_admit(replace(run_state, round=RoundId(12)), vote, 100)  # over
 
 
 def test_a_node_that_leaves_trains_no_more_and_what_it_did_is_judged_and_paid_as_before():
@@ -226,7 +231,7 @@ def test_an_idle_node_keeps_its_seat_while_others_are_free():
     assert idle.free_seats == 2
 
     others = a_manifest(idle, nodes=[node for node in idle.active if node != NODES[0]])
-    admissions = admitted(idle, votes(idle, NEW[0]))
+    admissions = chosen(idle, votes(idle, NEW[0]))
     one = advance(idle, replace(others, time_s=idle.time_s, admissions=admissions))
     assert one.nodes[NODES[0]].is_seated and one.free_seats == 1
     two = joined(one, NEW[1])
@@ -241,7 +246,7 @@ def test_a_node_that_is_back_is_idle_no_more():
 
 def test_there_are_never_more_seats_taken_than_paid_for_even_if_an_idle_node_comes_back_at_once():
     idle = silent_for(a_run(len(NODES), rounds=60), IDLE_ROUNDS, NODES[0], second_s=1000)
-    after = extended(idle, admissions=admitted(idle, votes(idle, NEW[0])))
+    after = extended(idle, admissions=chosen(idle, votes(idle, NEW[0])))
     assert NODES[0] in {signed.commit.node for signed in a_manifest(idle).commits}
 
     assert (

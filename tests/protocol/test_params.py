@@ -24,8 +24,14 @@ def changed(section: str, **changes: Any) -> RunSpec:
     return replace(spec, **changes)
 
 
-def nodes(count: int, seats: int) -> RunSpec:
-    return changed("", nodes=MEMBERS[:count], seats=seats, verifiers=MEMBERS[139:])
+def nodes(count: int, seats: int, **changes: Any) -> RunSpec:
+    counts = {"least_nodes": count, "seats": seats, "verifiers": MEMBERS[139:], **changes}
+    return changed("", nodes=MEMBERS[:count], **counts)
+
+
+def waits(least: int, seats: int, verifiers: int = 4, **changes: Any) -> RunSpec:
+    some = MEMBERS[128 : 128 + verifiers]
+    return nodes(0, seats, least_nodes=least, verifiers=some, **{"start_by_s": 1, **changes})
 
 
 @pytest.mark.parametrize(
@@ -81,8 +87,15 @@ def nodes(count: int, seats: int) -> RunSpec:
         ),
         (changed("", verifiers=MEMBERS[:1]), changed("", verifiers=()), "needs verifiers"),
         (nodes(1, 1), nodes(0, 1), "0 nodes for f = 0"),
-        (nodes(3, 3), nodes(3, 2), "2 seats for 3 nodes"),
-        (nodes(128, 128), nodes(128, 129), "129 seats for 128 nodes, as many to 128 expected"),
+        (nodes(3, 3), nodes(3, 2), "3 nodes named, 3 needed, 2 seats"),
+        (nodes(128, 128), nodes(128, 129), "129 seats: expected to ascend, and at most 128"),
+        (waits(3, 3), waits(3, 2), "0 nodes named, 3 needed, 2 seats"),
+        (nodes(3, 3), nodes(3, 3, least_nodes=2), "3 nodes named, 2 needed, 3 seats"),
+        (waits(1, 1), waits(0, 1), "0 nodes for f = 0"),
+        (waits(1, 1), waits(1, 1, start_by_s=0), "needs a time by which it starts"),
+        (nodes(3, 3), nodes(3, 3, start_by_s=1), "and no other has one"),
+        (waits(128, 128, 4), waits(128, 128, 7), "7 verifiers can admit 102 at once"),
+        (waits(102, 128, 7), waits(103, 128, 7), "103 nodes to wait for"),
         (
             changed("", verifiers=MEMBERS[:16]),
             changed("", verifiers=MEMBERS[:17]),

@@ -30,7 +30,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
 from assay.protocol.inclusion import compatible_lists, is_bitmap, listed, nodes_bitmap, required
-from assay.protocol.membership import admitted, may_admit, may_attend
+from assay.protocol.membership import ADMISSION_S, admitted, may_admit, may_attend, may_start
 from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
     STAKE_REPORTS_MAX,
@@ -56,6 +56,7 @@ from assay.protocol.messages import (
     Verdict,
     VerdictCommitment,
 )
+from assay.protocol.params import RUN_NODES_MAX
 from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import (
     RunState,
@@ -72,7 +73,7 @@ from assay.protocol.state_transition import (
     next_chain,
     with_reports,
 )
-from assay.protocol.types import Digest, PeerId, RoundId, Signature
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
 from assay.verifier.round.beacon import check_reveals, is_partial, pooled, reveals_needed, valid_shares
 from assay.verifier.round.commits import (
@@ -87,10 +88,10 @@ from assay.verifier.round.commits import (
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
-ADMISSIONS_PER_VERIFIER = 32  # pooled; 400 bytes each
+ADMISSIONS_PER_VERIFIER = 2 * RUN_NODES_MAX  # pooled, the newest; 270 bytes each
 AHEAD_S = 10  # by which a manifest's time may be ahead of our clock, at least,
 AHEAD_SHARE = 16  # and a 16th of the absence that it measures: a clock that is minutes late still votes
-SHARES = "beacon shares"  # as `missing` names them
+SHARES, FUNDING, NODES = "beacon shares", "funding", "nodes"  # as `missing` names them
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
 # A leader looks at its notarised ancestors with every message. Without a cache each look folds all of them
 # anew, with their VRF proofs: a verifier that was slow once, and so has many, never catches up.
@@ -279,7 +280,11 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 attendance={
                     k: one for k, one in state.attendance.items() if _is_new(run_state, one.attendance)
                 },
-                admissions={k: one for k, one in state.admissions.items() if _is_early(run_state, one)},
+                admissions={
+                    k: one
+                    for k, one in state.admissions.items()
+                    if may_admit(run_state, one.admission, run_state.time_s)
+                },
                 stake_reports={
                     k: one
                     for k, one in state.stake_reports.items()
@@ -305,24 +310,27 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             ), ()
 
 
-def missing(state: Round, ancestors: tuple[Manifest, ...] = ()) -> tuple[str, ...]:
+def missing(state: Round, ancestors: tuple[Manifest, ...] = (), *, wall_s: int = 0) -> tuple[str, ...]:
     """What a leader still waits for, as text for logs; empty when the manifest can be made.
 
     On a final parent it is kept with the state: a verifier looks several times with every message and tick.
+    Not of a run that has not started, which depends on wall_s: Unix time.
     """
-    if ancestors:
-        return _missing_now(state, ancestors)
+    if ancestors or state.run_state.awaits_nodes:
+        return _missing_now(state, ancestors, wall_s)
     if not state._missing:
-        state._missing.append(_missing_now(state, ()))
+        state._missing.append(_missing_now(state, (), wall_s))
     return state._missing[0]
 
 
-def _missing_now(state: Round, ancestors: tuple[Manifest, ...]) -> tuple[str, ...]:
+def _missing_now(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> tuple[str, ...]:
     run_state = base_history(state.run_state, ancestors)
     lacking = []
-    if awaits_funding(state, ancestors):
-        lacking.append("funding")
-    elif not ancestors and _reported(state, run_state).is_funded:
+    if awaits_funding(state, ancestors, wall_s):
+        lacking.append(FUNDING)
+    elif awaits_nodes(state, ancestors, wall_s):
+        lacking.append(NODES)
+    elif not ancestors and _reported(state, run_state).takes_commits:
         absent = len(_expected(state) - set(state.commits))
         if absent:
             lacking.append(f"{absent} commits")
@@ -337,7 +345,9 @@ def _missing_now(state: Round, ancestors: tuple[Manifest, ...]) -> tuple[str, ..
     return tuple(lacking)
 
 
-def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, follows: bool) -> bool:
+def may_propose(
+    state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, follows: bool, wall_s: int = 0
+) -> bool:
     """Whether a leader should propose now: everything is in, or enough is and the deadline has passed.
 
     Args:
@@ -345,11 +355,12 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
         ancestors: Notarised manifests it builds on.
         now_ms: The time.
         follows: No iteration was skipped since the parent's; then every share of the beacon is needed.
+        wall_s: Unix time.
     """
-    lacking = missing(state, ancestors)
+    lacking = missing(state, ancestors, wall_s=wall_s)
     if not lacking:
         return True
-    if awaits_funding(state, ancestors):
+    if FUNDING in lacking or NODES in lacking:
         return False
     run_state = base_history(state.run_state, ancestors)
     shares = len(valid_shares(state.beacon_shares, run_state))
@@ -357,7 +368,7 @@ def may_propose(state: Round, ancestors: tuple[Manifest, ...], now_ms: int, *, f
         return False
     if follows and outside.is_waited_for(run_state, state.drand):
         return False
-    if not ancestors and _reported(state, run_state).is_funded and not _carried_lists(state):
+    if not ancestors and _reported(state, run_state).takes_commits and not _carried_lists(state):
         return False
     is_over = not run_state.is_training or _reported(state, run_state).closing is not Closing.NO
     has_work = bool(state.commits) or bool(ancestors) or is_over or run_state.is_deserted
@@ -375,7 +386,7 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
     """
     run_state = state.run_state
     reported = _reported(state, run_state)
-    if not reported.is_funded:
+    if not reported.takes_commits:
         return None
     is_late = now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
     has_work = bool(state.commits) or reported.closing is not Closing.NO
@@ -426,9 +437,10 @@ def _lists(state: Round) -> list[InclusionList]:
     return [one for one in found if (one.round, one.parent) == place and is_bitmap(members, one.nodes)]
 
 
-def awaits_funding(state: Round, ancestors: tuple[Manifest, ...] = ()) -> bool:
+def awaits_funding(state: Round, ancestors: tuple[Manifest, ...] = (), wall_s: int = 0) -> bool:
     """Whether no manifest can follow before verifiers report that the escrow pays for it, or closes."""
-    return _reported(state, base_history(state.run_state, ancestors)).awaits_funding
+    run_state = base_history(state.run_state, ancestors)
+    return _reported(state, run_state).awaits_funding and not run_state.lapses_at(wall_s)
 
 
 def awaits_return(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> bool:
@@ -438,6 +450,23 @@ def awaits_return(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) ->
     said = _attendance(state, run_state, wall_s)
     is_back = any(signed.attendance.kind is AttendanceKind.RETURN for signed in said)
     return due_s is not None and wall_s < due_s and not is_back
+
+
+def awaits_nodes(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> bool:
+    """Whether the run has not started, fewer nodes than it needs are ready, and there is time for others."""
+    run_state = base_history(state.run_state, ancestors)
+    if not run_state.awaits_nodes or run_state.lapses_at(wall_s):
+        return False
+    if _reported(state, run_state).closing is not Closing.NO:
+        return False
+    is_enough = ready_count(state, wall_s) >= run_state.spec.least_nodes
+    return not is_enough or not may_start(run_state, manifest_of(state, (), NO_DIGEST, wall_s=wall_s))
+
+
+def ready_count(state: Round, wall_s: int) -> int:
+    """The nodes that a run which has not started could start with now, if none of them leaves."""
+    joining = admitted(state.run_state, state.admissions.values(), max(state.run_state.time_s, wall_s))
+    return len(state.run_state.nodes) + len({signed.admission.member.peer for signed in joining})
 
 
 def _attendance(state: Round, run_state: RunState, time_s: int) -> tuple[SignedAttendance, ...]:
@@ -455,25 +484,25 @@ def _is_new(run_state: RunState, said: Attendance) -> bool:
 
 
 def _with_admission(state: Round, signed: SignedAdmission) -> Round:
-    """The round with a verifier's newest admission of a node; it may be a round ahead of us."""
+    """The round with a verifier's newest admission of a node."""
     admission = signed.admission
     if admission.verifier not in state.run_state.spec.verifier_peers:
         raise PeerFault(admission.verifier, "Admission by a stranger to this run")
-    if not _is_early(state.run_state, signed):
-        raise OutOfPhase(admission.verifier, f"Admission of round {admission.round}")
+    if not may_admit(state.run_state, admission, state.run_state.time_s):
+        raise OutOfPhase(
+            admission.verifier, f"Admission of {admission.member.peer.hex()[:8]}, which may not join"
+        )
     verify(admission.verifier, state.rules.domain, admission, signed.signature)
     key = (admission.member.peer, admission.verifier)
-    waiting = sum(verifier == admission.verifier for _, verifier in state.admissions)
-    if key not in state.admissions and waiting >= ADMISSIONS_PER_VERIFIER:
-        raise PeerFault(admission.verifier, f"more than {ADMISSIONS_PER_VERIFIER} admissions waiting")
-    return replace(state, admissions={**state.admissions, key: signed})
-
-
-def _is_early(run_state: RunState, signed: SignedAdmission) -> bool:
-    """Whether the chain may accept this admission now, or after the round that we may be behind."""
-    one = signed.admission
-    at = min(one.round, run_state.round)
-    return one.round <= run_state.round + 1 and may_admit(run_state, replace(one, round=at))
+    known = {
+        k: one
+        for k, one in state.admissions.items()
+        if k[1] != admission.verifier or one.admission.time_s >= admission.time_s - ADMISSION_S
+    }  # by its own clock: of nodes that stopped asking
+    own = [one for one in known if one[1] == admission.verifier]
+    if key not in known and len(own) >= ADMISSIONS_PER_VERIFIER:
+        del known[min(own, key=lambda one: known[one].admission.time_s)]
+    return replace(state, admissions={**known, key: signed})
 
 
 def waited(state: Round, now_ms: int) -> Round:
@@ -485,12 +514,12 @@ def is_held_up(state: Round, now_ms: int, *, wall_s: int = 0) -> bool:
     """Whether only missing beacon parts keep a leader that follows at once from proposing.
 
     Waiting longer is then useless: once this leader's iteration is skipped, the next may do without them.
-    A drand round that is not published yet is worth waiting for. wall_s: Unix time, for runs with drand.
+    A drand round that is not published yet is worth waiting for. wall_s: Unix time.
     """
     if outside.is_coming(state.run_state, state.drand, wall_s):
         return False
-    may_do_without = may_propose(state, (), now_ms, follows=False)
-    return may_do_without and not may_propose(state, (), now_ms, follows=True)
+    may_do_without = may_propose(state, (), now_ms, follows=False, wall_s=wall_s)
+    return may_do_without and not may_propose(state, (), now_ms, follows=True, wall_s=wall_s)
 
 
 def manifest_of(
@@ -505,7 +534,7 @@ def manifest_of(
         wall_s: Unix time.
     """
     run_state = base_history(state.run_state, ancestors)
-    is_paid = not ancestors and _reported(state, run_state).is_funded
+    is_paid = not ancestors and _reported(state, run_state).takes_commits
     commits = tuple(signed for _, signed in sorted(state.commits.items())) if is_paid else ()
     commitments = (
         signed
@@ -543,7 +572,7 @@ def manifest_of(
             message for _, message in sorted(state.known_answers.items()) if _may_carry(run_state, message)
         ),
         attendance=_attendance(state, run_state, time_s),
-        admissions=admitted(run_state, state.admissions.values()),
+        admissions=admitted(run_state, state.admissions.values(), time_s),
         contradictions=tuple(
             pair for _, pair in sorted(state.contradictions.items()) if may_contradict(run_state, pair)
         )[:CONTRADICTIONS_MAX],
@@ -588,6 +617,11 @@ def examine(
     run_state = base_history(state.run_state, ancestors)
     check_place(run_state, manifest)
     ahead_s = max(AHEAD_S, run_state.spec.audit.absence_s // AHEAD_SHARE)
+    if run_state.awaits_nodes and abs(manifest.time_s - wall_s) > AHEAD_S:
+        raise MalformedMessage(
+            f"manifest of another time: it decides at {manifest.time_s} whether the run starts, "
+            f"our clock says {wall_s}, at most {AHEAD_S} s from it expected"
+        )
     if manifest.time_s > max(run_state.time_s, wall_s + ahead_s):
         raise MalformedMessage(
             f"manifest of the future: its time is {manifest.time_s}, our clock says {wall_s}, "
@@ -600,7 +634,7 @@ def examine(
         if state.commits.get(signed.commit.node) != signed:  # ours were admitted under the same rules
             admit(state.rules, run_state, state.state, signed)
     after = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
-    if not ancestors and after.is_funded:
+    if not ancestors and after.takes_commits:
         _check_complete(state.rules, run_state, manifest, is_closing=after.closing is not Closing.NO)
     check_reveals(run_state, manifest, follows=follows)
     for signed_commitment in manifest.commitments:

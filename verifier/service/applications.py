@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
@@ -28,18 +29,30 @@ from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.membership import may_join
-from assay.protocol.messages import Admission, SignedAdmission
+from assay.protocol.messages import Admission, Member, SignedAdmission
+from assay.protocol.params import RUN_NODES_MAX
 from assay.protocol.types import Address, PeerId
 
 if TYPE_CHECKING:
     from assay.chain.client import Chain
 
 log = logging.getLogger(__name__)
-GUESTS_MAX = 64  # each account has locked a lot; beyond, the oldest has to apply again
+GUESTS_MAX = 2 * RUN_NODES_MAX  # each account has locked a lot; beyond, the oldest has to apply again
+CHECKED_S = 60  # for which what the chain said of a guest is believed: many may wait for long
+VOTED_S = 10  # between two votes for the same guest: a few of them within `ADMISSION_S`
 WAITING_MAX = 8  # applications that wait while the chain is asked about another
 REFUSED_S = (
     0.5  # after each one that the chain does not bear out: strangers do not spend our endpoint's calls
 )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Guest:
+    """A node that has locked a lot, and what we last did for it; times by our clock."""
+
+    member: Member
+    checked_s: int = 0
+    voted_s: int = -VOTED_S
 
 
 class Applications:
@@ -60,7 +73,7 @@ class Applications:
             unix_s: The clock, Unix seconds.
         """
         self._me, self._follower, self._publish, self._unix_s = me, follower, publish, unix_s
-        self._guests: dict[Address, PeerId] = {}
+        self._guests: dict[Address, _Guest] = {}
         self._asking = trio.Lock()
         self._chain: Chain | None = None
         self.handlers: Mapping[str, Handler] = {"apply": self._apply}
@@ -71,7 +84,8 @@ class Applications:
 
     def knows(self, peer: PeerId) -> bool:
         """Whether this peer took a seat, or is a guest."""
-        return peer in self._follower.run_state.nodes or peer in self._guests.values()
+        is_guest = any(guest.member.peer == peer for guest in self._guests.values())
+        return is_guest or peer in self._follower.run_state.nodes
 
     async def _apply(self, peer: PeerId, body: bytes) -> bytes:
         """A node's application in; nothing out, or the reason why it cannot join now.
@@ -86,27 +100,50 @@ class Applications:
             raise PeerFault(peer, f"applies with the record of a {record.role.name.lower()}, or of another")
         if not may_join(self._follower.run_state, record.member):
             raise Unavailable("no seat is free for this node: all are taken, or its keys took part before")
+        check_record(application.record, self._unix_s())
+        guest = self._guests.get(record.account)
+        if guest is None or guest.member != record.member or self._unix_s() >= guest.checked_s + CHECKED_S:
+            guest = await self._checked(record)
+        if application.is_ready:
+            self._vote(guest)
+        return b""
+
+    async def _checked(self, record: Record) -> _Guest:
+        """The guest with this record, whose lot we have just seen on our chain.
+
+        Raises:
+            PeerFault: the chain does not bear it out.
+            Unavailable: too many ask at once.
+        """
         if self._asking.statistics().tasks_waiting >= WAITING_MAX:
             raise Unavailable("others are applying: try again in a moment")
         async with self._asking:
-            check_record(application.record, self._unix_s())
             fault = await trio.to_thread.run_sync(self._fault, record)
             if fault is not None:
+                self._guests.pop(record.account, None)
                 await trio.sleep(REFUSED_S)
-                raise PeerFault(peer, fault)
-        if self._guests.get(record.account) != peer:
-            log.info("guest", extra={"peer": peer.hex()[:8], "account": evm_address(record.account)})
-        self._guests[record.account] = peer
+                raise PeerFault(record.peer, fault)
+        known = self._guests.pop(record.account, None)
+        if known is None or known.member != record.member:
+            known = _Guest(member=record.member)
+            log.info("guest", extra={"peer": record.peer.hex()[:8], "account": evm_address(record.account)})
+        known.checked_s = self._unix_s()
+        self._guests[record.account] = known
         while len(self._guests) > GUESTS_MAX:
             del self._guests[next(iter(self._guests))]
-        run_state = self._follower.run_state
-        if application.is_ready and may_join(run_state, record.member):
-            admission = Admission(
-                run_id=self._me.run_id, round=run_state.round, member=record.member, verifier=self._me.me
-            )
-            signature = sign(self._me.keys.peer, self._me.domain, admission)
-            self._publish(SignedAdmission(admission=admission, signature=signature))
-        return b""
+        return known
+
+    def _vote(self, guest: _Guest) -> None:
+        """Sign that a guest may join, unless we did a moment ago."""
+        run_state, time_s = self._follower.run_state, max(self._unix_s(), self._follower.run_state.time_s)
+        if time_s < guest.voted_s + VOTED_S or not may_join(run_state, guest.member):
+            return
+        guest.voted_s = time_s
+        admission = Admission(
+            run_id=self._me.run_id, time_s=time_s, member=guest.member, verifier=self._me.me
+        )
+        signature = sign(self._me.keys.peer, self._me.domain, admission)
+        self._publish(SignedAdmission(admission=admission, signature=signature))
 
     def _fault(self, record: Record) -> str | None:
         """Why the chain does not let this node be held to its work; None if it does."""

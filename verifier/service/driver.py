@@ -119,6 +119,7 @@ class Driver:
         self._is_stepping = False
         self._reveal_again_ms = 0
         self._unfunded = -1  # the round for whose money we last waited
+        self._ready_count = -1  # of nodes, when we last logged that more are needed
         self._prove = functools.lru_cache(maxsize=8)(functools.partial(vrf.prove, bytes(me.keys.peer)))
         self._is_syncing = False
         self._fetching: set[Digest | tuple[PeerId, PeerId]] = set()  # blocks; commits by node and holder
@@ -179,7 +180,7 @@ class Driver:
         """Time has passed. A complete chain needs no more votes; a lagging verifier asks for manifests."""
         if self._follower.run_state.is_complete:
             return
-        is_idle = self._awaits_funding() or rounds.awaits_return(self.round, (), wall_s())
+        is_idle = self._is_waiting()
         if is_idle:
             self.round = rounds.waited(self.round, now_ms())
         run_state = self._follower.run_state
@@ -198,10 +199,17 @@ class Driver:
                 self._nursery.start_soon(self._fetch_commit, node, peer)
         self._proposer.consider()
 
+    def _is_waiting(self) -> bool:
+        """Whether nothing can be agreed now, for want of money, of nodes or of an opening."""
+        return (
+            self._awaits_funding() or self._awaits_nodes() or rounds.awaits_return(self.round, (), wall_s())
+        )
+
     def _awaits_funding(self) -> bool:
         """Whether nothing can be agreed now, because the next epoch is not paid for; logged once."""
         round_id = int(self.round.run_state.round)
-        is_awaiting = round_id == self._follower.run_state.round and rounds.awaits_funding(self.round)
+        is_present = round_id == self._follower.run_state.round
+        is_awaiting = is_present and rounds.awaits_funding(self.round, (), wall_s())
         if is_awaiting and self._unfunded != round_id:
             self._unfunded = round_id
             epoch = self.round.run_state.epoch_of(round_id)
@@ -209,6 +217,20 @@ class Driver:
                 "waiting: no quorum finds the epoch funded", extra={"round": round_id, "epoch": epoch}
             )
         return is_awaiting
+
+    def _awaits_nodes(self) -> bool:
+        """Whether the run has not started, because too few nodes are ready; their number is logged."""
+        is_present = self.round.run_state.round == self._follower.run_state.round
+        if not (is_present and rounds.awaits_nodes(self.round, (), wall_s())):
+            return False
+        spec, ready = self._me.spec, rounds.ready_count(self.round, wall_s())
+        if ready != self._ready_count:
+            self._ready_count = ready
+            log.info(
+                "waiting for nodes",
+                extra={"ready": ready, "needed": spec.least_nodes, "until_s": spec.start_by_s},
+            )
+        return True
 
     def admit(self, signed: SignedCommit) -> None:
         """Check and authenticate a commit before its update is held.

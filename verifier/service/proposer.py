@@ -80,7 +80,7 @@ class Proposer:
             return
         if rounds.awaits_return(state, (), wall_s()):
             return
-        if not rounds.missing(state) or rounds.is_held_up(state, now_ms(), wall_s=wall_s()):
+        if not rounds.missing(state, wall_s=wall_s()) or rounds.is_held_up(state, now_ms(), wall_s=wall_s()):
             self._feed(Ready(run_state.round, now_ms()))
         build = self._build
         if build is None or self._building is not None:
@@ -94,7 +94,7 @@ class Proposer:
             return
         if rounds.awaits_return(state, pending, wall_s()):
             return
-        if rounds.may_propose(state, pending, now_ms(), follows=build.follows):
+        if rounds.may_propose(state, pending, now_ms(), follows=build.follows, wall_s=wall_s()):
             self._building = trio.CancelScope()
             self._nursery.start_soon(self._answer, build, pending, state, self._building)
 

@@ -376,3 +376,12 @@ def test_a_list_put_together_from_encodings_is_the_encoding_of_the_list(count):
     link = sample(CertifiedManifest)
 
     assert encode_list(ManifestRange, [encode(link)] * count) == encode(ManifestRange(links=(link,) * count))
+
+
+def test_a_message_of_another_version_is_named_and_other_bytes_are_not_repeated():
+    newer = cbor2.dumps([b"assay/manifest/99", 1])
+    with pytest.raises(MalformedMessage, match="starts with assay/manifest/99, expected an array"):
+        decode(Manifest, newer)
+    for junk in ([b"assay/" + b"x" * 99 + b"/1"], [b"\x1b[2J"], [7], [], b"assay/manifest/99"):
+        with pytest.raises(MalformedMessage, match=r"^Manifest: expected an array that starts"):
+            decode(Manifest, cbor2.dumps(junk))

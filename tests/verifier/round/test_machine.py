@@ -15,6 +15,7 @@ from assay.participant.links import extend
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
+from assay.protocol.membership import ADMISSION_S
 from assay.protocol.messages import (
     Admission,
     Appraisal,
@@ -1453,7 +1454,7 @@ def open_run():
 
 
 def an_admission(run_state, name, key=None, **changes):
-    one = Admission(run_id=RUN_ID, round=run_state.round, member=NEWCOMER, verifier=peer(name))
+    one = Admission(run_id=RUN_ID, time_s=run_state.time_s, member=NEWCOMER, verifier=peer(name))
     one = replace(one, **changes)
     return SignedAdmission(admission=one, signature=sign(a_peer_key(key or name), DOMAIN, one))
 
@@ -1487,10 +1488,11 @@ def test_a_manifest_with_a_forged_admission_is_refused():
 
 def test_an_admission_is_kept_only_as_its_verifier_signed_it_and_while_it_may_count():
     run_state = open_run()
-    early = an_admission(run_state, "vera", round=RoundId(1))  # its verifier is a round ahead of us
-    assert step(a_round(run_state), early)[0].admissions != {}
+    late = replace(run_state, time_s=ADMISSION_S)
+    assert step(a_round(late), an_admission(run_state, "vera"))[0].admissions != {}
+    with pytest.raises(OutOfPhase):
+        step(a_round(replace(late, time_s=ADMISSION_S + 1)), an_admission(run_state, "vera"))
     for bad in (
-        an_admission(run_state, "vera", round=RoundId(2)),
         an_admission(run_state, "vera", member=a_member("nora")),
         an_admission(run_state, "vera", run_id=bytes(32)),
     ):
@@ -1503,14 +1505,29 @@ def test_an_admission_is_kept_only_as_its_verifier_signed_it_and_while_it_may_co
         step(a_round(the_start()), an_admission(run_state, "vera"))  # no seat is free
 
 
-def test_one_verifier_fills_only_its_own_part_of_the_pool():
+def test_one_verifier_fills_only_its_own_part_of_the_pool_and_its_oldest_votes_make_room():
     run_state, state = open_run(), a_round(open_run())
-    for number in range(ADMISSIONS_PER_VERIFIER):
-        vote = an_admission(run_state, "vera", member=a_member(f"sybil {number}"))
+    other = an_admission(run_state, VERIFIERS[1])
+    state, _ = step(state, other)
+    for number in range(ADMISSIONS_PER_VERIFIER + 1):
+        vote = an_admission(run_state, VERIFIERS[0], time_s=number // 10, member=a_member(f"sybil {number}"))
         state, _ = step(state, vote)
-    with pytest.raises(PeerFault, match="admissions waiting"):
-        step(state, an_admission(run_state, "vera"))
-    step(state, an_admission(run_state, VERIFIERS[1]))
+
+    assert len(state.admissions) == ADMISSIONS_PER_VERIFIER + 1
+    assert (peer("sybil 0"), peer(VERIFIERS[0])) not in state.admissions
+    assert other in state.admissions.values()
+
+
+def test_votes_for_nodes_that_stopped_asking_are_dropped_by_their_verifiers_own_clock():
+    run_state, state = open_run(), a_round(open_run())
+    for name in VERIFIERS[:2]:
+        state, _ = step(state, an_admission(run_state, name, time_s=5))
+    asks = a_member("asks")
+
+    state, _ = step(state, an_admission(run_state, VERIFIERS[0], time_s=5 + ADMISSION_S, member=asks))
+    assert len(state.admissions) == 3
+    state, _ = step(state, an_admission(run_state, VERIFIERS[0], time_s=6 + ADMISSION_S, member=asks))
+    assert set(state.admissions) == {(NEWCOMER.peer, peer(VERIFIERS[1])), (asks.peer, peer(VERIFIERS[0]))}
 
 
 def test_a_node_that_leaves_is_in_the_next_manifest_and_no_longer_waited_for():

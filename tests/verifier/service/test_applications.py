@@ -22,7 +22,7 @@ from assay.protocol.types import PeerId
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import a_spec
 from assay.verifier.service import applications
-from assay.verifier.service.applications import GUESTS_MAX, Applications
+from assay.verifier.service.applications import CHECKED_S, GUESTS_MAX, VOTED_S, Applications
 
 NOW, LOT, DEADLINE = 1_000, 100, 5_000
 ME = "vera"
@@ -36,8 +36,10 @@ class FakeChain:
         self.lot = LotState(amount=LOT, until=DEADLINE, cases=0)
         self.banned = False
         self.delegation: HotKey | None = None
+        self.looks = 0
 
     def run(self, _run_id: bytes) -> Any:
+        self.looks += 1
         return self.run_found
 
     def lot_of(self, *_where: Any) -> LotState:
@@ -54,7 +56,7 @@ class Rig:
     """A verifier's applications, with one free seat."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.chain, self.published = FakeChain(), list[SignedAdmission]()
+        self.chain, self.published, self.now_s = FakeChain(), list[SignedAdmission](), NOW
         spec = a_spec()
         spec = replace(spec, seats=len(spec.nodes) + 1)
         self.follower = SimpleNamespace(run_state=start(spec, RUN_ID))
@@ -63,7 +65,7 @@ class Rig:
         )
         monkeypatch.setattr(applications, "open_chain", lambda _me: self.chain)
         monkeypatch.setattr(applications, "REFUSED_S", 0)
-        self.applications = Applications(me, self.follower, self.published.append, lambda: NOW)  # type: ignore[arg-type]
+        self.applications = Applications(me, self.follower, self.published.append, lambda: self.now_s)  # type: ignore[arg-type]
 
     def apply(self, signed: SignedRecord, *, is_ready: bool = True, sender: PeerId | None = None) -> None:
         body = encode(Application(record=signed, is_ready=is_ready))
@@ -71,9 +73,8 @@ class Rig:
 
 
 def some_keys(number: int = 1) -> Keys:
-    return Keys(
-        peer=a_peer_key(f"newcomer {number}"), account=bytes([number]) * 32, hot=bytes([99, number]) * 16
-    )
+    secret = number.to_bytes(2, "big")
+    return Keys(peer=a_peer_key(f"newcomer {number}"), account=secret * 16, hot=(b"hk" + secret) * 8)
 
 
 def a_record(keys: Keys, role: Role = Role.NODE) -> SignedRecord:
@@ -108,6 +109,35 @@ def test_a_node_with_a_lot_is_a_guest_and_is_voted_for_once_it_is_ready(rig: Rig
     (vote,) = rig.published
     assert (vote.admission.member, vote.admission.verifier) == (signed.record.member, peer(ME))
     verify(peer(ME), DOMAIN, vote.admission, vote.signature)
+
+
+def test_a_guest_that_waits_for_long_costs_a_look_a_minute_and_a_vote_every_few_seconds(rig: Rig, keys: Keys):
+    signed = a_record(keys)
+    for second in range(CHECKED_S):
+        rig.now_s = NOW + second
+        rig.apply(signed)
+    assert rig.chain.looks == 1
+    assert [one.admission.time_s for one in rig.published] == list(range(NOW, NOW + CHECKED_S, VOTED_S))
+
+    rig.now_s = NOW + CHECKED_S
+    rig.chain.banned = True
+    with pytest.raises(PeerFault, match="banned"):
+        rig.apply(signed)
+    assert rig.chain.looks == 2 and not rig.applications.knows(signed.record.peer)
+
+
+def test_another_record_of_a_guest_is_looked_up_at_once(rig: Rig, keys: Keys):
+    rig.apply(a_record(keys))
+    rig.chain.delegation = None
+    with pytest.raises(PeerFault, match="delegated"):
+        rig.apply(a_record(replace(keys, hot=bytes([7, 7]) * 16)))
+
+
+def test_a_vote_is_never_older_than_what_was_agreed_last(rig: Rig, keys: Keys):
+    """A leader's clock that is ahead must not make every vote of an honest verifier stale."""
+    rig.follower.run_state = replace(rig.follower.run_state, time_s=NOW + 500)
+    rig.apply(a_record(keys))
+    assert rig.published[0].admission.time_s == NOW + 500
 
 
 @pytest.mark.parametrize(
