@@ -15,6 +15,7 @@ from dataclasses import asdict
 
 import trio
 
+from assay.chain.times import time_text
 from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.participant.config import Participant
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 APPLY_S = 2.0  # between two applications to the same verifier
 ATTEND_S = 3.0  # between two attempts to say that we are back, or leave
 LOOK_S = 1.0
+TOLD_S = 300  # after the time by which a run had to start, until which we may learn what became of it
 LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to leave
 
 Say = Callable[[SignedAttendance], Awaitable[None]]
@@ -43,6 +45,7 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
 
     Raises:
         ConfigError: our own record is missing or damaged.
+        Unavailable: the run had to start by now, and no verifier has shown us whether it did.
     """
     if me.me in follower.run_state.nodes:
         return True
@@ -52,6 +55,7 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
         if not follower.run_state.is_training:
             log.warning("no seat: training is over", extra=asdict(ending_of(follower.run_state)))
             return False
+        check_told(follower.run_state, int(time.time()))
         await _apply(me, host, record, is_ready, refusals)
         try:
             await state_sync.reach(int(follower.run_state.round))
@@ -62,6 +66,21 @@ async def take_seat(me: Participant, follower: Follower, state_sync: StateSync, 
         await trio.sleep(APPLY_S)
     log.info("seat taken", extra={"round": follower.run_state.nodes[me.me].joined_round})
     return True
+
+
+def check_told(run_state: RunState, now_s: int) -> None:
+    """Do nothing unless a run that waited for nodes is long decided, and we have not learnt how.
+
+    Whoever was no guest by then is a stranger to a run that never started, and nobody answers it any more.
+
+    Raises:
+        Unavailable: so it is.
+    """
+    start_by_s = run_state.spec.start_by_s
+    if run_state.awaits_nodes and now_s > start_by_s + TOLD_S:
+        raise Unavailable(
+            f"the run had to start by {time_text(start_by_s)}, and no verifier has shown us that it did"
+        )
 
 
 async def _apply(

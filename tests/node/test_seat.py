@@ -6,16 +6,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
-from assay.node.seat import LEAVE, drained, is_drained, leave_when_asked
+from assay.node.seat import LEAVE, TOLD_S, check_told, drained, is_drained, leave_when_asked
+from assay.protocol.errors import Unavailable
 from assay.protocol.identity import verify
-from assay.protocol.messages import AttendanceKind, SignedAttendance
-from assay.protocol.state_transition import RunState
+from assay.protocol.messages import AttendanceKind, Manifest, SignedAttendance
+from assay.protocol.state_transition import RunState, advance
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_peer_key, peer
+from assay.testing.run import a_manifest, grow
 from assay.testing.run import a_start as a_chain_history
-from assay.testing.run import grow
 from assay.testing.signed import a_history
 
 ME: Any = SimpleNamespace(me=NODES[0])
@@ -73,3 +75,16 @@ def test_a_node_says_that_it_leaves_once_asked_until_the_chain_has_it(tmp_path):
     for one in said:
         assert one.attendance.kind is AttendanceKind.LEAVE
         verify(me.me, DOMAIN, one.attendance, one.signature)
+
+
+def test_whoever_asks_long_after_a_run_had_to_start_and_is_told_nothing_gives_up():
+    waits = a_history(nodes=(), least_nodes=2, seats=2, start_by_s=100)
+    check_told(waits, 100 + TOLD_S)
+    with pytest.raises(Unavailable, match="had to start by 1970"):
+        check_told(waits, 101 + TOLD_S)
+    check_told(advance(waits, a_late_manifest(waits)), 1 << 40)  # it lapsed, and we know
+    check_told(a_history(), 1 << 40)
+
+
+def a_late_manifest(run_state: RunState) -> Manifest:
+    return a_manifest(run_state, time_s=101)

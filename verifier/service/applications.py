@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from assay.chain.client import Chain
 
 log = logging.getLogger(__name__)
-GUESTS_MAX = 2 * RUN_NODES_MAX  # each account has locked a lot; beyond, the oldest has to apply again
+GUESTS_MAX = RUN_NODES_MAX  # each account has locked a lot; beyond, the oldest has to apply again
 CHECKED_S = 60  # for which what the chain said of a guest is believed: many may wait for long
 VOTED_S = 10  # between two votes for the same guest: a few of them within `ADMISSION_S`
 WAITING_MAX = 8  # applications that wait while the chain is asked about another
