@@ -520,7 +520,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     reported = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
     has_lapsed = run_state.lapses_at(manifest.time_s)
     training_rounds = 0 if has_lapsed else run_state.training_rounds
-    if run_state.is_training and not has_lapsed and reported.closing is not Closing.NO:
+    if run_state.is_training and reported.closing is not Closing.NO:
         training_rounds = now + bool(commits)  # what was done in this round still counts
     return replace(
         run_state,
