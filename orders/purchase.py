@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.chain.client import ChainReader, EpochState, EscrowState
+from assay.chain.client import EpochState, EscrowState
 from assay.chain.commit_statement import evm_address
 from assay.chain.penalties import check_absence, check_penalties
 from assay.chain.state import EpochPhase
@@ -32,10 +32,22 @@ OVER = (EpochPhase.FINAL, EpochPhase.SWEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunTerms:
+    """What a node compares before it joins a run; the lot is the escrow's."""
+
+    named: int  # nodes that the buyer chose
+    least_nodes: int  # without which the run does not start
+    start_by_s: int  # Unix time by which these may come; 0: as many are named
+    seats: int
+    operator_price: int  # token units for 10^6 accepted tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Escrow:
-    """A run's money and results at a moment of chain time."""
+    """A run's terms, and its money and results at a moment of chain time."""
 
     run_id: bytes
+    terms: RunTerms
     now: int
     run: EscrowState
     epochs: tuple[EpochState, ...]
@@ -46,17 +58,25 @@ class Escrow:
         return self.now >= self.run.closes_at
 
 
-def read_escrow(chain: ChainReader, run_id: bytes) -> Escrow | None:
-    """The escrow of a run; None if nobody opened it.
+def read_escrow(account: Account) -> Escrow | None:
+    """The escrow of this account's run; None if nobody opened it.
 
     Raises:
         Unavailable: the endpoint is gone.
     """
+    chain, run_id, spec = account.chain, account.run_id, account.spec
     run = chain.run(run_id)
     if run is None:
         return None
+    terms = RunTerms(
+        named=len(spec.nodes),
+        least_nodes=spec.least_nodes,
+        start_by_s=spec.start_by_s,
+        seats=spec.seats,
+        operator_price=spec.money.operator_price,
+    )
     epochs = tuple(chain.epoch_state(run_id, epoch) for epoch in range(run.epochs))
-    return Escrow(run_id=run_id, now=chain.timestamp(), run=run, epochs=epochs)
+    return Escrow(run_id=run_id, terms=terms, now=chain.timestamp(), run=run, epochs=epochs)
 
 
 def need_escrow(account: Account) -> Escrow:
@@ -65,7 +85,7 @@ def need_escrow(account: Account) -> Escrow:
     Raises:
         ConfigError: nobody opened the run.
     """
-    found = read_escrow(account.chain, account.run_id)
+    found = read_escrow(account)
     if found is None:
         raise ConfigError(f"run {account.run_id.hex()[:16]} is not open: see `assay order place`")
     return found

@@ -187,7 +187,7 @@ def place_steps(
     if spec.start_by_s:
         text = f"starts    with {spec.least_nodes} nodes, by {time_text(spec.start_by_s)}, or never"
         yield told("start", text)
-    found = read_escrow(account.chain, account.run_id)
+    found = read_escrow(account)
     if found is not None:
         check_found(found, quote, spec)
         yield nothing("open", f"already open with {_money(found.run.budget)}; nothing was sent")
@@ -249,9 +249,14 @@ def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
 
 
 def status_lines(escrow: Escrow) -> Iterator[str]:
-    """Where a run's money is."""
-    run = escrow.run
+    """A run's terms, and where its money is."""
+    run, terms = escrow.run, escrow.terms
     yield f"run       {escrow.run_id.hex()}"
+    yield f"seats     {terms.seats}, {terms.named} for nodes that the buyer named"
+    if terms.start_by_s:
+        yield f"starts    with {terms.least_nodes} nodes, by {time_text(terms.start_by_s)}, or never"
+    yield f"pays      {_money(terms.operator_price)} per 10^6 tokens to a node"
+    yield f"lot       {_money(run.lot)}"
     yield f"buyer     {run.buyer}"
     yield f"escrow    {_money(run.budget)}"
     yield f"reserved  {_money(run.reserved)} for results that are not claimed yet"
