@@ -8,9 +8,11 @@ import pytest
 
 from assay.ledger.settlement.ending import ending_of
 from assay.participant.links import check_place
+from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.membership import admitted, may_admit
 from assay.protocol.messages import (
+    ADMISSIONS_MAX,
     JOINS_MAX,
     Admission,
     Attendance,
@@ -171,3 +173,8 @@ def test_keys_made_for_a_spec_do_not_come_first_when_it_starts():
         for second in range(8)
     }
     assert len(chosen) > 1  # the spec's digest is known before keys are made; the time of the start is not
+
+
+def test_the_largest_start_fits_a_notification_with_room_for_all_else():
+    (one, *_) = votes(NEW[0], time_s=1 << 33)
+    assert len(encode(one)) * ADMISSIONS_MAX < 150_000  # of 256 KiB
