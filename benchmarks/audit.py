@@ -51,7 +51,7 @@ from assay.training.optimiser.schedule import rate
 from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks
 from assay.verifier.audit.exact import check_opening, compare
-from assay.verifier.audit.segment import opening_bytes_max
+from assay.verifier.audit.messages import opening_bytes_max
 from assay.verifier.audit.worker import RecomputeWorker
 from benchmarks.audit_share import print_share
 from benchmarks.machine import machine

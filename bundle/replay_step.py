@@ -49,8 +49,8 @@ from assay.training.optimiser.inner import roots_of
 from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.node_state import commit as private_root
 from assay.training.optimiser.outer import public_digest
-from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.limits import LIMITS, agreed_limits
+from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.worker import RecomputeWorker
 
 

@@ -30,7 +30,7 @@ from assay.training.execution.execution_class import execution_class
 from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import use_one_thread
 from assay.verifier.audit import odds
-from assay.verifier.audit.segment import opening_bytes_max
+from assay.verifier.audit.messages import opening_bytes_max
 
 
 @dataclass(frozen=True, slots=True)

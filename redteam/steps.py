@@ -39,8 +39,9 @@ from assay.training.optimiser.muon import matrices
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.step import message
 from assay.training.transform.compress import transition
-from assay.verifier.audit.exact import Finding, check_opening, compare
+from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.limits import shipped
+from assay.verifier.audit.messages import Finding
 
 AUDITS_OF_MANY = 250  # that a saboteur of one block of thousands wants to survive
 BEACONS = 12  # audits that a campaign against few blocks meets

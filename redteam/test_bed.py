@@ -51,7 +51,7 @@ from assay.training.optimiser.step import Work
 from assay.training.optimiser.step import encode as encode_step
 from assay.training.transform.compress import gradient_blocks, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
-from assay.verifier.audit.exact import Finding
+from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.worker import RecomputeWorker
 
 Floats = NDArray[np.float32]

@@ -12,8 +12,7 @@ from assay.protocol.audits import Audit
 from assay.protocol.messages import Outcome, SignedVerdict
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.verifier.audit.exact import Finding
-from assay.verifier.audit.messages import Examined
+from assay.verifier.audit.messages import Examined, Finding
 from assay.verifier.service.audit_runner import AuditRunner
 
 

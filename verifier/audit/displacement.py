@@ -28,8 +28,9 @@ from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
 from assay.training.codec.values import tree_sum
 from assay.training.layout import Layout, to_blocks
 from assay.training.optimiser.inner import Floats, InnerState, adamw_moved
-from assay.verifier.audit.exact import DISTANCE_PPB_MAX, Finding
+from assay.verifier.audit.exact import DISTANCE_PPB_MAX
 from assay.verifier.audit.limit import Limit
+from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.segment import OpenedSegment
 from assay.verifier.audit.tolerance import Grade, Measured, excess, floor_of, grades, median_of
 

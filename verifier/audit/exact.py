@@ -12,8 +12,6 @@ Shape suffixes: B = opened blocks, C = 4096, N = all blocks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,26 +25,10 @@ from assay.protocol.update_rule import BLOCK_SIZE, CompressSpec, RuleSpec
 from assay.training.codec.wire import Update
 from assay.training.optimiser.momentum_root import momentum_domain
 from assay.training.transform.compress import transition
+from assay.verifier.audit.messages import Finding
 
 DISTANCE_PPB_MAX = 10**12
 _GROUP_BLOCKS = 512  # compared at once
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of a recompute. `distance_ppb` is relative to the gradient's own block norm.
-
-    recomputed, witness: digests of the sketch of the work, in the node's pattern and in the dispute's.
-    is_biased: over several audits here, the node deviates in one direction; see `assay.verifier.audit.drift`.
-    """
-
-    TAG: ClassVar[bytes] = b"assay/worker/finding/1"
-    outcome: Outcome
-    recomputed: Digest
-    distance_ppb: int
-    block: int
-    witness: Digest = NO_DIGEST
-    is_biased: bool = False
 
 
 def check_opening(

@@ -1,6 +1,6 @@
 """Messages between a verifier's two processes: requests to the recompute worker, and what it found.
 
-Room: verifier (pure).
+Room: verifier (pure). Nothing here needs compiled code, which the process that sends requests never loads.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from typing import Annotated, ClassVar
 
 from assay.participant.compute import PATH_CHARS_MAX, Workplace
 from assay.protocol.encoding.codec import INT_MAX, Max
-from assay.protocol.messages import Commit
+from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest
-from assay.verifier.audit.exact import Finding
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.update_rule import RuleSpec
+from assay.training.layout import Layout
+
+BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
+HEAD_BYTES_MAX = 4 << 10  # of an opening, beside its blocks and its whole states
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,23 @@ class Examine:
     in_reference: bool  # although the step may be of this machine's own class
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of a recompute. `distance_ppb` is relative to the gradient's own block norm.
+
+    recomputed, witness: digests of the sketch of the work, in the node's pattern and in the dispute's.
+    is_biased: over several audits here, the node deviates in one direction; see `assay.verifier.audit.drift`.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/worker/finding/1"
+    outcome: Outcome
+    recomputed: Digest
+    distance_ppb: int
+    block: int
+    witness: Digest = NO_DIGEST
+    is_biased: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """A finding, and the execution class of the machine that recomputed."""
@@ -49,3 +70,12 @@ class Examined:
     TAG: ClassVar[bytes] = b"assay/worker/examined/1"
     finding: Finding
     exec_class: Digest
+
+
+def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
+    """Upper bound in bytes of any opening of this many blocks of a step of this rule."""
+    blocks = min(block_count, layout.blocks) * BLOCK_OPENING_BYTES_MAX + HEAD_BYTES_MAX
+    if rule.is_gradient:
+        return blocks
+    # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
+    return (1 + rule.local.moments) * 4 * layout.parameters + 3 * blocks

@@ -38,9 +38,6 @@ from assay.training.optimiser.inner import (
 from assay.training.optimiser.momentum_root import carried_leaf
 from assay.verifier.audit.exact import checked_blocks
 
-BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
-HEAD_BYTES_MAX = 4 << 10  # of an opening, beside its blocks and its whole states
-
 
 @dataclass(frozen=True, slots=True)
 class OpenedSegment:
@@ -86,15 +83,6 @@ def check_inner_opening(
     elif opened.last_path.hashes:
         raise MalformedMessage("opening: a path of a carried state where the rule carries none")
     return OpenedSegment(start, opened.end.count, end, last[0])
-
-
-def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
-    """Upper bound in bytes of any opening of this many blocks of a step of this rule."""
-    blocks = min(block_count, layout.blocks) * BLOCK_OPENING_BYTES_MAX + HEAD_BYTES_MAX
-    if rule.is_gradient:
-        return blocks
-    # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
-    return (1 + rule.local.moments) * 4 * layout.parameters + 3 * blocks
 
 
 def _checked_state(

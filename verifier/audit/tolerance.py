@@ -32,8 +32,9 @@ from assay.training.codec.values import quantise, tree_sum
 from assay.training.codec.wire import Update
 from assay.training.transform.compress import transition
 from assay.training.transform.low_rank import compress_lowrank
-from assay.verifier.audit.exact import DISTANCE_PPB_MAX, Finding
+from assay.verifier.audit.exact import DISTANCE_PPB_MAX
 from assay.verifier.audit.limits import Limit
+from assay.verifier.audit.messages import Finding
 
 Doubles = NDArray[np.float64]
 

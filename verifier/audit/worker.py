@@ -44,10 +44,16 @@ from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks, in_basis, work_sketch
 from assay.verifier.audit.bias_memory import BiasMemory
 from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, worse_of
-from assay.verifier.audit.exact import Finding, check_opening, compare
+from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
-from assay.verifier.audit.messages import Examine, Examined, RecomputeStart
-from assay.verifier.audit.segment import OpenedSegment, check_inner_opening, opening_bytes_max
+from assay.verifier.audit.messages import (
+    Examine,
+    Examined,
+    Finding,
+    RecomputeStart,
+    opening_bytes_max,
+)
+from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
 from assay.verifier.audit.segment_limits import limits_of, regime_of
 from assay.verifier.audit.tolerance import floor_of, judge, measure
 

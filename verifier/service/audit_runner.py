@@ -36,9 +36,7 @@ from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
-from assay.verifier.audit.exact import Finding
-from assay.verifier.audit.messages import Examine, Examined
-from assay.verifier.audit.segment import opening_bytes_max
+from assay.verifier.audit.messages import Examine, Examined, Finding, opening_bytes_max
 from assay.verifier.service.driver import Driver
 from assay.verifier.service.proposer import GetUpdate
 

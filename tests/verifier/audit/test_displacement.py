@@ -43,8 +43,8 @@ from assay.verifier.audit.displacement import (
     sharpened,
     worse_of,
 )
-from assay.verifier.audit.exact import Finding
 from assay.verifier.audit.limits import Limits
+from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.segment import OpenedSegment
 from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, MeasuredSegment, Regime, Seen
 from assay.verifier.audit.tolerance import Grade, grades

@@ -29,7 +29,8 @@ from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.momentum_root import momentum_leaves
 from assay.training.transform.compress import transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
-from assay.verifier.audit.exact import Finding, check_opening, compare
+from assay.verifier.audit.exact import check_opening, compare
+from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.faulty import a_faulty_trainer
 

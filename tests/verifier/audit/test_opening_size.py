@@ -13,7 +13,7 @@ from assay.testing.members import RUN_ID, peer
 from assay.testing.specs import a_rule
 from assay.training.layout import Layout, layout_of
 from assay.training.model.presets import PRESETS
-from assay.verifier.audit.segment import opening_bytes_max
+from assay.verifier.audit.messages import opening_bytes_max
 
 MB = 10**6
 

@@ -32,8 +32,7 @@ from assay.training.optimiser.inner import InnerRoots
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.transform.compress import distance_blocks
 from assay.verifier.aggregation.registry import rule_of
-from assay.verifier.audit.exact import Finding
-from assay.verifier.audit.segment import opening_bytes_max
+from assay.verifier.audit.messages import Finding, opening_bytes_max
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.faulty import a_faulty_trainer
 
