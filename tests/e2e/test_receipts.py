@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partialmethod
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from eth_utils.crypto import keccak
 
+from assay.bundle.read import read
+from assay.bundle.report.audits import final_audits
 from assay.node.messages import StepRecord
+from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.types import NO_DIGEST
+from assay.verifier.audit.worker import RecomputeWorker
 from tests.a_drand import a_signature
 from tests.conftest import Assay
 from tests.e2e.conftest import Finished
@@ -57,7 +62,7 @@ def test_a_receipt_made_from_a_run_is_checked_without_it(
     [
         (("receipt", "make", "{run}", "2", "zz"), 2),
         (("receipt", "make", "{run}", "99", "{node}"), 2),
-        (("receipt", "make", "{run}", "12", "{liar}"), 2),
+        (("receipt", "make", "{run}", "2", "{verifier}"), 2),
         (("receipt", "make", "nowhere", "2", "{node}"), 2),
         (("receipt", "verify", "nowhere.json"), 2),
         (("receipt", "verify", "{run}/summary.json"), 1),
@@ -80,9 +85,8 @@ def test_a_mistake_is_one_line_and_an_exit_status(
     status: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    places = {
-        "run": finished.run, "node": finished.peer("honest"), "liar": finished.peer("stale-parameters")
-    }  # fmt: skip
+    verifier = finished.summary["verifiers"][0]["peer"]
+    places = {"run": finished.run, "node": finished.peer("honest"), "verifier": verifier}
     filled = [word.format(**places) for word in words]
     done = assay(*filled)
     assert done.status == status, done.err
@@ -156,15 +160,27 @@ def test_a_replay_says_of_truth_and_lie_what_the_chain_said(
     assert "MISMATCH by" in bad.out  # whether this step or the next was upheld first
 
 
-def test_a_replay_finds_the_distance_and_block_that_the_auditors_signed(
-    assay: Assay, finished: Finished
+def test_a_replay_finds_the_distances_and_blocks_that_the_auditors_signed(
+    assay: Assay, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = assay("audit", "replay", f"{finished.run}:2:{finished.peer('stale-parameters')}")
-    signed = [one.split("(")[1].split(")")[0] for one in done.out.split("MISMATCH by ")[1:]]
-    assert any(  # of the node's class; second looks are in the reference class, which measures otherwise
-        f"distance    {distance} of the gradient's norm, most in block {block};" in done.out
-        for distance, _, block in (one.partition(" at block ") for one in signed)
-    )
+    """First looks are in the node's class, second ones in the reference class, which measures otherwise."""
+    liar = bytes.fromhex(finished.peer("stale-parameters"))
+    audits = final_audits(read(finished.run).run_states).values()
+    upheld = next(one for one in audits if one.node == liar and one.ruling is AuditStatus.CONFIRMED)
+    seen = [
+        f"{verdict.distance_ppb / 1e9:.2e} of the gradient's norm, most in block {verdict.block};"
+        for verdict in upheld.verdicts
+        if verdict.outcome is Outcome.MISMATCH
+    ]
+
+    step = f"{finished.run}:{upheld.round}:{upheld.node.hex()}"
+    told = assay("audit", "replay", step).out
+    in_reference = partialmethod(RecomputeWorker.examine, in_reference=True)
+    monkeypatch.setattr(RecomputeWorker, "examine", in_reference)
+    told += assay("audit", "replay", step).out
+
+    assert seen
+    assert all(f"distance    {one}" in told for one in seen)
 
 
 def test_without_an_opening_there_is_evidence_and_no_verdict(
