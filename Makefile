@@ -18,7 +18,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## check       lint and test
 ## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"
 ## bench       the short benchmarks
-## contracts   compile the contracts and test them
+## contracts   compile the contracts and test them, with four times as many random moves
 ## slither     static analysis of the contracts
 ## halmos      proofs about the contracts
 ## docs        the documentation site, in build/site
@@ -41,7 +41,7 @@ mutants: setup-dev ; $(PY) -m tests.mutants $(ROOM) $(ARGS)
 .PHONY: lint
 lint:           ; $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy && .venv/bin/lint-imports --no-cache
 bench: setup    ; for file in transport wire demo_step aggregation ledger; do $(PY) -m benchmarks.$$file; done
-contracts: setup-dev ; cd contracts && node compile.mjs && cd .. && $(PY) -m pytest tests/contracts
+contracts: setup-dev ; cd contracts && node compile.mjs && cd .. && FOUNDRY_PROFILE=deep $(PY) -m pytest tests/contracts
 .PHONY: slither halmos
 slither: setup-dev build/slither/bin/slither ; $(PY) -m pytest tests/contracts/test_slither.py
 halmos: setup-dev build/halmos/bin/halmos ; cd contracts && PATH="$$PWD/node_modules/.bin:$$PATH" && export PATH && forge clean && ../build/halmos/bin/halmos --match-contract '^Symbolic.+'

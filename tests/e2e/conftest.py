@@ -55,14 +55,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 @pytest.fixture(scope="session")
 def inner(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Of a method with inner steps and a lie in them, and draws that a drand network has a part in."""
+    """Of a method with inner steps and a lie in them, and draws that a drand network has a part in.
+
+    Each round waits five seconds for drand, so its rounds are few; two verifiers need the fewest.
+    """
     need_anvil()
     folder = tmp_path_factory.mktemp("inner")
-    order = write_order(folder, rounds=6, cheat="wrong-data@2", train=SPARSELOCO)
+    order = write_order(folder, rounds=5, cheat="wrong-data@2", train=SPARSELOCO)
+    few = order.read_text().replace("audit_rounds = 7", "audit_rounds = 5")
+    order.write_text(few.replace("dispute_rounds = 4", "dispute_rounds = 3"))
     network = a_network(period_s=1)
     (folder / "info.json").write_text(json.dumps(info(network)))
     with serving(network) as url:
         drand = f'[verify]\ndrand = "info.json"\ndrand_urls = ["{url}"]\n'
         order.write_text(order.read_text().replace("[verify]\n", drand))
-        with localnet(folder, order) as process:
+        with localnet(folder, order, "--verifiers", "2") as process:
             return Finished(folder / "run", summary_of(process), process.returncode)

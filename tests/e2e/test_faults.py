@@ -1,45 +1,71 @@
-"""One network in which two nodes cheat, one falls out of step and one auditor is lazy."""
+"""One network: three nodes cheat, one falls out of step, an auditor is lazy, and two nodes show evidence.
+
+Its rule is a decoded one, so aggregates are signs, and reads old parameters, so nodes work ahead.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from assay.bundle.read import read
 from assay.ledger.settlement.results import run_id_of
+from assay.orders.toml import read_toml
 from assay.participant.store import Store
+from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.encoding.codec import decode
 from assay.protocol.identity import Domain
 from assay.protocol.identity import verify as check
-from assay.protocol.messages import SignedRefusal
-from assay.protocol.params import RunSpec
+from assay.protocol.messages import Discount, SignedRefusal
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import PeerId
+from assay.protocol.update_rule import Wire
 from tests.conftest import Assay
 from tests.e2e.conftest import Finished
 from tests.e2e.nets import broken_invariants, localnet, need_anvil, slashed, summary_of, write_order
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.slow
-DIVERGED = 3
+DIVERGED, EQUIVOCATED = 3, 3
 FAULTS = (
     f"1=diverge@{DIVERGED}",
     "4=withhold-opening@2",
+    f"6=two-commits@{EQUIVOCATED}",
     "v1=pass-all",
     "v2=honest",
 )  # and 3=stale-parameters@2
+CHEATS = ["stale-parameters", "two-commits", "withhold-opening"]
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Nodes 0 and 2 are attested."""
     need_anvil()
     folder = tmp_path_factory.mktemp("faulty")
+    order = write_order(folder, rounds=14)
+    example = read_toml(EXAMPLES / "attested.toml")["verify"]
+    policy, key = (EXAMPLES / "attestation" / name for name in ("software-policy.toml", "software.key"))
+    verify = f'attestation = "{policy}"\nattested_rounds = 8\ncode = "{example["code"]}"\n'
+    text = order.read_text().replace("[verify]\n", f"[verify]\n{verify}")
+    text += '\n[comm]\naggregation = "decoded-trimmed-mean"\nread_lag = 1\n'
+    order.write_text(f'{text}\n[run.attesters]\n0 = "{key}"\n2 = "{key}"\n')
     chosen = [word for fault in FAULTS for word in ("--behave", fault)]
-    with localnet(folder, write_order(folder), "--nodes", "6", *chosen) as process:
+    with localnet(folder, order, "--nodes", "7", *chosen) as process:
         return Finished(folder / "run", summary_of(process), process.returncode)
+
+
+@pytest.fixture(scope="module")
+def chain(faulty: Finished) -> tuple[RunState, ...]:
+    """The fold before each link of the delivered chain, and after the last."""
+    return tuple(read(faulty.run).run_states)
 
 
 def test_each_way_to_cheat_costs_its_node_stake_and_no_other(faulty: Finished) -> None:
     assert broken_invariants(faulty.summary) == []
-    assert slashed(faulty.summary) == ["stale-parameters", "withhold-opening"]
+    assert slashed(faulty.summary) == CHEATS
 
 
 def test_an_auditor_who_recomputes_nothing_loses_stake_and_no_node_does_for_it(
@@ -74,3 +100,54 @@ def test_a_node_with_a_wrong_bit_is_refused_rebuilds_itself_and_goes_on(faulty: 
         domain = Domain(spec.deployment_id, run_id_of(spec))
         check(signed.refusal.verifier, domain, signed.refusal, signed.signature)
         assert "diverged: used parameters" in signed.refusal.reason
+
+
+def test_what_a_quorum_says_of_a_nodes_evidence_lowers_its_rate_past_probation(
+    faulty: Finished, chain: tuple[RunState, ...]
+) -> None:
+    discounts = {
+        node.peer: {run_state.discount_ppm(node.peer) for run_state in chain} for node in chain[0].spec.nodes
+    }
+    attested = [peer for peer, seen in discounts.items() if Discount.PROCESSOR in seen]
+
+    assert len(attested) == 2
+    assert all(seen == {PPM} for peer, seen in discounts.items() if peer not in attested)
+    for run_state in chain:
+        for peer in attested:
+            clean = run_state.nodes[peer].clean
+            full = audit_rate_ppm(run_state.spec.audit, clean)
+            assert run_state.rate_ppm(peer) <= full
+            if clean < run_state.spec.audit.probation:
+                assert run_state.rate_ppm(peer) == PPM
+    assert any(run_state.rate_ppm(peer) < PPM for run_state in chain for peer in attested)
+
+
+def test_nodes_that_read_old_parameters_work_ahead(faulty: Finished) -> None:
+    logs = [path.read_text() for path in (faulty.run / "participants").glob("node-*/trainer.log")]
+    assert logs and all('"request": "WorkAhead"' in log for log in logs)
+
+
+def test_aggregates_of_signs_train_the_model_and_verify_offline(
+    faulty: Finished, chain: tuple[RunState, ...]
+) -> None:
+    summary = faulty.summary
+
+    assert chain[0].spec.rule.aggregation.wire is Wire.SIGNS
+    assert summary["loss"]["validation_last"] < summary["loss"]["validation_first"] - 0.1
+    assert summary["state_agreement"]
+
+
+def test_a_node_that_commits_twice_is_out_slashed_and_paid_for_nothing_from_that_round_on(
+    faulty: Finished, chain: tuple[RunState, ...]
+) -> None:
+    summary = faulty.summary
+    (liar,) = (node for node in summary["nodes"] if node["behaviour"] == "two-commits")
+    record = chain[-1].nodes[PeerId(bytes.fromhex(liar["peer"]))]
+
+    assert (record.banned, record.has_contradicted) == (True, True)
+    assert record.fault_round >= EQUIVOCATED
+    step = (
+        2 * 32 * 900_000_000 * 87 // 10**8
+    )  # sequences, context, price of 10^6 tokens, the operators' share
+    assert max(node["paid"] / node["accepted"] for node in summary["nodes"]) <= step
+    assert liar["paid"] <= record.fault_round * step

@@ -23,6 +23,7 @@ from assay.bundle.read import read
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.worker import ONE_THREAD
 from assay.protocol.types import PeerId
+from tests.e2e.commands import command
 from tests.e2e.nets import TINY, WAIT_S, need_anvil, write_order
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a hundred processes, each with its imports
@@ -45,17 +46,9 @@ class Person:
 
     def assay(self, *words: object, status: int = 0) -> str:
         """Call one command, and wait for it."""
-        done = subprocess.run(
-            [sys.executable, "-m", "assay.cli.main", *map(str, words)],
-            cwd=self.folder,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-        assert done.returncode == status, f"{self.name}: assay {words}: {done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
+        code, out, err = command(self.folder, *words, timeout_s=WAIT_S)
+        assert code == status, f"{self.name}: assay {words}: {out}{err}"
+        return out + err
 
     def peer(self) -> PeerId:
         """Its peer id."""
