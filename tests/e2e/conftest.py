@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,13 @@ class Finished:
         """The first node with this behaviour."""
         nodes: list[dict[str, Any]] = self.summary["nodes"]
         return next(str(node["peer"]) for node in nodes if node["behaviour"] == behaviour)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    """Compiles before a network starts: in a fresh checkout each of its workers would compile everything."""
+    import_module("assay.verifier.audit.worker")
+    import_module("assay.training.reference.gradient")
 
 
 @pytest.fixture(scope="session")
