@@ -9,6 +9,7 @@ import dataclasses
 import enum
 import hashlib
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -37,6 +38,27 @@ def sample(kind: type, salt: str = "") -> Any:
     """One fixed value of this message; every field differs from every other."""
     path = f"{salt}/{kind.__name__}"
     return kind(**{name: _sample_of(hint, f"{path}.{name}") for name, hint in field_types(kind)})
+
+
+def limits(kinds: Iterable[type[Any]]) -> dict[str, Any]:
+    """The bound of every field, `[]` for that of its items, and the numbers of every enumeration, by name."""
+    found: dict[str, Any] = {}
+
+    def look(name: str, hint: Any) -> None:
+        bare, bound = split_bound(hint)
+        if bound:
+            found[name] = bound
+        if typing.get_origin(bare) is tuple:
+            look(f"{name}[]", typing.get_args(bare)[0])
+        elif dataclasses.is_dataclass(bare):
+            for field, inner in field_types(bare):
+                look(f"{getattr(bare, '__name__', bare)}.{field}", inner)
+        elif isinstance(bare, type) and issubclass(bare, enum.IntEnum):
+            found[bare.__name__] = {one.name: one.value for one in bare}
+
+    for kind in kinds:
+        look(kind.__name__, kind)
+    return dict(sorted(found.items()))
 
 
 def _values(hint: Any) -> st.SearchStrategy[Any]:
