@@ -27,6 +27,13 @@ def test_a_set_number_that_is_none_is_refused_in_words(number):
         told(content)
 
 
+def test_the_last_set_number_is_one():
+    content = plain(settlement_file(finished().settled[0]))
+    content["result"]["set_version"] = (1 << 32) - 1
+    with pytest.raises(ValueError, match="the certified chain gives"):
+        told(content)
+
+
 def test_what_a_file_states_otherwise_than_the_chain_is_named():
     content = plain(settlement_file(finished().settled[0]))
     content["rows"][0]["amount"] += 1

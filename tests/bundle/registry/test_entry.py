@@ -123,17 +123,19 @@ def test_the_base_models_compute_counts_towards_the_acts_thresholds(base_flop: i
     assert told.exceeds_a_third_of_base == (None if base_flop is None else False)
 
 
-def test_an_alert_is_raised_at_half_of_a_threshold_and_not_one_operation_before():
+def test_alerts_are_raised_at_half_and_nine_tenths_of_a_threshold_and_not_one_operation_before():
     run = finished()
     spec = replace(run.spec, model=replace(run.spec.model, base=a_digest("base")))
-    rest = 10**23 // 2 - entry_of(run).thresholds.training_flop
+    trained = entry_of(run).thresholds.training_flop
+    rest, most = 10**23 // 2 - trained, 9 * 10**22 - trained
 
     def alerts(base_flop: int) -> list[str]:
         told = entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=base_flop))).thresholds
         return list(told.alerts)
 
     assert alerts(rest - 1) == []
-    assert alerts(rest) == ["50 % of 10^23 FLOP reached"]
+    assert alerts(rest) == alerts(most - 1) == ["50 % of 10^23 FLOP reached"]
+    assert alerts(most)[1:] == ["90 % of 10^23 FLOP reached"]
 
 
 def test_participants_are_keys_and_accounts_with_what_counted_of_each():
