@@ -182,8 +182,9 @@ def _cut(
         place_R += np.repeat(np.arange(nodes), sizes)
         row_BN = np.full((count, nodes), -1)
         row_BN.reshape(-1)[place_R] = np.arange(len(place_R))
-        index_RK = np.concatenate([update.index_BK[part] for update, part in cut])
-        yield first, _Rows(row_BN, place_R, index_RK, np.concatenate(values))
+        # A decoded array may lie column by column, and compiled code reads rows.
+        index_RK = np.ascontiguousarray(np.concatenate([update.index_BK[part] for update, part in cut]))
+        yield first, _Rows(row_BN, place_R, index_RK, np.ascontiguousarray(np.concatenate(values)))
 
 
 @compiled(INT, READ_INT64_2, READ_INT64_2, FILL_INT64_2, FILL_INT64_1, FILL_INT64_1)

@@ -54,6 +54,18 @@ def test_the_order_in_which_updates_arrive_does_not_matter(seeds, shuffler: rand
     assert encode_aggregate(first, BLOCKS) == encode_aggregate(again, BLOCKS)
 
 
+def test_it_does_not_matter_how_a_decoded_array_lies_in_memory():
+    rows = {a_peer(seed): an_update(seed) for seed in range(3)}
+    columns = {
+        peer: Update(one.blocks_B, np.asfortranarray(one.index_BK), np.asfortranarray(one.value_BK))
+        for peer, one in rows.items()
+    }
+
+    first, again = mean_over_senders(rows, BLOCKS), mean_over_senders(columns, BLOCKS)
+
+    assert encode_aggregate(first, BLOCKS) == encode_aggregate(again, BLOCKS)
+
+
 @given(groups)
 def test_every_coefficient_is_the_mean_sign_of_those_who_sent_it(seeds):
     updates = [an_update(seed) for seed in seeds]
