@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from assay.attestation.evidence import DeviceFamily
+from assay.attestation.files import read_time
 from assay.attestation.policy import SnpTcb, TcbStatus, check_policy, tcb_faults
 from assay.attestation.policy_file import policy_of
 from assay.attestation.reasons import Reason
@@ -164,3 +165,13 @@ def test_statuses_have_intels_names():
         "UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "ConfigurationAndSWHardeningNeeded",
         "OutOfDate", "OutOfDateConfigurationNeeded", "Revoked",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["1969-12-31T23:59:59Z", "2026-11-20T0:00:00Z", "2026-11-20T00:00:00z"])
+def test_a_time_of_another_form_or_before_1970_is_refused(text):
+    with pytest.raises(ValueError):
+        read_time(text)
+
+
+def test_the_first_second_of_1970_is_a_time():
+    assert read_time("1970-01-01T00:00:00Z") == 0

@@ -69,6 +69,20 @@ def test_a_quote_of_an_allowed_enclave_is_affirming():
     assert {claim.name: claim.value for claim in result.claims}["mr_enclave"] == MR_ENCLAVE.hex()
 
 
+def test_reasons_are_told_in_ascending_order():
+    result = judge(attributes=1 << 28 | 1, seam_signer=b"x" * 48)
+
+    assert len(result.reasons) > 1
+    assert result.reasons == tuple(sorted(set(result.reasons)))
+
+
+def test_collateral_with_one_value_that_is_no_text_is_malformed():
+    told = json.loads(intel_json())
+    told["tcb_info"] = 7
+
+    assert judge(collateral=a_collateral(intel=json.dumps(told).encode())).reasons == (Reason.MALFORMED,)
+
+
 @pytest.mark.parametrize("bit", range(8))
 def test_a_guest_under_debug_is_refused_whichever_bit_says_so(bit):
     result = judge(attributes=1 << 28 | 1 << bit)

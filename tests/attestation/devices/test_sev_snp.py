@@ -9,7 +9,7 @@ import pytest
 
 from assay.attestation.appraisal import examine
 from assay.attestation.certificates import read_certificate
-from assay.attestation.devices.sev_snp import parse_report, report_tcb
+from assay.attestation.devices.sev_snp import parse_report, report_tcb, vcek_tcb
 from assay.attestation.evidence import Collateral, Report
 from assay.attestation.policy import AppraisalPolicy, SnpTcb, TcbStatus
 from assay.attestation.reasons import Reason, TrustTier
@@ -237,3 +237,10 @@ def test_what_a_certificates_signature_does_not_cover_has_one_value():
             broken = der[:at] + bytes([der[at] ^ 1 << bit]) + der[at + 1 :]
             with pytest.raises(MalformedMessage, match=words + "|error parsing"):
                 read_certificate(broken)
+
+
+@pytest.mark.parametrize("number", [0, 127, 128, 255])
+def test_a_version_is_any_number_of_one_byte(number):
+    vcek = a_vcek(microcode=number)
+
+    assert vcek_tcb(read_certificate(vcek.der)).microcode == number

@@ -159,6 +159,18 @@ def test_what_is_held_outlives_rounds_and_restarts_until_it_is_let_go(tmp_path, 
         again.read(3)
 
 
+def test_the_start_is_held_for_rounds_that_read_it(tmp_path):
+    spec = a_run("late")  # which reads two rounds back
+    bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP)
+    start = parameters.read(1).copy()
+
+    parameters.hold([1])
+    for round_id in range(ROUNDS):
+        parameters.apply(round_id, bodies[round_id])
+
+    assert np.array_equal(parameters.read(1), start)
+
+
 def test_local_work_reads_parameters_as_old_as_the_rule_says_and_never_older_than_the_start(tmp_path):
     spec = a_run("late")
     bodies, parameters = bodies_of(spec), PublicState(spec, tmp_path, KEEP)
@@ -181,6 +193,9 @@ def test_a_reset_forgets_parameters_buffers_and_what_waits(tmp_path, name):
     digests = expected(spec)
     assert parameters.round == 0
     assert parameters.digest() == digests[0] == PublicState(spec, tmp_path, KEEP).digest()
+    assert np.array_equal(parameters.at(0), PublicState(spec, tmp_path, KEEP).at(0))
+    with pytest.raises(Diverged, match="rounds 0 to 0 are kept"):
+        parameters.at(1)
     for round_id in range(5):
         assert parameters.apply(round_id, bodies[round_id]) == digests[round_id + 1]
 
