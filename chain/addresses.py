@@ -22,12 +22,13 @@ CONTRACTS: dict[str, str] = {
     "EpochSettlement": "epoch_settlement",
     "SlashCourt": "slash_court",
     "ModelRegistry": "model_registry",
+    "Directory": "directory",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The seven contracts of one deployment.
+    """The eight contracts of one deployment.
 
     `deployment_id` is 32 random bytes: two fresh local chains share chain id and addresses, so it
     alone prevents replay of old signatures. `block` is where reading events starts.
@@ -43,6 +44,7 @@ class Deployment:
     epoch_settlement: Address
     slash_court: Address
     model_registry: Address
+    directory: Address
 
     def __post_init__(self) -> None:
         if len(self.deployment_id) != 32:

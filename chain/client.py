@@ -16,7 +16,7 @@ from assay.chain.addresses import Deployment
 from assay.chain.deployment.deploy import deploy
 from assay.chain.deployment.parameters import LOCALNET, MAINNET, UNIT, ChainParams
 from assay.chain.proofs.payout_tree import PayoutTree
-from assay.chain.reader import ChainReader
+from assay.chain.reader import ChainReader, NotShown
 from assay.chain.rpc import ALREADY_DONE, ChainRefused, Sent
 from assay.chain.state import (
     CasePhase,
@@ -500,6 +500,29 @@ class Chain(ChainReader):
             lambda: self._move("anchor log", "ModelRegistry", "anchorLog", run_id, size, root),
         )
 
+    def announce_record(self, peer: bytes, record: bytes) -> Sent:
+        """Announces this account's signed record of a peer in the directory."""
+
+        def last() -> bytes | None:
+            (number,) = self.record_blocks([(self.address, peer)])
+            return self.announced_record(self.address, peer, number) if number else None
+
+        return self._once(
+            lambda: _shown(last) == record,
+            lambda: self._move("announce", "Directory", "announceRecord", peer, record),
+        )
+
+    def announce_run(self, run_id: bytes, run_file: bytes) -> Sent:
+        """Announces the run file of a run that this account opened in the directory.
+
+        Raises:
+            ChainRefused: `OnlyBuyer`, or `BadLength`.
+        """
+        return self._once(
+            lambda: _shown(lambda: self.announced_run(run_id)) == run_file,
+            lambda: self._move("announce run", "Directory", "announceRun", run_id, run_file),
+        )
+
     def rotate_verifiers(self, members: Sequence[str], from_epoch: int, cert: bytes) -> Sent:
         """Installs the next verifier set; `cert` is the current set's over `statements.Rotation`."""
         return self._move(
@@ -547,3 +570,11 @@ class Chain(ChainReader):
     def _is_own_and_spent(self, ticket: int) -> bool:
         found = self.ticket(ticket)
         return found.is_spent and found.account == self.address
+
+
+def _shown(last: Callable[[], bytes | None]) -> bytes | None:
+    """The last announcement; None also where the endpoint shows it no more, so that it is announced again."""
+    try:
+        return last()
+    except NotShown:
+        return None

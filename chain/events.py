@@ -440,6 +440,37 @@ class LogAnchored(ChainEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LotLocked(ChainEvent):
+    """`account` added `amount` to its lot for `commitment`, which it may be held to until `until`."""
+
+    CONTRACT: ClassVar[str] = "StakeVault"
+    account: Address
+    role: int
+    commitment: bytes
+    amount: int
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordAnnounced(ChainEvent):
+    """`account` said where its `peer` is; what `record` holds, nobody has checked."""
+
+    CONTRACT: ClassVar[str] = "Directory"
+    account: Address
+    peer: bytes
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAnnounced(ChainEvent):
+    """The run's buyer published its run file; what `run_file` holds, nobody has checked."""
+
+    CONTRACT: ClassVar[str] = "Directory"
+    run_id: bytes
+    run_file: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gifted(ChainEvent):
     """`amount` reached a contract by a plain transfer: it is owed to nobody and stays there.
 
@@ -490,3 +521,5 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     ModelSuperseded,
     LogAnchored,
 )
+# Asked for one kind at a time: the books do not read them, whose size strangers decide.
+OTHER_EVENTS: tuple[type[ChainEvent], ...] = (LotLocked, RecordAnnounced, RunAnnounced)

@@ -18,6 +18,7 @@ from eth_utils.crypto import keccak
 from assay.chain.addresses import Deployment
 from assay.chain.events import (
     EVENTS,
+    OTHER_EVENTS,
     BondLocked,
     ChainEvent,
     Challenged,
@@ -43,7 +44,8 @@ def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int
         Unavailable: the endpoint gave no usable answer.
     """
     addresses = [deployment.address(contract) for contract in sorted({kind.CONTRACT for kind in EVENTS})]
-    found = _query(rpc, {"address": addresses}, from_block, to_block)
+    asked = _query(rpc, {"address": addresses}, from_block, to_block)
+    found = [event for event in asked if type(event) in EVENTS]
     found += _gifts(rpc, deployment, found, from_block, to_block)
     return sorted(found, key=lambda event: (event.block_number, event.log_index))
 
@@ -101,11 +103,13 @@ def read_events_of(
     rpc: Rpc,
     deployment: Deployment,
     kind: type[E],
-    indexed: tuple[str | None, ...],
+    indexed: tuple[str | list[str] | None, ...],
     from_block: int,
     to_block: int,
 ) -> list[E]:
-    """The events of one kind with these indexed fields, as hexadecimal words, in chain order; None is any.
+    """The events of one kind with these indexed fields, as hexadecimal words, in chain order.
+
+    Of a list of words any one, of None anything will do.
 
     Raises:
         Unavailable: the endpoint gave no usable answer.
@@ -138,7 +142,7 @@ def _events(logs: Iterable[Any]) -> list[ChainEvent]:
 
 
 def event_of(log: Any) -> ChainEvent | None:
-    """One log as an event; None for a log that the books do not need, such as LotLocked or Reserved."""
+    """One log as an event; None for a log that nobody needs, such as LotReleased or Reserved."""
     known = _by_topic().get(bytes(log["topics"][0]))
     if known is None:
         return None
@@ -167,7 +171,7 @@ def _value(solidity: str, value: Any) -> Any:
 @cache
 def _by_topic() -> dict[bytes, tuple[type[ChainEvent], list[dict[str, Any]]]]:
     found = {}
-    for kind in EVENTS:
+    for kind in (*EVENTS, *OTHER_EVENTS):
         for entry in artefact(kind.CONTRACT)["abi"]:
             if entry["type"] == "event" and entry["name"] == kind.__name__:
                 found[bytes(event_abi_to_log_topic(entry))] = (kind, entry["inputs"])

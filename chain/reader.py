@@ -6,6 +6,7 @@ cached between calls, because a restarted local chain may lose a few seconds.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from eth_typing import BlockNumber
@@ -15,8 +16,16 @@ from web3.contract import Contract
 from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.deployment.code_check import OWN_CODE, check_code, links_of
 from assay.chain.deployment.parameters import GETTERS, ChainParams
-from assay.chain.events import CaseOpened, ChainEvent, ResultProposed, UnstakeRequested
-from assay.chain.logs import read_events, read_events_of
+from assay.chain.events import (
+    CaseOpened,
+    ChainEvent,
+    LotLocked,
+    RecordAnnounced,
+    ResultProposed,
+    RunAnnounced,
+    UnstakeRequested,
+)
+from assay.chain.logs import E, read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
 from assay.chain.proposals import CertifiedResult, certified_result_of
@@ -42,7 +51,16 @@ from assay.chain.statements import (
     Statement,
     term_of,
 )
-from assay.protocol.errors import ConfigError
+from assay.protocol.errors import ConfigError, Unavailable
+
+PAGE = 256  # entries of a list that one call reads
+
+
+class NotShown(Unavailable):
+    """The directory names a block with an announcement, and the endpoint shows none there.
+
+    It lags, has pruned the block's logs, or the chain went back.
+    """
 
 
 class ChainReader:
@@ -388,6 +406,64 @@ class ChainReader:
         last = self.block_number() if to_block is None else to_block
         return read_events(self._rpc, self.deployment, from_block, last)
 
+    # ---- the directory: bytes of strangers, which the caller has to check
+
+    def run_block(self, run_id: bytes) -> int:
+        """In which block a run was announced last; 0 if it was not."""
+        return int(self._ask("Directory", "runBlock", run_id))
+
+    def announced_run(self, run_id: bytes) -> bytes | None:
+        """The run file that a run's buyer announced last; None if there is none."""
+        number = self.run_block(run_id)
+        if not number:
+            return None
+        found = read_events_of(
+            self._rpc, self.deployment, RunAnnounced, (f"0x{run_id.hex()}",), number, number
+        )
+        return _last(found, number).run_file
+
+    def record_blocks(self, whose: Sequence[tuple[Address, bytes]]) -> list[int]:
+        """For each account and its peer, in which block its last record is; 0 if there is none."""
+        found: list[int] = []
+        for at in range(0, len(whose), PAGE):
+            page = whose[at : at + PAGE]
+            found += self._ask(
+                "Directory", "recordBlocks", [account for account, _ in page], [peer for _, peer in page]
+            )
+        return found
+
+    def announced_record(self, account: Address, peer: bytes | None, number: int) -> bytes:
+        """The last record of an account in a block: of this peer, or of any."""
+        indexed = (f"0x{account[2:].lower():0>64}", None if peer is None else f"0x{peer.hex()}")
+        found = read_events_of(self._rpc, self.deployment, RecordAnnounced, indexed, number, number)
+        return _last(found, number).record
+
+    def staker_block(self, account: Address) -> int:
+        """In which block an account on the list of stakers announced last; 0 if it is not on the list."""
+        return int(self._ask("Directory", "stakerBlock", account))
+
+    def newest_runs(self, count_max: int) -> tuple[int, list[bytes]]:
+        """How many runs were announced, and the ids of the newest ones, newest first."""
+        total, found = self._newest("runCount", "runs", count_max)
+        return total, [bytes(run_id) for run_id in found]
+
+    def newest_stakers(self, count_max: int) -> tuple[int, list[Address]]:
+        """How many accounts announced a record and had stake, and the newest of them, newest first."""
+        total, found = self._newest("stakerCount", "stakers", count_max)
+        return total, [Address(account) for account in found]
+
+    def _newest(self, counter: str, pages: str, count_max: int) -> tuple[int, list[Any]]:
+        total = int(self._ask("Directory", counter))
+        found: list[Any] = []
+        for first in range(max(total - count_max, 0), total, PAGE):
+            found += self._ask("Directory", pages, first, min(PAGE, total - first))
+        return total, found[::-1]
+
+    def lots_locked(self, run_ids: Collection[bytes], from_block: int, to_block: int) -> list[LotLocked]:
+        """Every lot that was locked for one of these runs in these blocks, both included, in chain order."""
+        topics = [f"0x{run_id.hex()}" for run_id in run_ids]
+        return read_events_of(self._rpc, self.deployment, LotLocked, (None, topics), from_block, to_block)
+
     def prove(self, event: ChainEvent) -> EventProof:
         """Proof that this event is in its block. `Unavailable` also if the hashes cannot be recomputed."""
         return prove_event(self._rpc, event)
@@ -410,3 +486,14 @@ class ChainReader:
                 address=self.deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True
             )
         return self._contracts[name]
+
+
+def _last(found: Sequence[E], number: int) -> E:
+    """The last announcement of a block that the directory names.
+
+    Raises:
+        NotShown: there is none.
+    """
+    if not found:
+        raise NotShown(f"the directory names block {number}, in which this endpoint shows no announcement")
+    return found[-1]

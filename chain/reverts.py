@@ -39,6 +39,7 @@ _TEXTS = {
     "EpochOutOfRange": "there is no epoch {0} in a run of {1}",
     "NotClosed": "the run is open until {0:moment}",
     "NothingToRefund": "everything unspent was returned before",
+    "BadLength": "{0} bytes to announce, expected 1 to {1}",
     "OnlyBuyer": "only the run's buyer may do this",
     "ResultsPending": "{0} results are neither final nor rejected yet",
     "RunClosed": "the run closed at {0:moment}",

@@ -16,7 +16,9 @@ from typing import Any
 from assay.protocol.errors import ConfigError
 
 _PLACE = re.compile(re.escape(b"\x7f" + bytes(32)))  # PUSH32 of zero: an immutable before construction
-OWN_CODE = ("VerifierSet", "StakeVault", "SlashCourt", "RunEscrow", "EpochSettlement", "ModelRegistry")
+OWN_CODE = (
+    "VerifierSet", "StakeVault", "SlashCourt", "RunEscrow", "EpochSettlement", "ModelRegistry", "Directory",
+)  # fmt: skip
 LINKS: Mapping[str, str] = {
     "token": "AssayToken",
     "court": "SlashCourt",

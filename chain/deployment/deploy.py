@@ -102,10 +102,11 @@ def _arguments(
         "RunEscrow",
         "EpochSettlement",
         "ModelRegistry",
+        "Directory",
     ]
     made = [] if coin is not None else ["AssayToken"]
     token = coin or _created(deployer, nonce)
-    verifier_set, vault, court, escrow, settlement, _ = (
+    verifier_set, vault, court, escrow, settlement, *_ = (
         _created(deployer, nonce + at + len(made)) for at in range(len(order))
     )
     members = sorted(verifiers, key=lambda account: int(account, 16))
@@ -145,6 +146,7 @@ def _arguments(
             ),
         ],
         [escrow, settlement, verifier_set],
+        [escrow, vault],
     ]
     arguments = {contract: [deployment_id, *rest] for contract, rest in zip(order, given, strict=True)}
     return {**{contract: [p.token_supply] for contract in made}, **arguments}

@@ -16,7 +16,9 @@ NOBODYS = {  # no move of an account can meet these
 GIVEN = {"address": "0x" + "ab" * 20, "bytes32": b"\xcd" * 32}
 
 
-@pytest.mark.parametrize("contract", ["StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt"])
+@pytest.mark.parametrize(
+    "contract", ["StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt", "Directory"]
+)
 def test_every_no_that_an_account_can_meet_has_words(contract: str):
     for entry in artefact(contract)["abi"]:
         if entry["type"] == "error" and entry["name"] not in NOBODYS:

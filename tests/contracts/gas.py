@@ -7,6 +7,7 @@ contracts' addresses and the time, a few dozen gas by their zero bytes.
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from tests.contracts.chain_world import BUDGET, Person, World, a_person, view
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 DOCUMENT = CONTRACTS.parent / "docs" / "results" / "gas.md"
+RECORD_BYTES = 272  # of a node with an IPv4 address
+RUN_BYTES = (3_508, 98_304)  # of three nodes and four verifiers; the most that is taken
 ROWS = 256  # a tree of depth 8
 BATCH_GOAL = 40_000
 CLAIM_GOAL = 92_000
@@ -43,6 +46,7 @@ def costs(rpc_url: str, bank_key: bytes) -> Iterator[Cost]:
     """Every move of the table, each on a chain on which only its preconditions have happened."""
     yield from _of_stake(World(rpc_url, bank_key, name="stake"))
     yield from _of_the_registry(World(rpc_url, bank_key, name="registry"))
+    yield from _of_the_directory(World(rpc_url, bank_key, name="directory"))
     yield from _of_a_run(World(rpc_url, bank_key, name="run"))
     for count, goal in ((4, 82_000), (7, 105_000), (16, 178_000)):
         size = SET_SIZE_OF_QUORUM[count]
@@ -96,6 +100,19 @@ def _of_the_registry(world: World) -> Iterator[Cost]:
         yield Cost(
             f"anchor the log, {words}", _send(world, ledger_service, "ModelRegistry", "anchorLog", *arguments)
         )
+
+
+def _of_the_directory(world: World) -> Iterator[Cost]:
+    one, peers = world.operators[0], [sha256(bytes([at])).digest() for at in range(2)]
+    world.as_(one).stake(OPERATOR, 500 * UNIT)
+    record = random.Random(0).randbytes(RECORD_BYTES)
+    for words, peer in (("first", 0), ("again", 0), ("of another peer", 1)):
+        cost = _send(world, one, "Directory", "announceRecord", peers[peer], record)
+        yield Cost(f"announce a record of {RECORD_BYTES} bytes, {words}", cost)
+    for size in RUN_BYTES:
+        run_id, body = world.a_run(b"%d" % size), random.Random(0).randbytes(size)
+        cost = _send(world, world.buyer, "Directory", "announceRun", run_id, body)
+        yield Cost(f"announce a run file of {size:,} bytes", cost)
 
 
 def _of_a_run(world: World) -> Iterator[Cost]:
