@@ -90,6 +90,10 @@ class Host:
                 if address.peer != self.peer:
                     nursery.start_soon(self._peers.keep, address)
 
+    def move(self, address: PeerAddress) -> None:
+        """Dial a member here from now on; a connection that it has stays."""
+        self._peers.move(address)
+
     async def send(self, peer: PeerId, payload: bytes) -> None:
         """Return once a notification is written to the peer's stream; the peer may not have read it.
 

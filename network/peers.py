@@ -65,6 +65,7 @@ class Peers:
         self._takes_strangers = takes_strangers
         self._entering: set[PeerId] = set()  # strangers whose connection is not counted by libp2p yet
         self._timing = timing
+        self._moved: dict[PeerId, PeerAddress] = {}  # members that are elsewhere than `keep` was told
         self._changed = trio.Event()
         self._on_change: Callable[[PeerId], None] = lambda _peer: None
         self._jitter = random.Random()  # jitter of dial times only
@@ -236,7 +237,12 @@ class Peers:
                 else min(2 * wait_s, timing.redial_max_s)
             )
 
+    def move(self, address: PeerAddress) -> None:
+        """Dial this member here from now on."""
+        self._moved[address.peer] = address
+
     async def _dial(self, address: PeerAddress) -> bool:
+        address = self._moved.get(address.peer, address)
         identity = libp2p_id(address.peer)
         self._swarm.unblock_peer(identity)  # libp2p refuses for 60 s after a failed dial
         try:

@@ -19,13 +19,14 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.times import span_text, when_text
 from assay.chain.units import UNIT, money_text
 from assay.participant.config import Config, read_run
+from assay.participant.directory.find import announced_record
 from assay.participant.files.invitation import check_network, read_invitation
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.keyring import Keys, load_keys
 from assay.participant.wallet.account import STAKED
 from assay.participant.wallet.delegation import WARN_S, delegation_fault
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import AssayError, ConfigError
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
 
 CLOCK_S_MAX = 60  # between this machine's clock and the newest block's time
 DISK_BYTES_MIN = 6 << 30  # blobs take up to 4 GiB
@@ -87,7 +88,8 @@ def check_participant(config: Config, file: Path) -> Iterator[Check]:
     if role in STAKED:
         yield _stake(chain, STAKED[role], file)
         yield _delegation(chain, keys, file)
-    if config.run.exists():
+    yield _directory(config, chain, file)
+    if config.has_run:
         yield _found("run", lambda: _run(config, chain), "ask the buyer whether `assay order place` was done")
 
 
@@ -111,6 +113,27 @@ def _address(config: Config) -> Check:
     here = "; listening on another port" if record.port != config.port else ""
     return Check(
         name="address", fault=None, found=f"others find us at {record.host} port {record.port}{here}"
+    )
+
+
+def _directory(config: Config, chain: Chain, file: Path) -> Check:
+    """Whether the directory has our last record; whoever announced none may be known by files alone."""
+    record = read_record(config.keys / OWN_RECORD, int(time.time())).record
+    try:
+        found = announced_record(chain, chain.address, record.peer, int(time.time()))
+    except ConfigError:  # what is there is of no use to others
+        found = None
+    except Unavailable as error:
+        return Check(name="directory", fault=None, found=str(error))
+    mend = f"assay network announce {file}"
+    if found is None:
+        return Check(name="directory", fault=None, found=f"our record is not announced; {mend} does that")
+    is_old = found.record.sequence < record.sequence
+    return Check(
+        name="directory",
+        fault=f"it has an older record, at {found.record.host} port {found.record.port}" if is_old else None,
+        found="it has our record",
+        mend=mend,
     )
 
 

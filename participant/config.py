@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from assay.chain.addresses import Deployment
 from assay.chain.endpoint import check_endpoint
 from assay.participant.declarations import NO_DECLARATIONS, Declarations
+from assay.participant.directory.find import save_run
 from assay.participant.files.armour import read_text
 from assay.participant.files.invitation import read_invitation
-from assay.participant.files.record import SignedRecord, read_records
+from assay.participant.files.record import SignedRecord, read_records, takes_place_of
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keyring import Keys, load_keys
 from assay.protocol.encoding.codec import decode
@@ -47,6 +48,7 @@ class Config:
     password: str
     network: Path  # the invitation
     run: Path  # the run file
+    run_id: Digest | None = None  # of the run, if its file comes from the directory
     records: Path  # folder of records that are newer than the run file's
     folder: Path  # store, blobs, state; no other process writes here
     port: int
@@ -68,6 +70,11 @@ class Config:
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
     threads: int = 1  # 0: measure the fastest number at the first start
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a run is chosen: its file is here, or the directory has it."""
+        return self.run_id is not None or self.run.exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +157,21 @@ def open_participant(config: Config) -> Participant:
 
 
 def read_run(config: Config) -> tuple[RunFile, Deployment]:
-    """The run and its deployment, checked against each other.
+    """The run and its deployment, checked against each other; a run given by its id comes from the directory.
 
     Raises:
         ConfigError: a file is missing or damaged, or the two are not of one network.
+        Unavailable: the directory has to be asked, and the endpoint does not answer.
     """
     deployment = read_invitation(config.network).deployment
-    run = read_run_file(config.run, int(time.time()))
+    now_s = int(time.time())
+    if config.run_id is not None and not config.run.exists():
+        from assay.chain.reader import ChainReader
+
+        save_run(config.run, ChainReader(config.rpc_url, deployment), config.run_id, now_s)
+    run = read_run_file(config.run, now_s)
+    if config.run_id not in (None, run.run_id):
+        raise ConfigError(f"{config.run} is the file of run {run.run_id.hex()[:16]}: remove it")
     if run.spec.deployment_id != deployment.deployment_id:
         raise ConfigError(f"{config.run} is for another deployment than {config.network}")
     return run, deployment
@@ -171,10 +186,8 @@ def addresses_of(run: RunFile, known: Mapping[PeerId, SignedRecord]) -> dict[Pee
 
     found = {}
     for signed in run.content.records:
-        record, other = signed.record, known.get(signed.record.peer, signed).record
-        is_moved = other.sequence > record.sequence
-        if is_moved and (other.account, other.role) == (record.account, record.role):
-            record = other
+        other = known.get(signed.record.peer, signed)
+        record = (other if takes_place_of(signed, other) else signed).record
         found[record.peer] = PeerAddress(peer=record.peer, host=record.host, port=record.port)
     return found
 

@@ -16,6 +16,7 @@ from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Door, Participant, open_network
 from assay.participant.follower import Follower
 from assay.participant.pushes import Pushes
+from assay.participant.refresh import refresh_records
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.messages import BlobPiece, CertifiedManifest, SignedFundingReport
@@ -80,6 +81,7 @@ async def participate(
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))
+        nursery.start_soon(refresh_records, me, host)
         nursery.start_soon(_read_notifications, host, take or follow, is_ready)
         if take is None:
             nursery.start_soon(follower.poll, host, me.spec.verifier_peers)

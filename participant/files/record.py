@@ -159,6 +159,13 @@ def check_newer(known: SignedRecord | None, found: SignedRecord) -> None:
         )
 
 
+def takes_place_of(known: SignedRecord, found: SignedRecord) -> bool:
+    """Whether a checked record is a newer one of the same peer, account and role."""
+    old, new = known.record, found.record
+    is_same = (new.peer, new.account, new.role) == (old.peer, old.account, old.role)
+    return is_same and new.sequence > old.sequence
+
+
 def newest(records: Iterable[SignedRecord]) -> dict[PeerId, SignedRecord]:
     """The newest of checked records, by peer."""
     found: dict[PeerId, SignedRecord] = {}

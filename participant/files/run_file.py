@@ -7,6 +7,7 @@ spec names the data by digest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ PREFIX = "assay-run-1"
 RUN_FILE_BYTES_MAX = 1 << 20
 RECORDS_MAX = 256
 _TAG = b"assay/run-file-buyer/1"
+_ID = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,11 @@ def write_run_file(path: Path, found: RunFile) -> None:
         f"data {spec.data.root.hex()}",
     ]
     write_text(path, to_text(PREFIX, found, notes))
+
+
+def read_run_id(text: str) -> Digest | None:
+    """A run's id from its 64 hexadecimal digits; None if this is something else."""
+    return Digest(bytes.fromhex(text)) if _ID.fullmatch(text) else None
 
 
 def missing_run(path: Path) -> ConfigError:

@@ -44,7 +44,7 @@ class Account:
         Raises:
             ConfigError: it has no run file.
         """
-        return self._run.spec
+        return self.run_file.spec
 
     @property
     def run_id(self) -> Digest:
@@ -53,7 +53,7 @@ class Account:
         Raises:
             ConfigError: it has no run file.
         """
-        return self._run.run_id
+        return self.run_file.run_id
 
     @property
     def role(self) -> int:
@@ -75,7 +75,12 @@ class Account:
         return STAKED[role]
 
     @property
-    def _run(self) -> RunFile:
+    def run_file(self) -> RunFile:
+        """The file of its run.
+
+        Raises:
+            ConfigError: it has none.
+        """
         if self.run is None:
             raise missing_run(self.config.run)
         return self.run
@@ -98,7 +103,7 @@ def open_account(config: Config) -> Account:
         ConfigError: a file is missing, damaged or of another run, or the endpoint is another chain.
         Unavailable: the endpoint does not answer.
     """
-    run = read_run(config)[0] if config.run.exists() else None
+    run = read_run(config)[0] if config.has_run else None
     deployment = read_invitation(config.network).deployment
     keys = load_keys(config.keys, config.password)
     chain = Chain(config.rpc_url, deployment, keys.account)

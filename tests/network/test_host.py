@@ -317,6 +317,20 @@ def test_a_killed_peer_is_noticed_and_dialled_again_when_it_is_back():
     run(main)
 
 
+def test_a_peer_that_moved_is_dialled_where_it_is_now():
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob") as bob, trio.open_nursery() as nursery:
+            elsewhere = replace(bob.address, port=1)
+            nursery.start_soon(alice.keep_connected, [elsewhere])
+            await trio.sleep(0.5)  # a few dials fail
+            assert not alice.connected()
+            alice.move(bob.address)
+            assert await answers(alice, bob.peer)
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
 def test_a_frozen_peer_is_let_go_and_found_again_when_it_thaws():
     async def main() -> None:
         with a_child("bob") as bob:

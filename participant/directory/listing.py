@@ -1,0 +1,264 @@
+"""Listing: a network's runs, and its operators and verifiers, from the directory and the other contracts.
+
+Room: participant (edge: the chain). Anybody may announce: a run is listed if the escrow has it and its buyer
+announced its file; an account, if it has stake. What does not verify is left out. All of it is as the newest
+block says, and for people to choose from: a process that acts on it checks for itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.reader import ChainReader, NotShown
+from assay.chain.statements import OPERATOR, VERIFIER, Address
+from assay.participant.directory.find import announced_run, record_in
+from assay.participant.files.run_file import RunFile
+from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
+from assay.protocol.types import Digest
+
+if TYPE_CHECKING:
+    from assay.chain.state import EscrowState
+
+RUNS_MAX = 64  # looked at, newest first
+ACCOUNTS_MAX = 1024  # likewise
+LOT_BLOCKS_MAX = 1_000_000  # in which lots are looked for, newest first: 500 questions
+
+
+class RunPhase(enum.Enum):
+    """Where a run's escrow is."""
+
+    OPEN = "open"
+    CLOSING = "closing"  # its buyer cancelled it; results are still taken
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A run as its contracts and its announced file show it; amounts in token units."""
+
+    run_id: bytes
+    name: str
+    state: RunPhase
+    model: str
+    rounds: int
+    price_per_mtoken: int
+    seats: int
+    seats_taken: int  # accounts with the run's lot; whoever gave a seat up is still counted
+    lot: int
+    budget: int
+    free: int  # of the budget
+    deadline: int
+    closes_at: int
+    buyer: str
+    data: bytes  # root of the data manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Runs of a network, newest first."""
+
+    announced: int  # runs in the directory; the newest `RUNS_MAX` were looked at
+    unreadable: int  # of these: the file does not verify, or the endpoint does not show it
+    as_of: int  # the newest block's time
+    runs: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a participant is, by the last record that its account announced."""
+
+    peer: bytes
+    role: str
+    host: str
+    port: int
+    made_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staker:
+    """An operator or verifier; without a place where its account announced no record that verifies."""
+
+    account: str
+    operator_stake: int  # active, token units
+    verifier_stake: int
+    is_seated: bool  # in the current verifier set
+    hot_key: str | None  # the one that it delegated last
+    delegated_until: int | None
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stakers:
+    """Verifiers of the current set, then others with stake, newest first."""
+
+    announced: int  # accounts in the directory; the newest `ACCOUNTS_MAX` were looked at
+    as_of: int
+    stakers: tuple[Staker, ...]
+
+
+def read_offers(chain: ChainReader, now_s: int, *, open_only: bool) -> Offers:
+    """The runs of a network.
+
+    Args:
+        chain: Of the network.
+        now_s: Unix time, to check records with.
+        open_only: Leave out runs that take no nodes: all seats taken, closing or closed.
+
+    Raises:
+        Unavailable: the endpoint is gone.
+    """
+    as_of = chain.timestamp()
+    total, run_ids = chain.newest_runs(RUNS_MAX)
+    found: list[tuple[RunFile, EscrowState]] = []
+    unreadable = 0
+    for run_id in run_ids:
+        escrow = chain.run(run_id)
+        if escrow is None or (open_only and _phase(escrow, as_of) is not RunPhase.OPEN):
+            continue
+        try:
+            run = announced_run(chain, Digest(run_id), now_s)
+        except (ConfigError, NotShown):
+            run = None
+        if run is None:
+            unreadable += 1
+        else:
+            found.append((run, escrow))
+    taken = _seats_taken(chain, found, as_of)
+    offers = [_offer(run, escrow, taken[run.run_id], as_of) for run, escrow in found]
+    return Offers(
+        announced=total,
+        unreadable=unreadable,
+        as_of=as_of,
+        runs=tuple(one for one in offers if not open_only or one.seats_taken < one.seats),
+    )
+
+
+def read_offer(chain: ChainReader, run_id: Digest, now_s: int) -> tuple[Offer, RunFile]:
+    """One run of a network, and its announced file.
+
+    Raises:
+        ConfigError: nobody opened it, its buyer announced no file, or none of this run.
+        Unavailable: the endpoint is gone.
+    """
+    escrow = chain.run(run_id)
+    run = None if escrow is None else announced_run(chain, run_id, now_s)
+    if escrow is None or run is None:
+        raise ConfigError(f"run {run_id.hex()}: not open on this network, or its buyer announced no run file")
+    as_of = chain.timestamp()
+    taken = _seats_taken(chain, [(run, escrow)], as_of)
+    return _offer(run, escrow, taken[run_id], as_of), run
+
+
+def _phase(escrow: EscrowState, as_of: int) -> RunPhase:
+    if as_of >= escrow.closes_at:
+        return RunPhase.CLOSED
+    return RunPhase.CLOSING if escrow.closes_at < escrow.deadline else RunPhase.OPEN
+
+
+def _seats_taken(
+    chain: ChainReader, runs: list[tuple[RunFile, EscrowState]], as_of: int
+) -> dict[Digest, int]:
+    """By run, how many accounts have its lot now. Members locked theirs before the run was
+    opened; others are looked for since it was announced."""
+    holders = {run.run_id: {evm_address(one.account) for one in run.spec.nodes} for run, _ in runs}
+    takes_more = {
+        run.run_id
+        for run, escrow in runs
+        if run.spec.seats > len(run.spec.nodes) and _phase(escrow, as_of) is not RunPhase.CLOSED
+    }
+    if takes_more:
+        last = chain.block_number()
+        first = max(min(map(chain.run_block, takes_more)), last - LOT_BLOCKS_MAX)
+        for lot in chain.lots_locked(takes_more, first, last):
+            if lot.role == OPERATOR:
+                holders[Digest(lot.commitment)].add(lot.account)
+    least = {run.run_id: escrow.lot for run, escrow in runs}
+    return {
+        run_id: len(accounts)
+        if run_id not in takes_more
+        else sum(chain.lot_of(one, OPERATOR, run_id).amount >= least[run_id] for one in accounts)
+        for run_id, accounts in holders.items()
+    }
+
+
+def _offer(run: RunFile, escrow: EscrowState, seats_taken: int, as_of: int) -> Offer:
+    spec, model = run.spec, run.spec.model
+    return Offer(
+        run_id=run.run_id,
+        name=spec.name,
+        state=_phase(escrow, as_of),
+        model=f"{model.family.name.lower()} {model.layers} x {model.width}, context {model.context}",
+        rounds=spec.rounds,
+        price_per_mtoken=spec.money.price_per_mtoken,
+        seats=spec.seats,
+        seats_taken=seats_taken,
+        lot=escrow.lot,
+        budget=escrow.budget,
+        free=escrow.free,
+        deadline=escrow.deadline,
+        closes_at=escrow.closes_at,
+        buyer=escrow.buyer,
+        data=spec.data.root,
+    )
+
+
+def read_stakers(chain: ChainReader, now_s: int) -> Stakers:
+    """The verifiers and operators of a network.
+
+    Args:
+        chain: Of the network.
+        now_s: Unix time, to check records with.
+
+    Raises:
+        Unavailable: the endpoint is gone.
+    """
+    seated = chain.verifier_set()
+    total, announced = chain.newest_stakers(ACCOUNTS_MAX)
+    accounts = dict.fromkeys([*seated, *announced])
+    return Stakers(
+        announced=total,
+        as_of=chain.timestamp(),
+        stakers=tuple(_stakers(chain, accounts, frozenset(seated), now_s)),
+    )
+
+
+def _stakers(
+    chain: ChainReader, accounts: dict[Address, None], seated: frozenset[Address], now_s: int
+) -> Iterator[Staker]:
+    for account in accounts:
+        stakes = [chain.stake_of(account, role).active for role in (OPERATOR, VERIFIER)]
+        if account not in seated and not any(stakes):
+            continue
+        key = chain.hot_key_of(account)
+        delegation = chain.hot_key(key)
+        yield Staker(
+            account=account,
+            operator_stake=stakes[0],
+            verifier_stake=stakes[1],
+            is_seated=account in seated,
+            hot_key=None if delegation is None else key,
+            delegated_until=None if delegation is None else delegation.expiry,
+            place=_place(chain, account, now_s),
+        )
+
+
+def _place(chain: ChainReader, account: Address, now_s: int) -> Place | None:
+    try:
+        number = chain.staker_block(account)
+        if not number:
+            return None
+        body = chain.announced_record(account, None, number)
+        record = record_in(body, bytes.fromhex(account[2:]), now_s).record
+    except (MalformedMessage, PeerFault, NotShown):
+        return None
+    return Place(
+        peer=record.peer,
+        role=record.role.name.lower(),
+        host=record.host,
+        port=record.port,
+        made_at=record.made_at_s,
+    )
