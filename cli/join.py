@@ -34,6 +34,10 @@ def join(
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Of the new record; [IPV6]:PORT, or a DNS name.")
     ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="A run's id: its file comes from the directory on chain."),
+    ] = None,
     rpc: Annotated[str | None, typer.Option(metavar="URL", help="A chain endpoint of your own.")] = None,
     password_file: Password = None,
     as_json: AsJson = False,
@@ -42,7 +46,7 @@ def join(
 
     Example: assay join network.txt --keys keys --role node --address 203.0.113.7:4001
     """
-    show_steps(join_steps(invitation, keys, out, role, address, rpc, password_file), as_json=as_json)
+    show_steps(join_steps(invitation, keys, out, role, address, run, rpc, password_file), as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ def join_steps(
     out: Path,
     role: str | None,
     address: str | None,
+    run: str | None,
     rpc: str | None,
     password_file: Path | None,
 ) -> Iterator[Step]:
@@ -92,6 +97,7 @@ def join_steps(
     from assay.participant.files.armour import write_text
     from assay.participant.files.invitation import check_network, spoken_digest, write_invitation
     from assay.participant.files.record import OWN_RECORD
+    from assay.participant.files.run_file import read_run_id
 
     file = out / CONFIG
     if file.exists():
@@ -101,6 +107,8 @@ def join_steps(
     text = f"network  {found.name}; compare its digest with the founder's: {spoken_digest(found)}"
     yield told("network", text)
     check_network(found, ChainReader(url, found.deployment))
+    if run is not None and read_run_id(run) is None:
+        raise ConfigError(f"--run {run[:80]!a}: expected a run's id, 64 hexadecimal digits")
     if (role is None) != (address is None):
         raise ConfigError("expected --role and --address together")
     if role is not None and address is not None:
@@ -109,6 +117,8 @@ def join_steps(
         raise ConfigError(f"no record yet: assay key card {keys} --role ROLE --address HOST:PORT")
     write_invitation(out / NETWORK, found)
     lines = {"keys": os.path.relpath(keys, out), "network": NETWORK}
+    if run is not None:
+        lines["run"] = run
     if rpc is not None:
         lines["rpc_url"] = rpc
     if password_file is not None:
@@ -116,5 +126,6 @@ def join_steps(
     write_text(file, "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
     for check in check_participant(read_process_file(file)[0], file):
         yield told(check.name, check.line)
-    text = f"written to {file}; put the buyer's run file beside it as run.assay, and the data as data/"
+    missing = "" if run is not None else "the buyer's run file beside it as run.assay, and "
+    text = f"written to {file}; put {missing}the data beside it as data/"
     yield done("configuration", text)

@@ -20,6 +20,7 @@ from assay.cli.api import api_app
 from assay.cli.attest import attest_app
 from assay.cli.audit.commands import audit_app, receipt_app
 from assay.cli.claim import claim
+from assay.cli.directory import add_network_list, add_run_list
 from assay.cli.explorer import explorer_app
 from assay.cli.join import doctor, join
 from assay.cli.key import key_app
@@ -43,7 +44,7 @@ ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, qu
 buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and receive the model.")
 chain_app = typer.Typer(no_args_is_help=True, help="Run a local chain.")
 order_app = typer.Typer(no_args_is_help=True, help="Check, quote, fund, watch and end a run.")
-run_app = typer.Typer(no_args_is_help=True, help="Verify delivered runs.")
+run_app = typer.Typer(no_args_is_help=True, help="List a network's runs, verify delivered ones.")
 sim_app = typer.Typer(no_args_is_help=True, help="Simulate aggregation rules and attacks in one process.")
 EXIT_STATUS = (
     "Exit status: 0 done; 1 the answer is no, or not yet; 2 it could not be asked: misuse, a bad file, "
@@ -76,6 +77,8 @@ for panel, groups in {
 add_commands(ledger_app)
 add_order_commands(order_app)
 add_rotation_commands(network_app)
+add_network_list(network_app)
+add_run_list(run_app)
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]
 

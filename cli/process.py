@@ -26,6 +26,7 @@ from assay.participant.config import Config
 from assay.participant.declarations import Declarations
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import OWN_RECORD, read_record
+from assay.participant.files.run_file import read_run_id
 from assay.participant.json_log import log_as_json
 from assay.participant.keyring import PASSWORD
 from assay.participant.private_files import read_password
@@ -59,7 +60,7 @@ class ProcessFile(BaseModel):
 
     keys: Path  # folder of the private keys
     network: Path  # the invitation
-    run: Path = Path("run.assay")  # the buyer's run file
+    run: Path = Path("run.assay")  # the buyer's run file; or a run's id, whose file is in the directory
     records: Path = Path("records")  # folder of records of members that moved since
     password_file: Path | None = None  # by default `password` beside the folder of keys
     folder: Path = Path(".")  # for the store, blobs and books
@@ -98,6 +99,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
     base = path.parent
     keys = base / given.keys
     password_file = keys.parent / PASSWORD if given.password_file is None else base / given.password_file
+    run_id = read_run_id(str(given.run))
     port, ip = _listening(keys / OWN_RECORD, given.port, given.ip)
 
     def placed(found: Path | None) -> Path | None:
@@ -107,7 +109,8 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         keys=keys,
         password=read_password(password_file),
         network=base / given.network,
-        run=base / given.run,
+        run=base / (given.run if run_id is None else f"{run_id.hex()}.assay"),
+        run_id=run_id,
         records=base / given.records,
         folder=base / given.folder,
         port=port,

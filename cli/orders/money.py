@@ -36,6 +36,7 @@ from assay.orders.purchase import (
     to_top_up,
 )
 from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of, verification_ppm
+from assay.participant.directory.find import announce_run, is_too_large
 from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
 from assay.participant.files.run_file import write_run_file
 from assay.participant.wallet.account import Account
@@ -192,6 +193,7 @@ def place_steps(
         check_found(found, quote, spec)
         yield nothing("open", f"already open with {_money(found.run.budget)}; nothing was sent")
         yield told("deadline", f"deadline  {when_text(found.run.closes_at, found.now)}")
+        yield from _announced(account, is_dry=is_dry)
         return
     deadline = deadline_after(account, days)
     check_start(account, deadline)
@@ -210,6 +212,7 @@ def place_steps(
         yield dry("open", text, quote.budget)
         text = f"and before it, to the token: approve(RunEscrow, {_money(quote.budget)})"
         yield dry("approve", text, quote.budget)
+        yield from _announced(account, is_dry=True)
         return
     check_wallet(account, quote.budget)
     if made is not None:  # before the money moves: what was paid for must never be lost
@@ -224,6 +227,19 @@ def place_steps(
     budget = opened.run.budget
     yield done("open", f"opened with {_money(budget)} in escrow", budget)
     yield told("deadline", f"deadline  {when_text(opened.run.closes_at, opened.now)}")
+    yield from _announced(account, is_dry=False)
+
+
+def _announced(account: Account, *, is_dry: bool) -> Iterator[Step]:
+    """Announce the file of a run that is open, unless that was done."""
+    if is_too_large(account.run_file):
+        yield nothing("announce", "the run file is too large for the directory: send it to every participant")
+    elif is_dry:
+        where = f"Directory {account.deployment.directory}"
+        yield dry("announce", f"would send to {where}: announceRun({account.run_id.hex()}), unless it was")
+    else:
+        sent = announce_run(account.chain, account.run_file)
+        yield done("announce", f"run file in the directory: {sent_text(sent)}", sent=sent)
 
 
 def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:

@@ -36,7 +36,7 @@ from assay.observer.ledger_service.bookkeeper import Bookkeeper
 from assay.observer.ledger_service.status import StatusFile
 from assay.orders.load import load_order
 from assay.orders.spec import build_spec
-from assay.participant.files.invitation import write_invitation
+from assay.participant.files.invitation import invitation_of, write_invitation
 from assay.participant.files.run_file import run_file_of, write_run_file
 from assay.participant.follower import Follower
 from assay.participant.keyring import QUICK, write_keys
@@ -154,6 +154,20 @@ class Market:
     def invite(self, deployment: Deployment) -> None:
         """The invitation that every participant has, to these contracts."""
         write_invitation(self.folder / "network.txt", an_invitation(deployment))
+
+    def invitation(self) -> Path:
+        """An invitation that agrees with the chain, and so is checked by every command that needs one."""
+        path = self.folder / "invitation.txt"
+        verifiers = records_of(nodes=())
+        write_invitation(path, invitation_of(self.bank, "market", [self.rpc_url], verifiers))
+        return path
+
+    def order_seats(self, seats: int) -> None:
+        """From here on the run is one with this many seats, of which its spec names three nodes."""
+        self.order_file.write_text(ORDER.replace("nodes = 3", f"nodes = 3\nseats = {seats}"))
+        self.spec = replace(self.spec, seats=seats)
+        self.run_id = run_id_of(self.spec)
+        self.write_run(self.spec)
 
     def write_run(self, spec: RunSpec) -> None:
         """The run file that every participant has, for this spec."""
