@@ -1,6 +1,7 @@
 """Strangers who share only a chain and small files found a network and finish a run, by commands.
 
-The order names one node of three: the run starts once the others have come, and one of them leaves again.
+The order names one node of three: the run starts once the others have come. One finds it on chain by its id alone,
+one leaves again, and the named one moves to another address and says so on chain alone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a hundred processe
 
 ROLES = {f"verifier-{i}": "verifier" for i in range(2)} | {f"node-{i}": "node" for i in range(2)}
 ROLES |= {"ledger": "ledger", "buyer": "buyer"}
-GUEST, LEAVER = "guest", "node-1"
+GUEST, LEAVER, MOVER = "guest", "node-1", "node-0"
 EVERYBODY = {**ROLES, GUEST: "node"}
 ROUNDS = 60
 STARTS = {"node": ("node", "run"), "verifier": ("verifier", "run"), "ledger": ("ledger", "serve")}
@@ -105,7 +106,7 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
     people = {name: Person(tmp_path, name) for name in EVERYBODY}
     everyone = list(people.values())
     staked = [people[name] for name, role in EVERYBODY.items() if role in ("node", "verifier")]
-    chain_port, *own_ports = ports(1 + len(EVERYBODY))
+    chain_port, new_port, *own_ports = ports(2 + len(EVERYBODY))
     address = {name: f"127.0.0.1:{port}" for name, port in zip(EVERYBODY, own_ports, strict=True)}
     buyer = people["buyer"]
 
@@ -170,17 +171,26 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
             buyer.gives("run.assay", person)
             person.assay("stake", "lock", "config.toml", "1000")
 
-        each([people[name] for name, role in EVERYBODY.items() if role == "node"], take_seat)
+        each([people[name] for name, role in ROLES.items() if role == "node"], take_seat)
         buyer.assay("order", "place", "config.toml", "run.toml")
         assert "already open" in buyer.assay("order", "place", "config.toml", "run.toml")
         for person in everyone:
             if person is not buyer:
-                buyer.gives("run.assay", person)
+                if person.name != GUEST:
+                    buyer.gives("run.assay", person)
                 shutil.copytree(buyer.folder / "data", person.folder / "data")
+        mover, guest = people[MOVER], people[GUEST]
+        mover.assay("key", "card", "keys", "--role", "node", "--address", f"127.0.0.1:{new_port}")
+        mover.assay("network", "announce", "config.toml")
         running = {
             name: open_processes.enter_context(people[name].runs(*STARTS[role], "config.toml"))
-            for name, role in EVERYBODY.items()
+            for name, role in ROLES.items()
         }
+        (found,) = json.loads(guest.assay("run", "list", "invitation.txt", "--open", "--json"))["runs"]
+        with open(guest.folder / "config.toml", "a") as file:
+            file.write(f'run = "{found["run_id"]}"\n')
+        guest.assay("stake", "lock", "config.toml", "1000")
+        running[GUEST] = open_processes.enter_context(guest.runs("node", "run", "config.toml"))
         nodes = [running[name] for name, role in EVERYBODY.items() if role == "node"]
         verifiers = [running[name] for name, role in EVERYBODY.items() if role == "verifier"]
         alive = [*nodes, *verifiers]
@@ -195,6 +205,7 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
         assert {node.returncode for node in nodes} == {0}
 
     assert "as the buyer" in buyer.assay("run", "verify", "delivered")
+    assert "peer moved" in people["verifier-0"].folder.joinpath("log").read_text()
     assert "claimed" in people["node-0"].folder.joinpath("log").read_text()
     delivered, peer = read(buyer.folder / "delivered"), {name: people[name].peer() for name in EVERYBODY}
     nodes = delivered.run_states[-1].nodes
