@@ -430,6 +430,8 @@ class ChainReader:
             found += self._ask(
                 "Directory", "recordBlocks", [account for account, _ in page], [peer for _, peer in page]
             )
+        if len(found) != len(whose):
+            raise Unavailable(f"{self._rpc.url}: {len(found)} blocks of records, {len(whose)} asked for")
         return found
 
     def announced_record(self, account: Address, peer: bytes | None, number: int) -> bytes:

@@ -1,7 +1,7 @@
 """Checks: what a participant needs before it can take part, each found good or missing, with its mend.
 
-Room: participant (edge: chain, clock, disk, port). Nothing is changed. `assay join` runs these on a new
-configuration, `assay doctor` on an existing one.
+Room: participant (edge: chain, clock, disk, port). Nothing is changed, but the file of a run that is
+given by its id is fetched. `assay join` runs these on a new configuration, `assay doctor` on an existing one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Run: what every participant's process does beside its own tasks: stay connected and follow the chain.
+"""Run: what every participant's process does beside its own tasks: stay connected, and follow the chain.
 
 Room: participant (edge). The caller starts its tasks in the nursery; all of them end with the block.
+Peers that moved are found by refresh.py.
 """
 
 from __future__ import annotations

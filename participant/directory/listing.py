@@ -23,7 +23,7 @@ from assay.protocol.types import Digest
 if TYPE_CHECKING:
     from assay.chain.state import EscrowState
 
-RUNS_MAX = 64  # looked at, newest first
+RUNS_MAX = 128  # looked at, newest first
 ACCOUNTS_MAX = 1024  # likewise
 LOT_BLOCKS_MAX = 1_000_000  # in which lots are looked for, newest first: 500 questions
 
@@ -174,7 +174,7 @@ def _seats_taken(
         last = chain.block_number()
         first = max(min(map(chain.run_block, takes_more)), last - LOT_BLOCKS_MAX)
         for lot in chain.lots_locked(takes_more, first, last):
-            if lot.role == OPERATOR:
+            if lot.role == OPERATOR and lot.commitment in takes_more:
                 holders[Digest(lot.commitment)].add(lot.account)
     least = {run.run_id: escrow.lot for run, escrow in runs}
     return {

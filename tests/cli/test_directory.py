@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from assay.chain.client import UNIT
+from assay.chain.events import LotLocked
+from assay.chain.reader import ChainReader
 from assay.chain.statements import OPERATOR
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.participant.files.run_file import read_run_file, write_run_file
@@ -104,6 +107,19 @@ def test_seats_are_taken_by_whole_lots_and_full_or_cancelled_runs_are_not_open(a
     assert listed(assay, placed)["runs"][0]["state"] == "closing"
     placed.advance(placed.params.close_delay_s)
     assert listed(assay, placed)["runs"][0]["state"] == "closed"
+
+
+def test_lots_of_other_runs_and_roles_that_an_endpoint_makes_up_take_no_seat(
+    assay: Assay, placed: Market, monkeypatch: pytest.MonkeyPatch
+):
+    made_up = LotLocked(
+        block_number=1, block_hash=b"", tx_hash=b"", log_index=0, account=wallet(NEWCOMER), role=OPERATOR,
+        commitment=b"\7" * 32, amount=1, until=1,
+    )  # fmt: skip
+    lots = [made_up, replace(made_up, commitment=placed.run_id)]
+    monkeypatch.setattr(ChainReader, "lots_locked", lambda *_: lots)
+
+    assert listed(assay, placed)["runs"][0]["seats_taken"] == 3
 
 
 def test_one_run_is_shown_with_its_members(assay: Assay, placed: Market):

@@ -88,6 +88,10 @@ ON_CHAIN = {
     "watch": "NODE",
     "node leave": "NODE",
     "network show": "INVITATION --offline",
+    "network announce": "NODE",
+    "network list": "CHECKED",
+    "run list": "CHECKED",
+    "run show": "CHECKED RUN-ID",
     "order show": "BUYER",
     "order place": "BUYER ORDER",
     "order topup": "BUYER 5",
@@ -202,6 +206,8 @@ def on_chain(market: Market, call: Assay) -> Iterator[tuple[str, tuple[int, str,
         "BUYER": market.config_of("buyer"),
         "ORDER": market.order_file,
         "INVITATION": market.folder / "network.txt",
+        "CHECKED": market.invitation(),
+        "RUN-ID": market.run_id.hex(),
     }
     opened = sorted(ON_CHAIN.items(), key=lambda one: one[0] != "order place")
     for name, text in opened:

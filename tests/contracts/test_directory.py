@@ -9,6 +9,7 @@ from assay.chain.events import LotLocked, RecordAnnounced, RunAnnounced
 from assay.chain.reader import NotShown
 from assay.chain.statements import OPERATOR
 from assay.participant.directory.find import RECORD_BYTES_MAX, RUN_BYTES_MAX
+from assay.protocol.errors import Unavailable
 from tests.contracts.chain_world import UNIT, World, view
 
 PEER, OTHER = b"\1" * 32, b"\2" * 32
@@ -37,6 +38,16 @@ def test_the_last_record_of_each_peer_is_found_and_repeating_sends_nothing(world
     assert world.bank.announced_record(account, OTHER, blocks[1]) == b"other"
     who.announce_record(PEER, b"first")  # what was replaced may come again
     assert world.bank.announced_record(account, PEER, world.bank.block_number()) == b"first"
+
+
+@pytest.mark.parametrize("answer", [[], [1], [1, 2, 3]])
+def test_an_endpoint_that_answers_for_more_or_fewer_records_than_were_asked_for_is_no_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch, answer: list[int]
+):
+    monkeypatch.setattr(world.bank, "_ask", lambda *_: answer)
+
+    with pytest.raises(Unavailable, match="2 asked for"):
+        world.bank.record_blocks([(world.buyer.account, PEER), (world.buyer.account, OTHER)])
 
 
 def test_two_records_of_one_block_are_told_apart_and_the_later_one_counts(world: World):
