@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -18,12 +18,15 @@ from assay.network.host import Host, PeerAddress
 from assay.participant.config import Config, Participant, read_run
 from assay.participant.directory.find import record_in
 from assay.participant.files.record import SignedRecord, learn_records, read_records, takes_place_of
+from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
 from assay.protocol.types import PeerId
 
 if TYPE_CHECKING:
     from assay.chain.reader import ChainReader
 
+A = TypeVar("A")
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 REFRESH_S = 600.0  # one call of the chain, and one more for each peer that announced since
 
@@ -31,16 +34,13 @@ REFRESH_S = 600.0  # one call of the chain, and one more for each peer that anno
 async def refresh_records(me: Participant, host: Host) -> None:
     """Have the host dial each peer where its newest record says; ends only by cancellation."""
     seen: dict[PeerId, int] = {}
+    chain: ChainReader | None = None
     reason = ""
     while True:
         try:
-            found = await trio.to_thread.run_sync(
-                _moved,
-                me,
-                seen,
-                abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
-            )
-            for record in (signed.record for signed in found):
+            chain = chain or await _in_thread(open_chain, me)
+            for signed in await _in_thread(lambda at: list(moved(me.config, at, me.me, seen)), chain):
+                record = signed.record
                 host.move(PeerAddress(peer=record.peer, host=record.host, port=record.port))
                 log.info(
                     "peer moved",
@@ -54,10 +54,13 @@ async def refresh_records(me: Participant, host: Host) -> None:
         await trio.sleep(REFRESH_S)
 
 
-def _moved(me: Participant, seen: dict[PeerId, int]) -> list[SignedRecord]:
-    from assay.chain.reader import ChainReader
-
-    return list(moved(me.config, ChainReader(me.config.rpc_url, me.deployment), me.me, seen))
+async def _in_thread(work: Callable[[A], R], given: A) -> R:
+    """In a thread that a process which ends does not wait for: the endpoint may be slow."""
+    return await trio.to_thread.run_sync(
+        work,
+        given,
+        abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
+    )
 
 
 def moved(config: Config, chain: ChainReader, me: PeerId, seen: dict[PeerId, int]) -> Iterator[SignedRecord]:

@@ -30,9 +30,9 @@ def open_chain(me: Participant) -> Chain:
         ConfigError: another chain, or not these contracts.
         Unavailable: no answer.
     """
-    from assay.chain.client import (
-        Chain,  # web3 takes a second to import; import it only when needed
-    )
+    # web3 takes a second to import, so it is done when needed; and in threads only here, since Python cannot
+    # import its circles from two places at once.
+    from assay.chain.client import Chain
 
     chain = Chain(me.config.rpc_url, me.deployment, me.keys.account)
     chain.check_deployment()
