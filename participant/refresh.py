@@ -38,7 +38,8 @@ async def refresh_records(me: Participant, host: Host) -> None:
     reason = ""
     while True:
         try:
-            chain = chain or await _in_thread(open_chain, me)
+            if chain is None:
+                chain = await _in_thread(open_chain, me)
             for signed in await _in_thread(lambda at: list(moved(me.config, at, me.me, seen)), chain):
                 record = signed.record
                 host.move(PeerAddress(peer=record.peer, host=record.host, port=record.port))

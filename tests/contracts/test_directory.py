@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from assay.chain.client import ALREADY_DONE, ChainRefused
+from assay.chain.client import ALREADY_DONE, UNIT, ChainRefused
 from assay.chain.events import LotLocked, RecordAnnounced, RunAnnounced
 from assay.chain.reader import NotShown
 from assay.chain.statements import OPERATOR
 from assay.participant.directory.find import RECORD_BYTES_MAX, RUN_BYTES_MAX
 from assay.protocol.errors import Unavailable
-from tests.contracts.chain_world import UNIT, World, view
+from tests.contracts.chain_world import World, view
 
 PEER, OTHER = b"\1" * 32, b"\2" * 32
 

@@ -173,24 +173,31 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
 
         each([people[name] for name, role in ROLES.items() if role == "node"], take_seat)
         buyer.assay("order", "place", "config.toml", "run.toml")
-        assert "already open" in buyer.assay("order", "place", "config.toml", "run.toml")
+
+        def meet(person: Person) -> None:
+            if person is buyer:
+                assert "already open" in buyer.assay("order", "place", "config.toml", "run.toml")
+            elif person.name == MOVER:
+                at = ("--role", "node", "--address", f"127.0.0.1:{new_port}")
+                person.assay("key", "card", "keys", *at)
+                person.assay("network", "announce", "config.toml")
+            else:  # nobody gives the guest the run's file
+                listed = person.assay("run", "list", "invitation.txt", "--open", "--json")
+                (found,) = json.loads(listed)["runs"]
+                with open(person.folder / "config.toml", "a") as file:
+                    file.write(f'run = "{found["run_id"]}"\n')
+                person.assay("stake", "lock", "config.toml", "1000")
+
+        each([people[GUEST], people[MOVER], buyer], meet)
         for person in everyone:
             if person is not buyer:
                 if person.name != GUEST:
                     buyer.gives("run.assay", person)
                 shutil.copytree(buyer.folder / "data", person.folder / "data")
-        mover, guest = people[MOVER], people[GUEST]
-        mover.assay("key", "card", "keys", "--role", "node", "--address", f"127.0.0.1:{new_port}")
-        mover.assay("network", "announce", "config.toml")
         running = {
             name: open_processes.enter_context(people[name].runs(*STARTS[role], "config.toml"))
-            for name, role in ROLES.items()
+            for name, role in EVERYBODY.items()
         }
-        (found,) = json.loads(guest.assay("run", "list", "invitation.txt", "--open", "--json"))["runs"]
-        with open(guest.folder / "config.toml", "a") as file:
-            file.write(f'run = "{found["run_id"]}"\n')
-        guest.assay("stake", "lock", "config.toml", "1000")
-        running[GUEST] = open_processes.enter_context(guest.runs("node", "run", "config.toml"))
         nodes = [running[name] for name, role in EVERYBODY.items() if role == "node"]
         verifiers = [running[name] for name, role in EVERYBODY.items() if role == "verifier"]
         alive = [*nodes, *verifiers]
