@@ -1,7 +1,7 @@
 """Strangers who share only a chain and small files found a network and finish a run, by commands.
 
-The order names one node of three: the run starts once the others have come. One finds it on chain by its id alone,
-one leaves again, and the named one moves to another address and says so on chain alone.
+The order names one node of three: the run starts once the others have come. One finds it on chain by its id
+alone, one leaves again, and the named one moves to another address and says so on chain alone.
 """
 
 from __future__ import annotations
