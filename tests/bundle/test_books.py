@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from assay.bundle.books import find_books, find_keepers_books, log_origin, opened, run_of, spec_of
-from assay.bundle.read import local_nodes
+from assay.bundle.read import local_nodes, read
 from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_record
 from assay.participant.keyring import QUICK, create_keys
 from assay.protocol.errors import ConfigError
@@ -55,7 +55,7 @@ def test_a_spec_is_read_beside_the_books_before_the_bundles(run: Path, recorded_
         assert find_books(run).spec == folder / "spec.cbor"
         assert find_keepers_books(run / "ledger.db").spec == folder / "spec.cbor"
     spec, run_id = run_of(find_books(run))
-    assert (spec.rounds, run_id.hex()[:8]) == (10, "5c563f25")
+    assert (spec.rounds, run_id) == (10, read(recorded_run).run_id)
 
 
 def test_what_was_delivered_is_nobodys_own_books(recorded_run: Path) -> None:

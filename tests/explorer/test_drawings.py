@@ -53,10 +53,10 @@ def test_the_map_of_the_recorded_run_shows_each_step():
     rows = {row.node.hex()[:6]: row.cells for row in RUN.map.rows}
 
     assert rows == {
-        "442e11": "PPPPPKPPK.", "a9f33a": "PPFSSSSSSS", "b89804": "PPPPPDPP..", "db02e9": "PPPPPPPPP.",
+        "0db40f": "PPPPPPPPPP", "400c55": "KPPPPPPPP.", "9b9ebd": "PPFSSSSSSS", "e12fd2": "PPPPPPPPPP",
     }  # fmt: skip
     assert RUN.map.step == 1
-    assert RUN.map.rows[1].text == "2 audited, passed; 7 void after a fault of its node; 1 fault confirmed"
+    assert RUN.map.rows[2].text == "2 audited, passed; 7 void after a fault of its node; 1 fault confirmed"
 
 
 def test_of_several_steps_in_a_cell_the_worst_counts():
