@@ -263,7 +263,7 @@ def _weighted(
             else:
                 yield slab.at_T, value_T, (slab.grid + drop_B - (ONE.bit_length() - 1))[slab.block_T]
 
-    return aggregate_of(parts(), block_count)
+    return aggregate_of(parts(), block_count, has_scale=scaled is not None)
 
 
 def _trimmed(
@@ -317,7 +317,7 @@ def _trimmed(
                 yield slab.at_T, value_T, (slab.grid + drop_B)[slab.block_T]
 
     parts = of_signs() if scaled is None and mixing is None else of_values()
-    aggregate = aggregate_of(parts, block_count)
+    aggregate = aggregate_of(parts, block_count, has_scale=scaled is not None)
     if zeros == "implied" and mixing is None and sent < (2 * f + 1) * places:
         raise ValueError(
             f"{sent / places:.2f} senders per coefficient; with implied zeros, trimming {f} per side "

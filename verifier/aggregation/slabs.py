@@ -235,18 +235,18 @@ def _tally(
     return total
 
 
-def aggregate_of(parts: Iterable[Part], block_count: int) -> Aggregate:
+def aggregate_of(parts: Iterable[Part], block_count: int, *, has_scale: bool) -> Aggregate:
     """One aggregate from (position, value) of successive slabs; zeros are left out.
 
-    With an exponent per value, the same throughout a block, values are brought to 14 bits: by the
-    shift that the block's largest needs, truncated toward zero.
+    With `has_scale` every part has an exponent per value, the same throughout a block, and values are brought
+    to 14 bits: by the shift that the block's largest needs, truncated toward zero. There may be no parts.
     """
     kept: list[tuple[Ints, Ints]] = []
-    exponent_N: Ints | None = None
+    exponent_N: Ints | None = np.zeros(block_count, np.int64) if has_scale else None
     for part in parts:
         at_T, value_T = part[0], part[1]
         if len(part) == 3:
-            exponent_N = np.zeros(block_count, np.int64) if exponent_N is None else exponent_N
+            assert exponent_N is not None
             value_T = _fourteen_bits(at_T, value_T, part[2], exponent_N)
         is_some = np.flatnonzero(value_T)
         kept.append((at_T[is_some], value_T[is_some]))

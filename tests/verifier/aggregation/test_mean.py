@@ -14,6 +14,7 @@ from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update, decode_aggregate, encode_aggregate
 from assay.training.exact import VALUE_MAX
 from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.aggregation.registry import rule_of
 
 BLOCKS, K = 3, 8
 
@@ -146,3 +147,22 @@ def test_an_aggregate_goes_over_the_wire_and_back():
 def test_no_updates_have_no_mean():
     with pytest.raises(ValueError, match="no updates"):
         mean_over_senders({}, BLOCKS)
+
+
+@pytest.mark.parametrize(
+    "rule", ["mean", "clipping+mean", "trimmed-mean", "centered-clip", "nnm+trimmed-mean"]
+)
+def test_where_nobody_sends_anything_an_aggregate_with_amplitudes_still_has_its_exponents(rule):
+    """Every block of a fragment may be dead: too small for the wire."""
+    nothing = Update(
+        np.zeros(0, np.int64),
+        np.zeros((0, 4), np.int64),
+        np.zeros((0, 4), np.int32),
+        np.zeros(0, np.int64),
+        np.zeros(0, np.int64),
+    )
+    found = rule_of(rule, 1, bytes(32))({a_peer(number): nothing for number in range(4)}, 5)
+
+    assert found.exponent_N is not None and found.exponent_N.tolist() == [0] * 5
+    body = encode_aggregate(found, 5, has_scale=True)
+    assert len(decode_aggregate(body, 5, has_scale=True).value_T) == 0
