@@ -195,6 +195,7 @@ class PublicState:
         """Keep what local work of these rounds starts from in files, as far as it is here, and no other.
 
         Raises:
+            Diverged: it has to be replayed, and a file for that was changed or is gone.
             Unavailable: a file cannot be written.
         """
         wanted = {max(round_id - self.spec.rule.read_lag, 0) for round_id in rounds}
@@ -242,11 +243,18 @@ class PublicState:
         self._save(round_id)
 
     def _remember(self, round_id: int, aggregate: bytes) -> None:
-        """Write an applied aggregate for replays, and delete those that no replay needs any more."""
+        """Write an applied aggregate for replays, and delete those that no replay needs any more.
+
+        On a full disk the rounds after it cannot be replayed; the newest state goes on all the same.
+        """
         path = self._folder / f"aggregate-{round_id:08d}"
-        path.write_bytes(aggregate)
-        self._aggregates[round_id] = Digest(blake3(aggregate).digest())
-        for old in [r for r in self._aggregates if r < self.round - self._keep - 2 * self._save_every]:
+        try:
+            path.write_bytes(aggregate)
+            self._aggregates[round_id] = Digest(blake3(aggregate).digest())
+        except OSError:
+            path.unlink(missing_ok=True)
+        base = max(saved for saved in self._saved if saved <= self._oldest)
+        for old in [r for r in self._aggregates if r < base]:
             del self._aggregates[old]
             (self._folder / f"aggregate-{old:08d}").unlink(missing_ok=True)
 
