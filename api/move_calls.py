@@ -21,7 +21,7 @@ from assay.api.schemas import AddressText, AmountGiven, Asked, HashGiven
 from assay.api.server import Server
 from assay.chain.state import EscrowState
 from assay.chain.statements import OPERATOR, VERIFIER
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text
 
 ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
 _Role = Literal["operator", "verifier"]

@@ -22,12 +22,13 @@ from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.index import IntegrityError
 from assay.participant.links import check_messages
+from assay.protocol.agreement.finality import check_certified
+from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.audits import Audit
 from assay.protocol.draws import audit_seed, beacon_input, is_drawn
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import AssayError
-from assay.protocol.finality import check_certified
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import (
     Block,
@@ -40,7 +41,6 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import PPM, RunSpec, check_spec
-from assay.protocol.quorum import check_certificate
 from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import check_signature, randomness
 from assay.protocol.state_transition import NodeRecord, RunState, VerifierRecord, advance

@@ -6,7 +6,7 @@ would confirm faults and take nothing.
 
 from __future__ import annotations
 
-from assay.chain.times import span_text
+from assay.chain.text.times import span_text
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, AuditSpec, MoneySpec
 

@@ -71,7 +71,7 @@ def create(
     Example: assay api token create api.toml --name bookkeeping --scope read
     """
     from assay.api.serve import open_access
-    from assay.chain.units import parse_money
+    from assay.chain.text.units import parse_money
 
     secret, made = open_access(file).create_token(
         name,
@@ -115,7 +115,7 @@ def revoke(
 
 
 def _token_line(one: Token) -> str:
-    from assay.chain.units import UNIT, money_text
+    from assay.chain.text.units import UNIT, money_text
 
     ended = f"revoked {_day(one.revoked_s)}" if one.revoked_s else f"until {_day(one.expires_s)}"
     spent = f"{money_text(one.spent)} of {money_text(one.spend_limit)} {UNIT}"

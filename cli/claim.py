@@ -81,7 +81,7 @@ def claim_steps(
         WrongTable: the tables are not those on chain.
         ChainRefused: the settlement contract refused.
     """
-    from assay.chain.settlement_phase import phase_text
+    from assay.chain.text.settlement_phase import phase_text
     from assay.participant.wallet.payouts import finalize_ready, is_finalizable, read_pay
 
     payee = None if payee_text is None else _address(payee_text)
@@ -201,6 +201,6 @@ def _address(text: str) -> Address:
 
 
 def _money(units: int) -> str:
-    from assay.chain.units import UNIT, money_text
+    from assay.chain.text.units import UNIT, money_text
 
     return f"{money_text(units)} {UNIT}"

@@ -1,6 +1,6 @@
 """Key: `assay key` makes, shows, rotates, backs up and delegates a participant's keys.
 
-Room: cli (edge). The keys are participant/keyring.py's, the record is participant/files/record.py's.
+Room: cli (edge). The keys are participant/keys/keyring.py's, the record is participant/files/record.py's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from assay.cli.spending import ConfigFile, account_of, sent_text
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
-    from assay.participant.keyring import Keys
+    from assay.participant.keys.keyring import Keys
 
 key_app = typer.Typer(no_args_is_help=True, help="Make, show, rotate, back up and delegate keys.")
 KeysFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the keys.")]
@@ -61,7 +61,7 @@ def new(folder: KeysFolder, password_file: Password = None, as_json: AsJson = Fa
 
     Example: assay key new keys
     """
-    from assay.participant.keyring import create_keys
+    from assay.participant.keys.keyring import create_keys
 
     password, notes = password_of(folder, password_file, may_make=True)
     made = public_keys(create_keys(folder, password), notes)
@@ -114,8 +114,8 @@ def backup(
 
     Example: assay key backup keys keys.backup --backup-password backup-password
     """
-    from assay.participant.keyring import back_up_keys
-    from assay.participant.private_files import read_password
+    from assay.participant.keys.keyring import back_up_keys
+    from assay.participant.keys.private_files import read_password
 
     back_up_keys(folder, password_of(folder, password_file)[0], out, read_password(backup_password))
     text = f"{out} holds all keys of {folder}; keep its password elsewhere"
@@ -134,8 +134,8 @@ def restore(
 
     Example: assay key restore keys.backup keys --backup-password backup-password
     """
-    from assay.participant.keyring import restore_keys
-    from assay.participant.private_files import read_password
+    from assay.participant.keys.keyring import restore_keys
+    from assay.participant.keys.private_files import read_password
 
     password, notes = password_of(folder, password_file, may_make=True)
     made = public_keys(restore_keys(file, read_password(backup_password), folder, password), notes)
@@ -185,7 +185,7 @@ def delegate_steps(file: Path, days: int) -> Iterator[Step]:
     Raises:
         ConfigError: too few days, or too many. ChainRefused: another account has this hot key.
     """
-    from assay.chain.times import when_text
+    from assay.chain.text.times import when_text
     from assay.participant.wallet.delegation import delegate as delegate_for
 
     account = account_of(file)
@@ -202,7 +202,7 @@ def rotated_keys(folder: Path, password: str, *, is_peer: bool) -> PublicKeys:
     Raises:
         ConfigError: the keys cannot be opened.
     """
-    from assay.participant.keyring import rotate_hot, rotate_peer
+    from assay.participant.keys.keyring import rotate_hot, rotate_peer
 
     keys, kept = (rotate_peer if is_peer else rotate_hot)(folder, password)
     follows = (
@@ -245,7 +245,7 @@ def key_facts(folder: Path, password: str, network: Path | None) -> KeyFacts:
         ConfigError: the keys cannot be opened, or the invitation is not of its chain.
         Unavailable: the endpoint is gone.
     """
-    from assay.participant.keyring import load_keys
+    from assay.participant.keys.keyring import load_keys
 
     keys = public_keys(load_keys(folder, password))
     files = [folder, *sorted(one for one in folder.iterdir() if one.is_file())]
@@ -292,7 +292,7 @@ def own_record(folder: Path, password: str, role: str, address: str) -> Any:
         ConfigError: an unknown role, no address, or keys that cannot be opened.
     """
     from assay.participant.files.record import Role, renew_own, split_address
-    from assay.participant.keyring import load_keys
+    from assay.participant.keys.keyring import load_keys
 
     if role.upper() not in Role.__members__:
         raise ConfigError(f"role {role[:40]!a}, expected {ROLES}")
@@ -303,8 +303,8 @@ def own_record(folder: Path, password: str, role: str, address: str) -> Any:
 
 def password_of(folder: Path, file: Path | None, *, may_make: bool = False) -> tuple[str, list[str]]:
     """The password of a folder's keys; a fresh one in a new file where there is none, and a line about it."""
-    from assay.participant.keyring import PASSWORD
-    from assay.participant.private_files import read_password, write_private
+    from assay.participant.keys.keyring import PASSWORD
+    from assay.participant.keys.private_files import read_password, write_private
 
     path = folder.parent / PASSWORD if file is None else file
     if not may_make and not folder.exists():

@@ -20,17 +20,17 @@ from assay.cli.api import api_app
 from assay.cli.attest import attest_app
 from assay.cli.audit.commands import audit_app, receipt_app
 from assay.cli.claim import claim
-from assay.cli.directory import add_network_list, add_run_list
 from assay.cli.explorer import explorer_app
-from assay.cli.join import doctor, join
 from assay.cli.key import key_app
 from assay.cli.ledger.commands import add_commands, earnings, invoice
-from assay.cli.network import network_app
+from assay.cli.network.commands import network_app
+from assay.cli.network.directory import add_network_list, add_run_list
+from assay.cli.network.join import doctor, join
+from assay.cli.network.rotation import add_rotation_commands
 from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
 from assay.cli.result import AsJson, done, show, show_steps
-from assay.cli.rotation import add_rotation_commands
 from assay.cli.stake import stake_app
 from assay.cli.unit import unit
 from assay.cli.watch.command import watch

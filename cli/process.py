@@ -28,8 +28,8 @@ from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.files.run_file import read_run_id
 from assay.participant.json_log import log_as_json
-from assay.participant.keyring import PASSWORD
-from assay.participant.private_files import read_password
+from assay.participant.keys.keyring import PASSWORD
+from assay.participant.keys.private_files import read_password
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 
 if sys.version_info < (3, 11):

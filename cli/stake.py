@@ -159,7 +159,7 @@ def remove_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool
     Raises:
         ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
     """
-    from assay.chain.times import span_text, when_text
+    from assay.chain.text.times import span_text, when_text
     from assay.participant.wallet.stake import read_stake_status, to_remove
 
     units, target = _amount(amount), _amount(to)
@@ -193,8 +193,8 @@ def lock_steps(
     Raises:
         ConfigError: more than is free, or too long. ChainRefused: the vault refused.
     """
-    from assay.chain.times import when_text
-    from assay.chain.units import parse_money
+    from assay.chain.text.times import when_text
+    from assay.chain.text.units import parse_money
     from assay.participant.wallet.stake import read_stake_status, to_lock
 
     account, units = account_of(file), parse_money(amount)
@@ -288,7 +288,7 @@ def collect_steps(file: Path, *, is_dry: bool) -> Iterator[Step]:
 
 def stake_lines(status: StakeStatus) -> Iterator[str]:
     """A stake status, one line for each field."""
-    from assay.chain.times import time_text, when_text
+    from assay.chain.text.times import time_text, when_text
     from assay.participant.wallet.delegation import delegation_text
     from assay.participant.wallet.stake import waits_for
 
@@ -317,12 +317,12 @@ def stake_lines(status: StakeStatus) -> Iterator[str]:
 
 
 def _amount(text: str | None) -> int | None:
-    from assay.chain.units import parse_money
+    from assay.chain.text.units import parse_money
 
     return None if text is None else parse_money(text)
 
 
 def _money(units: int) -> str:
-    from assay.chain.units import UNIT, money_text
+    from assay.chain.text.units import UNIT, money_text
 
     return f"{money_text(units)} {UNIT}"

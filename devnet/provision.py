@@ -30,8 +30,8 @@ from assay.orders.spec import order_closing_s
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import OWN_RECORD, Role, SignedRecord, sign_record, write_record
 from assay.participant.files.run_file import write_run_file
-from assay.participant.keyring import QUICK, Keys, create_keys, release_key
-from assay.participant.private_files import write_private
+from assay.participant.keys.keyring import QUICK, Keys, create_keys, release_key
+from assay.participant.keys.private_files import write_private
 from assay.participant.wallet.delegation import DAYS_MAX, delegate
 from assay.participant.wallet.founding import found_network
 from assay.protocol.encoding.codec import digest, encode

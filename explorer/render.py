@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text
 from assay.explorer import drawings
 from assay.protocol.encoding.json_text import plain
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from assay.participant.private_files import write_private
+from assay.participant.keys.private_files import write_private
 from assay.protocol.commitments import check_known_answer
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import ConfigError, MalformedMessage

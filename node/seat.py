@@ -15,7 +15,7 @@ from dataclasses import asdict
 
 import trio
 
-from assay.chain.times import time_text
+from assay.chain.text.times import time_text
 from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.participant.config import Participant

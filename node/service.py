@@ -17,7 +17,7 @@ from dataclasses import asdict
 import trio
 
 from assay.chain.commit_statement import sign_commit
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text
 from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested

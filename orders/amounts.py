@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from assay.chain.units import DECIMALS as DECIMALS
-from assay.chain.units import TOKENS_MAX as TOKENS_MAX
-from assay.chain.units import UNIT as UNIT
-from assay.chain.units import money_text as money_text
-from assay.chain.units import parse_money as parse_money
+from assay.chain.text.units import DECIMALS as DECIMALS
+from assay.chain.text.units import TOKENS_MAX as TOKENS_MAX
+from assay.chain.text.units import UNIT as UNIT
+from assay.chain.text.units import money_text as money_text
+from assay.chain.text.units import parse_money as parse_money
 
 
 def scaled(number: float, decimals: int) -> int:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
-from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
+from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data

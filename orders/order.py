@@ -25,9 +25,9 @@ from assay.orders.sections import (
     TrainSection,
     VerifySection,
 )
+from assay.protocol.agreement.quorum import least_audit_rounds, least_dispute_rounds, quorum
 from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
-from assay.protocol.quorum import least_audit_rounds, least_dispute_rounds, quorum
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.tokenizer import Tokenizer
 from assay.verifier.audit.limits import Limits

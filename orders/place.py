@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from assay.chain.client import ChainReader
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text
 from assay.orders.data import collect_data
 from assay.orders.model import base_folder
 from assay.orders.order import Order

@@ -16,8 +16,8 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.penalties import check_absence, check_penalties
 from assay.chain.state import EpochPhase
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
-from assay.chain.times import span_text, time_text, when_text
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.times import span_text, time_text, when_text
+from assay.chain.text.units import UNIT, money_text
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.orders.quote import Quote, check_spec_keeps
 from assay.participant.wallet.account import Account

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
-from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
+from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.check import audit_share
 from assay.orders.order import Order

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from assay.chain.client import Chain
 from assay.chain.commit_statement import evm_address
-from assay.chain.times import span_text, when_text
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.times import span_text, when_text
+from assay.chain.text.units import UNIT, money_text
 from assay.participant.config import Config, read_run
 from assay.participant.directory.find import announced_record
 from assay.participant.files.invitation import check_network, read_invitation
 from assay.participant.files.record import OWN_RECORD, read_record
-from assay.participant.keyring import Keys, load_keys
+from assay.participant.keys.keyring import Keys, load_keys
 from assay.participant.wallet.account import STAKED
 from assay.participant.wallet.delegation import WARN_S, delegation_fault
 from assay.protocol.encoding.codec import digest

@@ -22,7 +22,7 @@ from assay.participant.files.armour import read_text
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import SignedRecord, read_records, takes_place_of
 from assay.participant.files.run_file import RunFile, read_run_file
-from assay.participant.keyring import Keys, load_keys
+from assay.participant.keys.keyring import Keys, load_keys
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.identity import Domain, peer_of

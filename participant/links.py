@@ -11,13 +11,14 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from assay.protocol import audits
+from assay.protocol.agreement.double_votes import check_double_vote
+from assay.protocol.agreement.finality import check_certified
+from assay.protocol.agreement.inclusion import required
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.audits import Audit
 from assay.protocol.commitments import check_known_answer, check_sketch_opening
-from assay.protocol.double_votes import check_double_vote
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.finality import check_certified
 from assay.protocol.identity import Domain, verify
-from assay.protocol.inclusion import required
 from assay.protocol.membership import admitted, may_attend, may_start
 from assay.protocol.messages import (
     AttendanceKind,
@@ -27,7 +28,6 @@ from assay.protocol.messages import (
     Manifest,
     Outcome,
 )
-from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import (
     RunState,
     advance,

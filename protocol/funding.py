@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.messages import Closing, FundingReport
-from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.types import PeerId
 
 

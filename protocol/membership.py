@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.audits import AuditStatus
 from assay.protocol.messages import (
     JOINS_MAX,
@@ -24,7 +25,6 @@ from assay.protocol.messages import (
     Member,
     SignedAdmission,
 )
-from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import PeerId
 

@@ -343,7 +343,7 @@ class InclusionList:
     round: RoundId
     parent: Digest  # digest of the final manifest that these commits extend
     verifier: PeerId
-    nodes: Annotated[bytes, Max(NODES_MAX // 8)]  # bitmap over the run's nodes, as in `protocol.inclusion`
+    nodes: Annotated[bytes, Max(NODES_MAX // 8)]  # bitmap over the nodes: `agreement.inclusion`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from assay.protocol.agreement.quorum import committee_size, quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Max
 from assay.protocol.messages import ADMISSIONS_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
-from assay.protocol.quorum import committee_size, quorum
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE as BLOCK_SIDE

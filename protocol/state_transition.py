@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.protocol import audits as rules
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.audits import Audit, AuditStatus, Fault
 from assay.protocol.calendar import Calendar
 from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
@@ -35,7 +36,6 @@ from assay.protocol.messages import (
     VerdictCommitment,
 )
 from assay.protocol.params import PPM, RunSpec
-from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.randomness.drand import randomness
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 

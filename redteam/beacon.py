@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
-import assay.protocol.quorum
+import assay.protocol.agreement.quorum
 import assay.protocol.randomness.drand
 import assay.verifier.round.beacon
 import assay.verifier.round.commits

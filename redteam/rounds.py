@@ -14,13 +14,13 @@ import numpy as np
 
 import assay.participant.links
 import assay.protocol.membership
-import assay.protocol.quorum
 import assay.verifier.round.commits
 import assay.verifier.round.machine
 from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.payouts import settle
 from assay.participant.links import extend
-from assay.protocol.double_votes import double_vote
+from assay.protocol.agreement import quorum
+from assay.protocol.agreement.double_votes import double_vote
 from assay.protocol.identity import sign
 from assay.protocol.messages import Admission, Member, SignedAdmission, SignedVote, Vote, VoteKind
 from assay.protocol.params import check_spec
@@ -226,7 +226,7 @@ def _rewritten(is_defended: bool, seed: int) -> Outcome:
     """A history signed by two of four verifiers: another manifest in place of a final one."""
     fake_verifier = a_fake_verifier(seed)
     fork = fake_verifier.link(fake_verifier.manifest(aggregate=NO_DIGEST), signers=2)
-    off = nullcontext() if is_defended else without(assay.protocol.quorum, "quorum", lambda _count: 2)
+    off = nullcontext() if is_defended else without(quorum, "quorum", lambda _count: 2)
     with off:
         return tally(
             [lambda: extend(fake_verifier.run_state, fork)], 0.0, "none: refused by whoever follows the chain"

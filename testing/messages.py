@@ -11,11 +11,11 @@ from typing import Any
 
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import sign_commit
+from assay.protocol.agreement.inclusion import nodes_bitmap
 from assay.protocol.audits import RECOMPUTED, Audit
 from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import Message, digest
 from assay.protocol.identity import Domain, sign
-from assay.protocol.inclusion import nodes_bitmap
 from assay.protocol.messages import (
     Closing,
     Commit,

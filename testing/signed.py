@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from assay.chain.commit_statement import sign_commit
+from assay.protocol.agreement.quorum import assemble
 from assay.protocol.audits import Audit
 from assay.protocol.draws import beacon_input
 from assay.protocol.encoding.codec import digest
@@ -31,7 +32,6 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import Member, RunSpec
-from assay.protocol.quorum import assemble
 from assay.protocol.randomness import vrf
 from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId

@@ -12,7 +12,7 @@ from assay.chain.deployment.parameters import LOCALNET
 from assay.participant.files.invitation import ContractCode, Invitation
 from assay.participant.files.record import Role, SignedRecord, sign_record
 from assay.participant.files.run_file import RunFile, run_file_of
-from assay.participant.keyring import Keys
+from assay.participant.keys.keyring import Keys
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Address, Digest
 from assay.testing.members import a_deployment, a_hot_key, a_peer_key, an_account_key

@@ -8,7 +8,7 @@ from __future__ import annotations
 from assay.bundle.finished import LogPoint
 from assay.ledger.log.cosignature import cosigners
 from assay.ledger.log.note import BadNoteError, origin_of, read_checkpoint
-from assay.protocol.quorum import quorum
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.types import Digest, PeerId
 
 

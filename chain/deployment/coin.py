@@ -11,7 +11,7 @@ from eth_utils.address import is_hex_address, to_checksum_address
 
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.statements import Address
-from assay.chain.units import DECIMALS
+from assay.chain.text.units import DECIMALS
 from assay.protocol.errors import AssayError, ConfigError
 
 SINK = Address("0x000000000000000000000000000000000000dEaD")  # nobody has its key, and coins do not refuse it

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from assay.chain.penalties import CASE_PPM_MAX
 from assay.chain.statements import OPERATOR, VERIFIER
-from assay.chain.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
+from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 
 UNIT = 10**6  # token units in one token
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.bundle.books import find_books, opened, spec_of
-from assay.chain.settlement_phase import appeal_text
 from assay.chain.state import EpochState
+from assay.chain.text.settlement_phase import appeal_text
 from assay.ledger.queries.earned import Earned, Evidence, Unpaid, read_earned, read_unpaid
 from assay.ledger.queries.settled import appeal_by_books, read_appeal
 from assay.ledger.settlement.results import run_id_of

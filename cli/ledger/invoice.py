@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text
 from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text
 from assay.ledger.invoices.figures import final_epochs
 from assay.ledger.invoices.pdf import pdf_bytes

@@ -25,8 +25,8 @@ from assay.ledger.log.signer import read_published
 from assay.ledger.queries.export import beancount_text, csv_text, recorded_at
 from assay.ledger.queries.lookup import account_kinds, add_up, entry_page, has_account, prove_entry
 from assay.orders.amounts import UNIT, money_text
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.errors import ConfigError
-from assay.protocol.quorum import quorum
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.settlement_phase import phase_text
-from assay.chain.times import span_text, time_text, when_text
+from assay.chain.text.settlement_phase import phase_text
+from assay.chain.text.times import span_text, time_text, when_text
 from assay.cli.result import Step, done, dry, nothing, told
 from assay.cli.spending import account_of, name_payee, sent_text
 from assay.node.known_answer import write_known_answers

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from assay.chain.times import span_text
+from assay.chain.text.times import span_text
 from assay.cli.watch.picture import NodeView, Picture
 from assay.orders.amounts import DECIMALS, UNIT
 

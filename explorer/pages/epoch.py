@@ -16,7 +16,7 @@ from assay.chain.proofs.event_proof import read_event
 from assay.chain.statements import SIGNATURE_BYTES, EpochResult
 from assay.explorer.explored import Explored
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
-from assay.protocol.quorum import quorum
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.types import PeerId
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from assay.chain.units import UNIT
+from assay.chain.text.units import UNIT
 from assay.ledger.settlement.payouts import UnpaidReason
 from assay.protocol.errors import ConfigError
 

@@ -17,7 +17,7 @@ from fpdf import FPDF
 from fpdf.enums import XPos, YPos
 from fpdf.errors import FPDFException
 
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text
 from assay.ledger.invoices.document import Document, Party
 from assay.protocol.errors import ConfigError
 

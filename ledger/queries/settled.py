@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from assay.chain.events import Challenged, Resolved, ResultFinalized, ResultProposed, ResultRejected
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.statements import Address
-from assay.chain.times import when_text
+from assay.chain.text.times import when_text
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.funding import funded_epochs
 from assay.protocol.messages import Closing
-from assay.protocol.quorum import faults_tolerated
 from assay.protocol.state_transition import RunState
 
 NEVER_STARTED = "start"  # the time by which the run had to start

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import FinalEscrow
-from assay.chain.times import span_text
+from assay.chain.text.times import span_text
+from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Closing
 from assay.protocol.params import AuditSpec, RunSpec, TimingSpec, closing_rounds
-from assay.protocol.quorum import faults_tolerated
 
 POST_S = 10  # to notice the closing, to sign the last results and to have them mined
 

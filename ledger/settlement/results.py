@@ -15,9 +15,9 @@ from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, SlashOrder
 from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.agreement.double_votes import double_vote_offence
 from assay.protocol.audits import RECOMPUTED, Audit, Fault
 from assay.protocol.calendar import Calendar
-from assay.protocol.double_votes import double_vote_offence
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import VerifierRecord

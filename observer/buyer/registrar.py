@@ -29,12 +29,12 @@ from assay.ledger.log.note import (
 from assay.ledger.settlement.results import model_record
 from assay.network.host import Host
 from assay.participant.config import Participant
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.messages import ModelRequest, ModelSignature
 from assay.protocol.params import Member
-from assay.protocol.quorum import quorum
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)

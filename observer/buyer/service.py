@@ -37,7 +37,7 @@ from assay.observer.ledger_service.status import AgreementReport, Mismatch, Refu
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.index import write_index
-from assay.participant.keyring import load_keys, release_key
+from assay.participant.keys.keyring import load_keys, release_key
 from assay.participant.run import participate
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain

@@ -18,8 +18,8 @@ from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint, rea
 from assay.ledger.log.signer import CheckpointSigner
 from assay.network.host import Host, RemoteError
 from assay.participant.config import Participant
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
-from assay.protocol.quorum import quorum
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)

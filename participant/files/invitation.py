@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.parameters import ChainParams
-from assay.chain.units import DECIMALS
+from assay.chain.text.units import DECIMALS
 from assay.participant.files.armour import from_text, read_text, to_line, to_text, write_text
 from assay.participant.files.record import Role, SignedRecord, check_record
 from assay.protocol.encoding.codec import Max, digest

@@ -19,9 +19,9 @@ from eth_utils.crypto import keccak
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import BadSignatureError, recover, sign_digest
-from assay.chain.times import time_text
+from assay.chain.text.times import time_text
 from assay.participant.files.armour import from_text, read_text, to_text, write_text
-from assay.participant.keyring import Keys
+from assay.participant.keys.keyring import Keys
 from assay.protocol.encoding.codec import Max, digest
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
 from assay.protocol.identity import Domain, peer_of, sign, verify

@@ -18,7 +18,7 @@ from assay.participant.config import Config, read_run
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import OWN_RECORD, Role, read_record
 from assay.participant.files.run_file import RunFile, missing_run
-from assay.participant.keyring import Keys, load_keys
+from assay.participant.keys.keyring import Keys, load_keys
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest

@@ -18,11 +18,11 @@ from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.participant.wallet.judges import Judges
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
 from assay.protocol.params import Member
-from assay.protocol.quorum import quorum
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ import trio
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import HotKey
 from assay.chain.statements import Address, Delegation, sign
-from assay.chain.times import time_text, when_text
-from assay.participant.keyring import Keys
+from assay.chain.text.times import time_text, when_text
+from assay.participant.keys.keyring import Keys
 from assay.protocol.errors import AssayError, ConfigError
 
 if TYPE_CHECKING:  # web3 takes a second to import

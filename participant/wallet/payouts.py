@@ -14,9 +14,9 @@ from pathlib import Path
 
 from assay.chain.client import Chain, ChainReader
 from assay.chain.proofs.payout_tree import PayoutTree
-from assay.chain.settlement_phase import is_ready
 from assay.chain.state import EpochPhase, EpochState
 from assay.chain.statements import Address
+from assay.chain.text.settlement_phase import is_ready
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.participant.links import extend
 from assay.protocol.encoding.codec import decode

@@ -13,7 +13,7 @@ from eth_utils.crypto import keccak
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import VERIFIER, Address, Rotation, certificate, sign_digest, term_of
-from assay.chain.times import time_text
+from assay.chain.text.times import time_text
 from assay.participant.files.record import Role, SignedRecord
 from assay.participant.wallet.account import Account
 from assay.protocol.errors import ConfigError

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from assay.chain.state import HotKey, LotState, StakeState, Ticket
 from assay.chain.statements import LOCK_S_MAX, OPERATOR, Address, term_of
-from assay.chain.times import when_text
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.times import when_text
+from assay.chain.text.units import UNIT, money_text
 from assay.participant.wallet.account import ROLE_NAMES, Account
 from assay.protocol.errors import ConfigError, NotYet
 

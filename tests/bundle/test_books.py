@@ -11,7 +11,7 @@ import pytest
 from assay.bundle.books import find_books, find_keepers_books, log_origin, opened, run_of, spec_of
 from assay.bundle.read import local_nodes, read
 from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_record
-from assay.participant.keyring import QUICK, create_keys
+from assay.participant.keys.keyring import QUICK, create_keys
 from assay.protocol.errors import ConfigError
 from assay.protocol.identity import peer_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from assay.bundle.read import Delivered, read
-from assay.participant.keyring import load_keys
+from assay.participant.keys.keyring import load_keys
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.identity import peer_of
 from tests.conftest import Assay

@@ -24,11 +24,11 @@ from assay.chain.statements import address_of, certificate, sign_digest
 from assay.explorer.app import STATIC
 from assay.ledger.settlement.results import result_digest, run_id_of
 from assay.protocol import messages, params
+from assay.protocol.agreement.quorum import assemble
 from assay.protocol.encoding.codec import digest, encode, field_types
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import CertifiedManifest, Manifest, Outcome, SignedVote, VoteKind
-from assay.protocol.quorum import assemble
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import a_hot_key, a_member, a_peer_key, name_of, peers
 from tests.explorer.an_explorer import golden

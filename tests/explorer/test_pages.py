@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from assay.chain.units import money_text
+from assay.chain.text.units import money_text
 from assay.explorer.pages.paging import ROWS_MAX, NoSuchPage, cut
 from assay.explorer.pages.participants import node_page
 from assay.explorer.pages.round import audit_page

@@ -27,7 +27,7 @@ from assay.observer.buyer.service import Buyer
 from assay.observer.ledger_service.service import LedgerService
 from assay.observer.watchtower import watch
 from assay.participant.config import Config, Participant
-from assay.participant.keyring import Keys
+from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.wallet import settler
 from assay.protocol.encoding.blob import blob_digest

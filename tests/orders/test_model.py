@@ -20,7 +20,7 @@ from assay.orders.data import collect_data, collect_tokens, make_data, write_bas
 from assay.orders.load import load_order
 from assay.orders.sections import Preset
 from assay.orders.spec import compute_spec, model_spec
-from assay.participant.private_files import write_private
+from assay.participant.keys.private_files import write_private
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Family, Precision
 from assay.protocol.types import NO_DIGEST

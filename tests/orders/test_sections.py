@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from assay.chain.units import DECIMALS, TOKENS_MAX
+from assay.chain.text.units import DECIMALS, TOKENS_MAX
 from assay.orders.load import load_order
 from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError

@@ -11,7 +11,7 @@ from assay.participant.config import Config, addresses_of, open_participant, rea
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import Role, newest, sign_record, write_record
 from assay.participant.files.run_file import write_run_file
-from assay.participant.keyring import QUICK, create_keys
+from assay.participant.keys.keyring import QUICK, create_keys
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import ConfigError
 from assay.protocol.identity import peer_of

@@ -15,9 +15,9 @@ from dataclasses import replace
 import pytest
 
 from assay.ledger.settlement.payouts import why_unpaid
+from assay.protocol.agreement.quorum import committee_size, faults_tolerated
 from assay.protocol.audits import Audit, AuditStatus, last_verdict, rule
 from assay.protocol.messages import Outcome
-from assay.protocol.quorum import committee_size, faults_tolerated
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.testing.members import NODES
 from assay.testing.messages import a_commit, a_verdict, sketch_of

@@ -9,11 +9,11 @@ import pytest
 
 from assay.ledger.settlement.payouts import settle
 from assay.participant.links import check_place
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.funding import closing, funded_epochs
 from assay.protocol.messages import Closing, FundingReport, Outcome
-from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import advance, next_chain, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS

@@ -24,9 +24,10 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from assay.protocol.agreement.finality import SETTLED
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Diverged, OutOfPhase
-from assay.protocol.finality import SETTLED
 from assay.protocol.messages import (
     Block,
     Proposal,
@@ -34,7 +35,6 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
-from assay.protocol.quorum import quorum
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId, Signature
 from assay.verifier.consensus import machine
 from assay.verifier.consensus.chain import block_digest

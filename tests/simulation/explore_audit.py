@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
+from assay.protocol.agreement.quorum import least_audit_rounds, least_dispute_rounds
 from assay.protocol.audits import (
     RECOMPUTED,
     REFERENCE,
@@ -42,7 +43,6 @@ from assay.protocol.audits import (
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Outcome, SketchOpening, Verdict, VerdictCommitment
 from assay.protocol.params import PPM, RunSpec
-from assay.protocol.quorum import least_audit_rounds, least_dispute_rounds
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.messages import a_commit, a_verdict_commitment

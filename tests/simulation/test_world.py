@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-import assay.protocol.quorum
-from assay.protocol.finality import SETTLED
+import assay.protocol.agreement.quorum
+from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.messages import Proposal, VoteKind
 from assay.verifier.consensus import follow as consensus_follow
 from assay.verifier.consensus import machine as consensus
@@ -63,14 +63,14 @@ def test_storms_do_what_they_say():
 
 @pytest.mark.usefixtures("broken_rules")
 def test_a_quorum_of_half_is_found_out(monkeypatch):
-    monkeypatch.setattr(assay.protocol.quorum, "quorum", lambda count: count // 2)
+    monkeypatch.setattr(assay.protocol.agreement.quorum, "quorum", lambda count: count // 2)
     monkeypatch.setattr(consensus, "quorum", lambda count: count // 2)
     assert first_violation(range(20), lambda seed: World(seed=seed)) is not None
 
 
 @pytest.mark.usefixtures("broken_rules")
 def test_a_quorum_of_half_finalises_two_blocks_in_one_round(monkeypatch):
-    monkeypatch.setattr(assay.protocol.quorum, "quorum", lambda count: count // 2)
+    monkeypatch.setattr(assay.protocol.agreement.quorum, "quorum", lambda count: count // 2)
     monkeypatch.setattr(consensus, "quorum", lambda count: count // 2)
     monkeypatch.setattr(consensus, "_check_agreement", lambda state, vote: None)
     found = [first_violation(range(seed, seed + 1), lambda seed: World(seed=seed)) for seed in range(20)]

@@ -19,9 +19,10 @@ from typing import Any
 
 from nacl.signing import SigningKey
 
+from assay.protocol.agreement.finality import SETTLED, check_certified
+from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.errors import AssayError, Diverged
-from assay.protocol.finality import SETTLED, check_certified
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import (
     MESSAGES,
@@ -33,7 +34,6 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
-from assay.protocol.quorum import faults_tolerated
 from assay.protocol.types import Digest, Iteration, PeerId, RoundId
 from assay.simulation.network import Alarm, Delivery, Network, Weather
 from assay.testing.run import an_empty_manifest

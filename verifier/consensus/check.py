@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from assay.protocol.agreement.finality import SETTLED, check_certified
+from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, PeerFault
-from assay.protocol.finality import SETTLED, check_certified
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import CertifiedManifest, Proposal, QuorumCertificate, SignedVote, Vote, VoteKind
-from assay.protocol.quorum import check_certificate
 from assay.protocol.types import NO_DIGEST
 from assay.verifier.consensus.types import ConsensusConfig
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from assay.protocol.agreement.finality import SETTLED
+from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.errors import Diverged, MalformedMessage
-from assay.protocol.finality import SETTLED
 from assay.protocol.messages import CertifiedManifest, Proposal, QuorumCertificate, Vote, VoteKind
-from assay.protocol.quorum import faults_tolerated
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, RoundId
 from assay.verifier.consensus.chain import (
     best_parent,

@@ -35,9 +35,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from assay.protocol.agreement.finality import SETTLED
+from assay.protocol.agreement.quorum import assemble, quorum
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Diverged, OutOfPhase, PeerFault
-from assay.protocol.finality import SETTLED
 from assay.protocol.messages import (
     Block,
     CertifiedManifest,
@@ -47,7 +48,6 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
-from assay.protocol.quorum import assemble, quorum
 from assay.protocol.types import Digest, Iteration, PeerId
 from assay.verifier.consensus.chain import (
     block_digest,

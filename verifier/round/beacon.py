@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.draws import beacon_input
 from assay.protocol.errors import AssayError, MalformedMessage
 from assay.protocol.messages import BeaconShare, Manifest
-from assay.protocol.quorum import quorum
 from assay.protocol.randomness.vrf import verify
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import PeerId, RoundId

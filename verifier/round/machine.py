@@ -23,13 +23,14 @@ from typing import Generic, TypeVar
 
 from assay.participant.links import check_place
 from assay.protocol import audits
+from assay.protocol.agreement.double_votes import check_double_vote
+from assay.protocol.agreement.inclusion import compatible_lists, is_bitmap, listed, nodes_bitmap, required
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.commitments import check_known_answer, check_sketch_opening
-from assay.protocol.double_votes import check_double_vote
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
-from assay.protocol.inclusion import compatible_lists, is_bitmap, listed, nodes_bitmap, required
 from assay.protocol.membership import ADMISSION_S, admitted, may_admit, may_attend, may_start
 from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
@@ -57,7 +58,6 @@ from assay.protocol.messages import (
     VerdictCommitment,
 )
 from assay.protocol.params import RUN_NODES_MAX
-from assay.protocol.quorum import quorum
 from assay.protocol.state_transition import (
     RunState,
     StepId,

@@ -16,8 +16,8 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR
-from assay.chain.times import time_text
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.times import time_text
+from assay.chain.text.units import UNIT, money_text
 from assay.network.host import Handler
 from assay.participant.config import Participant
 from assay.participant.files.application import Application

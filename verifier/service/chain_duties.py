@@ -38,6 +38,7 @@ from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.participant.wallet.judges import read_judges
 from assay.participant.wallet.settler import REASON, Settler, implied_orders, is_implied
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.messages import (
@@ -48,7 +49,6 @@ from assay.protocol.messages import (
     SlashOrderRequest,
     StepRequest,
 )
-from assay.protocol.quorum import quorum
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest

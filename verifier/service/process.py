@@ -17,7 +17,7 @@ from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import BLOB_STORE_BYTES, Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
-from assay.participant.high_water import HighWater
+from assay.participant.keys.high_water import HighWater
 from assay.participant.pushes import Pushes
 from assay.participant.run import participate
 from assay.participant.snapshots import SnapshotServer

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from pypdf import PdfReader
 from sqlalchemy.engine import Engine
 
-from assay.chain.units import money_text
+from assay.chain.text.units import money_text
 from assay.ledger.books import document_entry, document_hash
 from assay.ledger.invoices.document import Document, Party, csv_text, from_json, name_of, to_json
 from assay.ledger.invoices.pdf import pdf_bytes

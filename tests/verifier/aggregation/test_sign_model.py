@@ -14,7 +14,7 @@ from assay.ledger.settlement.results import epoch_result, model_record, result_d
 from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.participant.keyring import Keys
+from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import ConfigError, Unavailable

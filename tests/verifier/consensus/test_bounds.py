@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase
-from assay.protocol.finality import SETTLED
 from assay.protocol.messages import VoteKind
 from assay.protocol.types import Iteration, RoundId
 from assay.verifier.consensus.machine import (

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
+from assay.protocol.agreement.finality import SETTLED, check_certified
+from assay.protocol.agreement.quorum import assemble
 from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.errors import Diverged, MalformedMessage, OutOfPhase, PeerFault
-from assay.protocol.finality import SETTLED, check_certified
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import (
     MESSAGES,
@@ -22,7 +23,6 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
-from assay.protocol.quorum import assemble
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, RoundId
 from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus.machine import (

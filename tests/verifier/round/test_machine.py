@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from assay.chain.commit_statement import commit_statement, evm_address
 from assay.chain.statements import recover
 from assay.participant.links import extend
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
@@ -31,7 +32,6 @@ from assay.protocol.messages import (
     SignedCommit,
     SignedInclusionList,
 )
-from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
 from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer

@@ -18,9 +18,10 @@ import trio.testing
 from assay.network.blob_store import DiskBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.participant.high_water import HighWater
-from assay.participant.keyring import Keys
+from assay.participant.keys.high_water import HighWater
+from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
+from assay.protocol.agreement.quorum import assemble
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode_any, digest
 from assay.protocol.errors import Unavailable
@@ -37,7 +38,6 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
-from assay.protocol.quorum import assemble
 from assay.protocol.state_transition import RunState, next_chain
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_hot_key, a_peer_key, name_of, peer

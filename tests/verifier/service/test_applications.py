@@ -12,7 +12,7 @@ import trio
 from assay.chain.state import HotKey, LotState
 from assay.participant.files.application import Application
 from assay.participant.files.record import Role, SignedRecord, sign_record
-from assay.participant.keyring import Keys
+from assay.participant.keys.keyring import Keys
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.identity import peer_of, verify

@@ -15,7 +15,7 @@ from assay.ledger.settlement.results import epoch_result, result_digest, slash_o
 from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.participant.keyring import Keys
+from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import decode, encode

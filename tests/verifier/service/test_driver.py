@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from assay.network.host import RemoteError
-from assay.protocol.double_votes import check_double_vote, double_vote
+from assay.protocol.agreement.double_votes import check_double_vote, double_vote
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.messages import (

@@ -6,8 +6,8 @@ Room: chain (pure). The states are EpochSettlement's; `now` is the chain's clock
 from __future__ import annotations
 
 from assay.chain.state import EpochPhase, EpochState
-from assay.chain.times import when_text
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.times import when_text
+from assay.chain.text.units import UNIT, money_text
 
 
 def phase_text(state: EpochState, now: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assay.chain.times import span_text, time_text, when_text
+from assay.chain.text.times import span_text, time_text, when_text
 
 
 def test_a_moment_is_told_with_its_distance():

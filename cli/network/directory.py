@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.network import InvitationText, read_given
+from assay.cli.network.commands import InvitationText, read_given
 from assay.cli.result import AsJson, Step, done, dry, nothing, show, show_steps
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.orders.config_errors import one_line
@@ -198,8 +198,8 @@ def run_lines(found: RunShown) -> Iterator[str]:
 
 
 def _offer_lines(one: Offer, now: int) -> Iterator[str]:
-    from assay.chain.times import when_text
-    from assay.chain.units import UNIT, money_text
+    from assay.chain.text.times import when_text
+    from assay.chain.text.units import UNIT, money_text
 
     yield f"run       {one.run_id.hex()}"
     yield f"name      {one_line(one.name)}, {one.state.value}"
@@ -213,8 +213,8 @@ def _offer_lines(one: Offer, now: int) -> Iterator[str]:
 
 def staker_lines(found: Stakers) -> Iterator[str]:
     """Verifiers and operators, a line or two each."""
-    from assay.chain.times import when_text
-    from assay.chain.units import money_text
+    from assay.chain.text.times import when_text
+    from assay.chain.text.units import money_text
 
     for one in found.stakers:
         stakes = {"operator": one.operator_stake, "verifier": one.verifier_stake}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 
+from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, PeerFault
-from assay.protocol.finality import SETTLED
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import Block, DoubleVote, SignedBlock, SignedVote, Vote, VoteKind
 from assay.protocol.types import Digest, PeerId, Signature

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from assay.protocol.agreement.inclusion import compatible_lists, listed, nodes_bitmap, required
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.inclusion import compatible_lists, listed, nodes_bitmap, required
 from assay.protocol.messages import InclusionList
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
 from assay.testing.members import VERIFIERS

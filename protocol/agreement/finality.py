@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.identity import Domain
 from assay.protocol.messages import CertifiedManifest, VoteKind
-from assay.protocol.quorum import check_certificate
 from assay.protocol.types import Iteration, PeerId
 
 SETTLED = Iteration(0)  # no iteration has this number: they start at 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.participant.high_water import HighWater
+from assay.participant.keys.high_water import HighWater
 from assay.protocol.errors import ConfigError
 
 

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 from nacl.signing import SigningKey
 
-from assay.protocol.errors import MalformedMessage, PeerFault
-from assay.protocol.identity import Domain, peer_of, sign
-from assay.protocol.messages import QuorumCertificate, SignedVote, Vote
-from assay.protocol.quorum import (
+from assay.protocol.agreement.quorum import (
     assemble,
     check_certificate,
     commitment_rounds,
@@ -20,6 +17,9 @@ from assay.protocol.quorum import (
     least_dispute_rounds,
     quorum,
 )
+from assay.protocol.errors import MalformedMessage, PeerFault
+from assay.protocol.identity import Domain, peer_of, sign
+from assay.protocol.messages import QuorumCertificate, SignedVote, Vote
 from assay.protocol.types import Digest
 from tests.protocol.strategies import sample
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import InclusionList
-from assay.protocol.quorum import faults_tolerated, quorum
 from assay.protocol.types import PeerId
 
 

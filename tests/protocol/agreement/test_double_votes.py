@@ -10,7 +10,7 @@ import pytest
 from assay.ledger.settlement.payouts import settle
 from assay.ledger.settlement.results import double_vote_order_of
 from assay.participant.links import check_place
-from assay.protocol.double_votes import check_double_vote, double_vote
+from assay.protocol.agreement.double_votes import check_double_vote, double_vote
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.identity import sign
 from assay.protocol.messages import Block, SignedBlock, SignedVote, Vote, VoteKind

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.chain.times import time_text
-from assay.chain.units import UNIT, money_text
+from assay.chain.text.times import time_text
+from assay.chain.text.units import UNIT, money_text
 
 # {0:money} is an amount, {0:moment} a chain time, {0} anything.
 _TEXTS = {

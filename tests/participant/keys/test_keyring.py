@@ -8,9 +8,9 @@ import stat
 import pytest
 
 from assay.chain.statements import address_of
-from assay.participant import keyring
-from assay.participant.keyring import QUICK, RELEASE, STRONG, load_keys
-from assay.participant.private_files import read_password
+from assay.participant.keys import keyring
+from assay.participant.keys.keyring import QUICK, RELEASE, STRONG, load_keys
+from assay.participant.keys.private_files import read_password
 from assay.protocol.errors import ConfigError
 
 FILES = ("peer.key", "account.json", "hot.json")

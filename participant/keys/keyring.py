@@ -29,7 +29,7 @@ from eth_keys.datatypes import PrivateKey
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey
 
-from assay.participant.private_files import (
+from assay.participant.keys.private_files import (
     check_private_folder,
     make_private_folder,
     read_private,

@@ -147,7 +147,7 @@ def create_network(file: Path, keys: Path, out: Path, password_file: Path | None
     from assay.orders.toml import read_tables
     from assay.participant.files.invitation import write_invitation
     from assay.participant.files.record import read_record
-    from assay.participant.keyring import load_keys
+    from assay.participant.keys.keyring import load_keys
     from assay.participant.wallet.founding import found_network
 
     given = read_tables(file, NetworkFile)
@@ -205,9 +205,9 @@ def fund_steps(
     """
     from assay.chain.client import Chain
     from assay.chain.commit_statement import evm_address
-    from assay.chain.units import parse_money
+    from assay.chain.text.units import parse_money
     from assay.participant.files.record import read_record
-    from assay.participant.keyring import load_keys
+    from assay.participant.keys.keyring import load_keys
 
     found, now_s = read_given(text), int(time.time())
     accounts = [evm_address(read_record(one, now_s).record.account) for one in records]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.chain.units import DECIMALS, TOKENS_MAX, money_text, parse_money
+from assay.chain.text.units import DECIMALS, TOKENS_MAX, money_text, parse_money
 from assay.protocol.errors import ConfigError
 
 

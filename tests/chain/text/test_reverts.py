@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from assay.chain.reverts import revert_text
 from assay.chain.rpc import ChainRefused, artefact
+from assay.chain.text.reverts import revert_text
 
 NOBODYS = {  # no move of an account can meet these
     "AlreadySlashed", "BadParams", "FeeOnTransfer", "FreezeTooLong", "InvalidShortString", "OnlyCourt",
