@@ -207,6 +207,8 @@ def _offer_lines(one: Offer, now: int) -> Iterator[str]:
     yield f"price     {money_text(one.price_per_mtoken)} {UNIT} per 10^6 tokens"
     lot = f"{money_text(one.lot)} {UNIT}"
     yield f"seats     {one.seats_taken} of {one.seats} taken; a lot of {lot} each"
+    if one.start_by_s:
+        yield f"starts    with {one.least_nodes} nodes by {when_text(one.start_by_s, now)}, or never"
     yield f"escrow    {money_text(one.budget)} {UNIT}, {money_text(one.free)} free"
     yield f"closes    {when_text(one.closes_at, now)}"
 

@@ -48,6 +48,8 @@ class Offer:
     price_per_mtoken: int
     seats: int
     seats_taken: int  # accounts with the run's lot; whoever gave a seat up is still counted
+    least_nodes: int  # without which it does not start
+    start_by_s: int  # Unix time by which they must have come, or it never starts; 0 where it waits for nobody
     lot: int
     budget: int
     free: int  # of the budget
@@ -196,6 +198,8 @@ def _offer(run: RunFile, escrow: EscrowState, seats_taken: int, as_of: int) -> O
         price_per_mtoken=spec.money.price_per_mtoken,
         seats=spec.seats,
         seats_taken=seats_taken,
+        least_nodes=spec.least_nodes,
+        start_by_s=spec.start_by_s,
         lot=escrow.lot,
         budget=escrow.budget,
         free=escrow.free,

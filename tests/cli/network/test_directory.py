@@ -12,6 +12,8 @@ from assay.chain.client import UNIT
 from assay.chain.events import LotLocked
 from assay.chain.reader import ChainReader
 from assay.chain.statements import OPERATOR
+from assay.cli.network.directory import offer_lines
+from assay.participant.directory.listing import Offer, Offers, RunPhase
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.participant.files.run_file import read_run_file, write_run_file
 from assay.protocol.encoding.codec import encode
@@ -78,9 +80,11 @@ def test_a_run_is_listed_with_its_terms_and_its_seats(assay: Assay, placed: Mark
     run = placed.bank.run(placed.run_id)
 
     assert run is not None
-    assert {name: found[name] for name in ("name", "state", "rounds", "seats", "seats_taken", "lot")} == {
+    expected = {
         "name": "market", "state": "open", "rounds": 6, "seats": SEATS, "seats_taken": 3, "lot": run.lot,
+        "least_nodes": 3, "start_by_s": 0,
     }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
     assert (found["budget"], found["free"], found["deadline"]) == (run.budget, run.free, run.deadline)
     assert found["price_per_mtoken"] == placed.spec.money.price_per_mtoken
     words = assay("run", "list", placed.invitation()).out
@@ -120,6 +124,20 @@ def test_lots_of_other_runs_and_roles_that_an_endpoint_makes_up_take_no_seat(
     monkeypatch.setattr(ChainReader, "lots_locked", lambda *_: lots)
 
     assert listed(assay, placed)["runs"][0]["seats_taken"] == 3
+
+
+def test_a_run_that_waits_for_nodes_says_how_many_and_until_when():
+    offer = Offer(
+        run_id=bytes(32), name="later", state=RunPhase.OPEN, model="gpt 1 x 64, context 32", rounds=6,
+        price_per_mtoken=1, seats=5, seats_taken=0, least_nodes=4, start_by_s=1_000_060, lot=1, budget=1,
+        free=1, deadline=2_000_000, closes_at=2_000_000, buyer=wallet("buyer"), data=bytes(32),
+    )  # fmt: skip
+
+    def said(one: Offer) -> str:
+        return "\n".join(offer_lines(Offers(announced=1, unreadable=0, as_of=1_000_000, runs=(one,))))
+
+    assert "starts    with 4 nodes by 1970-01-12 13:47:40 UTC (in 1 min), or never" in said(offer)
+    assert "starts" not in said(replace(offer, start_by_s=0))
 
 
 def test_one_run_is_shown_with_its_members(assay: Assay, placed: Market):
