@@ -20,7 +20,8 @@ from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import PRESETS
-from assay.training.optimiser.muon import Floats, matrices, orthogonalised
+from assay.training.optimiser.matrices import Floats, matrices
+from assay.training.optimiser.muon import orthogonalised
 from assay.training.reference.gradient import reference_loss_and_gradient
 from benchmarks.machine import machine
 

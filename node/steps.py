@@ -31,6 +31,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.layout import Layout, to_blocks
 from assay.training.optimiser.inner import InnerState, moments_rows, moments_tree, roots_of, theta_leaves
+from assay.training.optimiser.matrices import shown_moments
 from assay.training.optimiser.momentum_root import momentum_domain, private_leaves
 from assay.training.optimiser.node_state import NodeState, carried_digest, start_private
 from assay.training.optimiser.public_state import durably, write_array, write_arrays
@@ -168,7 +169,7 @@ class StepFiles:
                     if start and not shows_theta
                     else NO_DIGEST
                 ),
-                start_moments=b"".join(m.astype("<f4").tobytes() for m in start.moments) if start else b"",
+                start_moments=shown_moments(self._rule.local, self._layout, start.moments) if start else b"",
                 start_path=MerklePath(
                     hashes=tree_before.proof(last) if carries and start and segment == 0 else ()
                 ),

@@ -19,7 +19,7 @@ from assay.orders.data import collect_data
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec, order_closing_s
-from assay.protocol.draws import audit_rate_ppm, wide_share_ppm
+from assay.protocol.draws import audit_rate_ppm, opened_count, wide_share_ppm
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
@@ -175,12 +175,12 @@ def audit_share(order: Order) -> float:
 def opened_words(rules: AuditSpec, blocks: int) -> str:
     """How much of a step's state audits open, and how long a single false block stays unopened."""
     usual, wide = min(rules.blocks, blocks), min(rules.wide_blocks, blocks)
-    opened = f"every one opens {usual:,} of {blocks:,} blocks"
+    opened = f"at the floor every one opens {usual:,} of {blocks:,} blocks"
     if usual < wide and rules.wide_ppm:
-        opened += f", one of {PPM / rules.wide_ppm:g} at the floor {wide:,}"
+        opened += f", one of {PPM / rules.wide_ppm:g} {wide:,}"
     found = Fraction(rules.floor_ppm, PPM) * odds.power_over_blocks(rules, blocks, 1)
     steps = float(1 / found)
-    return f"{opened}; at the floor, a block that is false in every step is opened after {steps:,.0f}"
+    return f"{opened}; a block that is false in every step is opened after {steps:,.0f}"
 
 
 def opening_words(order: Order, layout: Layout) -> str:
@@ -190,7 +190,8 @@ def opening_words(order: Order, layout: Layout) -> str:
     def mean_bytes(rate_ppm: int) -> float:
         wide = wide_share_ppm(rules, rate_ppm) / PPM
         usual, most = (
-            opening_bytes_max(order.rule, layout, count) for count in (rules.blocks, rules.wide_blocks)
+            opening_bytes_max(order.rule, layout, count)
+            for count in (opened_count(rules, rate_ppm), rules.wide_blocks)
         )
         return rate_ppm / PPM * ((1 - wide) * usual + wide * most)
 

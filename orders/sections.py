@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
+from assay.protocol.draws import OPENED_LEAST
 from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
@@ -185,7 +186,7 @@ class VerifySection(Section):
 
     probation: Positive = 4
     floor: PositiveShare = 0.05
-    blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] = 64  # opened by an audit
+    blocks: Annotated[int, Field(ge=OPENED_LEAST, le=OPENED_BLOCKS_MAX)] = 64  # opened at the floor
     wide: Share = 0.03125  # of audits open more: as many blocks as arrive in time, or `wide_blocks`
     wide_blocks: Annotated[int, Field(ge=1, le=OPENED_BLOCKS_MAX)] | None = None
     replicated: Share = 0.2  # of audits get a second auditor, which the first cannot predict

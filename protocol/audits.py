@@ -99,7 +99,7 @@ class Audit:
     commit: Commit
     seed: Digest
     order: tuple[PeerId, ...]  # verifiers in order of responsibility
-    rate_ppm: int = PPM  # at which the node's steps were drawn: the lower, the more audits are wide
+    rate_ppm: int = PPM  # at which the node's steps were drawn: the lower, the more blocks are opened
     auditors_wanted: int = 0  # auditors needed; 0 until the beacon decides whether the audit is replicated
     commitments: tuple[CommittedVerdict, ...] = ()  # of this dispute round
     open_from: int = -1  # the first manifest that may reveal them; -1 while commitments are taken

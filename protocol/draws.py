@@ -14,6 +14,8 @@ from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
+OPENED_LEAST = 8  # blocks of any audit: between execution classes, fewer let one block's rounding decide
+
 
 def beacon_input(deployment_id: Digest, run_id: Digest, round_id: RoundId, manifest: Digest) -> bytes:
     """The VRF input of a round's beacon, known once the round is final."""
@@ -110,11 +112,21 @@ def auditors(seed: Digest, node: PeerId, verifiers: Sequence[PeerId]) -> tuple[P
     return tuple(order)
 
 
-def wide_share_ppm(audit: AuditSpec, rate_ppm: int) -> int:
-    """Probability that an audit is wide, at this rate: `wide * floor / rate`, rounded up.
+def opened_count(audit: AuditSpec, rate_ppm: int) -> int:
+    """Blocks that an audit opens unless it is wide, at this rate: `blocks * floor / rate`, rounded up.
 
-    So wide openings take as many bytes of a round at every rate, and a block is opened at least as probably.
+    So a block of a step is opened at least as probably at every rate as at the floor, by as many bytes of a
+    round. Never fewer than `OPENED_LEAST` or `blocks`, whichever is less.
+
+    Args:
+        audit: The run's rules.
+        rate_ppm: At which the node's steps are drawn, floor to 1,000,000.
     """
+    return max(min(OPENED_LEAST, audit.blocks), -(-audit.blocks * audit.floor_ppm // rate_ppm))
+
+
+def wide_share_ppm(audit: AuditSpec, rate_ppm: int) -> int:
+    """Probability that an audit is wide, at this rate: `wide * floor / rate`, rounded up."""
     return -(-audit.wide_ppm * audit.floor_ppm // rate_ppm)
 
 
@@ -123,7 +135,7 @@ def opened_blocks(
 ) -> tuple[int, ...]:
     """Indices of the blocks a drawn node opens, ascending: half uniform, half among its non-empty blocks.
 
-    With probability `wide_share_ppm` they are `wide_blocks`, else `blocks`; never more than there are.
+    With probability `wide_share_ppm` they are `wide_blocks`, else `opened_count`; never more than there are.
 
     With a sign wire every non-empty block carries the same energy, so the
     energy-weighted half is uniform over `live`.
@@ -137,7 +149,7 @@ def opened_blocks(
         live: The blocks of which the node sent something.
     """
     is_wide = _number(seed, b"F", node, 0) % PPM < wide_share_ppm(audit, rate_ppm)
-    want = min(audit.wide_blocks if is_wide else audit.blocks, block_count)
+    want = min(audit.wide_blocks if is_wide else opened_count(audit, rate_ppm), block_count)
     if want == block_count:
         return tuple(range(block_count))
     chosen: set[int] = set()

@@ -60,13 +60,13 @@ class InnerOpening:
     The start is bound by the entry of `Commit.inner` before the segment, or by `momentum_before`.
     """
 
-    TAG: ClassVar[bytes] = b"assay/inner-opening/3"
+    TAG: ClassVar[bytes] = b"assay/inner-opening/4"
     opening: Opening
     segment: int
     start_count: int  # inner steps since the moments were zero
     start_theta: Annotated[bytes, Max(INNER_BYTES_MAX)]  # float32; empty if it starts from the network's
     start_theta_root: Digest  # where `start_theta` is empty but a digest binds it: its Merkle root
-    start_moments: Annotated[bytes, Max(2 * INNER_BYTES_MAX)]  # float32, one after another
+    start_moments: Annotated[bytes, Max(2 * INNER_BYTES_MAX)]  # float32, as `shown_moments` writes them
     start_path: Path  # of the carried state in `momentum_before`; empty if another state is the start
     end: InnerBlocks  # the state the segment ended in: parameters and moments
     last: Annotated[tuple[InnerBlocks, ...], Max(1)]  # the round's last state, parameters only, if another

@@ -35,7 +35,7 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.optimiser.inner import InnerState, inner_step
-from assay.training.optimiser.muon import matrices
+from assay.training.optimiser.matrices import matrices
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.step import message
 from assay.training.transform.compress import transition

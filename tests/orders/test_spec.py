@@ -280,9 +280,11 @@ def test_a_whole_block_costs_its_values_and_factors_their_columns_and_a_scale():
 
 def test_the_check_says_how_many_blocks_audits_open_and_in_how_many_of_them_more():
     some = an_audit_spec(blocks=4, wide_ppm=250_000, wide_blocks=8)
-    assert opened_words(some, 100).startswith("every one opens 4 of 100 blocks, one of 4 at the floor 8;")
+    assert opened_words(some, 100).startswith("at the floor every one opens 4 of 100 blocks, one of 4 8;")
     for rules in (replace(some, wide_ppm=0), replace(some, blocks=8)):
-        assert opened_words(rules, 100).startswith(f"every one opens {rules.blocks} of 100 blocks;")
+        assert opened_words(rules, 100).startswith(
+            f"at the floor every one opens {rules.blocks} of 100 blocks;"
+        )
 
 
 def test_the_gain_of_a_false_step_is_deterred_up_to_the_odds_of_losing_the_slashed_share():

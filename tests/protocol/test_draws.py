@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.protocol.draws import (
+    OPENED_LEAST,
     audit_rate_ppm,
     audit_seed,
     auditors,
@@ -19,6 +20,7 @@ from assay.protocol.draws import (
     is_drawn,
     is_replicated,
     opened_blocks,
+    opened_count,
     wide_share_ppm,
 )
 from assay.protocol.errors import MalformedMessage
@@ -37,7 +39,7 @@ AUDIT = a_spec(blocks=8).audit
 FLOOR = AUDIT.floor_ppm
 WIDE = a_spec(blocks=8, wide_ppm=PPM, wide_blocks=20).audit
 MANY = a_spec(blocks=64).audit
-HALF_WIDE = a_spec(blocks=8, wide_ppm=PPM // 2, wide_blocks=20).audit
+SOME_WIDE = a_spec(blocks=64, wide_ppm=PPM // 2, wide_blocks=90).audit
 
 
 def vectors() -> dict:
@@ -53,7 +55,7 @@ def vectors() -> dict:
             opened_blocks(SEED, node, WIDE, FLOOR, 213, range(100, 213)) for node in NODES
         ],
         "opened_at_rates": {
-            str(rate): [opened_blocks(SEED, node, HALF_WIDE, rate, 213, range(100, 213)) for node in NODES]
+            str(rate): [opened_blocks(SEED, node, SOME_WIDE, rate, 213, range(100, 213)) for node in NODES]
             for rate in (FLOOR, 300_000, PPM)
         },
     }
@@ -158,23 +160,28 @@ def test_half_of_the_opened_blocks_lie_where_something_was_sent():
     assert all(hit >= 4 for hit in hits)
 
 
-@given(st.integers(1, PPM), st.integers(0, PPM), st.data())
-def test_wide_audits_come_as_often_at_every_rate_but_for_rounding(floor_ppm, wide_ppm, data):
+@given(st.integers(1, 4096), st.integers(1, PPM), st.integers(0, PPM), st.data())
+def test_a_block_is_opened_as_probably_at_every_rate_and_none_more_often_than_rounding_makes_it(
+    blocks, floor_ppm, wide_ppm, data
+):
     rate_ppm = data.draw(st.integers(floor_ppm, PPM))
-    audit = replace(AUDIT, floor_ppm=floor_ppm, wide_ppm=wide_ppm)
+    audit = replace(AUDIT, blocks=blocks, floor_ppm=floor_ppm, wide_ppm=wide_ppm)
 
-    share_ppm = wide_share_ppm(audit, rate_ppm)
+    count, share_ppm = opened_count(audit, rate_ppm), wide_share_ppm(audit, rate_ppm)
 
+    assert blocks * floor_ppm <= count * rate_ppm
+    assert count == min(OPENED_LEAST, blocks) or (count - 1) * rate_ppm < blocks * floor_ppm
+    assert count >= min(OPENED_LEAST, blocks)
     assert wide_ppm * floor_ppm <= share_ppm * rate_ppm < wide_ppm * floor_ppm + rate_ppm
-    assert wide_share_ppm(audit, floor_ppm) == wide_ppm
+    assert (opened_count(audit, floor_ppm), wide_share_ppm(audit, floor_ppm)) == (blocks, wide_ppm)
 
 
-def test_the_share_of_wide_ones_follows_the_rate_at_which_a_node_is_audited():
+def test_the_count_and_the_share_of_wide_ones_follow_the_rate_at_which_a_node_is_audited():
     audit = replace(MANY, wide_ppm=400_000, wide_blocks=90)  # the floor is a fifth
     seeds = [Digest(hashlib.sha256(b"%d" % n).digest()) for n in range(400)]
-    for rate_ppm, wide in ((FLOOR, 160), (2 * FLOOR, 80), (PPM, 32)):
+    for rate_ppm, usual, wide in ((FLOOR, 64, 160), (2 * FLOOR, 32, 80), (PPM, 13, 32)):
         counts = [len(opened_blocks(seed, NODES[0], audit, rate_ppm, 213, range(50))) for seed in seeds]
-        assert set(counts) == {64, 90}
+        assert set(counts) == {usual, 90}
         assert abs(counts.count(90) - wide) < 30  # three standard deviations
 
 

@@ -22,8 +22,9 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
 from assay.training.layout import Layout, layout_of, to_blocks
+from assay.training.optimiser.matrices import rest_of
 from assay.training.optimiser.momentum_root import block_leaves
-from assay.training.optimiser.muon import momenta, muon_step, rest_of
+from assay.training.optimiser.muon import momenta, muon_step
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.blocked_dct import length
 

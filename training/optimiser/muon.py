@@ -22,58 +22,21 @@ Shape suffixes: P = parameters, R = rows, C = columns.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.update_rule import PPM, LocalSpec
 from assay.training.layout import Layout
+from assay.training.optimiser.matrices import matrices, rest_of
 from assay.training.reference.product import Shape, multiply
 from assay.training.transform.blocked_dct import length
 
-T = TypeVar("T", bound=np.generic)
 Floats = NDArray[np.float32]
 NEWTON_SCHULZ_STEPS = 5
 _A, _B, _C = (np.float32(one) for one in (3.4445, -4.7750, 2.0315))
 _SCALE = 0.2  # of a step's root mean square, as large as Adam's usually is
 ROOM = 10.0  # times the present gradient, that the moments of the rest may hold
-_NOT_MATRICES = ("embed", "position", "head")
-_FUSED = {"qkv": 3}  # matrices that one tensor stacks, by the end of its name
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A matrix that is made orthogonal by itself: where it begins in the flat vector, and its sides."""
-
-    start: int
-    rows: int
-    columns: int
-
-    def of(self, flat_P: NDArray[T]) -> NDArray[T]:
-        """This matrix of a flat vector, as a view. Shape (R, C)."""
-        return flat_P[self.start : self.start + self.rows * self.columns].reshape(self.rows, self.columns)
-
-
-def matrices(layout: Layout) -> tuple[Matrix, ...]:
-    """The matrices that Muon moves, in the order of the parameters."""
-    found = []
-    for name, (start, shape) in layout.offsets().items():
-        if len(shape) != 2 or name in _NOT_MATRICES:
-            continue
-        parts = _FUSED.get(name.rpartition(".")[2], 1)
-        rows, columns = shape[0] // parts, shape[1]
-        found += [Matrix(start + part * rows * columns, rows, columns) for part in range(parts)]
-    return tuple(found)
-
-
-def rest_of(layout: Layout) -> NDArray[np.bool_]:
-    """The parameters that Adam moves. Shape (P,)."""
-    is_rest_P = np.ones(layout.parameters, bool)
-    for matrix in matrices(layout):
-        matrix.of(is_rest_P)[:] = False
-    return is_rest_P
 
 
 def momenta(

@@ -35,6 +35,7 @@ from assay.training.optimiser.inner import (
     roots_of,
     theta_domain,
 )
+from assay.training.optimiser.matrices import moment_counts, moments_of
 from assay.training.optimiser.momentum_root import carried_leaf
 from assay.verifier.audit.exact import checked_blocks
 
@@ -140,8 +141,8 @@ def _checked_start(
     if segment > 0 and opened.start_path.hashes:
         raise MalformedMessage("opening: a path of a carried state where the segment does not begin with it")
     theta_P = _floats(opened.start_theta, layout.parameters if shows_theta else 0, "parameters")
-    moments = _floats(opened.start_moments, rule.local.moments * layout.parameters, "moments")
-    parts = tuple(moments.reshape(rule.local.moments, layout.parameters)) if len(moments) else ()
+    moments = _floats(opened.start_moments, sum(moment_counts(rule.local, layout)), "moments")
+    parts = moments_of(rule.local, layout, moments)
     start = InnerState(theta_P, parts, opened.start_count)
     roots = (
         roots_of(commit.run_id, layout, start)

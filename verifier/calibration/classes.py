@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group
 
+from assay.protocol.draws import OPENED_LEAST
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import BLOCK_SIZE, Precision
 from assay.protocol.types import Digest
@@ -49,7 +50,7 @@ from assay.verifier.calibration.segments import (
     segment_tables,
     slim,
 )
-from assay.verifier.calibration.tables import drawn_blocks, table
+from assay.verifier.calibration.tables import counted, drawn_blocks, drawn_few, table
 
 Floats = NDArray[np.float32]
 
@@ -58,16 +59,23 @@ STEPS = 8
 SEGMENT_MAX = 1000
 _LEAST_STEPS = 2
 _NOISE = 10  # times T1
+FEW = ("few_audits", "few_matches", "few_false")
 
 
 @dataclass(frozen=True, slots=True)
 class HonestRow:
-    """One path: its samples, and its audits' outcomes under its own limit. bound: 3 / blocks."""
+    """One path: its samples, and its audits' outcomes under its own limit. bound: 3 / blocks.
+
+    few_audits, few_matches, few_false: of audits with `OPENED_LEAST` blocks, several draws of each step.
+    """
 
     measured: MeasuredClass
     limit: Limit
     audits: int
     matches: int
+    few_audits: int
+    few_matches: int
+    few_false: int
     bound: float
 
 
@@ -104,9 +112,13 @@ class Calibration:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every honest audit matched, and no false step did."""
-        honest = [(row.matches, row.audits) for row in self.honest]
-        honest += [(row.matches, row.audits) for row in self.segments]
+        """Whether every honest audit matched, none with few blocks failed, and no false step matched.
+
+        With few blocks one in thousands is borderline, which the reference class decides.
+        """
+        rows: tuple[HonestRow | SegmentRow, ...] = (*self.honest, *self.segments)
+        honest = [(row.matches, row.audits) for row in rows]
+        honest += [(row.few_false, 0) for row in rows]
         lies = [(row.mismatches + row.borderline, row.audits) for row in self.lies]
         lies += [(row.mismatches + row.borderline, row.audits) for row in self.segment_lies]
         return all(found == audits for found, audits in (*honest, *lies))
@@ -190,11 +202,12 @@ def calibrate(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One honest step of a path: the distance of all blocks, and an audit of the drawn ones."""
+    """One honest step of a path: the distance of all blocks, an audit of the drawn ones, and small audits."""
 
     rho_B: NDArray[np.float64]
     median: float
     audit: Measured
+    few: tuple[Measured, ...]
 
 
 def _honest_steps(
@@ -205,11 +218,13 @@ def _honest_steps(
     for model, done in runs.items():
         for step, x, moved, before in _steps_of(rule, {path: done[path] for path in common}, steps):
             x_NC = done[REFERENCE].x(step)
-            floor, drawn = floor_of(x_NC), drawn_blocks(f"{model} {seed} {step}", len(x_NC))
+            what, floor = f"{model} {seed} {step}", floor_of(x_NC)
+            drawn = drawn_blocks(what, len(x_NC))
             for path in x:
                 every = _opened(rule.compress, np.arange(len(x_NC)), before[path], moved[path], x_NC, floor)
                 audit = slim(every, drawn)
-                yield path, _Seen(every.rho_B[~every.is_small_B], median_of(audit), audit)
+                few = tuple(slim(every, some) for some in drawn_few(what, len(x_NC)))
+                yield path, _Seen(every.rho_B[~every.is_small_B], median_of(audit), audit, few)
 
 
 def _honest_row(dtype: Precision, path: str, exec_class: Digest, steps: Sequence[_Seen]) -> HonestRow:
@@ -225,8 +240,11 @@ def _honest_row(dtype: Precision, path: str, exec_class: Digest, steps: Sequence
         most=ppb[2],
         profile=min(int(np.ceil(max(one.median for one in steps) * 1e9)), ppb[2]),
     )
-    found = [grades(one.audit, measured.limit).worst for one in steps]
-    return HonestRow(measured, measured.limit, len(found), found.count(Grade.PASSED), 3 / len(whole))
+    usual, small = (
+        counted(grades(one, measured.limit).worst for one in every)
+        for every in ([one.audit for one in steps], [audit for one in steps for audit in one.few])
+    )
+    return HonestRow(measured, measured.limit, *usual[:2], *small, bound=3 / len(whole))
 
 
 def _opened(
@@ -350,13 +368,14 @@ def calibration_json(found: Calibration) -> str:
                 "limit": asdict(row.limit),
                 "audits": row.audits,
                 "matches": row.matches,
+                **{name: getattr(row, name) for name in FEW},
                 "bound": row.bound,
             }
             for row in found.honest
         ],
         "lies": [asdict(row) for row in found.lies],
         "segments": [
-            {**plain_segment(row.measured), "audits": row.audits, "matches": row.matches}
+            plain_segment(row.measured) | {name: getattr(row, name) for name in ("audits", "matches", *FEW)}
             for row in found.segments
         ],
         "segment_lies": [asdict(row) for row in found.segment_lies],
@@ -367,14 +386,15 @@ def calibration_json(found: Calibration) -> str:
 
 def calibration_group(found: Calibration) -> Group:
     """All tables of a calibration, and the result."""
-    honest = table("path", "blocks", "median", "p99", "max", "95 % bound", "T1", "T2", "audits matched")
+    seen_of = ("path", "blocks", "median", "p99", "max", "95 % bound")
+    honest = table(*seen_of, "T1", "T2", "audits matched", f"with {OPENED_LEAST} blocks")
     for row in found.honest:
         one, limit = row.measured, row.limit
         numbers = [f"{value * 1e-9:.2g}" for value in (one.median, one.p99, one.most)]
         honest.add_row(
             f"{one.dtype.name.lower()} {one.path}", f"{one.blocks:,}", *numbers,
             f"{row.bound:.1e}", f"{limit.t1 * 1e-9:.2g}", f"{limit.t2 * 1e-9:.2g}",
-            f"{row.matches} of {row.audits}",
+            f"{row.matches} of {row.audits}", f"{row.few_matches:,} of {row.few_audits:,}",
         )  # fmt: skip
     lies = table("lie", "audits", "mismatch", "borderline", "least margin", "by")
     for lie in found.lies:

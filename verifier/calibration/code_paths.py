@@ -41,13 +41,13 @@ from assay.training.optimiser.inner import InnerState, fresh, inner_step
 from assay.training.optimiser.schedule import rate
 from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.transform.compress import gradient_blocks, transition
-from assay.verifier.audit.segment_limits import FRESH_STEPS
+from assay.verifier.audit.segment_limits import FRESH_STEPS, SEGMENT_POLICIES, regime_of
 
 Floats = NDArray[np.float32]
 
 SEQUENCES, WARMUP_ROUNDS = 8, 5
 SEGMENTS = 3  # of every optimiser; the first begins with fresh moments, the others when they no longer are
-SEGMENT_METHODS = ("diloco", "fedavg")  # AdamW and SGD, with these methods' defaults
+SEGMENT_METHODS = ("diloco", "fedavg", "muloco")  # AdamW, SGD and Muon, with these methods' defaults
 HONEST = "honest"
 LIES = ("one sequence of 8 left out", "parameters one step old", "other data")
 _FEWER, _FEWER_LAST = "one sequence of 8 left out", "one sequence of 8 left out of the last step"
@@ -111,6 +111,15 @@ class Task:
         """False segments of the leading path."""
         lies = (_FEWER, _FEWER_LAST, _OTHER, _TURNED, _SHORT)
         return (*lies, _ROUGH) if self.dtype == "float32" else lies
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those of `SEGMENT_METHODS` that are judged in this precision at all."""
+        return tuple(
+            method
+            for method in SEGMENT_METHODS
+            if (self.compute.dtype, regime_of(self.local(method), 0)) in SEGMENT_POLICIES
+        )
 
     def local(self, method: str) -> LocalSpec:
         """The inner steps of a method with its defaults, at their full rate from the first on."""
@@ -201,7 +210,7 @@ def compute(folder: Path, name: str) -> dict[str, str]:
     here = _Here(folder, name, task, layout, gradient)
     _steps(here)
     if task.segment:
-        for method in SEGMENT_METHODS:
+        for method in task.methods:
             _segments(here, method)
     return {
         "capability": torch.backends.cpu.get_cpu_capability().lower(),

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from assay.protocol.draws import OPENED_LEAST
 from assay.protocol.messages import Outcome
 from assay.protocol.params import Precision
 from assay.protocol.types import NO_DIGEST, Digest
@@ -46,13 +47,13 @@ from assay.verifier.calibration.code_paths import (
     LEAD,
     PATHS,
     REFERENCE,
-    SEGMENT_METHODS,
     SEGMENTS,
     Done,
     Task,
 )
-from assay.verifier.calibration.tables import drawn_blocks, table
+from assay.verifier.calibration.tables import counted, drawn_blocks, drawn_few, table
 
+_Audit = tuple[ModelledSegment, tuple[Measured, ...]]
 PARTS = ("parameters", "first moment", "second moment")
 _NOISE = 10  # times T1
 _NOWHERE = InnerState(np.zeros(0, np.float32), (), 0)  # states are megabytes, and a calibration has many
@@ -60,11 +61,17 @@ _NOWHERE = InnerState(np.zeros(0, np.float32), (), 0)  # states are megabytes, a
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One path and regime: its samples, and the outcomes of its audits under its own limits."""
+    """One path and regime: its samples, and the outcomes of its audits under its own limits.
+
+    few_audits, few_matches, few_false: of audits with `OPENED_LEAST` blocks, several draws of each segment.
+    """
 
     measured: MeasuredSegment
     audits: int
     matches: int
+    few_audits: int
+    few_matches: int
+    few_false: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,8 @@ def segment_rows(dtype: Precision, segment: int, runs: dict[str, dict[str, Done]
     """One row for every path and regime, over all models."""
     common = [path for path in PATHS if all(path in done for done in runs.values())]
     seen: dict[tuple[str, Regime], list[tuple[Measured, ...]]] = {}
-    audits: dict[tuple[str, Regime], list[tuple[ModelledSegment, tuple[Measured, ...]]]] = {}
+    audits: dict[tuple[str, Regime], list[_Audit]] = {}
+    few: dict[tuple[str, Regime], list[_Audit]] = {}
     for case, done in _cases(dtype, segment, runs):
         drawn = drawn_blocks(case.what, case.layout.blocks)
         walked = case.walked(done[REFERENCE])
@@ -129,8 +137,12 @@ def segment_rows(dtype: Precision, segment: int, runs: dict[str, dict[str, Done]
             every = measure_movement(walked, own, end)
             key = path, case.regime
             seen.setdefault(key, []).append(tuple(slim(one) for one in every))
-            audit = tuple(slim(one, drawn) for one in every)
-            audits.setdefault(key, []).append((replace(walked, start=_NOWHERE, end=_NOWHERE), audit))
+            light = replace(walked, start=_NOWHERE, end=_NOWHERE)
+            audits.setdefault(key, []).append((light, tuple(slim(one, drawn) for one in every)))
+            few.setdefault(key, []).extend(
+                (light, tuple(slim(one, some) for one in every))
+                for some in drawn_few(case.what, case.layout.blocks)
+            )
     lead = next(iter(runs.values()))
     for (path, regime), samples in seen.items():
         opened = audits[path, regime]
@@ -147,14 +159,18 @@ def segment_rows(dtype: Precision, segment: int, runs: dict[str, dict[str, Done]
             blocks=sum(len(one[0].rho_B) for one in samples),
             seen=tuple(parts),
         )
-        yield SegmentRow(measured, len(opened), sum(_matches(*audit, measured.limits) for audit in opened))
+        usual, small = (
+            counted(_worst(*audit, measured.limits) for audit in every)
+            for every in (opened, few[path, regime])
+        )
+        yield SegmentRow(measured, *usual[:2], *small)
 
 
-def _matches(walked: ModelledSegment, audit: Sequence[Measured], limits: Sequence[Limit] | None) -> bool:
+def _worst(walked: ModelledSegment, audit: Sequence[Measured], limits: Sequence[Limit] | None) -> Grade:
     if limits is None:
-        return False
+        return Grade.FAILED
     allowed = sharpened(walked, limits)
-    return all(grades(one, limit).worst is Grade.PASSED for one, limit in zip(audit, allowed, strict=True))
+    return max(grades(one, limit).worst for one, limit in zip(audit, allowed, strict=True))
 
 
 def segment_lie_rows(
@@ -187,18 +203,25 @@ def segment_lie_rows(
 
 def segment_tables(rows: Sequence[SegmentRow], lies: Sequence[SegmentLieRow]) -> tuple[Table, Table]:
     """Tables of honest paths, pooled by regime and by the part that differs most; and of every lie."""
-    honest = table("inner steps", "paths", "blocks a path", "part", "median", "p99", "max", "T1", "matched")
+    few = f"with {OPENED_LEAST} blocks"
+    honest = table(
+        "inner steps", "paths", "blocks a path", "part", "median", "p99", "max", "T1", "matched", few
+    )
     kinds = {(row.measured.dtype, row.measured.regime, row.measured.steps) for row in rows}
     for dtype, regime, steps in sorted(kinds, key=lambda kind: (kind[0], kind[1].value)):
         mine = [row for row in rows if (row.measured.dtype, row.measured.regime) == (dtype, regime)]
-        matched = f"{sum(row.matches for row in mine)} of {sum(row.audits for row in mine)}"
+        matched = (
+            f"{sum(row.matches for row in mine)} of {sum(row.audits for row in mine)}",
+            f"{sum(row.few_matches for row in mine):,} of {sum(row.few_audits for row in mine):,}",
+        )
         for part in range(regime.parts):
             worst = max((row.measured for row in mine), key=lambda one: one.seen[part].p99)
             seen, limits = worst.seen[part], worst.limits
             numbers = [f"{value * 1e-9:.2g}" for value in (seen.median, seen.p99, seen.most)]
+            t1 = "none" if limits is None else f"{limits[part].t1 * 1e-9:.2g}"
             honest.add_row(
                 f"{dtype.name.lower()} {regime.value}, up to {steps}", str(len(mine)), f"{worst.blocks:,}",
-                PARTS[part], *numbers, "none" if limits is None else f"{limits[part].t1 * 1e-9:.2g}", matched,
+                PARTS[part], *numbers, t1, *matched,
             )  # fmt: skip
     false = table("lie in a segment", "audits", "mismatch", "borderline", "least margin", "by")
     for lie in lies:
@@ -213,7 +236,7 @@ def _cases(
 ) -> Iterator[tuple[_Case, dict[str, Done]]]:
     for model, done in runs.items():
         task, layout = Task(model, dtype.name.lower(), 0, segment), layout_of(PRESETS[model])
-        for method in SEGMENT_METHODS:
+        for method in task.methods:
             for number in range(SEGMENTS):
                 start = done[LEAD].inner(method, number, 0)
                 for mark in task.marks:

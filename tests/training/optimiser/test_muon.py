@@ -12,7 +12,8 @@ from assay.protocol.update_rule import LocalSpec
 from assay.testing.specs import a_model, a_rule
 from assay.training.layout import Layout, layout_of
 from assay.training.optimiser.inner import InnerState, fresh, inner_step
-from assay.training.optimiser.muon import matrices, orthogonalised, rest_of
+from assay.training.optimiser.matrices import matrices, rest_of
+from assay.training.optimiser.muon import orthogonalised
 
 MODEL = a_model(layers=2, width=64)
 LAYOUT = layout_of(MODEL)

@@ -305,7 +305,7 @@ def test_a_false_momentum_is_found_where_it_enters_and_frees_no_later_step_from_
 
     def lying(round_id, before):
         work = true(round_id, before)
-        huge = tuple(np.full_like(moment, 1e30) for moment in work.ends[-1].moments)
+        huge = tuple(np.where(moment, np.float32(1e30), 0) for moment in work.ends[-1].moments)
         return replace(work, ends=(*work.ends[:-1], replace(work.ends[-1], moments=huge)))
 
     monkeypatch.setattr(pair.trainer, "_work", lying)
@@ -318,6 +318,26 @@ def test_a_false_momentum_is_found_where_it_enters_and_frees_no_later_step_from_
     pair.accept(honest)
 
     assert pair.outcomes(pair.step()) == [MISMATCH] * 3  # its gradients are noise from this round on
+
+
+def test_a_carried_second_moment_of_matrices_cannot_be_opened(data, tmp_path, monkeypatch):
+    """The rule keeps none there, and an opening shows none: such a state is not the committed one."""
+    pair = Pair(data, tmp_path, "muloco")
+    true = pair.trainer._work
+
+    def lying(round_id, before):
+        work = true(round_id, before)
+        first_P, second_P = work.ends[-1].moments
+        end = replace(work.ends[-1], moments=(first_P, second_P + np.float32(1e-3)))
+        return replace(work, ends=(*work.ends[:-1], end))
+
+    monkeypatch.setattr(pair.trainer, "_work", lying)
+    pair.accept(pair.step())
+    monkeypatch.undo()
+    honest = pair.step()
+
+    with pytest.raises(MalformedMessage, match=r"proof|leaf|committed"):
+        pair.judge(honest, 0)
 
 
 def test_a_start_at_the_nodes_own_parameters_is_found_where_the_rule_says_the_networks(

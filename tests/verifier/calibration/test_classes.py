@@ -13,7 +13,7 @@ from assay.cli.main import app
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Precision
 from assay.verifier.audit.limits import POLICIES, parse_limits
-from assay.verifier.audit.segment_limits import Regime
+from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, Regime
 from assay.verifier.calibration import code_paths as codepaths
 from assay.verifier.calibration.classes import Calibration, calibrate, calibration_group, calibration_json
 from assay.verifier.calibration.code_paths import LEAD, CodePath
@@ -61,6 +61,7 @@ def test_honest_audits_match_lies_do_not_and_paths_that_are_not_here_are_named(f
     assert paths == {(dtype, path) for dtype in POLICIES for path in (LEAD, "micro-4")}
     for row in found.honest:
         assert row.measured.blocks == 3 * 35 and row.audits == 3
+        assert row.few_audits == row.few_matches == 25 * row.audits
         assert row.measured.most > 0 and row.limit.t1 <= POLICIES[row.measured.dtype].t1
     for lie in found.lies:
         assert lie.audits == 1 and lie.margin > 1
@@ -71,18 +72,17 @@ def test_honest_audits_match_lies_do_not_and_paths_that_are_not_here_are_named(f
 @pytest.mark.slow
 def test_segments_of_every_kind_are_measured_and_every_lie_about_one_is_found(found):
     kinds = {(row.measured.dtype, row.measured.regime, row.measured.path) for row in found.segments}
-    assert kinds == {
-        (d, r, path) for d in POLICIES for r in Regime if r is not Regime.MUON for path in (LEAD, "micro-4")
-    }
+    assert kinds == {(d, r, path) for d, r in SEGMENT_POLICIES for path in (LEAD, "micro-4")}
     for row in found.segments:
-        segments = {Regime.SGD: 3, Regime.FRESH: 1, Regime.ADAMW: 2}[row.measured.regime]
+        segments = {Regime.SGD: 3, Regime.MUON: 3, Regime.FRESH: 1, Regime.ADAMW: 2}[row.measured.regime]
         assert row.measured.steps == 2 and row.audits == row.matches == 2 * segments  # after 1 and 2 steps
         assert row.measured.blocks == 2 * segments * 35
+        assert row.few_audits == row.few_matches == 25 * row.audits
         # What SGD in float32 differs by here is all rounding of the parameters.
         is_quiet = (row.measured.dtype, row.measured.regime) == (Precision.FLOAT32, Regime.SGD)
         assert is_quiet or max(part.most for part in row.measured.seen) > 0
     lies = {(lie.dtype, lie.regime, lie.lie): lie for lie in found.segment_lies}
-    assert len(lies) == len(found.segment_lies) == 9 + 2 * 14 + 8 + 2 * 13
+    assert len(lies) == len(found.segment_lies) == 9 + 3 * 14 + 8 + 2 * 13
     for lie in lies.values():
         assert lie.margin > 1 and lie.mismatches + lie.borderline == lie.audits > 0, lie
         if lie.dtype == Precision.FLOAT32.name.lower():
@@ -94,7 +94,7 @@ def test_the_limits_it_writes_can_be_read_and_the_rows_are_json(found):
     assert parse_limits(found.limits.encode()) == found.limits
     plain = json.loads(calibration_json(found))
     assert plain["digest"] == found.limits.digest().hex()
-    assert len(plain["honest"]) == 4 and len(plain["segments"]) == 12 and plain["is_sound"] is True
+    assert len(plain["honest"]) == 4 and len(plain["segments"]) == 14 and plain["is_sound"] is True
 
 
 @pytest.mark.slow
@@ -113,6 +113,8 @@ def test_the_tables_say_so_when_an_honest_audit_fails_or_a_lie_passes(found):
         replace(found, segments=(replace(segment, matches=segment.audits - 1),)),
         replace(found, segment_lies=(replace(false, mismatches=false.audits - 1, borderline=0),)),
         replace(found, honest=(replace(row, matches=row.audits - 1),)),
+        replace(found, honest=(replace(row, few_false=1),)),
+        replace(found, segments=(replace(segment, few_false=1),)),
         replace(found, lies=(replace(lie, mismatches=lie.audits - 1, borderline=0),)),
     ):
         assert not worse.is_sound and "NOT SOUND" in text(worse)
