@@ -127,6 +127,21 @@ class Chain(ChainReader):
             lambda: self._move("release", "StakeVault", "release", account, role, commitment),
         )
 
+    def discharge(self, account: str, run_id: bytes, cert: bytes) -> Sent:
+        """Ends what an operator's lot for a run is bound to, so that its evidence window begins; anyone may.
+
+        Nothing is sent if the account has no such lot, or one that is bound to nothing any more.
+
+        Args:
+            account: Whose lot.
+            run_id: The run that its node has left.
+            cert: Of a quorum of the run's verifier set over `statements.Discharge`.
+        """
+        return self._once(
+            lambda: self.lot_of(account, statements.OPERATOR, run_id).until <= self.timestamp(),
+            lambda: self._move("discharge", "SlashCourt", "discharge", run_id, account, CERT_ECDSA, cert),
+        )
+
     def delegate(self, hot_key: str, expiry: int, consent: bytes) -> Sent:
         """Lets `hot_key` sign for this account until `expiry` (Unix seconds).
 

@@ -190,9 +190,16 @@ class ChainReader:
 
     def can_release(self, account: str, role: int, commitment: bytes) -> bool:
         """Whether anybody can make this lot free stake again now."""
-        lot, end = self.lot_of(account, role, commitment), self.commitment_end(role, commitment)
-        over_at = min(end or lot.until, lot.until) + self.evidence_window()
-        return lot.until > 0 and not lot.cases and self.timestamp() >= over_at
+        lot = self.lot_of(account, role, commitment)
+        return lot.until > 0 and not lot.cases and self.timestamp() >= self.release_at(lot, role, commitment)
+
+    def release_at(self, lot: LotState, role: int, commitment: bytes) -> int:
+        """From when anybody can make this lot free stake again if no case is open then, chain time.
+
+        By what is known now: a run may end sooner, and a node that leaves it may be discharged.
+        """
+        end = self.commitment_end(role, commitment)
+        return min(end or lot.until, lot.until) + self.evidence_window()
 
     def set_version_of(self, run_id: bytes) -> int:
         """The number of the verifier set that a run was opened with."""

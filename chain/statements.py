@@ -117,6 +117,16 @@ class Veto:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Discharge:
+    """The run's verifiers find that a node left, and that nothing it did there can be disputed any more."""
+
+    CONTRACT: ClassVar[str] = "SlashCourt"
+    deployment_id: Bytes32
+    run_id: Bytes32
+    account: EvmAddress  # of the node: its lot for the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delegation:
     """A hot key agrees to sign for an account until `expiry` (Unix seconds); signed by the hot key."""
 
@@ -180,6 +190,7 @@ Signable = (
     | EpochResult
     | SlashOrder
     | Veto
+    | Discharge
     | Delegation
     | PeerBinding
     | Rotation
@@ -191,6 +202,7 @@ STATEMENTS: tuple[type[Signable], ...] = (
     EpochResult,
     SlashOrder,
     Veto,
+    Discharge,
     Delegation,
     PeerBinding,
     Rotation,

@@ -23,6 +23,7 @@ _TEXTS = {
     "is not delegated",
     "BadUntil": "a lot is locked for 400 days at most, and never for less than before; {0:moment} arrived",
     "LotHeld": "{0} cases about this lot are open",
+    "NotBound": "the lot is bound to nothing any more, since {0:moment}",
     "NoLot": "the account {0} has not locked the lot that this needs",
     "NotYourTicket": "ticket {0} belongs to another account, or to nobody",
     "TicketSpent": "ticket {0} was withdrawn or cancelled before",

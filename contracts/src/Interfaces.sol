@@ -56,6 +56,7 @@ interface IStakeVault {
     function bar(address who, bytes32 offenceId, address reporter) external;
     function hold(address who, uint8 role, bytes32 commitment) external;
     function unhold(address who, uint8 role, bytes32 commitment) external;
+    function discharge(address who, uint8 role, bytes32 commitment) external;
     function lockBond(bytes32 caseId, address who, uint128 amount) external;
     function returnBond(bytes32 caseId) external;
     function burnBond(bytes32 caseId) external;

@@ -5,7 +5,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
-import {EpochResult, Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
+import {Discharge, EpochResult, Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
 import {Tokens} from "./Tokens.sol";
 
 /// @title The only contract that can slash.
@@ -13,7 +13,7 @@ import {Tokens} from "./Tokens.sol";
 ///         contradict each other take the whole stake at once, on anyone's report. Subjective: a verifier quorum's slash order opens a case with
 ///         a bond against the offender's lot in that run, keeps the lot, waits out a veto window, takes a share of it,
 ///         capped by lot and time whatever the number of cases, and pays it out after a delay in which a veto still
-///         gives it back.
+///         gives it back. The same quorum discharges who left its run early: the lot's evidence window begins at once.
 ///
 ///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED --delay over, payOut--> PAID
 ///                          |                                    |
@@ -24,8 +24,10 @@ contract SlashCourt is Judge, Guarded {
     using Statements for Statement;
     using Statements for SlashOrder;
     using Statements for Veto;
+    using Statements for Discharge;
 
     uint256 public constant PPM = 1_000_000;
+    uint8 private constant OPERATOR = 0;
     uint8 private constant VERIFIER = 1;
     /// @notice The time over which the cap of a lot counts.
     uint64 public constant CAP_PERIOD = 30 days;
@@ -289,6 +291,19 @@ contract SlashCourt is Judge, Guarded {
         vault.burnBond(caseId);
     }
 
+    // ---- who leaves early
+
+    /// @notice Ends what an operator's lot is bound to in a run that goes on without it, by a quorum of the run's verifier
+    ///         set over Discharge. Anyone may call. Open cases keep the lot, and more can be opened until it is released.
+    /// @dev   Only of a run that was opened, so nothing is known to be discharged before it is begun. A certificate can be
+    ///        used again if the account locks for the run once more, in which it has no second seat.
+    function discharge(bytes32 runId, address account, uint8 certType, bytes calldata cert) external nonReentrant {
+        uint32 version = escrow.setVersionOf(runId);
+        // slither-disable-next-line unused-return
+        verifierSet.verify(version, dischargeDigest(runId, account), certType, cert);
+        vault.discharge(account, OPERATOR, runId);
+    }
+
     // ---- reads
 
     function getCase(bytes32 caseId) external view returns (Case memory) {
@@ -328,6 +343,10 @@ contract SlashCourt is Judge, Guarded {
 
     function vetoDigest(bytes32 caseId, bytes32 reasonHash) public view returns (bytes32) {
         return _hashTypedDataV4(Veto(deploymentId, caseId, reasonHash).structHash());
+    }
+
+    function dischargeDigest(bytes32 runId, address account) public view returns (bytes32) {
+        return _hashTypedDataV4(Discharge(deploymentId, runId, account).structHash());
     }
 
     // ---- inside

@@ -14,7 +14,8 @@ import {Tokens} from "./Tokens.sol";
 /// @notice A lot is locked to one commitment: an operator's seat in a run, or a verifier's place in a verifier set. Only
 ///         its owner locks it. A slash by order takes a share of the lot of the commitment it is about, and of nothing
 ///         else; a contradiction takes all three parts. What a case took waits in a pot, from which it is paid out, or
-///         goes back into the lot. A lot is released once nothing about its commitment can be disputed.
+///         goes back into the lot. A lot is released once nothing about its commitment can be disputed: an evidence window
+///         after the commitment is over, or after the court discharged the lot's owner.
 /// @dev    Only the slash court can slash or hold a lot; there is no pause.
 contract StakeVault is Judge, Guarded {
     using Tokens for IERC20;
@@ -49,7 +50,7 @@ contract StakeVault is Judge, Guarded {
 
     struct Lot {
         uint128 amount;
-        uint64 until; // its owner is bound to nothing that ends later; zero where there is no lot
+        uint64 until; // its owner is bound to nothing that ends later, see `discharge`; zero where there is no lot
         uint64 cases; // open ones, each of which keeps the lot
     }
 
@@ -144,6 +145,7 @@ contract StakeVault is Judge, Guarded {
     event HotKeyDelegated(address indexed account, address indexed hotKey, uint64 expiry);
     event LotLocked(address indexed account, uint8 role, bytes32 indexed commitment, uint256 amount, uint64 until);
     event LotReleased(address indexed account, uint8 role, bytes32 indexed commitment, uint256 amount);
+    event LotDischarged(address indexed account, uint8 role, bytes32 indexed commitment, uint64 until);
 
     error OnlyCourt();
     error UnknownRole(uint8 role);
@@ -157,6 +159,7 @@ contract StakeVault is Judge, Guarded {
     error BadUntil(uint64 until);
     error NoLot(address who, bytes32 commitment);
     error LotHeld(uint64 cases);
+    error NotBound(uint64 until);
     error HotKeyTaken(address account);
     error BadConsent(address signer);
     error AlreadySlashed(bytes32 offenceId);
@@ -202,7 +205,7 @@ contract StakeVault is Judge, Guarded {
     }
 
     /// @notice Locks `amount` more of the caller's free stake in its lot for a commitment that ends at `until`. No
-    ///         lot's time becomes shorter; a lot that a slash has cut is made whole in the same way.
+    ///         lot's time becomes shorter by it; a lot that a slash has cut is made whole in the same way.
     /// @param commitment Of an operator: the run's id. Of a verifier: the number of the verifier set.
     function lock(uint8 role, bytes32 commitment, uint128 amount, uint64 until) external {
         _lock(msg.sender, role, commitment, amount, until);
@@ -356,6 +359,16 @@ contract StakeVault is Judge, Guarded {
 
     function unhold(address who, uint8 role, bytes32 commitment) external onlyCourt {
         _lotAt(who, role, commitment).cases -= 1;
+    }
+
+    /// @notice A lot's owner is bound to nothing from now on; slash orders still reach the lot until it is released. Its
+    ///         time never becomes longer by this, and its owner can bind itself again.
+    function discharge(address who, uint8 role, bytes32 commitment) external onlyCourt {
+        Lot storage lot = _lotAt(who, role, commitment);
+        uint64 now_ = uint64(block.timestamp);
+        if (lot.until <= now_) revert NotBound(lot.until);
+        lot.until = now_;
+        emit LotDischarged(who, role, commitment, now_);
     }
 
     /// @notice Books a bond whose tokens the court sent here just before.

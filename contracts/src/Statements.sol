@@ -50,6 +50,14 @@ struct Veto {
     bytes32 reasonHash;
 }
 
+/// @notice The verifier set of a run finds that a node of this account left it, and that nothing it did there can be
+///         disputed any more.
+struct Discharge {
+    bytes32 deploymentId;
+    bytes32 runId;
+    address account;
+}
+
 /// @notice A hot key accepts to speak for an account; signed by the hot key.
 struct Delegation {
     bytes32 deploymentId;
@@ -105,6 +113,7 @@ library Statements {
         "SlashOrder(bytes32 deploymentId,bytes32 runId,uint64 epoch,address offender,uint8 role,uint32 ppm,bytes32 offenceId,bytes32 evidenceHash,address challenger)"
     );
     bytes32 private constant VETO = keccak256("Veto(bytes32 deploymentId,bytes32 caseId,bytes32 reasonHash)");
+    bytes32 private constant DISCHARGE = keccak256("Discharge(bytes32 deploymentId,bytes32 runId,address account)");
     bytes32 private constant DELEGATION =
         keccak256("Delegation(bytes32 deploymentId,address account,address hotKey,uint64 expiry)");
     bytes32 private constant PEER_BINDING =
@@ -133,6 +142,10 @@ library Statements {
 
     function structHash(Veto memory s) internal pure returns (bytes32) {
         return keccak256(abi.encode(VETO, s));
+    }
+
+    function structHash(Discharge memory s) internal pure returns (bytes32) {
+        return keccak256(abi.encode(DISCHARGE, s));
     }
 
     function structHash(Delegation memory s) internal pure returns (bytes32) {

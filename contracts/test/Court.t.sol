@@ -192,6 +192,111 @@ contract CourtTest is World {
         require(vault.freeOf(OFFENDER, 0) == 700, "another sum after the slash");
     }
 
+    function discharged(bytes32 run, address who, uint256 signatures) private returns (bool taken) {
+        bytes memory cert = certificate(court.dischargeDigest(run, who), signatures);
+        (taken,) = address(court).call(abi.encodeCall(court.discharge, (run, who, 0, cert)));
+    }
+
+    /// @notice Who is discharged in a run that goes on gets its lot an evidence window later, if no case keeps it: until
+    ///         then it can be accused as before, and it never waits longer than it would have.
+    function testFuzz_aDischargedLotLeavesAWindowLaterAndNoSooner(uint64 start, uint64 when, bool accused) public {
+        staked(1_000);
+        (, uint64 bound,) = vault.lotOf(OFFENDER, 0, runId);
+        uint64 over = escrow.closesAtOf(runId);
+        vm.warp(between(start, _now(), bound + DAY));
+        uint256 at_ = _now();
+        require(discharged(runId, OFFENDER, 3) == (at_ < bound), "discharged at the wrong time");
+        (, uint64 until,) = vault.lotOf(OFFENDER, 0, runId);
+        require(until == (at_ < bound ? at_ : bound), "a lot bound for longer");
+        uint256 end = (until < over ? until : over) + 7 * DAY;
+        vm.warp(between(when, at_ < end ? end - 6 * DAY : at_, (at_ < end ? end : at_) + 2 * DAY));
+        bool opens;
+        if (accused) {
+            SlashOrder memory r = slashOrder(300_000);
+            bytes memory cert = certificate(court.slashOrderDigest(r), 3);
+            vm.prank(OPENER);
+            (opens,) = address(court).call(abi.encodeCall(court.openCase, (r, 0, cert)));
+            require(opens == (_now() < over + 7 * DAY), "accused at the wrong time");
+        }
+        (bool left,) = address(vault).call(abi.encodeCall(vault.release, (OFFENDER, 0, runId)));
+        require(left == (_now() >= end && !opens), "left at the wrong time");
+        require(vault.freeOf(OFFENDER, 0) == (left ? 1_000 : 0), "left with another sum");
+        if (left && _now() < over + 7 * DAY) {
+            SlashOrder memory late = slashOrder(1);
+            bytes memory cert = certificate(court.slashOrderDigest(late), 3);
+            vm.prank(OPENER);
+            vm.expectPartialRevert(StakeVault.NoLot.selector);
+            court.openCase(late, 0, cert);
+        }
+    }
+
+    /// @notice A quorum of the run's set over this run and this account, and nothing else, discharges.
+    function testFuzz_aDischargeIsOfOneRunAndOneAccount(uint8 what, uint256 change) public {
+        staked(1_000);
+        uint256 flip = between(change, 1, 200);
+        (bytes32 run, address who) = (runId, OFFENDER);
+        if (what & 1 != 0) run = bytes32(uint256(run) ^ flip);
+        if (what & 2 != 0) who = address(uint160(who) ^ uint160(flip));
+        bytes32 digest = what & 4 == 0 ? court.dischargeDigest(run, who) : court.vetoDigest(run, bytes32(uint256(uint160(who))));
+        bytes memory cert = certificate(digest, what & 8 == 0 ? 3 : 2);
+        (bool taken,) = address(court).call(abi.encodeCall(court.discharge, (runId, OFFENDER, 0, cert)));
+        require(taken == (what & 15 == 0), "another idea of a discharge");
+    }
+
+    function test_nobodyIsDischargedTwiceOrWithoutALotOrBeforeTheRunIsOpened() public {
+        bytes memory cert = certificate(court.dischargeDigest(runId, OFFENDER), 3);
+        vm.expectPartialRevert(StakeVault.NoLot.selector);
+        court.discharge(runId, OFFENDER, 0, cert);
+        staked(1_000);
+        court.discharge(runId, OFFENDER, 0, cert);
+        vm.expectPartialRevert(StakeVault.NotBound.selector);
+        court.discharge(runId, OFFENDER, 0, cert);
+        bytes32 unopened = escrow.runIdOf(BUYER, "later");
+        vm.prank(OFFENDER);
+        vault.stake(0, 1_000);
+        lockLot(OFFENDER, 0, unopened, 1_000);
+        require(!discharged(unopened, OFFENDER, 4), "a run was over before it began");
+        vm.expectRevert(StakeVault.OnlyCourt.selector);
+        vault.discharge(OFFENDER, 0, runId);
+    }
+
+    /// @notice An account that locks for the run again is bound by its own will, and the old certificate unbinds it: no
+    ///         seat stands behind such a lot. What a case holds stays through both.
+    function test_anOldDischargeUnbindsALotThatWasLockedAgainAndFreesNoHeldOne() public {
+        staked(1_000);
+        bytes memory cert = certificate(court.dischargeDigest(runId, OFFENDER), 3);
+        court.discharge(runId, OFFENDER, 0, cert);
+        opened(200_000);
+        lockLot(OFFENDER, 0, runId, 0);
+        (, uint64 until, uint64 cases) = vault.lotOf(OFFENDER, 0, runId);
+        require(until == _now() + 100 * DAY && cases == 1, "not bound again");
+        pass(DAY);
+        court.discharge(runId, OFFENDER, 0, cert);
+        pass(7 * DAY);
+        vm.expectPartialRevert(StakeVault.LotHeld.selector);
+        vault.release(OFFENDER, 0, runId);
+        court.execute(OFFENCE);
+        require(lotOf(OFFENDER, 0, runId) == 800, "another share");
+    }
+
+    /// @notice Of a lot that was discharged and released, a contradiction still reaches everything.
+    function test_aContradictionReachesWhatADischargeFreed() public {
+        staked(1_000);
+        require(discharged(runId, OFFENDER, 3), "not discharged");
+        pass(7 * DAY);
+        vault.release(OFFENDER, 0, runId);
+        vm.prank(OFFENDER);
+        vault.requestUnstake(0, 600);
+        pass(UNBONDING - 1);
+        Statement memory a = Statement(ID, runId, 1, 1, bytes32(uint256(7)), "one");
+        Statement memory b = Statement(ID, runId, 1, 1, bytes32(uint256(7)), "two");
+        bytes memory sigA = signature(HOT, court.statementDigest(a));
+        bytes memory sigB = signature(HOT, court.statementDigest(b));
+        court.reportEquivocation(a, sigA, b, sigB, 0);
+        (uint256 active, uint256 leaving) = vault.stakeOf(OFFENDER, 0);
+        require(active + leaving == 0, "something left");
+    }
+
     /// @notice A case may expire at any later time, and what it gives back to the cap is never another case's.
     function testFuzz_aCaseExpiresHoweverLateAndLeavesALaterCaseCounted(uint64 when, uint32 share) public {
         staked(1_000);

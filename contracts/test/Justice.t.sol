@@ -620,6 +620,20 @@ contract JusticeTest is World {
         court.openCase(r, 0, cert);
     }
 
+    function test_theRunsOwnSetDischargesAndNoLaterOne() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1_000);
+        lockLot(OPERATOR, 0, runId, 100);
+        lockLot(juror(0), 1, bytes32(uint256(2)), uint128(MIN_VERIFIER_STAKE));
+        rotateToAJuror();
+        bytes32 digest = court.dischargeDigest(runId, OPERATOR);
+        vm.expectPartialRevert(VerifierSet.NotAMember.selector);
+        court.discharge(runId, OPERATOR, 0, signature(1_000, digest)); // a quorum of the set that is current now
+        court.discharge(runId, OPERATOR, 0, certificate(digest, 3));
+        (, uint64 until,) = vault.lotOf(OPERATOR, 0, runId);
+        require(until == _now(), "not discharged");
+    }
+
     /// @notice In a run of its own, by a friend that committed first: at most the fee, not half of the stake.
     function test_reportingOneselfInAnOwnRunSavesTheFeeAtMost() public {
         address sybil = address(0x5151);

@@ -155,6 +155,24 @@ contract StakeHandler is World {
         }
     }
 
+    function discharge(uint256 seed, uint8 role) external {
+        (address who, uint8 in_) = (people[seed % 3], role % 2);
+        bytes32 commitment = commitments[(seed >> 8) % 2];
+        (uint256 before, uint64 bound, uint64 cases) = vault.lotOf(who, in_, commitment);
+        try vault.discharge(who, in_, commitment) {
+            if (bound <= _now()) broken = "who was bound to nothing was discharged";
+        } catch {
+            if (bound > _now()) broken = "a discharge was refused";
+            return;
+        }
+        (uint256 amount, uint64 until, uint64 left) = vault.lotOf(who, in_, commitment);
+        if (until != _now() || amount != before || left != cases) broken = "a discharge changed something else";
+        vm.prank(people[seed % 3]);
+        try vault.discharge(who, in_, commitment) {
+            broken = "somebody else than the court discharged";
+        } catch {}
+    }
+
     function slash(uint256 seed, uint8 role, uint32 ppm) external {
         (address who, uint8 in_) = (people[seed % 3], role % 2);
         bytes32 commitment = commitments[(seed >> 8) % 2];
@@ -354,8 +372,8 @@ contract StakeVaultTest is World {
 
     function targetSelectors() external view returns (Selectors[] memory targets) {
         targets = new Selectors[](1);
-        targets[0] = Selectors(address(handler), new bytes4[](15));
-        bytes4[15] memory moves = [
+        targets[0] = Selectors(address(handler), new bytes4[](16));
+        bytes4[16] memory moves = [
             StakeHandler.stake.selector,
             StakeHandler.requestUnstake.selector,
             StakeHandler.cancelUnstake.selector,
@@ -370,9 +388,10 @@ contract StakeVaultTest is World {
             StakeHandler.release.selector,
             StakeHandler.end.selector,
             StakeHandler.collect.selector,
-            StakeHandler.wait_.selector
+            StakeHandler.wait_.selector,
+            StakeHandler.discharge.selector
         ];
-        for (uint256 i = 0; i < 15; i++) {
+        for (uint256 i = 0; i < 16; i++) {
             targets[0].selectors[i] = moves[i];
         }
     }

@@ -11,6 +11,7 @@ from assay.chain.state import CaseState, EpochState, EscrowState, field_names, s
 
 BOOKKEEPING_FREE = {
     "LotReleased",
+    "LotDischarged",
     "Reserved",
     "Released",
     "Enlisted",

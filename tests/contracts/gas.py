@@ -20,7 +20,7 @@ from typing import Any
 from assay.chain.client import UNIT, Sent
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
-from assay.chain.statements import CERT_ECDSA, OPERATOR, EpochResult, values
+from assay.chain.statements import CERT_ECDSA, OPERATOR, Discharge, EpochResult, values
 from tests.contracts.chain_world import BUDGET, Person, World, a_person, view
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
@@ -79,6 +79,9 @@ def _of_stake(world: World) -> Iterator[Cost]:
     yield Cost("collect a reward", _send(world, two, "StakeVault", "collect", slash_order.challenger))
 
     world.join(two, OPERATOR, 500 * UNIT)
+    left = Discharge(deployment_id=slash_order.deployment_id, run_id=world.run_id, account=two.account)
+    leave = (world.run_id, two.account, CERT_ECDSA, world.cert(left))
+    yield Cost("discharge a lot, 3 signatures", _send(world, one, "SlashCourt", "discharge", *leave))
     said = [world.said(), world.said(value=b"two".ljust(32, b"\0"))]
     told = [part for one in said for part in (values(one), world.signed(one, two.hot))]
     salt = sha256(b"salt").digest()

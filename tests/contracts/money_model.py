@@ -179,6 +179,15 @@ class Model:
         self.stake_of(who, role).free += amount
         return True
 
+    def discharge(self, now: int, sender: str, who: str, of: str) -> bool:
+        require(of in self.runs, "UnknownRun")
+        lot = self.lots.get((who, 0, of))
+        if lot is None:
+            raise Refused("NoLot")
+        require(lot.until > now, "NotBound")
+        lot.until = now
+        return True
+
     def lot_worth(self, who: str, role: int, of: str) -> tuple[int, int, int]:
         lot = self.lots.get((who, role, of), Lot())
         return (0 if who in self.banned else lot.amount, lot.until, lot.cases)

@@ -23,7 +23,15 @@ from assay.chain.deployment.anvil import Anvil
 from assay.chain.deployment.coin import SINK
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
-from assay.chain.statements import EpochResult, SlashOrder, Statement, Veto, term_of
+from assay.chain.statements import (
+    CERT_ECDSA,
+    Discharge,
+    EpochResult,
+    SlashOrder,
+    Statement,
+    Veto,
+    term_of,
+)
 from tests.contracts.chain_world import MODEL, Person, World
 from tests.contracts.money_model import ROLES, TERM, Model
 
@@ -98,6 +106,12 @@ class Party:
 
     def _release(self, sender: str, who: str, role: int, of: str) -> Any:
         return self.clients[sender].release_lot(self.people[who].account, role, self.commitment(of))
+
+    def _discharge(self, sender: str, who: str, of: str) -> Any:
+        there, run_id = self.world.deployment.deployment_id, self.run_ids[of]
+        said = Discharge(deployment_id=there, run_id=run_id, account=self.people[who].account)
+        told = (run_id, said.account, CERT_ECDSA, self.world.cert(said))
+        self.clients[sender]._move("discharge", "SlashCourt", "discharge", *told)
 
     def commitment(self, of: str) -> bytes:
         return term_of(1) if of == TERM else self.run_ids[of]

@@ -8,7 +8,7 @@ import pytest
 
 from assay.chain.client import ALREADY_DONE, UNIT, CasePhase, Chain, ChainRefused
 from assay.chain.events import Equivocation, Slashed
-from assay.chain.statements import OPERATOR, VERIFIER, Veto, values
+from assay.chain.statements import OPERATOR, VERIFIER, Discharge, Veto, values
 from tests.contracts.chain_world import PURSE, WINDOWS, Person, World, view
 
 pytestmark = pytest.mark.slow
@@ -441,6 +441,36 @@ def test_a_case_holds_its_lot_and_ends_by_time(world: World):
     world.advance(world.params.unbonding_s)
     chain.withdraw(ticket)
     assert chain.token_balance() == PURSE
+
+
+def test_a_node_that_left_has_its_lot_a_window_after_its_discharge_and_the_run_goes_on(world: World):
+    leaver = world.operators[0]
+    chain, window = world.as_(leaver), world.params.evidence_window_s
+    world.join(leaver, OPERATOR, 400 * UNIT)
+    said = Discharge(
+        deployment_id=world.deployment.deployment_id, run_id=world.run_id, account=leaver.account
+    )
+    place = (leaver.account, OPERATOR, world.run_id)
+    far = chain.release_at(chain.lot_of(*place), OPERATOR, world.run_id)
+    with pytest.raises(ChainRefused, match="QuorumNotReached"):
+        world.bank.discharge(leaver.account, world.run_id, world.cert(said, 2))
+
+    assert world.as_(world.bystander).discharge(leaver.account, world.run_id, world.cert(said)).gas_used
+    assert chain.discharge(leaver.account, world.run_id, world.cert(said)) == ALREADY_DONE
+
+    at = chain.release_at(chain.lot_of(*place), OPERATOR, world.run_id)
+    assert at == chain.timestamp() + window < far
+    world.advance(window - 60)
+    assert not chain.can_release(*place)
+    with pytest.raises(ChainRefused, match="TooEarly"):
+        chain.release_lot(*place)
+    world.advance(60)
+    assert chain.can_release(*place)
+    chain.release_lot(*place)
+    assert chain.stake_of(leaver.account, OPERATOR).free == 400 * UNIT
+    run = chain.run(world.run_id)
+    assert run is not None and run.closes_at > chain.timestamp()
+    assert chain.discharge(leaver.account, world.run_id, world.cert(said)) == ALREADY_DONE  # no lot
 
 
 @pytest.mark.parametrize(("ppm", "expected"), [(300_000, None), (300_001, "AboveCap"), (0, "AboveCap")])

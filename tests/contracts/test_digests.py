@@ -14,6 +14,7 @@ from assay.chain.statements import (
     OPERATOR,
     VERIFIER,
     Delegation,
+    Discharge,
     ModelRecord,
     PeerBinding,
     Rotation,
@@ -56,6 +57,7 @@ def test_every_digest_equals_the_contracts(world: World):
             (a, b, c),
         ),
         (Veto(deployment_id=there, case_id=a, reason_hash=b), "vetoDigest", (a, b)),
+        (Discharge(deployment_id=there, run_id=a, account=who), "dischargeDigest", (a, who)),
         (
             Delegation(deployment_id=there, account=who, hot_key=hot, expiry=9),
             "delegationDigest",
