@@ -3,7 +3,7 @@
 Room: node (edge). What verifiers and chain make of it is `protocol.membership`.
 
     application --> guest: catches up --> application, ready --> admitted by a quorum --> trains
-    `assay node leave` --> leave, in a manifest --> opens what is drawn of it --> the process ends
+    `assay node leave` --> leave, in a manifest --> opens what is drawn of it --> discharged, ends
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, Diverged, Unavailable
 from assay.protocol.identity import sign
+from assay.protocol.membership import is_drained
 from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance
 from assay.protocol.state_transition import RunState
 
@@ -140,14 +141,8 @@ async def leave_when_asked(me: Participant, follower: Follower, say: Say) -> Non
 
 async def drained(me: Participant, follower: Follower) -> None:
     """Wait until no step of ours can be drawn or judged any more."""
-    while not follower.run_state.is_complete and not is_drained(follower.run_state, me):
+    while not follower.run_state.is_complete and not is_drained(follower.run_state, me.me):
         await follower.grown(int(follower.run_state.round))
-
-
-def is_drained(run_state: RunState, me: Participant) -> bool:
-    """Whether every step of ours is settled, and every audit of one has ended."""
-    has_steps = any(node == me.me for _, node in run_state.steps)
-    return not has_steps and all(a.has_ended for a in run_state.audits.values() if a.node == me.me)
 
 
 def _signed(me: Participant, run_state: RunState, kind: AttendanceKind) -> SignedAttendance:

@@ -3,7 +3,9 @@
 Room: protocol (pure). A spec names the nodes of round 0 and how many seats there are. Whoever locks a lot of
 stake for the run may ask verifiers for a free seat; each looks at its own chain and signs an `Admission`. A
 manifest that carries a quorum's admissions of one node seats it from the next round on, on probation. A seat
-ends with the node's own leave or with its ban. No key and no account takes a second seat in one run.
+ends with the node's own leave or with its ban. No key and no account takes a second seat in one run. Once
+nothing that a node did before its leave can be drawn, judged or disputed any more, `bound_by` nothing keeps
+its lot, and verifiers discharge it while the run goes on.
 
 Where a spec names fewer nodes than it needs, round 0 trains nothing: its manifest starts the run, with as
 many nodes as are needed, or ends it, if its agreed time is later than the spec allows.
@@ -114,3 +116,36 @@ def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool
     pause = RETURN_PAUSE_S << min(record.returns - 1, 32) if record.returns else 0
     is_fresh = record.absent_round < attendance.round <= run_state.round
     return is_overdue and is_fresh and time_s >= record.absent_s + pause
+
+
+def is_drained(run_state: RunState, node: PeerId) -> bool:
+    """Whether every step of this node is settled and every audit of one has ended, so that none can follow.
+
+    A settled step is drawn no more, not even by a late beacon, nor shown to be a known-answer task, nor can a
+    second commit for its round be shown in a manifest.
+    """
+    calendar = run_state.calendar
+    is_settled = all(
+        calendar.settled_at(calendar.epoch_of(round_id)) < run_state.round
+        for round_id, one in run_state.steps
+        if one == node
+    )
+    return is_settled and all(audit.has_ended for audit in run_state.audits.values() if audit.node == node)
+
+
+def bound_by(run_state: RunState, node: PeerId) -> str | None:
+    """What still binds a node's lot to the run, in words; None if its verifiers may discharge it now.
+
+    A node with a proven fault stays bound to the end: the slash order that follows may come as late. One that
+    has not left can be at fault in any round to come.
+    """
+    record = run_state.nodes.get(node)
+    if record is None:
+        return "it never had a seat"
+    if record.banned:
+        return f"its fault in round {record.fault_round} is proven"
+    if not record.has_left:
+        return "it has not left"
+    if not is_drained(run_state, node):
+        return "not all of its steps are settled, or an audit of one has not ended"
+    return None

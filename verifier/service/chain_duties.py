@@ -1,7 +1,7 @@
-"""Chain duties: a verifier's work for the contracts: signs results and slash orders, and prosecutes faults.
+"""Chain duties: a verifier's work for the contracts: it signs what follows from its chain, and prosecutes.
 
 Room: verifier (edge: the chain, in threads). A hot key signs only what this process computed from its own
-copy of the finalised chain; a request names an epoch or step, never bytes to sign.
+copy of the finalised chain; a request names an epoch, step or node, never bytes to sign.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 import trio
 
-from assay.chain.commit_statement import commit_statement
+from assay.chain.commit_statement import commit_statement, evm_address
 from assay.chain.statements import (
     BadSignatureError,
+    Discharge,
     EpochResult,
     ModelRecord,
     SlashOrder,
@@ -41,6 +42,7 @@ from assay.participant.wallet.settler import REASON, Settler, implied_orders, is
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
+from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     Contradiction,
     ModelRequest,
@@ -63,18 +65,20 @@ SIGNED_RESULT = "signed-result/"  # and the epoch: key of the digest of the one 
 
 
 class ChainDuties:
-    """Handlers that sign results, slash orders, vetoes and models; tasks that prosecute, settle and claim."""
+    """Handlers that sign results, orders, vetoes, discharges, models; tasks that prosecute, settle, claim."""
 
     def __init__(self, me: Participant, follower: Follower, state_sync: StateSync) -> None:
         self._me, self._follower, self._state_sync = me, follower, state_sync
         self._seen: set[SlashOrderRequest] = set()
         self._trained_on: Digest | None = None  # a manifest may be large, and does not change
         self._set_version: int | None = None  # of the verifier set that the run was opened with
+        self._discharges: dict[PeerId, bytes] = {}  # signatures: asked for again, they cost nothing
         self._host: Host
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
             "sign-slash-order": self._sign_slash_order,
             "sign-veto": self._sign_veto,
+            "sign-discharge": self._sign_discharge,
             "sign-model": self._sign_model,
         }
 
@@ -202,6 +206,29 @@ class ChainDuties:
             raise Unavailable(f"our manifests imply the case {case_id.hex()[:8]}")
         veto = Veto(deployment_id=self._me.spec.deployment_id, case_id=case_id, reason_hash=REASON)
         return sign_digest(self._me.deployment.digest(veto), self._me.keys.hot)
+
+    async def _sign_discharge(self, _peer: PeerId, body: bytes) -> bytes:
+        """Our signature on the discharge of a node that has left, whoever asks for it.
+
+        Raises:
+            Unavailable: our chain, or evidence that no manifest carries, still binds it.
+        """
+        node = PeerId(body)
+        reason = bound_by(self._follower.run_state, node)
+        if reason is None and any(
+            name.endswith(f"/{node.hex()}") for name in self._me.store.values(EVIDENCE)
+        ):
+            reason = "it signed two commits for one round"
+        if reason is not None:
+            raise Unavailable(f"node {node[:4].hex()} is not discharged here: {reason}")
+        if node not in self._discharges:
+            account = evm_address(self._follower.run_state.nodes[node].member.account)
+            left = Discharge(
+                deployment_id=self._me.spec.deployment_id, run_id=self._me.run_id, account=account
+            )
+            message = self._me.deployment.digest(left)
+            self._discharges[node] = sign_digest(message, self._me.keys.hot)
+        return self._discharges[node]
 
     def _due(self) -> list[SlashOrderRequest]:
         """Every slash that the chain implies, of nodes and of verifiers."""

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import recover
+from assay.chain.statements import Discharge, recover
 from assay.ledger.settlement.results import epoch_result, result_digest, slash_order_of
 from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
@@ -20,10 +20,19 @@ from assay.participant.store import Store
 from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
-from assay.protocol.messages import Outcome, ResultSignature, SlashOrderRequest, StepRequest
+from assay.protocol.identity import sign
+from assay.protocol.messages import (
+    Attendance,
+    AttendanceKind,
+    Outcome,
+    ResultSignature,
+    SignedAttendance,
+    SlashOrderRequest,
+    StepRequest,
+)
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
 from assay.testing.signed import (
     NODES,
     VERIFIERS,
@@ -36,6 +45,7 @@ from assay.testing.signed import (
 )
 from assay.verifier.service import chain_duties as duties_module
 from assay.verifier.service.chain_duties import ChainDuties
+from assay.verifier.service.driver import EVIDENCE
 
 ME = VERIFIERS[0]
 GUILTY = peer("mallory")
@@ -219,3 +229,64 @@ def test_a_verifier_signs_one_result_an_epoch_whatever_its_parameters_become(me)
     with pytest.raises(Unavailable, match="another result of epoch 0"):
         trio.run(after)
     assert ask_quietly(me, follower, asking(0)) == first
+
+
+LEAVER = peer("nora")
+
+
+def links_with_a_leave(count):
+    """A chain of which the first manifest has nora's last step and her leave."""
+    begun = a_history()
+    left = Attendance(run_id=RUN_ID, round=RoundId(0), node=LEAVER, kind=AttendanceKind.LEAVE)
+    signed = SignedAttendance(attendance=left, signature=sign(a_peer_key("nora"), DOMAIN, left))
+    manifest = a_manifest(begun, NODES, attendance=(signed,))
+    return [a_certified(manifest), *a_chain(advance(begun, manifest), count - 1)]
+
+
+def ask_to_discharge(me, follower, body=LEAVER, duties=None):
+    chain_duties = duties or ChainDuties(me, follower, PublicState())
+    return trio.run(chain_duties.handlers["sign-discharge"], peer("anybody"), body)
+
+
+def test_a_node_that_left_is_discharged_once_its_last_epoch_is_settled_and_not_before(me):
+    links = links_with_a_leave(me.spec.ordered.settled_at(0) + 1)
+    follower = followed(me, links[:-1])
+    with pytest.raises(Unavailable, match="not all of its steps are settled"):
+        ask_to_discharge(me, follower)
+
+    assert follower.take(links[-1])
+    signature = ask_to_discharge(me, follower)
+
+    account = evm_address(a_member("nora").account)
+    left = Discharge(deployment_id=me.spec.deployment_id, run_id=RUN_ID, account=account)
+    assert recover(me.deployment.digest(left), signature) == evm_address(a_member(ME).hot)
+    for node, reason in ((peer("nils"), "has not left"), (b"?" * 9_999, "never had a seat")):
+        with pytest.raises(Unavailable, match=reason) as refused:
+            ask_to_discharge(me, follower, node)
+        assert len(str(refused.value)) < 100
+
+
+def test_who_is_at_fault_is_not_discharged(me):
+    with pytest.raises(Unavailable, match="its fault in round 0 is proven"):
+        ask_to_discharge(me, followed(me, links_that_convict()), GUILTY)
+
+
+def test_two_commits_for_one_round_that_no_manifest_carries_keep_their_node_bound_and_nobody_else(me):
+    follower = followed(me, links_with_a_leave(me.spec.ordered.settled_at(0) + 1))
+    asked = ChainDuties(me, follower, PublicState())
+    me.store.set_value(f"{EVIDENCE}0/{peer('nils').hex()}", b"a pair")
+    assert ask_to_discharge(me, follower, duties=asked)
+
+    me.store.set_value(f"{EVIDENCE}0/{LEAVER.hex()}", b"a pair")
+
+    with pytest.raises(Unavailable, match="two commits for one round"):
+        ask_to_discharge(me, follower, duties=asked)
+
+
+def test_a_discharge_that_is_asked_for_again_is_not_signed_again(me, monkeypatch):
+    follower = followed(me, links_with_a_leave(me.spec.ordered.settled_at(0) + 1))
+    asked = ChainDuties(me, follower, PublicState())
+    first = ask_to_discharge(me, follower, duties=asked)
+    monkeypatch.delattr(duties_module, "sign_digest")
+
+    assert ask_to_discharge(me, follower, duties=asked) == first
