@@ -16,6 +16,7 @@ from assay.cli.result import AsJson, Step, done, dry, nothing, show, show_steps,
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 
 if TYPE_CHECKING:
+    from assay.participant.wallet.account import Account
     from assay.participant.wallet.stake import StakeStatus
 
 stake_app = typer.Typer(no_args_is_help=True, help="Add, remove, withdraw and show your stake.")
@@ -81,7 +82,9 @@ def lock(
 def release(
     file: ConfigFile, set_version: Set = None, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
-    """Make the lot of this run, or of the present term, free stake again.
+    """Make the lot of this run, or of the present term, free stake again, or say from when it can be.
+
+    Of a node that has left its run, send first what its verifiers signed: it need not wait for the run's end.
 
     Example: assay stake release config.toml
     """
@@ -209,25 +212,47 @@ def lock_steps(
 
 
 def release_steps(file: Path, set_version: int | None, *, is_dry: bool) -> Iterator[Step]:
-    """Release the lot of this run, or of the present term.
+    """Release the lot of this run, or of the present term; of a node that left, discharge it before.
 
     Raises:
-        ChainRefused: it can still be disputed.
+        NotYet: it can still be disputed; from when it cannot.
+        ChainRefused: a case is open about it, or the certificate of its discharge is out of date.
     """
-    from assay.participant.wallet.stake import read_stake_status
+    from assay.chain.statements import OPERATOR
+    from assay.participant.wallet.stake import check_release, read_stake_status
 
     account = account_of(file)
     status = read_stake_status(account, set_version)
-    if status.commitment is None or not status.lot.until:
+    amount, commitment = status.lot.amount, status.commitment
+    if commitment is None or not status.lot.until:
         yield nothing("release", "there is no lot to release")
-    elif is_dry:
+        return
+    if status.role == OPERATOR:
+        for step in _discharge_steps(account, commitment, is_dry=is_dry):
+            yield step
+            if not is_dry:
+                status = read_stake_status(account)
+    if is_dry:
         vault = account.deployment.stake_vault
-        amount = status.lot.amount
         yield dry("release", f"would send to StakeVault {vault}: release of {_money(amount)}", amount)
-    else:
-        sent = account.chain.release_lot(account.address, status.role, status.commitment)
-        amount = status.lot.amount
-        yield done("release", f"released {_money(amount)}: {sent_text(sent)}", amount, sent)
+        return
+    check_release(status)
+    sent = account.chain.release_lot(account.address, status.role, commitment)
+    yield done("release", f"released {_money(amount)}: {sent_text(sent)}", amount, sent)
+
+
+def _discharge_steps(account: Account, run_id: bytes, *, is_dry: bool) -> Iterator[Step]:
+    """Send the discharge that the node's process has kept, if there is one that would free the lot sooner."""
+    from assay.participant.wallet.discharge import is_bound, read_certificate
+
+    cert = read_certificate(account.config.folder)
+    if cert is None or not is_bound(account.chain, account.address, run_id):
+        return
+    if is_dry:
+        yield dry("discharge", f"would send to SlashCourt {account.deployment.slash_court}: discharge")
+        return
+    sent = account.chain.discharge(account.address, run_id, cert)
+    yield done("discharge", f"discharged: {sent_text(sent)}", sent=sent)
 
 
 def withdraw_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[Step]:
@@ -300,6 +325,9 @@ def stake_lines(status: StakeStatus) -> Iterator[str]:
     if status.lot.until:
         bound = when_text(status.lot.until, now)
         yield f"lot       {_money(status.lot.amount)} for this run or term, until {bound}"
+        yield f"release   from {when_text(status.release_at, now)}" + (
+            f", once {status.lot.cases} cases about it have ended" if status.lot.cases else ""
+        )
     yield f"free      {_money(stake.free)}"
     yield f"unbonding {_money(stake.unbonding)}"
     for number, ticket in status.tickets.items():

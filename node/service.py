@@ -35,6 +35,7 @@ from assay.participant.snapshots import SnapshotFinder
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
+from assay.participant.wallet.discharge import discharge
 from assay.protocol import audits
 from assay.protocol.audits import Audit
 from assay.protocol.commitments import derived_salt
@@ -49,6 +50,7 @@ from assay.protocol.errors import (
     Unavailable,
 )
 from assay.protocol.identity import sign, verify
+from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
     Commit,
@@ -168,12 +170,13 @@ class Service:
             nursery.start_soon(self._fetch_ahead)
             await self._train()
             await drained(self.me, self.follower)
-            if not self._has_left():  # whoever leaves need not wait for the chain: others claim for it
+            ending = asdict(ending_of(self.follower.run_state))
+            if self._has_left():  # whoever leaves need not wait for its pay: others claim for it
+                reason = bound_by(self.follower.run_state, self.me.me)
+                ending["lot"] = f"bound: {reason}" if reason else await discharge(self.me, host)
+            else:
                 await claimed.wait()
-            log.info(
-                "ended: no step of ours can be drawn any more",
-                extra=asdict(ending_of(self.follower.run_state)),
-            )
+            log.info("ended: no step of ours can be drawn any more", extra=ending)
 
     async def _claim(self, claimed: trio.Event) -> None:
         await claim_everything(self.me, self.follower)

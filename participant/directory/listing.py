@@ -47,7 +47,7 @@ class Offer:
     rounds: int
     price_per_mtoken: int
     seats: int
-    seats_taken: int  # accounts with the run's lot; whoever gave a seat up is still counted
+    seats_taken: int  # accounts with the run's lot; whoever gave a seat up is counted until it is discharged
     least_nodes: int  # without which it does not start
     start_by_s: int  # Unix time by which they must have come, or it never starts; 0 where it waits for nobody
     lot: int
@@ -164,7 +164,7 @@ def _phase(escrow: EscrowState, as_of: int) -> RunPhase:
 def _seats_taken(
     chain: ChainReader, runs: list[tuple[RunFile, EscrowState]], as_of: int
 ) -> dict[Digest, int]:
-    """By run, how many accounts have its lot now. Members locked theirs before the run was
+    """By run, how many accounts its lot binds to its deadline. Members locked theirs before the run was
     opened; others are looked for since it was announced."""
     holders = {run.run_id: {evm_address(one.account) for one in run.spec.nodes} for run, _ in runs}
     takes_more = {
@@ -178,11 +178,14 @@ def _seats_taken(
         for lot in chain.lots_locked(takes_more, first, last):
             if lot.role == OPERATOR and lot.commitment in takes_more:
                 holders[Digest(lot.commitment)].add(lot.account)
-    least = {run.run_id: escrow.lot for run, escrow in runs}
+    terms = {run.run_id: escrow for run, escrow in runs}
+
+    def is_bound(account: Address, run_id: Digest) -> bool:
+        lot = chain.lot_of(account, OPERATOR, run_id)
+        return lot.amount >= terms[run_id].lot and lot.until >= terms[run_id].deadline
+
     return {
-        run_id: len(accounts)
-        if run_id not in takes_more
-        else sum(chain.lot_of(one, OPERATOR, run_id).amount >= least[run_id] for one in accounts)
+        run_id: len(accounts) if run_id not in takes_more else sum(is_bound(one, run_id) for one in accounts)
         for run_id, accounts in holders.items()
     }
 

@@ -1,4 +1,4 @@
-"""Certificates: collects and checks the verifiers' signatures on an epoch's result, and on a veto.
+"""Certificates: collects and checks the verifiers' signatures on an epoch's result, a veto and a discharge.
 
 Room: participant (edge: host). Who asks computes everything in a result but the model's digest; on that a
 quorum must agree.
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 
 import trio
 
+from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
-from assay.chain.statements import BadSignatureError, Veto, certificate, recover
+from assay.chain.statements import BadSignatureError, Discharge, Veto, certificate, recover
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Handler, Host
@@ -93,25 +94,55 @@ async def certified_veto(
     Raises:
         Unavailable: no quorum finds that its manifests do not imply the case.
     """
-    message = me.deployment.digest(
-        Veto(deployment_id=me.spec.deployment_id, case_id=case_id, reason_hash=reason)
-    )
+    veto = Veto(deployment_id=me.spec.deployment_id, case_id=case_id, reason_hash=reason)
+    return await _certified(me, host, judges, veto, "sign-veto", case_id, own)
+
+
+async def certified_discharge(me: Participant, host: Host, judges: Judges) -> bytes:
+    """Ask all verifiers at once to discharge our node, which has left; a quorum's signatures.
+
+    Raises:
+        Unavailable: a quorum does not find now that nothing we did can be disputed; with their reasons.
+    """
+    account = evm_address(me.keys.account_address)
+    left = Discharge(deployment_id=me.spec.deployment_id, run_id=me.run_id, account=account)
+    return await _certified(me, host, judges, left, "sign-discharge", me.me)
+
+
+async def _certified(
+    me: Participant,
+    host: Host,
+    judges: Judges,
+    statement: Veto | Discharge,
+    method: str,
+    body: bytes,
+    own: Mapping[str, Handler] = NO_HANDLERS,
+) -> bytes:
+    """A quorum's signatures on a statement for which each verifier is asked by `method`.
+
+    Raises:
+        Unavailable: fewer sign now.
+    """
+    message, what = me.deployment.digest(statement), type(statement).__name__.lower()
     found: list[bytes] = []
+    reasons: list[str] = []
 
     async def ask(member: Member) -> None:
         try:
-            signature = await _ask(me, host, own, member.peer, "sign-veto", case_id)
+            signature = await _ask(me, host, own, member.peer, method, body)
             if recover(message, signature) == judges.hot_keys[member.peer]:
                 found.append(signature)
         except AssayError as error:
-            log.info("veto not signed", extra={"case": case_id.hex()[:8], "reason": str(error)})
+            reasons.append(str(error))
+            log.info("not signed", extra={"what": what, "of": body.hex()[:8], "reason": str(error)})
 
     async with trio.open_nursery() as nursery:
         for member in me.spec.verifiers:
             nursery.start_soon(ask, member)
     need = quorum(len(me.spec.verifiers))
     if len(found) < need:
-        raise Unavailable(f"{len(found)} signatures on the veto, expected {need}")
+        listed = "; ".join(sorted(reasons)[:3])
+        raise Unavailable(f"{len(found)} signatures on the {what}, expected {need}; {listed}")
     return certificate(message, found)
 
 

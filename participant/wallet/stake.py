@@ -6,7 +6,8 @@ The contract still decides.
 
     wallet --add--> free --remove--> a ticket --unbonded--> wallet
                      | ^
-                  lock v | release, once the run or term is over and can no longer be disputed
+                  lock v | release, once the run or term is over, or the node that left it is discharged,
+                         | and nothing can be disputed any more
                      a lot: what a slash order reaches
 """
 
@@ -43,6 +44,8 @@ class StakeStatus:
     unbonding_s: int
     commitment: bytes | None  # of an operator the run, if it has one; of a verifier a term in a verifier set
     lot: LotState  # for it
+    release_at: int  # chain time from which the lot can be free, by what is known now; 0 without one
+    has_begun: bool  # the commitment; before that its owner can release the lot at any time
 
     @property
     def role_name(self) -> str:
@@ -61,6 +64,7 @@ def read_stake_status(account: Account, set_version: int | None = None) -> Stake
     tickets = chain.tickets_of(account.address)
     seat = None if account.run is None else bytes(account.run_id)
     commitment = seat if role == OPERATOR else term_of(set_version or chain.set_version())
+    lot = NO_LOT if commitment is None else chain.lot_of(account.address, role, commitment)
     return StakeStatus(
         account=account.address,
         role=role,
@@ -74,7 +78,9 @@ def read_stake_status(account: Account, set_version: int | None = None) -> Stake
         hot=chain.hot_key(account.hot_address),
         unbonding_s=chain.unbonding_delay(),
         commitment=commitment,
-        lot=NO_LOT if commitment is None else chain.lot_of(account.address, role, commitment),
+        lot=lot,
+        release_at=chain.release_at(lot, role, commitment) if commitment and lot.until else 0,
+        has_begun=commitment is not None and chain.commitment_end(role, commitment) != 0,
     )
 
 
@@ -161,6 +167,19 @@ def check_ticket(status: StakeStatus, number: int, ticket: Ticket) -> None:
         raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {status.account}")
     if not ticket.is_spent and ticket.ready_at > status.now:
         raise NotYet(f"ticket {number}: {waits_for(status, ticket)}")
+
+
+def check_release(status: StakeStatus) -> None:
+    """Do nothing unless the lot can still be disputed, or its run goes on.
+
+    Raises:
+        NotYet: so it is; from when it can be released.
+    """
+    if status.has_begun and status.release_at > status.now:
+        raise NotYet(
+            f"the lot can be released from {when_text(status.release_at, status.now)}; sooner if its run "
+            "closes before, or once the node has left and is discharged"
+        )
 
 
 def waits_for(status: StakeStatus, ticket: Ticket) -> str:

@@ -23,6 +23,7 @@ from assay.chain.statements import (
     VERIFIER,
     Address,
     Delegation,
+    Discharge,
     SlashOrder,
     address_of,
     certificate,
@@ -226,6 +227,16 @@ class Market:
         signatures = [sign_digest(signed, a_hot_key(v)) for v in VERIFIERS]
         self.bank.open_case(ruling, certificate(signed, signatures))
         return ruling.offence_id
+
+    # ---- who leaves early
+
+    def discharge_certificate(self, name: str) -> bytes:
+        """All verifiers' signatures on the discharge of a node."""
+        left = Discharge(
+            deployment_id=self.deployment.deployment_id, run_id=self.run_id, account=wallet(name)
+        )
+        signed = self.deployment.digest(left)
+        return certificate(signed, [sign_digest(signed, a_hot_key(v)) for v in VERIFIERS])
 
     # ---- a run that was trained
 

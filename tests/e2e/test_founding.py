@@ -223,6 +223,7 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
     paid = {row.peer for one in delivered.settled.values() for row in one.settlement.rows}
     assert peer[GUEST] in paid
     assert nodes[peer[LEAVER]].has_left
+    assert '"lot": "free from ' in people[LEAVER].folder.joinpath("log").read_text().splitlines()[-1]
     assert nodes[peer[LEAVER]].accepted < nodes[peer["node-0"]].accepted
     commits = (signed.commit for link in delivered.links for signed in link.manifest.commits)
     last = max(int(commit.round) for commit in commits if commit.node == peer[GUEST])

@@ -12,19 +12,20 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
-from assay.chain.statements import sign_digest, verify_certificate
+from assay.chain.statements import Discharge, sign_digest, verify_certificate
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
 from assay.participant.config import Participant
-from assay.participant.wallet.certificates import certified_result
+from assay.participant.wallet.certificates import certified_discharge, certified_result
 from assay.participant.wallet.judges import Judges, named_judges
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId
-from assay.testing.members import a_deployment, a_digest, a_hot_key, name_of
-from assay.testing.signed import VERIFIERS, a_member, a_spec
+from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, name_of, peer
+from assay.testing.signed import NODES, VERIFIERS, a_member, a_spec
+from tests.a_network import keys_of
 
 MODEL, OTHER = a_digest("model"), a_digest("another model")
 Answer = Callable[[str], ResultSignature]
@@ -146,3 +147,40 @@ def test_a_verifier_cannot_sign_for_another():
 
     with pytest.raises(Unavailable, match="not its hot key"):
         ask(**answers)
+
+
+class Leaver(Me):
+    """A node that asks for its discharge."""
+
+    run_id, me, keys = RUN_ID, peer(NODES[0]), keys_of(NODES[0])
+
+
+LEFT = Discharge(
+    deployment_id=Me.spec.deployment_id, run_id=RUN_ID, account=evm_address(a_member(NODES[0]).account)
+)
+
+
+def ask_to_be_discharged(**keys: str) -> bytes:
+    """Each verifier signs with the key of this name; whoever is not named refuses."""
+
+    class Signing:
+        async def request(self, peer: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
+            assert (method, body) == ("sign-discharge", Leaver.me)
+            await trio.lowlevel.checkpoint()
+            if name_of(peer) not in keys:
+                raise Unavailable("it has not left")
+            return sign_digest(Me.deployment.digest(LEFT), a_hot_key(keys[name_of(peer)]))
+
+    me, host = cast(Participant, Leaver()), cast(Host, Signing())
+    return trio.run(certified_discharge, me, host, NAMED)
+
+
+def test_a_discharge_has_a_quorum_of_the_verifiers_own_keys_and_says_why_there_is_none():
+    cert = ask_to_be_discharged(**{name: name for name in VERIFIERS[1:]})
+
+    hot_keys = ["0x" + member.hot.hex() for member in Me.spec.verifiers]
+    verify_certificate(Me.deployment.digest(LEFT), cert, hot_keys)
+    with pytest.raises(Unavailable, match="2 signatures on the discharge, expected 3; it has not left"):
+        ask_to_be_discharged(**{name: name for name in VERIFIERS[2:]})
+    with pytest.raises(Unavailable, match="2 signatures on the discharge, expected 3"):
+        ask_to_be_discharged(**{name: name for name in VERIFIERS[2:]}, **{VERIFIERS[0]: VERIFIERS[1]})

@@ -1,8 +1,8 @@
 """Stake watch: reports whether the lot behind each node is whole.
 
 Room: verifier (edge: the chain, in threads). An operator's stake deters as far as it is locked for this run.
-Once more than f verifiers report that a lot was never locked, or was cut by a slash, every step of its node
-is audited until it is whole; the node then begins on probation.
+Once more than f verifiers report that a lot was never locked, was cut by a slash, or was discharged although
+its node has a seat, every step of the node is audited until it is whole; it then begins on probation.
 """
 
 from __future__ import annotations
@@ -80,11 +80,12 @@ class StakeWatch:
         run, run_id = chain.run(self._me.run_id), self._me.run_id
         if run is None:  # nobody opened it, and no round begins
             return {}
-        return {
-            peer: chain.lot_of(evm_address(record.member.account), OPERATOR, run_id).amount >= run.lot
+        lots = {
+            peer: chain.lot_of(evm_address(record.member.account), OPERATOR, run_id)
             for peer, record in self._follower.run_state.nodes.items()
             if record.is_seated
         }
+        return {peer: lot.amount >= run.lot and lot.until >= run.deadline for peer, lot in lots.items()}
 
 
 def _is_due(run_state: RunState, report: StakeReport) -> bool:

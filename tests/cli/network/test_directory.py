@@ -106,6 +106,8 @@ def test_seats_are_taken_by_whole_lots_and_full_or_cancelled_runs_are_not_open(a
     assert listed(assay, placed, "--open")["runs"] == []
     (full,) = listed(assay, placed)["runs"]
     assert (full["seats_taken"], full["state"]) == (SEATS, "open")
+    placed.bank.discharge(wallet(NEWCOMER), placed.run_id, placed.discharge_certificate(NEWCOMER))
+    assert listed(assay, placed, "--open")["runs"][0]["seats_taken"] == SEATS - 1
 
     assay("order", "cancel", placed.config_of("buyer"))
     assert listed(assay, placed)["runs"][0]["state"] == "closing"

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from assay.chain.state import LotState
 from assay.protocol.messages import StakeReport
 from assay.protocol.state_transition import RunState, advance
 from assay.testing.members import RUN_ID, peer
 from assay.testing.signed import NODES
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
+from assay.verifier.service import stake_watch
 from assay.verifier.service.stake_watch import StakeWatch
 from tests.verifier.round.test_stake_reports import a_report
 
@@ -56,3 +58,20 @@ def test_what_the_chain_has_heard_is_not_reported_again(rig: Rig):
     heard = replace(the_next(rig.run_state, NODES), stake_reports=(a_report(rig.run_state),))
     rig.run_state = advance(rig.run_state, heard)
     assert rig.sees(False) == []
+
+
+@pytest.mark.parametrize(
+    ("amount", "until", "is_whole"), [(7, 50, True), (6, 50, False), (7, 49, False), (0, 0, False)]
+)
+def test_a_lot_is_whole_that_has_the_runs_amount_and_binds_to_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, amount: int, until: int, is_whole: bool
+):
+    chain = SimpleNamespace(
+        run=lambda _run_id: SimpleNamespace(lot=7, deadline=50),
+        lot_of=lambda *_place: LotState(amount=amount, until=until, cases=0),
+    )
+    monkeypatch.setattr(stake_watch, "open_chain", lambda _me: chain)
+    follower: Any = SimpleNamespace(run_state=the_start())
+    watch = StakeWatch(SimpleNamespace(run_id=RUN_ID), follower, lambda _: None)  # type: ignore[arg-type]
+
+    assert watch._whole() == dict.fromkeys(map(peer, NODES), is_whole)
