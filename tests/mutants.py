@@ -280,8 +280,16 @@ class _Chosen:
         )
 
 
-def record(root: Path, files: list[Path]) -> Recorded | None:
-    """The run of these test files on the unchanged tree, or None if a test fails."""
+class _Fast:
+    """Leaves out the tests that are marked slow themselves, not for the file they are in."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if not any(mark.name == "slow" for mark in item.own_markers)]
+
+
+def record(root: Path, files: list[Path], *, is_fast: bool = False) -> Recorded | None:
+    """The run of these test files, or of their fast tests, on the unchanged tree; None if a test fails."""
     report = root / "recorded"
     report.unlink(missing_ok=True)
 
@@ -291,7 +299,8 @@ def record(root: Path, files: list[Path]) -> Recorded | None:
         report.write_bytes(pickle.dumps(Recorded(seconds, calls, list(sys.modules))))
 
     recorder = _Recorder(root)
-    if not _forked(root, files, [recorder], 3600, 3600, lambda: keep(recorder)):
+    plugins = [_Fast(), recorder] if is_fast else [recorder]
+    if not _forked(root, files, plugins, 3600, 3600, lambda: keep(recorder)):
         return None
     recorded: Recorded = pickle.loads(report.read_bytes())  # what our own child wrote
     return recorded
@@ -323,7 +332,9 @@ def _forked(
         os.setpgid(0, 0)
         os.chdir(root)
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
-        sys.path[:0] = [str(root / "build/import_root"), str(root)]
+        roots = [str(root / "build/import_root"), str(root)]
+        sys.path[:0] = roots
+        os.environ["PYTHONPATH"] = os.pathsep.join(roots)  # a test's own child imports the mutant as well
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
@@ -382,6 +393,7 @@ def main() -> None:
     parser.add_argument("--tests", help="folder of the tests; otherwise tests/ROOM")
     parser.add_argument("--sample", type=int, default=0, help="so many mutants of each; otherwise all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fast", action="store_true", help="leave out tests marked slow, not files")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         root = Path(name).resolve()
@@ -398,18 +410,20 @@ def main() -> None:
                 mutants = [mutants[index] for index in sorted(chosen)]
             folder = place.parent if place.is_file() else place
             tests = root / (options.tests or Path("tests") / folder.relative_to(root))
-            killed = sum(_kills(root, graph, mutants, tests))
+            killed = sum(_kills(root, graph, mutants, tests, is_fast=options.fast))
             print(
                 f"{room}: {killed} of {len(mutants)} mutants killed, {100 * killed / len(mutants):.0f} %",
                 flush=True,
             )
 
 
-def _kills(root: Path, graph: dict[Path, set[Path]], mutants: list[Mutant], tests: Path) -> Iterator[bool]:
+def _kills(
+    root: Path, graph: dict[Path, set[Path]], mutants: list[Mutant], tests: Path, *, is_fast: bool
+) -> Iterator[bool]:
     """Whether a test fails, for each mutant; prints those that survive."""
     reached = {path: reaching(graph, root / path, tests) for path in {mutant.path for mutant in mutants}}
     files = sorted({file for found in reached.values() for file in found})
-    recorded = record(root, files) if files else Recorded({}, {"": set()}, [])
+    recorded = record(root, files, is_fast=is_fast) if files else Recorded({}, {"": set()}, [])
     if recorded is None:
         sys.exit(f"{tests}: the tests fail before anything is changed")
     for name in recorded.modules:

@@ -20,6 +20,7 @@ from assay.network.blob_store import MemoryBlobs
 from assay.network.host import Host, PeerAddress, open_host
 from assay.network.limits import Timing
 from assay.protocol.types import PeerId
+from tests.child_process import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK_ID = "loopback"
@@ -139,7 +140,7 @@ def a_child(name: str, *flags: str, port: int = 0) -> Iterator[WorkerProcess]:
         stderr=subprocess.DEVNULL,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )
     try:
         assert process.stdout is not None

@@ -28,6 +28,7 @@ from assay.training.layout import layout_of
 from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.public_state import state_digest
 from assay.training.optimiser.schedule import rate
+from tests.child_process import PYTHONPATH
 from tests.training.test_inverse import inverse_of, values
 
 pytestmark = pytest.mark.slow
@@ -156,7 +157,7 @@ def test_the_same_bytes_under_any_threads_and_instruction_set():
     for chosen in SETTINGS:
         threads = chosen["threads"]
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, threads), **chosen, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **dict.fromkeys(names, threads), **chosen, "PYTHONPATH": PYTHONPATH}
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", PROGRAM, threads],
             env=environment, cwd=ROOT, capture_output=True, text=True, check=False,

@@ -31,6 +31,7 @@ from assay.training.transform import compress, equalise, inverse
 from assay.training.transform import dct as cosine
 from assay.training.transform import top_k as largest
 from assay.training.transform.compress import gradient_blocks, in_basis, transition, work_sketch
+from tests.child_process import PYTHONPATH
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +140,7 @@ def test_neither_processor_nor_threads_change_a_bit(machine, tmp_path):
     """Every setting compiles for itself, in a folder of its own."""
     environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **MACHINES[machine]}
     environment |= {
-        "PYTHONPATH": f"{ROOT / 'build/import_root'}{os.pathsep}{ROOT}",
+        "PYTHONPATH": PYTHONPATH,
         "NUMBA_CACHE_DIR": str(tmp_path),
     }
     done = subprocess.run(

@@ -20,6 +20,7 @@ from assay.ledger.journal.store import BookStore
 from assay.ledger.log.audit import audit
 from assay.ledger.log.note import origin_of
 from assay.protocol.errors import Unavailable
+from tests.child_process import PYTHONPATH
 from tests.ledger.a_database import is_sqlite, stranger
 from tests.ledger.a_run import RUN
 from tests.ledger.test_books import an_entry
@@ -34,7 +35,7 @@ def a_ledger_service(place: Place) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.ledger.a_ledger_service", str(place)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )  # fmt: skip
     try:
         assert heard(process) == "up"

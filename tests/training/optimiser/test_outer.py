@@ -25,6 +25,7 @@ from assay.training.layout import layout_of, to_blocks
 from assay.training.optimiser.outer import OuterState, applied_fragments, apply, public_digest, start_public
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import in_basis, transition
+from tests.child_process import PYTHONPATH
 
 pytestmark = pytest.mark.slow
 
@@ -382,7 +383,7 @@ def test_every_outer_step_makes_the_same_bits_under_any_threads_and_instruction_
     for chosen in SETTINGS:
         threads = chosen["threads"]
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, threads), **chosen, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **dict.fromkeys(names, threads), **chosen, "PYTHONPATH": PYTHONPATH}
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", PROGRAM, threads],
             env=environment, cwd=ROOT, capture_output=True, text=True, check=False,

@@ -17,6 +17,7 @@ from assay.protocol.types import PeerId
 from assay.training.codec.wire import Update, encode_aggregate
 from assay.verifier.aggregation.registry import DECODED, RULE_NAMES, decoded_rule_of, rule_of
 from assay.verifier.aggregation.reputation import Reputation, observe, scores_of
+from tests.child_process import PYTHONPATH
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ def test_arrival_order_does_not_change_a_byte(order):
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_threads_and_kernels_do_not_change_a_byte(machine):
-    environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **MACHINES[machine], "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **dict.fromkeys(THREADS, "1"), **MACHINES[machine], "PYTHONPATH": PYTHONPATH}
     done = subprocess.run(
         [sys.executable, __file__], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300
     )

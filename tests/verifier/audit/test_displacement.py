@@ -49,6 +49,7 @@ from assay.verifier.audit.segment import OpenedSegment
 from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, MeasuredSegment, Regime, Seen
 from assay.verifier.audit.tolerance import Grade, grades
 from assay.verifier.calibration.code_paths import PATHS
+from tests.child_process import PYTHONPATH
 from tests.verifier.audit.test_segment import CASES, Pair, each_method, every_case
 
 pytestmark = pytest.mark.slow
@@ -535,7 +536,7 @@ def test_an_auditor_on_other_kernels_matches_an_honest_node_and_finds_one_that_s
     asked = [str(data), str(tmp_path / "there"), name, dtype]
     done = subprocess.run(
         [sys.executable, "-m", "tests.verifier.audit.test_displacement", *asked],
-        env={**where, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True, timeout=600,
+        env={**where, "PYTHONPATH": PYTHONPATH}, cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
