@@ -1,0 +1,172 @@
+"""Order check: the figures in the report are those that the order's rules give, computed here by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from assay.orders.amounts import bytes_text, money_text
+from assay.orders.check import (
+    audit_share,
+    block_bits,
+    deterrence_words,
+    deters_words,
+    method_words,
+    model_words,
+    node_price,
+    opened_words,
+    opening_words,
+    start_words,
+    tokenizer_words,
+)
+from assay.orders.load import load_order
+from assay.orders.spec import audit_spec, data_spec, order_closing_s
+from assay.protocol.draws import wide_share_ppm
+from assay.protocol.params import PPM
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.update_rule import Values
+from assay.testing.specs import a_rule, an_audit_spec
+from assay.training.data.shards import write_tokens
+from assay.training.layout import layout_of
+from assay.verifier.audit.messages import opening_bytes_max
+from tests.orders.test_quote import TEXT
+
+DEFAULT = load_order(None)
+
+
+def test_an_operator_earns_its_share_of_the_price():
+    assert node_price(DEFAULT) == 20_000_000 * 87 // 100
+
+
+def test_a_run_that_waits_for_nobody_says_nothing_of_when_it_starts():
+    waits = load_order(None, {"run.least_nodes": 6, "run.start_within_s": 7200})
+
+    assert start_words(DEFAULT) == ""
+    assert start_words(waits) == "with 6 nodes, within 2 h, or never"
+
+
+def test_the_model_is_named_by_its_preset_else_its_family():
+    sizes = "4 x 128, 4 heads (4 kv), context 128, vocabulary 256"
+    preset = load_order(None, {"model.preset": "gpt-1m"})
+
+    assert model_words(DEFAULT, DEFAULT.sizes) == f"gpt, {sizes}"
+    assert model_words(preset, preset.sizes) == f"gpt-1m, {sizes}"
+
+
+def test_a_tokenizer_is_named_by_its_digest_and_bytes_in_words():
+    data = data_spec(DEFAULT, write_tokens(None, [TEXT]))
+
+    assert data.tokenizer == NO_DIGEST and tokenizer_words(data) == "a token each byte"
+    named = replace(data, tokenizer=Digest(b"\xab" * 32))
+    assert tokenizer_words(named) == "tokenizer " + "ab" * 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "demo: one gradient, then 32 of 4096 coefficients as SIGN; "),
+        ({"comm.method": "diloco"}, "diloco: 30 ADAMW steps, then everything as "),
+        ({"comm.method": "diloco", "comm.rank": 2}, "then factors of rank 2; "),
+        ({"comm.method": "streaming-diloco", "comm.fragments": 2}, ", one of 2 fragments a round; "),
+        ({"comm.f": 0}, " for f = 0; "),
+        ({"run.nodes": 7}, " for f = 2; "),
+    ],
+)
+def test_a_method_is_its_work_its_message_and_its_step(changes, words):
+    order = load_order(None, {"train.steps": 30, **changes} if "comm.method" in changes else changes)
+
+    text = method_words(order, order.rule)
+
+    assert words in text and text.endswith(f"; {order.rule.outer.kind.name} step")
+    assert ("fragments" in text) == (order.rule.fragments > 1)
+
+
+def test_a_block_costs_its_positions_values_and_scale():
+    """Of one coefficient in a block of 4096: 11 low bits, a stop bit, the unary part, its value."""
+    mean_quotient = sum((1 - 1 / 2048.5) ** (2**11 * times) for times in range(1, 60))  # of gaps of 2047.5
+    sign = block_bits(a_rule(k=1))
+
+    assert sign == pytest.approx(11 + 1 + mean_quotient + 1, abs=0.01)
+    signs = a_rule("diloco", rank=3)
+    assert block_bits(signs) == 3 * 128 * 8 + 8
+    assert block_bits(a_rule("diloco", values=Values.INT16)) == 4096 * 16 + 16
+
+
+def test_the_audit_share_counts_probation_whole_and_then_what_the_rate_is():
+    order = load_order(None, {"verify.probation": 4, "verify.floor": 0.5, "run.rounds": 6})
+    # Four audits on probation; then a rate of probation / audits, here 4/4, at a whole count of audits.
+    audits, rates = 0.0, []
+    for _ in range(6):
+        rates.append(1.0 if int(audits) <= 4 else max(4 / int(audits), 0.5))
+        audits += rates[-1]
+
+    assert audit_share(order) == pytest.approx(sum(rates) / 6, abs=1e-6)
+    assert audit_share(load_order(None, {"verify.floor": 1.0})) == 1.0
+
+
+def test_a_false_block_is_opened_after_the_inverse_of_rate_and_share_opened():
+    rules = an_audit_spec(blocks=10, wide_ppm=0, wide_blocks=10, floor_ppm=100_000)
+
+    assert opened_words(rules, 100).endswith("is opened after 100")  # a tenth of steps, a tenth of blocks
+    assert opened_words(rules, 10).endswith("is opened after 10")
+    assert opened_words(rules, 5).startswith("every one opens 5 of 5 blocks; ")
+    wide = replace(rules, wide_ppm=500_000, wide_blocks=100)
+    assert opened_words(wide, 100).endswith("one of 2 at the floor 100; at the floor, a block that is false "
+                                            "in every step is opened after 18")  # fmt: skip
+
+
+def test_openings_take_every_audit_on_probation_and_the_floor_s_share_later():
+    layout, rules = layout_of(DEFAULT.sizes), audit_spec(DEFAULT)
+    usual, most = (opening_bytes_max(DEFAULT.rule, layout, n) for n in (rules.blocks, rules.wide_blocks))
+    means = []
+    for rate in (PPM, rules.floor_ppm):
+        wide = Fraction(wide_share_ppm(rules, rate), PPM)
+        means.append(bytes_text(float(Fraction(rate, PPM) * ((1 - wide) * usual + wide * most))))
+
+    words = opening_words(DEFAULT, layout)
+
+    assert words == f"openings take up to {means[0]} a node and round on probation, {means[1]} at the floor"
+    assert means[0] == "2.4 MB"
+
+
+def test_what_the_default_order_deters_is_what_its_odds_give():
+    """300 aUSD at risk, found in 0.0475 of the steps, 12 more before the verdict, and safety of 2."""
+    words = deters_words(DEFAULT)
+
+    saving = math.floor(300_000_000 / (2 * (1 / Fraction(475, 10_000) + 12)))
+    pay = 4 * 128 * 20 * 87 // 100  # units of a step of 4 sequences
+    outside = math.floor(300_000_000 * Fraction(475, 9525))
+    assert words.startswith(
+        f"skipping work worth {money_text(saving)} aUSD a step ({saving / pay:,.1f} times its pay), one "
+        f"false step worth up to {money_text(outside)}; lying in 1 step of 10 is found within 968 steps "
+        "(99 %); "
+    )
+
+
+def test_the_lesser_of_slash_and_withheld_share_is_what_deters():
+    order = load_order(None, {"budget.slash": 0.3, "budget.withheld": 0.03})
+
+    assert "one false step worth up to 1.496062;" in deters_words(order)
+
+
+def test_certain_discovery_deters_any_sabotage_and_work_without_pay_has_no_multiple():
+    rules = an_audit_spec(floor_ppm=PPM)
+    known = {"stake": 10**9, "slash_ppm": 500_000}
+
+    sure = deterrence_words(rules, 0, **known, step_pay=0, power=Fraction(1))
+    assert "any sabotage" in sure and "(of its pay)" in sure
+    nearly = deterrence_words(rules, 0, **known, step_pay=10**6, power=Fraction(999, 1000))
+    assert "worth up to 499,500.000000;" in nearly
+    # Skipping work is found in the step itself: half of what is at risk, at a safety of 2.
+    assert sure.startswith("skipping work worth 250.000000 aUSD a step")
+    twice = deterrence_words(rules, 0, **known, step_pay=10**6, power=Fraction(1), idle=2)
+    assert twice.startswith("skipping work worth 125.000000 aUSD a step (125.0 times its pay)")
+
+
+def test_an_order_closes_in_the_time_of_its_last_rounds():
+    quick = load_order(None, {"timing.collect_s": 1, "timing.iteration_s": 1})
+
+    assert order_closing_s(quick) < order_closing_s(DEFAULT)
