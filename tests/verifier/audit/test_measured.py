@@ -7,7 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from assay.protocol.messages import Outcome
 from assay.protocol.params import Values
+from assay.training.codec.wire import Update
+from assay.training.transform.compress import Transition
 from assay.verifier.audit.tolerance import FLOOR, Measured, floor_of, measure
 from tests.verifier.audit.test_tolerance import (
     EVERY,
@@ -17,6 +20,7 @@ from tests.verifier.audit.test_tolerance import (
     a_step,
     a_wire,
     noise,
+    opened,
     wire_name,
 )
 
@@ -64,3 +68,26 @@ def test_signs_leave_in_doubt_what_a_work_all_along_them_would_add_to_their_mean
     live = norms(due) > 0
     assert found.doubt_B[live] == pytest.approx((scale / top / math.sqrt(k))[live], rel=1e-3)
     assert not measured(a_wire(Values.INT8, k=k), ours, ours).doubt_B.any()
+
+
+@pytest.mark.parametrize("wire", [wire for wire in SPARSE if wire.values is not Values.SIGN], ids=wire_name)
+def test_amplitude_that_a_block_of_zeros_sends_and_takes_out_of_its_error_does_not_match(wire):
+    """What is sent and what is left cancel out: only the choice shows that there was nothing to send."""
+    ours, before = a_gradient(), a_momentum()
+    before[-1] = 0
+    told = a_step(wire, ours, before)
+    last = len(EVERY) - 1
+    sent = Update(
+        np.append(told.sent.blocks_B, last),
+        np.vstack([told.sent.index_BK, np.arange(32)]),
+        np.vstack([told.sent.value_BK, told.sent.value_BK[:1]]),
+        np.append(told.sent.exponent_B, told.sent.exponent_B[0]),
+        np.append(told.sent.mantissa_B, told.sent.mantissa_B[0]),
+    )
+    after = told.after_BC.copy()
+    after[last, :32] = -np.ldexp(sent.value_BK[-1].astype(np.float32), sent.exponent_B[-1])
+
+    found = opened(wire, Transition(sent, after), ours, before=before)
+
+    assert found.outcome is Outcome.MISMATCH
+    assert opened(wire, told, ours, before=before).outcome is Outcome.MATCH
