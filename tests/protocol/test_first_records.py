@@ -9,8 +9,8 @@ import pytest
 from assay.protocol.params import check_spec
 from assay.protocol.state_transition import NodeRecord, VerifierRecord
 from assay.protocol.types import NO_DIGEST
-from assay.testing.members import a_member, name_of
-from assay.testing.run import NODES, VERIFIERS, a_spec, a_start
+from assay.testing.members import NODES, VERIFIERS, a_member, name_of
+from assay.testing.run import a_spec, a_start
 
 
 @pytest.mark.parametrize("node", NODES, ids=name_of)

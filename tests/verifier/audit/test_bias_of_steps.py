@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.devnet.faults.behaviours import NODE_CHEATS
 from assay.protocol.messages import Commit, Outcome
 from assay.verifier.audit.bias_memory import BiasMemory
 from assay.verifier.audit.limits import Limits
@@ -37,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Commit]:
 def test_steps_that_match_are_biased_if_the_memory_says_so_and_it_is_asked_about_no_other(
     tmp_path: Path, monkeypatch, asked
 ):
-    cheat = min(set(test_exact.NODE_CHEATS) - test_exact.ELSEWHERE)
+    cheat = min(set(NODE_CHEATS) - test_exact.ELSEWHERE)
     findings = audited_by_another_class(tmp_path, monkeypatch, cheat, Limits())
 
     outcomes = [finding.outcome for finding in findings]
