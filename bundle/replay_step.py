@@ -412,7 +412,9 @@ def _work(recompute_worker: RecomputeWorker, node: PeerId, round_id: int, privat
     def gradient(
         theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
     ) -> tuple[float, NDArray[np.float32]]:
-        return loss_and_gradient(spec.model, layout, theta_P, tokens, compute=spec.compute)
+        return loss_and_gradient(
+            spec.model, layout, theta_P, tokens, compute=spec.compute, frozen=recompute_worker.frozen
+        )
 
     batch = batch_tokens(recompute_worker.tokens, batch_positions(spec, node, round_id), spec.model.context)
     theta_P = recompute_worker.parameters.read(round_id)

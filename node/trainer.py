@@ -29,6 +29,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root, batch_tokens, read_tokens
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
+from assay.training.model.initial import frozen_parameters
 from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.momentum_root import zero_root
@@ -71,7 +72,7 @@ class Trainer(ComputeWorker):
         known_answers: frozenset[int] = frozenset(),
     ) -> None:
         keep = kept_rounds(spec)
-        super().__init__(PublicState(spec, folder / THETA, keep, base))
+        super().__init__(PublicState(spec, folder / THETA, keep, base), frozen_parameters(spec, base))
         self.spec, self.run_id, self.node = spec, run_id, node
         self.device, self.known_answers = device, known_answers
         self._salt_key = salt_key
@@ -221,7 +222,13 @@ class Trainer(ComputeWorker):
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
     ) -> tuple[float, NDArray[np.float32]]:
         return loss_and_gradient(
-            self.spec.model, self.layout, theta_P, tokens, compute=self.spec.compute, device=self.device
+            self.spec.model,
+            self.layout,
+            theta_P,
+            tokens,
+            compute=self.spec.compute,
+            device=self.device,
+            frozen=self.frozen,
         )
 
     def reset(self) -> None:

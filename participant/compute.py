@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 
 from assay.protocol.encoding.codec import INT_MAX, Max, Message
 from assay.protocol.types import Digest, RoundId
+from assay.training.frozen import Frozen
 from assay.training.optimiser.public_state import PublicState
 
 PATH_CHARS_MAX = 4096
@@ -100,12 +101,12 @@ class State:
 
 
 class ComputeWorker:
-    """A worker that holds a run's parameters; subclasses add requests of their own."""
+    """A worker that holds a run's parameters, trained and frozen; subclasses add requests of their own."""
 
     REQUESTS: ClassVar[tuple[type[Message], ...]] = (GetRound, GetState, Apply, Reset, Restore, Hold)
 
-    def __init__(self, parameters: PublicState) -> None:
-        self.parameters = parameters
+    def __init__(self, parameters: PublicState, frozen: Frozen) -> None:
+        self.parameters, self.frozen = parameters, frozen
 
     def apply(self, round_id: int, aggregate: bytes) -> Digest:
         """Step the parameters; see `PublicState.apply`."""

@@ -8,7 +8,7 @@ in milliseconds, ratios in millionths.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from assay.protocol.agreement.quorum import committee_size, quorum
@@ -37,11 +37,42 @@ class Family(enum.IntEnum):
     LLAMA = 2  # rotary positions, RMSNorm, SwiGLU, grouped queries
 
 
+class Target(enum.IntEnum):
+    """A matrix of every layer of a Llama that an adapter is added to."""
+
+    Q = 1
+    K = 2
+    V = 3
+    OUT = 4
+    GATE = 5
+    UP = 6
+    DOWN = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSpec:
+    """Low-rank factors that are trained in place of the parameters, which stay as imported.
+
+    A matrix W of `targets` acts as W + (alpha / rank) B A. A rank of 0 is no adapter: all is trained.
+
+    Reference:
+        Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", arXiv:2106.09685.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/adapter-spec/1"
+    rank: int  # rows of A, columns of B
+    alpha: int
+    targets: Annotated[tuple[Target, ...], Max(len(Target))]  # ascending
+
+
+NO_ADAPTER = AdapterSpec(rank=0, alpha=0, targets=())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder-only transformer and its initial parameters."""
+    """A decoder-only transformer, its initial parameters, and what of it is trained."""
 
-    TAG: ClassVar[bytes] = b"assay/model-spec/2"
+    TAG: ClassVar[bytes] = b"assay/model-spec/3"
     family: Family
     vocabulary: int
     layers: int
@@ -54,6 +85,17 @@ class ModelSpec:
     norm_epsilon_nano: int
     is_tied: bool  # the output head is the embedding
     base: Digest  # state digest of imported starting parameters; zero: drawn from the seed
+    adapter: AdapterSpec = NO_ADAPTER
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether an adapter alone is trained."""
+        return self.adapter != NO_ADAPTER
+
+    @property
+    def whole(self) -> ModelSpec:
+        """This model without its adapter: the base, and what is delivered once the adapter is merged."""
+        return replace(self, adapter=NO_ADAPTER)
 
 
 class Precision(enum.IntEnum):
@@ -235,6 +277,10 @@ def check_spec(spec: RunSpec) -> None:
     need(spec.rounds >= 1, f"rounds is {spec.rounds}, expected at least 1")
     for fault in model_faults(spec.model):
         need(False, fault)
+    need(
+        spec.model.base != NO_DIGEST or not spec.model.is_adapted,
+        "an adapter is trained on imported parameters, and this run imports none",
+    )
     check_rule(spec.rule, need)
     need(
         spec.least_nodes > 2 * spec.rule.aggregation.f,
@@ -353,4 +399,39 @@ def model_faults(model: ModelSpec) -> tuple[str, ...]:
             )
         if model.rope_theta < 2:
             faults.append(f"rope_theta is {model.rope_theta}, expected at least 2")
-    return tuple(faults)
+    return (*faults, *_adapter_faults(model))
+
+
+def target_shape(model: ModelSpec, target: Target) -> tuple[int, int]:
+    """Rows and columns of a Llama's matrix: what it puts out and takes in."""
+    width, hidden, shared = model.width, model.hidden, model.width // model.heads * model.kv_heads
+    match target:
+        case Target.Q | Target.OUT:
+            return width, width
+        case Target.K | Target.V:
+            return shared, width
+        case Target.GATE | Target.UP:
+            return hidden, width
+        case Target.DOWN:
+            return width, hidden
+
+
+def _adapter_faults(model: ModelSpec) -> list[str]:
+    adapter = model.adapter
+    if not model.is_adapted:
+        return []
+    if model.family is not Family.LLAMA:
+        return ["an adapter needs a Llama: a GPT's queries, keys and values are one matrix"]
+    faults = []
+    if adapter.rank < 1 or adapter.alpha < 1:
+        faults.append(f"an adapter of rank {adapter.rank} and alpha {adapter.alpha}, expected at least 1")
+    if not adapter.targets or list(adapter.targets) != sorted(set(adapter.targets)):
+        faults.append("an adapter's targets must ascend, each once, and be at least one")
+    for target in adapter.targets:
+        rows, columns = target_shape(model, target)
+        if adapter.rank >= min(rows, columns):
+            faults.append(
+                f"an adapter of rank {adapter.rank} for {target.name.lower()}, a matrix of "
+                f"{rows} x {columns}: expected less than its shorter side"
+            )
+    return faults

@@ -108,10 +108,33 @@ def initial_parameters(
         if len(shape) == 1:
             part[:] = 1.0 if name.endswith("weight") else 0.0
             continue
-        head = b"assay/init/1" + seed.to_bytes(8, "big") + name.encode()
-        whole = np.frombuffer(hashlib.shake_256(head).digest(4 * len(part)), "<u4") >> 8
-        part[:] = (whole.astype(np.int32) - (1 << 23)).astype(np.float32) * scale
+        part[:] = _drawn(seed, name, len(part)) * scale
     return theta_P
+
+
+def initial_factors(
+    seed: int, names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]
+) -> NDArray[np.float32]:
+    """The starting factors of an adapter, which every party computes for itself. Shape (P,), float32.
+
+    A is uniform within 1 / sqrt(columns), drawn as matrices are in `initial_parameters`; B is 0, so that the
+    adapter begins by changing nothing. The square root and the quotient are IEEE's.
+    """
+    theta_P = np.zeros(sum(math.prod(shape) for shape in shapes), np.float32)
+    at = 0
+    for name, shape in zip(names, shapes, strict=True):
+        part = theta_P[at : at + math.prod(shape)]
+        at += len(part)
+        if name.endswith(".lora_a"):
+            part[:] = _drawn(seed, name, len(part)) * np.float32(1 / math.sqrt(shape[1]) / 2**23)
+    return theta_P
+
+
+def _drawn(seed: int, name: str, count: int) -> NDArray[np.float32]:
+    """Whole numbers from -2^23 to 2^23 - 1, uniform."""
+    head = b"assay/init/1" + seed.to_bytes(8, "big") + name.encode()
+    whole = np.frombuffer(hashlib.shake_256(head).digest(4 * count), "<u4") >> 8
+    return (whole.astype(np.int32) - (1 << 23)).astype(np.float32)
 
 
 def scatter_values(

@@ -2,7 +2,8 @@
 
 Room: training (pure). Layers are assigned to fragments in rotation, so that every fragment holds layers from
 all depths; tensors outside layers likewise. Vectors share their blocks, so all of them are in fragment 0. A
-block belongs to one fragment.
+block belongs to one fragment. The blocks of a packed layout, which hold parts of several tensors, are
+assigned in rotation.
 
 Reference:
     Douillard et al., "Streaming DiLoCo with overlapping communication", arXiv:2501.18512.
@@ -23,6 +24,8 @@ _LAYER = re.compile(r"layer(\d+)\.")
 
 def fragment_blocks(layout: Layout, fragments: int) -> NDArray[np.int64]:
     """The fragment of every block. Shape (N,)."""
+    if layout.is_packed:
+        return np.arange(layout.blocks, dtype=np.int64) % fragments
     found: list[int] = []
     outside = 0
     for name, shape in zip(layout.names, layout.shapes, strict=True):

@@ -6,6 +6,9 @@ multiples of 64 and tiled row-major; all vectors are laid out in rows of 64, one
 after another, and tiled as one more matrix. Padding is zero going in and dropped
 coming out, so an awkward size never gets its own density or block shape.
 
+An adapter's factors have one side of a few rows, which padding to 64 would make many times as large. They are
+packed: one after another in rows of 64, without padding but at the end.
+
 Shape suffixes: P = parameters, N = blocks, S = 64.
 """
 
@@ -19,19 +22,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
-from assay.protocol.params import Family, ModelSpec
+from assay.protocol.params import Family, ModelSpec, Target, target_shape
 
 Shapes = list[tuple[str, tuple[int, ...]]]
+LORA_A, LORA_B = ".lora_a", ".lora_b"  # ends of names
+TARGET_NAMES = {
+    Target.Q: "attention.q",
+    Target.K: "attention.k",
+    Target.V: "attention.v",
+    Target.OUT: "attention.out",
+    Target.GATE: "mlp.gate",
+    Target.UP: "mlp.up",
+    Target.DOWN: "mlp.down",
+}
 
 T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names and shapes in order, with the sizes that follow from them."""
+    """Names and shapes in order, with the sizes that follow from them.
+
+    is_packed: blocks are cut from the flat vector as it is, without tiles or padding.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    is_packed: bool = False
 
     @property
     def parameters(self) -> int:
@@ -41,6 +58,8 @@ class Layout:
     @property
     def blocks(self) -> int:
         """Number of 64 x 64 blocks."""
+        if self.is_packed:
+            return -(-self.parameters // (S * S))
         matrices = sum(_up(s[0]) * _up(s[1]) for s in self.shapes if len(s) == 2)
         return matrices + _up(self._vector_rows())
 
@@ -57,7 +76,25 @@ class Layout:
 
 
 def layout_of(model: ModelSpec) -> Layout:
-    """The order and shapes of this model's parameters."""
+    """The order and shapes of the parameters that are trained: all, or an adapter's factors."""
+    if model.is_adapted:
+        named = _adapter_shapes(model)
+        return Layout(tuple(n for n, _ in named), tuple(s for _, s in named), is_packed=True)
+    return _whole_layout(model)
+
+
+def frozen_layout(model: ModelSpec) -> Layout:
+    """The order and shapes of the parameters that stay as imported; empty if all are trained."""
+    return _whole_layout(model) if model.is_adapted else Layout((), ())
+
+
+def adapted_names(model: ModelSpec) -> tuple[str, ...]:
+    """The matrices to which an adapter is added, in the order of the layers; empty without one."""
+    targets = model.adapter.targets
+    return tuple(f"layer{n}.{TARGET_NAMES[one]}" for n in range(model.layers) for one in targets)
+
+
+def _whole_layout(model: ModelSpec) -> Layout:
     named = _gpt_shapes(model) if model.family is Family.GPT else _llama_shapes(model)
     if not model.is_tied:
         named.append(("head", (model.vocabulary, model.width)))
@@ -102,9 +139,25 @@ def _llama_shapes(model: ModelSpec) -> Shapes:
     return [*shapes, ("norm.weight", (d,))]
 
 
+def _adapter_shapes(model: ModelSpec) -> Shapes:
+    """All A, then all B: as B begins with zeros, so do A's gradients, and stay the smaller ones.
+
+    In a block of both, the coefficients of B would take every place that a sparse update has.
+    """
+    rank, a_side, b_side = model.adapter.rank, [], []
+    sides = [target_shape(model, one) for one in model.adapter.targets] * model.layers
+    for name, (rows, columns) in zip(adapted_names(model), sides, strict=True):
+        a_side.append((name + LORA_A, (rank, columns)))
+        b_side.append((name + LORA_B, (rows, rank)))
+    return [*a_side, *b_side]
+
+
 def to_blocks(layout: Layout, flat_P: NDArray[np.float32]) -> NDArray[np.float32]:
     """Cut the flat vector into padded blocks. Shape (N, 64, 64), float32, a fresh array."""
     out_NSS = np.zeros((layout.blocks, S, S), np.float32)
+    if layout.is_packed:
+        out_NSS.reshape(-1)[: len(flat_P)] = flat_P
+        return out_NSS
     rows, at, block = [], 0, 0
     for shape in layout.shapes:
         size = math.prod(shape)
@@ -124,6 +177,8 @@ def to_blocks(layout: Layout, flat_P: NDArray[np.float32]) -> NDArray[np.float32
 
 def from_blocks(layout: Layout, blocks_NSS: NDArray[T]) -> NDArray[T]:
     """Inverse of `to_blocks`, padding dropped; any dtype is kept. Shape (P,)."""
+    if layout.is_packed:
+        return blocks_NSS.reshape(-1)[: layout.parameters].copy()
     flat_P = np.empty(layout.parameters, blocks_NSS.dtype)
     at, block = 0, 0
     vectors: list[tuple[int, int]] = []

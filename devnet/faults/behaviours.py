@@ -20,6 +20,7 @@ NODE_CHEATS = {
     "wrong-data": "trains on other sequences than the assigned ones",
     "random-update": "sends noise in place of a gradient, with error state that follows from it",
     "no-feedback": "does not subtract from its momentum what it sent",
+    "other-base": "computes its gradients on another model, whose embedding differs, than the run's",
     "two-commits": "sends half of the verifiers one commit and the other half another",
     "withhold-opening": "never opens its momentum when drawn",
 }

@@ -20,6 +20,8 @@ from assay.node.steps import write_durably
 from assay.node.trainer import Trainer
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import PPM
+from assay.training.frozen import Frozen
+from assay.training.layout import Layout
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.step import Work, encode
 
@@ -69,6 +71,32 @@ class RandomUpdate(FaultyTrainer):
             return loss, gradient
         noise = np.random.default_rng(round_id).standard_normal(len(gradient)).astype(np.float32)
         return loss, noise * (np.linalg.norm(gradient) / np.linalg.norm(noise))
+
+
+class OtherBase(FaultyTrainer):
+    """Computes its gradients on another model: one whose embedding is longer by a hundredth."""
+
+    def _gradient(self, theta_P: Floats, tokens: NDArray[np.int64]) -> tuple[float, Floats]:
+        if not self.is_false(self.parameters.round):
+            return super()._gradient(theta_P, tokens)
+        if not self.spec.model.is_adapted:
+            return super()._gradient(_longer(self.layout, theta_P), tokens)
+        own, self.frozen = (
+            self.frozen,
+            Frozen(self.frozen.layout, _longer(self.frozen.layout, self.frozen.values_F)),
+        )
+        try:
+            return super()._gradient(theta_P, tokens)
+        finally:
+            self.frozen = own
+
+
+def _longer(layout: Layout, flat_P: Floats) -> Floats:
+    """The same parameters, but for a longer embedding."""
+    at, shape = layout.offsets()["embed"]
+    changed_P = flat_P.copy()
+    changed_P[at : at + int(np.prod(shape))] *= np.float32(1.01)
+    return changed_P
 
 
 class NoFeedback(FaultyTrainer):
@@ -126,6 +154,7 @@ KINDS = {
     "stale-parameters": StaleParameters,
     "wrong-data": WrongData,
     "random-update": RandomUpdate,
+    "other-base": OtherBase,
     "no-feedback": NoFeedback,
     "slow": Slow,
     "diverge": Diverge,

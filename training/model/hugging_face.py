@@ -1,9 +1,11 @@
 """Hugging Face: imports a run's starting model from, and exports its result to, a `transformers` folder.
 
 Room: training (edge: reads one folder). A Llama here is a LlamaForCausalLM. A GPT here has no biases in its
-linear layers and is exported as a GPT2LMHeadModel with zero biases; a GPT-2 with other biases is refused.
+linear layers and is exported as a GPT2LMHeadModel with zero biases; a GPT-2 with other biases is refused. An
+adapter is exported for `peft`.
 
     FOLDER/config.json, *.safetensors, tokenizer.json
+    FOLDER/adapter_config.json, adapter_model.safetensors
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Family, ModelSpec, model_faults
 from assay.protocol.types import NO_DIGEST
-from assay.training.layout import layout_of
+from assay.training.layout import TARGET_NAMES, layout_of
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CONFIG_BYTES_MAX = 1 << 24
 
 _LLAMA_PARTS = {
@@ -57,6 +60,7 @@ _GPT_WHOLE = {
     "norm.bias": "transformer.ln_f.bias",
     "head": "lm_head.weight",
 }
+_PEFT_SIDES = {"lora_a": "lora_A", "lora_b": "lora_B"}
 _GPT_TRANSPOSED = ("attention.qkv", "attention.out", "mlp.up", "mlp.down")  # GPT-2 keeps (in, out)
 
 
@@ -121,6 +125,40 @@ def export_tensors(model: ModelSpec, theta_P: NDArray[np.float32]) -> dict[str, 
         if is_transposed:
             tensors[_bias_of(named)] = np.zeros(shape[0], np.float32)
     return tensors
+
+
+def export_adapter_config(model: ModelSpec) -> dict[str, Any]:
+    """Content of adapter_config.json, as `peft` reads it. The base is not named: its folder is the user's."""
+    adapter = model.adapter
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "target_modules": sorted(_module(TARGET_NAMES[one]) for one in adapter.targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+
+
+def export_adapter(model: ModelSpec, theta_P: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+    """An adapter's factors under the names, and in the shapes, of `peft`."""
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for name, (at, shape) in layout_of(model).offsets().items():
+        matrix, _, side = name.rpartition(".")
+        home, _ = _their_name(model, matrix)
+        named = f"base_model.model.{home.removesuffix('weight')}{_PEFT_SIDES[side]}.weight"
+        value = theta_P[at : at + int(np.prod(shape))].reshape(shape)
+        tensors[named] = np.ascontiguousarray(value, np.float32)
+    return tensors
+
+
+def _module(part: str) -> str:
+    """Hugging Face's name of a matrix within its layer: the last but one part of its weight's."""
+    return _LLAMA_PARTS[part].split(".")[-2]
 
 
 # ---- import

@@ -1,7 +1,8 @@
-"""Initial: the parameters a run begins with, drawn from its seed or imported.
+"""Initial: the parameters a run begins with, drawn from its seed or imported, and those that it leaves alone.
 
 Room: training (edge: reads one file). Imported parameters travel as a file beside the
 data; the spec names their digest, so a wrong file stops a participant at its first step.
+A run that trains an adapter draws its factors from the seed, and keeps what is imported.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.exact import initial_parameters
-from assay.training.layout import layout_of
+from assay.training.exact import initial_factors, initial_parameters
+from assay.training.frozen import ALL_TRAINED, Frozen
+from assay.training.layout import frozen_layout, layout_of
 
 BASE = "base.npy"
 
@@ -33,20 +35,54 @@ def starting_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]
 
     Args:
         spec: The run.
-        base: The file of the imported parameters; ignored if the run imports none.
+        base: The file of the imported parameters; ignored if the run imports none, or does not train them.
 
     Raises:
         ConfigError: the run starts from imported parameters, and these are others.
     """
     layout = layout_of(spec.model)
+    if spec.model.is_adapted:
+        return initial_factors(spec.seed, layout.names, layout.shapes)
     if spec.model.base == NO_DIGEST:
         return initial_parameters(spec.seed, layout.names, layout.shapes)
+    return imported_parameters(spec, base)
+
+
+def frozen_parameters(spec: RunSpec, base: Path | None) -> Frozen:
+    """The parameters that a run leaves as they are: its base if it trains an adapter, else none.
+
+    Args:
+        spec: The run.
+        base: The file of the imported parameters; ignored if all is trained.
+
+    Raises:
+        ConfigError: as `imported_parameters`.
+    """
+    if not spec.model.is_adapted:
+        return ALL_TRAINED
+    return Frozen(frozen_layout(spec.model), imported_parameters(spec, base))
+
+
+def imported_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]:
+    """The base of a run that has one, read into memory whole: what was hashed is what is computed with.
+
+    Args:
+        spec: The run.
+        base: The file.
+
+    Returns:
+        In the layout of the model without its adapter. Shape (P,), float32, a fresh array.
+
+    Raises:
+        ConfigError: there is no file, or the spec names other parameters.
+    """
+    expected = layout_of(spec.model.whole).parameters
     if base is None:
         raise ConfigError("this run starts from imported parameters; write their file as base = PATH")
     theta_P = _read(base)
-    if theta_P.dtype != np.float32 or theta_P.shape != (layout.parameters,):
+    if theta_P.dtype != np.float32 or theta_P.shape != (expected,):
         raise ConfigError(
-            f"base {base}: {theta_P.dtype} of shape {theta_P.shape}, expected {layout.parameters} float32"
+            f"base {base}: {theta_P.dtype} of shape {theta_P.shape}, expected {expected} float32"
         )
     if state_digest(theta_P) != spec.model.base:
         raise ConfigError(f"base {base}: not the parameters this run starts from")

@@ -1,7 +1,8 @@
 """Llama: logits of a decoder with rotary positions, RMSNorm, SwiGLU and grouped queries.
 
 Room: training (pure). Touvron et al., arXiv:2302.13971; RoPE: Su et al.,
-arXiv:2104.09864; grouped queries: Ainslie et al., arXiv:2305.13245. Weights mean what
+arXiv:2104.09864; grouped queries: Ainslie et al., arXiv:2305.13245; adapters:
+Hu et al., arXiv:2106.09685. Weights mean what
 they mean to Hugging Face's LlamaForCausalLM: rotation pairs coordinate i of a head
 with i + head / 2, not with its neighbour.
 """
@@ -9,12 +10,14 @@ with i + head / 2, not with its neighbour.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
 from torch import Tensor
 
 from assay.protocol.params import ModelSpec
+from assay.training.layout import LORA_A, LORA_B
 
 
 def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -22,7 +25,7 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
 
     Args:
         model: Sizes; the family must be LLAMA.
-        p: Parameters by their names in the layout.
+        p: Parameters by their names in the layouts, of an adapter too if there is one.
         inputs: Tokens. Shape (batch, length), int64.
 
     Returns:
@@ -31,24 +34,34 @@ def llama_logits(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor) -> T
     batch, length = inputs.shape
     head = model.width // model.heads
     epsilon = model.norm_epsilon_nano / 1e9
+    linear = partial(_linear, model, p)
     cos, sin = _angles(length, head, model.rope_theta, inputs.device)
     x = F.embedding(inputs, p["embed"])
     for layer in range(model.layers):
         at = f"layer{layer}."
         h = _rms_norm(x, p[at + "norm1.weight"], epsilon)
         q, k, v = (
-            F.linear(h, p[at + f"attention.{part}"]).view(batch, length, -1, head).transpose(1, 2)
+            linear(h, at + f"attention.{part}").view(batch, length, -1, head).transpose(1, 2)
             for part in "qkv"
         )
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
         shared = model.heads // model.kv_heads
         k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + F.linear(mixed.transpose(1, 2).reshape(batch, length, model.width), p[at + "attention.out"])
+        x = x + linear(mixed.transpose(1, 2).reshape(batch, length, model.width), at + "attention.out")
         h = _rms_norm(x, p[at + "norm2.weight"], epsilon)
-        gated = F.silu(F.linear(h, p[at + "mlp.gate"])) * F.linear(h, p[at + "mlp.up"])
-        x = x + F.linear(gated, p[at + "mlp.down"])
+        gated = F.silu(linear(h, at + "mlp.gate")) * linear(h, at + "mlp.up")
+        x = x + linear(gated, at + "mlp.down")
     return F.linear(_rms_norm(x, p["norm.weight"], epsilon), p["embed"] if model.is_tied else p["head"])
+
+
+def _linear(model: ModelSpec, p: Mapping[str, Tensor], x: Tensor, name: str) -> Tensor:
+    """x times the transposed matrix of this name, and what an adapter adds: alpha / rank * B (A x)."""
+    y = F.linear(x, p[name])
+    if name + LORA_A not in p:
+        return y
+    low = F.linear(F.linear(x, p[name + LORA_A]), p[name + LORA_B])
+    return y + low * (model.adapter.alpha / model.adapter.rank)
 
 
 def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

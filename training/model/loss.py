@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision
 from assay.training import parallel
+from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.model.gpt import gpt_logits
 from assay.training.model.llama import llama_logits
@@ -67,6 +68,7 @@ def loss_and_gradient(
     *,
     compute: ComputeSpec,
     device: str = "cpu",
+    frozen: Frozen = ALL_TRAINED,
 ) -> tuple[float, NDArray[np.float32]]:
     """Mean next-token loss in nats, and its gradient.
 
@@ -80,22 +82,25 @@ def loss_and_gradient(
         tokens: Inputs and targets. Shape (sequences, context + 1), int64.
         compute: Precision and group size.
         device: "cpu" or "cuda".
+        frozen: What the model leaves as it is; the gradient is along the rest.
 
     Returns:
         The loss and the gradient, shape (P,), float32. Same bits within an execution class.
     """
+    frozen.check(model)
     theta = torch.from_numpy(theta_P).to(device)
     gradient = torch.zeros_like(theta)
     leaves = _views(layout, theta)
     for (name, leaf), part in zip(leaves.items(), _views(layout, gradient).values(), strict=True):
         leaves[name] = leaf.detach().requires_grad_(True)
         leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
+    whole = {**frozen.on(device), **leaves}
     rows = compute.micro_sequences or len(tokens)
     total = 0.0
     for at in range(0, len(tokens), rows):
         group = torch.from_numpy(tokens[at : at + rows]).to(device)
         share = len(group) / len(tokens)
-        loss = _loss(model, leaves, group, compute.dtype)
+        loss = _loss(model, whole, group, compute.dtype)
         torch.autograd.backward([loss * share if share != 1 else loss])
         total += float(loss.detach()) * share
     first = next(iter(leaves.values())).grad
@@ -111,10 +116,12 @@ def mean_loss(
     *,
     rows: int = 8,
     device: str = "cpu",
+    frozen: Frozen = ALL_TRAINED,
 ) -> float:
     """Mean next-token loss in nats, `rows` sequences at a time, in float32."""
+    frozen.check(model)
     with torch.no_grad():
-        views = _views(layout, torch.from_numpy(theta_P).to(device))
+        views = {**frozen.on(device), **_views(layout, torch.from_numpy(theta_P).to(device))}
         parts = [
             float(_loss(model, views, torch.from_numpy(tokens[i : i + rows]).to(device), Precision.FLOAT32))
             * len(tokens[i : i + rows])
@@ -124,11 +131,18 @@ def mean_loss(
 
 
 def logits(
-    model: ModelSpec, layout: Layout, theta_P: NDArray[np.float32], inputs: NDArray[np.int64]
+    model: ModelSpec,
+    layout: Layout,
+    theta_P: NDArray[np.float32],
+    inputs: NDArray[np.int64],
+    *,
+    frozen: Frozen = ALL_TRAINED,
 ) -> NDArray[np.float32]:
     """Logits of the next token at every position. Shape (batch, length, vocabulary), float32."""
+    frozen.check(model)
     with torch.no_grad():
-        found = _logits(model, _views(layout, torch.from_numpy(theta_P)), torch.from_numpy(inputs))
+        views = {**frozen.on("cpu"), **_views(layout, torch.from_numpy(theta_P))}
+        found = _logits(model, views, torch.from_numpy(inputs))
     values: NDArray[np.float32] = found.numpy()
     return values
 

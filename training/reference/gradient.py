@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.errors import Unavailable
 from assay.protocol.params import ComputeSpec, ModelSpec
+from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout, layout_of
 from assay.training.reference.operators import Array, Operator, operators, run_one, sources
 
@@ -28,6 +29,7 @@ def reference_loss_and_gradient(
     tokens: NDArray[np.int64],
     *,
     compute: ComputeSpec,
+    frozen: Frozen = ALL_TRAINED,
     observe: Observer | None = None,
 ) -> tuple[float, NDArray[np.float32]]:
     """Mean next-token loss in nats, and its gradient; arguments as `loss_and_gradient`'s.
@@ -38,6 +40,7 @@ def reference_loss_and_gradient(
         theta_P: Parameters. Shape (P,), float32; not modified.
         tokens: Inputs and targets. Shape (sequences, context + 1), int64.
         compute: Group size; the precision is float32 whatever it says.
+        frozen: What the model leaves as it is.
         observe: Told of every operator and its output, in order.
 
     Returns:
@@ -51,6 +54,7 @@ def reference_loss_and_gradient(
     if layout != layout_of(model) or theta_P.shape != (layout.parameters,) or theta_P.dtype != np.float32:
         expected = layout_of(model).parameters
         raise ValueError(f"{theta_P.dtype} parameters of shape {theta_P.shape}, expected {expected} float32")
+    frozen.check(model)
     if tokens.ndim != 2 or tokens.shape[1] != model.context + 1 or tokens.dtype != np.int64:
         expected = model.context + 1
         raise ValueError(
@@ -68,7 +72,7 @@ def reference_loss_and_gradient(
             observe(operator, output)
 
     theta_P = np.ascontiguousarray(theta_P)
-    gradient_P = run(program, sources(layout, theta_P, np.ascontiguousarray(tokens)), seen)
+    gradient_P = run(program, sources(layout, theta_P, np.ascontiguousarray(tokens), frozen), seen)
     total = 0.0
     for loss in losses:
         total += loss

@@ -41,6 +41,18 @@ def linear_weight_back(slope_TX: Floats, x_TD: Floats) -> Floats:
     return _product(slope_TX.T, x_TD)
 
 
+def scaled(scale: np.float32, x_TX: Floats) -> Floats:
+    """Every entry times a factor."""
+    out_TX: Floats = x_TX * scale
+    return out_TX
+
+
+def added(scale: np.float32, x_TX: Floats, low_TX: Floats) -> Floats:
+    """x + scale * low, both operations rounded: what an adapter adds to what its matrix puts out."""
+    expect_shape(x_TX.shape, low_TX)
+    return x_TX + low_TX * scale
+
+
 def _product(a_MK: Floats, b_KN: Floats) -> Floats:
     out_MN = np.empty((a_MK.shape[0], b_KN.shape[1]), np.float32)
     multiply(a_MK[None], b_KN[None], out_MN[None])

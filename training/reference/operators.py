@@ -1,14 +1,19 @@
 """Operators: a forward and backward pass as a list of operators, each a pure function of named arrays.
 
 Room: training (pure). An operator's name is that of its one output. Sources, which no operator computes, are
-the parameters by their names in the layout, and `tokens`. One group of `micro_sequences` after another:
+the parameters by their names in the layouts, trained and frozen, and `tokens`. One group of
+`micro_sequences` after another:
 
     0/inputs, 0/targets     of the group's sequences
     0/forward/...           activations, first layer first
     0/loss                  the sum of -log softmax at the targets
     0/slope/...             slopes of the group's share of the mean loss, last layer first: along a parameter
                             by its name, along the input of a part as NAME.x
-    0/gradient              along all parameters, flat; a later group's is added to the one before
+    0/gradient              along all parameters that are trained, flat; a later group's is added to the one
+                            before
+
+With an adapter on a matrix NAME there are also A x (forward/NAME.lora_a), B (A x) (forward/NAME.lora_b) and
+their sum with W x (forward/NAME.adapted); of the slopes only those are computed that the gradient needs.
 
 Every token's loss is divided by the number of tokens of the whole batch, so groups need no weights.
 """
@@ -24,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.params import ComputeSpec, Family, ModelSpec, model_faults
-from assay.training.layout import Layout, layout_of
+from assay.training.frozen import ALL_TRAINED, Frozen
+from assay.training.layout import LORA_A, LORA_B, Layout, adapted_names, layout_of
 from assay.training.reference import layers
 from assay.training.reference.attention import Attention
 
@@ -61,16 +67,29 @@ def operators(model: ModelSpec, sequences: int, compute: ComputeSpec) -> tuple[O
     made: list[Operator] = []
     for group, first in enumerate(range(0, sequences, rows)):
         _group(_List(model, group, made), slice(first, first + rows), sequences * model.context)
-    return tuple(made)
+    return _needed(made) if model.is_adapted else tuple(made)
 
 
-def sources(layout: Layout, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]) -> dict[str, Array]:
+def sources(
+    layout: Layout, theta_P: NDArray[np.float32], tokens: NDArray[np.int64], frozen: Frozen = ALL_TRAINED
+) -> dict[str, Array]:
     """The arrays that the operators start from."""
     parts = {
         name: theta_P[at : at + int(np.prod(shape))].reshape(shape)
         for name, (at, shape) in layout.offsets().items()
     }
-    return {**parts, TOKENS: tokens}
+    return {**frozen.arrays(), **parts, TOKENS: tokens}
+
+
+def _needed(made: list[Operator]) -> tuple[Operator, ...]:
+    """The operators that lead to the gradient or to a loss, in their order."""
+    wanted = {made[-1].name, *(one.name for one in made if one.name.endswith("/loss"))}
+    found: list[Operator] = []
+    for operator in reversed(made):
+        if operator.name in wanted:
+            wanted |= set(operator.inputs)
+            found.append(operator)
+    return tuple(reversed(found))
 
 
 def run_one(operator: Operator, inputs: Mapping[str, Array]) -> Array:
@@ -97,17 +116,38 @@ class _List:
     def is_gpt(self) -> bool:
         return self.model.family is Family.GPT
 
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        return adapted_names(self.model)
+
+    @property
+    def scale(self) -> np.float32:
+        return np.float32(self.model.adapter.alpha / self.model.adapter.rank)
+
     def add(self, name: str, function: Callable[..., Array], *inputs: str) -> str:
         self.made.append(Operator(f"{self.group}/{name}", inputs, function))
         return self.made[-1].name
 
     def linear(self, weight: str, x: str, *beside: str) -> str:
-        return self.add(f"forward/{weight}", layers.linear, x, weight, *beside)
+        plain = self.add(f"forward/{weight}", layers.linear, x, weight, *beside)
+        if weight not in self.adapted:
+            return plain
+        low = self.add(f"forward/{weight}{LORA_A}", layers.linear, x, weight + LORA_A)
+        low = self.add(f"forward/{weight}{LORA_B}", layers.linear, low, weight + LORA_B)
+        return self.add(f"forward/{weight}.adapted", partial(layers.added, self.scale), plain, low)
 
     def linear_back(self, weight: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
         """`part` of the slope is the one along this layer's output."""
         self.add(f"slope/{weight}", partial(_weight_back, part), slope, x)
-        return self.add(f"slope/{weight}.x", partial(_input_back, part), slope, weight, *beside)
+        plain = self.add(f"slope/{weight}.x", partial(_input_back, part), slope, weight, *beside)
+        if weight not in self.adapted:
+            return plain
+        low = f"{self.group}/forward/{weight}{LORA_A}"
+        slope = self.add(f"slope/{weight}.scaled", partial(_scaled_part, part, self.scale), slope)
+        self.add(f"slope/{weight}{LORA_B}", layers.linear_weight_back, slope, low)
+        slope = self.add(f"slope/{weight}{LORA_B}.x", layers.linear_back, slope, weight + LORA_B)
+        self.add(f"slope/{weight}{LORA_A}", layers.linear_weight_back, slope, x)
+        return self.add(f"slope/{weight}{LORA_A}.x", layers.linear_back, slope, weight + LORA_A, plain)
 
     def normed(self, name: str, x: str) -> str:
         found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=self.model.norm_epsilon_nano / 1e9)
@@ -213,6 +253,10 @@ def _tokens(rows: slice, columns: slice, tokens: Array) -> Array:
 
 def _weight_back(part: Any, slope: Array, x: Array) -> Array:
     return layers.linear_weight_back(slope[part], x)
+
+
+def _scaled_part(part: Any, scale: np.float32, slope: Array) -> Array:
+    return layers.scaled(scale, slope[part])
 
 
 def _input_back(part: Any, slope: Array, weight: Array, *beside: Array) -> Array:

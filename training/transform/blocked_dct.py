@@ -47,6 +47,12 @@ def transformed_blocks(
     out_NC = np.empty((layout.blocks, BLOCK_SIZE), np.float32) if into_NC is None else into_NC
     if out_NC.shape != (layout.blocks, BLOCK_SIZE):
         raise ValueError(f"room of shape {out_NC.shape} for {layout.blocks} blocks")
+    if layout.is_packed:
+        packed = to_blocks(layout, _scaled(layout, flat_P, scales) if scales else flat_P).reshape(-1, S)
+        parallel.each(
+            lambda piece: block_spectra(piece[0], factor, *piece[1:]), _pieces(packed, out_NC, None)
+        )
+        return out_NC
     at, block = 0, 0
     vectors, shapes, pieces = [], [], []
     for tensor, (name, shape) in enumerate(zip(layout.names, layout.shapes, strict=True)):
@@ -66,6 +72,15 @@ def transformed_blocks(
         pieces += _pieces(to_blocks(rest, np.concatenate(vectors)).reshape(-1, S), out_NC[block:], None)
     parallel.each(lambda piece: block_spectra(piece[0], factor, *piece[1:]), pieces)
     return out_NC
+
+
+def _scaled(layout: Layout, flat_P: NDArray[np.float32], scales: Scales) -> NDArray[np.float32]:
+    """Every entry times its row's factor, rounded, times its column's. Shape (P,)."""
+    out_P = np.empty_like(flat_P)
+    for (at, shape), (row_R, column_K) in zip(layout.offsets().values(), scales, strict=True):
+        where = slice(at, at + math.prod(shape))
+        out_P[where] = (flat_P[where].reshape(shape) * row_R[:, None] * column_K).reshape(-1)
+    return out_P
 
 
 def _pieces(matrix_RW: NDArray[np.float32], out_BC: NDArray[np.float32], scale: Scale | None) -> list[Piece]:

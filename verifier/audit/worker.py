@@ -33,6 +33,7 @@ from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import to_blocks
+from assay.training.model.initial import frozen_parameters
 from assay.training.model.loss import loss_and_gradient
 from assay.training.optimiser.carry import carried_shares, mean_block
 from assay.training.optimiser.inner import Gradient, InnerState, roots_of, run_steps
@@ -113,7 +114,9 @@ class RecomputeWorker(ComputeWorker):
         limits: Limits | None = None,
         memory: Path | None = None,
     ) -> None:
-        super().__init__(PublicState(spec, folder / THETA, kept_rounds(spec), base))
+        super().__init__(
+            PublicState(spec, folder / THETA, kept_rounds(spec), base), frozen_parameters(spec, base)
+        )
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
         self.tokens = read_tokens(data, spec.data)
@@ -353,6 +356,7 @@ class RecomputeWorker(ComputeWorker):
             tokens,
             compute=self.spec.compute,
             device=self.device,
+            frozen=self.frozen,
         )
 
     def _reference_gradient(
@@ -363,7 +367,7 @@ class RecomputeWorker(ComputeWorker):
         model, layout, compute = self.spec.model, self.parameters.layout, self.spec.compute
         try:
             found: tuple[float, NDArray[np.float32]] = reference(
-                model, layout, theta_P, tokens, compute=compute
+                model, layout, theta_P, tokens, compute=compute, frozen=self.frozen
             )
         except FloatingPointError:
             return math.nan, np.full_like(theta_P, np.nan)

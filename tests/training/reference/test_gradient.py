@@ -10,15 +10,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
 
 from assay.protocol.errors import Unavailable
-from assay.protocol.params import ComputeSpec, Family, Precision
+from assay.protocol.params import AdapterSpec, ComputeSpec, Family, Precision, Target
 from assay.testing.specs import FLOAT32_WHOLE, a_model
 from assay.training.exact import initial_parameters
+from assay.training.frozen import Frozen
 from assay.training.layout import layout_of
 from assay.training.model.gpt import gpt_logits
 from assay.training.model.llama import llama_logits
 from assay.training.model.loss import loss_and_gradient
 from assay.training.model.presets import gpt_spec, llama_spec
 from assay.training.reference.gradient import reference_loss_and_gradient
+from assay.training.reference.operators import operators
 
 GPT = gpt_spec(layers=2, width=42, heads=3, context=37, vocabulary=101, hidden=75)
 LLAMA = llama_spec(layers=2, width=48, heads=6, kv_heads=2, hidden=77, context=19, vocabulary=77)
@@ -46,12 +48,12 @@ def a_batch(model, sequences=3):
     return model, layout, theta, tokens
 
 
-def in_float64(model, layout, theta, tokens):
+def in_float64(model, layout, theta, tokens, beside=None):
     """Loss and gradient by torch; norms and angles of a Llama stay float32 there."""
     flat = torch.from_numpy(theta.astype(np.float64)).requires_grad_(True)
     parts = {n: flat[at : at + int(np.prod(s))].view(s) for n, (at, s) in layout.offsets().items()}
     logits_of = gpt_logits if model.family is Family.GPT else llama_logits
-    logits = logits_of(model, parts, torch.from_numpy(tokens[:, :-1]))
+    logits = logits_of(model, {**(beside or {}), **parts}, torch.from_numpy(tokens[:, :-1]))
     loss = F.cross_entropy(logits.reshape(-1, model.vocabulary), torch.from_numpy(tokens[:, 1:]).reshape(-1))
     loss.backward()
     return float(loss.detach()), flat.grad.numpy()
@@ -77,6 +79,34 @@ def test_loss_and_gradient_are_those_of_float64(model):
         scale = np.linalg.norm(gradient) * TOLERANCE
         assert np.linalg.norm(found_P[part] - gradient[part]) < scale, name
     assert np.array_equal(batch[2], before)
+
+
+@pytest.mark.parametrize(
+    ("rank", "targets"),
+    [(1, (Target.DOWN,)), (4, (Target.Q, Target.V)), (3, tuple(Target))],
+    ids=["down", "q, v", "all seven"],
+)
+@pytest.mark.parametrize("base", [LLAMA, MODELS["llama, tied"]], ids=["llama", "llama, tied"])
+def test_an_adapters_gradient_is_that_of_float64_along_its_factors_alone(base, rank, targets):
+    model = replace(base, adapter=AdapterSpec(rank=rank, alpha=5, targets=targets))
+    _, whole, frozen_F, tokens = a_batch(base)
+    layout, frozen = layout_of(model), Frozen(whole, frozen_F)
+    theta = initial_parameters(6, layout.names, layout.shapes) * np.float32(2)
+    beside = {name: torch.from_numpy(one.astype(np.float64)) for name, one in frozen.arrays().items()}
+    loss, gradient = in_float64(model, layout, theta, tokens, beside)
+
+    for compute in (FLOAT32_WHOLE, MICRO):
+        found, found_P = reference_loss_and_gradient(
+            model, layout, theta, tokens, compute=compute, frozen=frozen
+        )
+        assert found == pytest.approx(loss, rel=1e-6)
+        assert found_P.shape == theta.shape and distance(found_P, gradient) < TOLERANCE
+    names = [one.name for one in operators(model, 3, FLOAT32_WHOLE)]
+    assert not [
+        name for name in names if name.endswith(("norm.weight", "/head", "/embed")) and "slope" in name
+    ]
+    with pytest.raises(ValueError, match="frozen parameters, expected"):
+        reference_loss_and_gradient(model, layout, theta, tokens, compute=MICRO)
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])

@@ -10,20 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocol.params import ComputeSpec, Precision
+from assay.protocol.params import AdapterSpec, ComputeSpec, Precision, Target
 from assay.protocol.types import Digest
 from assay.testing.specs import FLOAT32_WHOLE
 from assay.training.exact import initial_parameters
-from assay.training.layout import layout_of
+from assay.training.frozen import Frozen
+from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.presets import gpt_spec, llama_spec
 from assay.training.reference.gradient import reference_loss_and_gradient, run
 from assay.training.reference.operators import operators, run_one, sources
 from assay.training.reference.referee import Finding, first_difference, judge, settle
 from assay.training.reference.trace import Answer, output_digest, trace_of, traced
 
+LLAMA = llama_spec(layers=2, width=12, heads=3, kv_heads=1, hidden=7, context=5, vocabulary=11)
 MODELS = {
     "gpt": gpt_spec(layers=2, width=12, heads=2, context=5, vocabulary=11, is_tied=True),
-    "llama": llama_spec(layers=2, width=12, heads=3, kv_heads=1, hidden=7, context=5, vocabulary=11),
+    "llama": LLAMA,
+    "an adapter": replace(LLAMA, adapter=AdapterSpec(rank=2, alpha=3, targets=tuple(Target))),
 }
 MICRO = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2)  # of three sequences: two groups
 NEEDS_EQUAL_ROWS = re.compile(
@@ -37,7 +40,12 @@ def a_program(name):
     layout = layout_of(model)
     theta = initial_parameters(4, layout.names, layout.shapes)
     tokens = np.random.default_rng(1).integers(0, model.vocabulary, (3, model.context + 1))
-    return operators(model, 3, MICRO), sources(layout, theta, tokens)
+    return operators(model, 3, MICRO), sources(layout, theta, tokens, frozen_of(model))
+
+
+def frozen_of(model) -> Frozen:
+    layout = frozen_layout(model)
+    return Frozen(layout, initial_parameters(3, layout.names, layout.shapes))
 
 
 def moved(output):
@@ -176,7 +184,7 @@ def test_inputs_that_do_not_fit_each_other_are_refused_before_compiled_code(name
 def test_liars_who_agree_on_inputs_of_the_wrong_size_both_lose(name):
     program, arrays = a_program(name)
     index = next(i for i, one in enumerate(program) if one.name == "0/slope/layer0.mlp.x")
-    (place,) = [i for i, one in enumerate(program) if one.name == "0/slope/layer0.mlp.down.x"]
+    (place,) = [i for i, one in enumerate(program) if one.name == program[index].inputs[0]]
     pair = [Claimed(program, arrays) for _ in range(2)]
     for number, one in enumerate(pair):
         one.outputs[place] = one.outputs[place][:-1]
@@ -217,7 +225,9 @@ def test_a_trace_is_that_of_the_gradient_and_every_operator_can_be_repeated_alon
     trace, gradient = traced(program, arrays)
     layout = layout_of(model)
     theta = np.concatenate([arrays[one].reshape(-1) for one in layout.names])
-    _, expected = reference_loss_and_gradient(model, layout, theta, arrays["tokens"], compute=MICRO)
+    _, expected = reference_loss_and_gradient(
+        model, layout, theta, arrays["tokens"], compute=MICRO, frozen=frozen_of(model)
+    )
     held = {**arrays, **dict(zip((one.name for one in program), honest[name].outputs, strict=True))}
 
     assert np.array_equal(gradient, expected)
