@@ -17,16 +17,30 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.training.data.shards import TOKENIZER, DataManifest, read_manifest
-from assay.training.model.initial import starting_parameters
+from assay.training.frozen import ALL_TRAINED, Frozen
+from assay.training.layout import frozen_layout
+from assay.training.model.initial import imported_parameters, starting_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
-    """Inputs checked against the spec. tokenizer: empty for bytes. base: None if drawn from the seed."""
+    """Inputs checked against the spec. tokenizer: empty for bytes. base: None if the run imports none."""
 
     manifest: DataManifest
     tokenizer: bytes
     base: NDArray[np.float32] | None
+
+    def start(self, spec: RunSpec) -> NDArray[np.float32]:
+        """theta_0 of the run."""
+        if self.base is None or spec.model.is_adapted:
+            return starting_parameters(spec, None)
+        return self.base
+
+    def frozen(self, spec: RunSpec) -> Frozen:
+        """What the run leaves as it is."""
+        if self.base is None or not spec.model.is_adapted:
+            return ALL_TRAINED
+        return Frozen(frozen_layout(spec.model), self.base)
 
 
 def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
@@ -53,5 +67,5 @@ def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
             raise ConfigError(f"data {data / TOKENIZER}: not the tokenizer this run committed to")
     is_drawn = spec.model.base == NO_DIGEST
     return RunInputs(
-        manifest=manifest, tokenizer=tokenizer, base=None if is_drawn else starting_parameters(spec, base)
+        manifest=manifest, tokenizer=tokenizer, base=None if is_drawn else imported_parameters(spec, base)
     )

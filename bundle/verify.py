@@ -37,7 +37,7 @@ from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import decode_contribution
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
-from assay.training.model.initial import BASE, starting_parameters
+from assay.training.model.initial import BASE
 from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 from assay.verifier.aggregation.combine import combine, tolerated
 from assay.verifier.aggregation.registry import check_aggregation
@@ -181,7 +181,7 @@ def report_lines(report: Report) -> Iterator[str]:
     yield f"rounds: {ending_of(run.run_states[-1]).text}"
     updates = sum(len(link.manifest.commits) for link in run.links)
     yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
-    start = "the seed" if inputs.base is None else "the imported parameters"
+    start = "the seed" if inputs.base is None or spec.model.is_adapted else "the imported parameters"
     yield f"parameters: replayed from {start}, state {report.state.hex()}"
     total = sum(table.total for table in run.tables.values())
     yield f"settlements: {len(run.settled)} epochs, {total} units, roots recomputed and signed by a quorum"
@@ -222,7 +222,7 @@ def replay(delivered: Delivered, inputs: RunInputs, on_round: Callable[[int], No
             parameters than the updates lead to.
     """
     spec, layout = delivered.spec, layout_of(delivered.spec.model)
-    public = start_public(spec, starting_parameters(spec, None) if inputs.base is None else inputs.base)
+    public = start_public(spec, inputs.start(spec))
     reputation, states = Reputation(), [public_digest(public)]
     for round_id, link in enumerate(delivered.links):
         manifest, name = link.manifest, f"{BUNDLE}/links/{round_id:06d}.cbor"

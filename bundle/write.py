@@ -6,8 +6,9 @@ or not at all.
     spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
     anchor.json   the ledger's last anchor on chain, if any
     anchors/ proofs that each epoch's result is final, down to a block's hash; chain/proofs/result_anchor.py
-    data/    manifest of the data and its tokenizer    base.npy  imported starting parameters
+    data/    manifest of the data and its tokenizer    base.npy  imported parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
+    adapter/ what `peft` loads beside the base, if an adapter was trained; `model` has it merged
     registry/  what the model is made of, its record on chain; bundle/registry/files.py
 """
 
@@ -35,11 +36,20 @@ from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.shards import MANIFEST, TOKENIZER
 from assay.training.data.tokenizer import byte_tokenizer_json
-from assay.training.layout import layout_of
-from assay.training.model.hugging_face import CONFIG, WEIGHTS, export_config, export_tensors
+from assay.training.model.adapter import merged
+from assay.training.model.hugging_face import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    CONFIG,
+    WEIGHTS,
+    export_adapter,
+    export_adapter_config,
+    export_config,
+    export_tensors,
+)
 from assay.training.model.initial import BASE
 
-ANCHOR = "anchor.json"
+ANCHOR, ADAPTER = "anchor.json", "adapter"
 
 
 def write_bundle(folder: Path, run: Finished) -> Digest:
@@ -104,12 +114,13 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
     (folder / "receipts").mkdir()
     for receipt in round_receipts(run.spec, run.links, facts, tables):
         _write_json(folder / "receipts" / f"round-{receipt.round:06d}.json", receipt)
-    layout, model = layout_of(run.spec.model), folder / "model"
+    model = folder / "model"
     model.mkdir()
-    tensors = export_tensors(run.spec.model, run.theta)
+    whole = run.spec.model.whole
+    tensors = export_tensors(whole, merged(run.spec.model, run.inputs.frozen(run.spec), run.theta))
     # One metadata key: the library writes several in varying order, and bytes must repeat.
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
-    _write_json(model / CONFIG, export_config(run.spec.model, run.inputs.manifest.separator))
+    _write_json(model / CONFIG, export_config(whole, run.inputs.manifest.separator))
     (model / TOKENIZER).write_bytes(run.inputs.tokenizer or byte_tokenizer_json())
     _write_json(
         model / "tokenizer_config.json",
@@ -119,11 +130,23 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
             "clean_up_tokenization_spaces": False,
         },
     )
-    card = model_card(run.spec, run.run_id, layout, facts, state, run.ending.text)
+    card = model_card(run.spec, run.run_id, facts, state, run.ending.text)
     (model / "README.md").write_text(card)
+    adapter = b""
+    if run.spec.model.is_adapted:
+        _write_adapter(folder / ADAPTER, run)
+        (folder / ADAPTER / "README.md").write_text(card)
+        adapter = _sha256(folder / ADAPTER / ADAPTER_WEIGHTS)
     (folder / FOLDER).mkdir()
-    for name, body in registry_files(run, facts, _sha256(model / WEIGHTS)).items():
+    for name, body in registry_files(run, facts, _sha256(model / WEIGHTS), adapter).items():
         (folder / FOLDER / name).write_bytes(body)
+
+
+def _write_adapter(folder: Path, run: Finished) -> None:
+    folder.mkdir()
+    tensors = export_adapter(run.spec.model, run.theta)
+    save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    _write_json(folder / ADAPTER_CONFIG, export_adapter_config(run.spec.model))
 
 
 def _sha256(path: Path) -> bytes:

@@ -39,7 +39,7 @@ from assay.protocol.types import PeerId
 from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import read_theta
-from assay.training.model.initial import BASE, starting_parameters
+from assay.training.model.initial import BASE, frozen_parameters, starting_parameters
 
 VALIDATION_SEQUENCES = 128
 
@@ -150,11 +150,13 @@ def _wire(delivered: Delivered, commits: list[Commit]) -> WireFigures:
 
 def _validation(spec: RunSpec, root: Path) -> tuple[float, float]:
     """Held-out loss of the starting point and of the delivered model, in nats per token."""
+    from assay.training.model.adapter import merged
     from assay.training.model.loss import mean_loss, use_one_thread
 
     use_one_thread()
-    layout = layout_of(spec.model)
+    whole, base = spec.model.whole, root / "data" / BASE
+    layout = layout_of(whole)
     held_out = validation_tokens(read_tokens(root / "data", spec.data), spec, VALIDATION_SEQUENCES)
-    first = starting_parameters(spec, root / "data" / BASE)
-    last = read_theta(root / "bundle" / "model", spec.model)
-    return mean_loss(spec.model, layout, first, held_out), mean_loss(spec.model, layout, last, held_out)
+    first = merged(spec.model, frozen_parameters(spec, base), starting_parameters(spec, base))
+    last = read_theta(root / "bundle" / "model", whole)
+    return mean_loss(whole, layout, first, held_out), mean_loss(whole, layout, last, held_out)

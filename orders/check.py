@@ -20,6 +20,8 @@ from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec, order_closing_s
 from assay.protocol.draws import audit_rate_ppm, opened_count, wide_share_ppm
+from assay.protocol.draws import audit_rate_ppm, wide_share_ppm
+from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
@@ -27,6 +29,7 @@ from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.codec.rice import rice_bits
 from assay.training.codec.wire import CODE_BITS
 from assay.training.execution.execution_class import execution_class
+from assay.training.fragments import check_fragments
 from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import use_one_thread
 from assay.verifier.audit import odds
@@ -59,6 +62,10 @@ def check_order(path: Path | None) -> OrderReport:
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)
     rule = order.rule
+    try:
+        check_fragments(layout, rule.fragments)
+    except ValueError as fault:
+        raise ConfigError(f"[comm] fragments: {fault}") from None
     share = layout.blocks / rule.fragments  # of which a node sends coefficients in one round
     most = contribution_bytes_max(rule, layout.blocks)
     worst, budget = order.worst_case_units(), order.budget_units()
@@ -68,6 +75,7 @@ def check_order(path: Path | None) -> OrderReport:
         f"{order.run.verifiers} verifiers",
         "starts": start_words(order),
         "model": f"{model_words(order, model)}: {layout.parameters:,} parameters in {layout.blocks:,} blocks",
+        "adapter": adapter_words(model),
         "data": f"{data.tokens:,} tokens, {data.validation_tokens:,} held out: "
         f"{data.source} ({data.licence})",
         "text": f"{sum(one.bytes for one in manifest.sources):,} bytes in "
@@ -120,6 +128,18 @@ def model_words(order: Order, model: ModelSpec) -> str:
         f"{model.layers} x {model.width}, {model.heads} heads ({model.kv_heads} kv), context {model.context}"
     )
     return f"{origin}, {sizes}, vocabulary {model.vocabulary:,}"
+
+
+def adapter_words(model: ModelSpec) -> str:
+    """The adapter that is trained, in one line; empty if all parameters are."""
+    if not model.is_adapted:
+        return ""
+    adapter, whole = model.adapter, layout_of(model.whole).parameters
+    targets = ", ".join(one.name.lower() for one in adapter.targets)
+    return (
+        f"rank {adapter.rank}, alpha {adapter.alpha}, on {targets}; the base's {whole:,} parameters stay as "
+        f"they are, {whole / layout_of(model).parameters:,.0f} times as many"
+    )
 
 
 def tokenizer_words(data: DataSpec) -> str:

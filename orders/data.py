@@ -226,6 +226,6 @@ def write_base(order: Order, folder: Path) -> Digest:
     """
     if order.model.base is None:
         return NO_DIGEST
-    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes)
+    theta_P = read_theta(base_folder(order.model, order.folder), order.sizes.whole)
     np.save(folder / BASE, theta_P, allow_pickle=False)
     return state_digest(theta_P)

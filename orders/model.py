@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
-from assay.orders.sections import ModelSection, Preset
+from assay.orders.sections import LoraTarget, ModelSection, Preset
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import Family, ModelSpec, model_faults
+from assay.protocol.params import NO_ADAPTER, AdapterSpec, Family, ModelSpec, Target, model_faults
 from assay.training.data.shards import TOKENIZER
 from assay.training.data.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer
 from assay.training.model.hugging_face import read_sizes
 from assay.training.model.presets import PRESETS, ROPE_THETA, gpt_spec, llama_spec
 
 DEFAULT: Preset = "gpt-1m"
+LORA_TARGETS: tuple[LoraTarget, ...] = ("q", "v")  # those of the paper's experiments
+_TARGETS = dict(zip(get_args(LoraTarget), Target, strict=True))
 _SIZES = ("layers", "width", "heads", "kv_heads", "hidden", "context", "rope_theta")
 
 
@@ -41,10 +44,29 @@ def model_sizes(section: ModelSection, folder: Path, tokenizer: Tokenizer) -> Mo
     vocabulary = section.vocabulary or (model.vocabulary if section.base is not None else 0)
     if vocabulary and vocabulary < tokenizer.vocabulary:
         raise ConfigError(f"vocabulary is {vocabulary}, the tokenizer needs {tokenizer.vocabulary}")
-    model = replace(model, vocabulary=vocabulary or tokenizer.vocabulary)
+    model = replace(model, vocabulary=vocabulary or tokenizer.vocabulary, adapter=_adapter(section))
     if faults := model_faults(model):
         raise ConfigError("; ".join(faults))
     return model
+
+
+def _adapter(section: ModelSection) -> AdapterSpec:
+    """The adapter that is trained on the base; none if no rank is written."""
+    rank, alpha, targets = section.lora_rank, section.lora_alpha, section.lora_targets
+    if rank is None:
+        if alpha is not None or targets is not None:
+            raise ConfigError("lora_alpha and lora_targets belong to lora_rank, which is not written")
+        return NO_ADAPTER
+    if section.base is None:
+        raise ConfigError("lora_rank trains an adapter on a base; write the base's folder as base")
+    if targets == ():
+        raise ConfigError(f"lora_targets is empty, expected some of {', '.join(_TARGETS)}")
+    named = LORA_TARGETS if targets is None else targets
+    if len(set(named)) < len(named):
+        raise ConfigError(f"lora_targets names a matrix twice: {', '.join(named)}")
+    return AdapterSpec(
+        rank=rank, alpha=alpha or 2 * rank, targets=tuple(sorted(_TARGETS[name] for name in named))
+    )
 
 
 def tokenizer_of(section: ModelSection, folder: Path) -> Tokenizer:

@@ -107,7 +107,7 @@ def described(order: Order) -> tuple[DataSpec, Digest]:
     data = data_spec(order, collect_data(order, None))
     if order.model.base is None:
         return data, NO_DIGEST
-    return data, state_digest(read_theta(base_folder(order.model, order.folder), order.sizes))
+    return data, state_digest(read_theta(base_folder(order.model, order.folder), order.sizes.whole))
 
 
 def check_members(chain: ChainReader, spec: RunSpec, until_s: int) -> None:

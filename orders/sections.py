@@ -25,6 +25,8 @@ Preset = Literal[
     "llama-130k", "llama-1m", "llama-15m", "llama-125m", "llama-350m", "llama-1b"
 ]  # fmt: skip
 
+LoraTarget = Literal["q", "k", "v", "o", "gate", "up", "down"]
+
 
 def _finite_in(decimals: int) -> AfterValidator:
     """Refuses a number that `scaled` could not turn into an integer exactly."""
@@ -101,6 +103,11 @@ class ModelSection(Section):
     tokenizer: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # default: bytes
     separator: Annotated[str, Field(max_length=128)] | None = None  # token after a document; "" = none
     vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # default: the tokenizer's
+    lora_rank: Annotated[int, Field(ge=1, le=1024)] | None = None  # train an adapter of this rank on a base
+    lora_alpha: Annotated[int, Field(ge=1, le=1 << 16)] | None = None  # default: twice the rank
+    lora_targets: Annotated[tuple[LoraTarget, ...], Field(strict=False, max_length=7)] | None = (
+        None  # matrices of every layer; default: q and v
+    )
 
 
 class DataSection(Section):

@@ -58,6 +58,7 @@ def _description(entry: Entry) -> str:
             ("(c) Date of release, methods of distribution", TO_BE_FILLED),
             ("(d) Architecture", model.architecture),
             ("(d) Parameters", f"{model.parameters:,}"),
+            ("(d) Of which trained", "all" if model.adapter is None else model.adapter.text),
             ("(e) Modality", f"text in, text out; at most {model.context_tokens:,} tokens"),
             ("(f) Licence", model.licence or TO_BE_FILLED),
         ],

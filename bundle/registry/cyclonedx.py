@@ -68,6 +68,7 @@ def _facts(entry: Entry) -> dict[str, object]:
     record = entry.record
     return {
         "parameters": entry.model.parameters,
+        "adapter": "none" if entry.model.adapter is None else entry.model.adapter.text,
         "tokens:accepted": entry.tokens.accepted,
         "flop:accepted": entry.flop.accepted,
         "flop:discarded": entry.flop.discarded,
@@ -98,6 +99,6 @@ def _base(base: Base) -> dict[str, Any]:
     return {
         "type": "machine-learning-model",
         "bom-ref": f"urn:assay:state:{base.state.removeprefix('blake3:')}",
-        "name": "imported starting parameters",
+        "name": "imported parameters",
         "hashes": [{"alg": "BLAKE3", "content": base.state.removeprefix("blake3:")}],
     }

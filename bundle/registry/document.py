@@ -35,10 +35,27 @@ class Modalities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """The imported parameters that training started from."""
+    """The imported parameters that training started from, or that an adapter was trained on."""
 
     state: str
     flop: int | None  # spent on them, as declared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """The low-rank factors that were trained, on a base left as it was; `Model.weights` has them merged."""
+
+    weights: Weights
+    rank: int
+    alpha: int
+    targets: tuple[str, ...]
+    parameters: int
+
+    @property
+    def text(self) -> str:
+        """The adapter in one line."""
+        targets = ", ".join(self.targets)
+        return f"LoRA of rank {self.rank}, alpha {self.alpha}, on {targets}: {self.parameters:,} parameters"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +72,7 @@ class Model:
     context_tokens: int
     licence: str | None
     base: Base | None
+    adapter: Adapter | None
     started_from: str
     supersedes: None = None
     withdrawn_at_delivery: bool = False

@@ -20,6 +20,7 @@ from decimal import Context, Decimal
 
 from assay.bundle.finished import Anchored, Finished, LogPoint, Registered
 from assay.bundle.registry.document import (
+    Adapter,
     Attestation,
     Audits,
     Base,
@@ -61,19 +62,20 @@ ALERTS_PERCENT = (50, 90)
 JOULES_PER_KWH = 3_600_000
 
 
-def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -> Entry:
+def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes, adapter: bytes = b"") -> Entry:
     """The entry of a finished run.
 
     Args:
         run: The run.
         facts: Of its whole chain.
         weights: SHA-256 of the delivered file of weights.
+        adapter: Of an adapter's, if one was trained.
     """
     spec = run.spec
     data = inventory(spec.data, run.inputs.manifest)
     tokens, flop = _work(run, facts)
     return Entry(
-        model=_model(run, weights),
+        model=_model(run, weights, adapter),
         run=_run(run, facts),
         data=ListedData(**{**asdict(data), "sources": data.sources}, digest=f"sha256:{data.sha256().hex()}"),
         tokens=tokens,
@@ -91,7 +93,7 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -
     )
 
 
-def _model(run: Finished, weights: bytes) -> Model:
+def _model(run: Finished, weights: bytes, adapter: bytes) -> Model:
     model = run.spec.model
     is_drawn = model.base == NO_DIGEST
     base = Base(state=f"blake3:{model.base.hex()}", flop=run.declarations.base_flop)
@@ -101,12 +103,23 @@ def _model(run: Finished, weights: bytes) -> Model:
         weights=Weights(file="model/model.safetensors", sha256=weights.hex()),
         architecture=architecture(model),
         family=model.family.name.lower(),
-        parameters=layout_of(model).parameters,
+        parameters=layout_of(model.whole).parameters,
         modalities=Modalities(input=("text",), output=("text",)),
         context_tokens=model.context,
         licence=run.declarations.licence or None,
         base=None if is_drawn else base,
+        adapter=_adapter(model, adapter) if model.is_adapted else None,
         started_from=f"seed {run.spec.seed}" if is_drawn else "imported parameters",
+    )
+
+
+def _adapter(model: ModelSpec, weights: bytes) -> Adapter:
+    return Adapter(
+        weights=Weights(file="adapter/adapter_model.safetensors", sha256=weights.hex()),
+        rank=model.adapter.rank,
+        alpha=model.adapter.alpha,
+        targets=tuple(one.name.lower() for one in model.adapter.targets),
+        parameters=layout_of(model).parameters,
     )
 
 

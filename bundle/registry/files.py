@@ -33,15 +33,18 @@ ENTRY, RECORD, CHECKPOINT = "entry.json", "record.json", "log-checkpoint.txt"
 PROVENANCE, RELEASE = "provenance.json", "release.pub"
 
 
-def registry_files(run: Finished, facts: Sequence[RoundFacts], weights: bytes) -> dict[str, bytes]:
+def registry_files(
+    run: Finished, facts: Sequence[RoundFacts], weights: bytes, adapter: bytes = b""
+) -> dict[str, bytes]:
     """The files' contents by name.
 
     Args:
         run: The run.
         facts: Of its whole chain.
         weights: SHA-256 of the delivered file of weights.
+        adapter: Of an adapter's, if one was trained.
     """
-    entry = registry_entry(run, facts, weights)
+    entry = registry_entry(run, facts, weights, adapter)
     text = entry_json(entry)
     files = {
         ENTRY: text,

@@ -51,6 +51,8 @@ def _rows(entry: Entry) -> Iterator[tuple[str, str]]:
     yield "weights", f"sha256 {model.weights.sha256}"
     yield "architecture", f"{model.architecture}; context {model.context_tokens:,}"
     yield "parameters", f"{model.parameters:,}"
+    if model.adapter is not None:
+        yield "adapter", model.adapter.text
     yield "started from", model.started_from
     yield "licence", model.licence or "not stated"
     yield "run", entry.run.id

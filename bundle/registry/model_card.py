@@ -13,18 +13,19 @@ from assay.ledger.journal.round_facts import RoundFacts
 from assay.protocol.audits import AuditStatus
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.layout import Layout
+from assay.training.layout import layout_of
+
+_ADAPTER_USE = """
+The adapter alone: `peft.PeftModel.from_pretrained(base, "adapter")`, with `base` loaded from its own folder.
+"""
 
 
-def model_card(
-    spec: RunSpec, run_id: Digest, layout: Layout, facts: Sequence[RoundFacts], state: Digest, rounds: str
-) -> str:
+def model_card(spec: RunSpec, run_id: Digest, facts: Sequence[RoundFacts], state: Digest, rounds: str) -> str:
     """The text of README.md beside the weights.
 
     Args:
         spec: The run.
         run_id: Its id on chain.
-        layout: Of the parameters.
         facts: Of the whole chain.
         state: Digest of the delivered parameters.
         rounds: How many it trained for, and why not for more.
@@ -38,7 +39,8 @@ def model_card(
     rows = {
         "Run": f"`{run_id.hex()}`",
         "Final state digest (BLAKE3)": f"`{state.hex()}`",
-        "Parameters": f"{layout.parameters:,}",
+        "Parameters": f"{layout_of(model.whole).parameters:,}",
+        "Of which trained": _trained(spec) or "all",
         "Architecture": f"{model.family.name.lower()}, {model.layers} layers of {model.width}, "
         f"{model.heads} heads ({model.kv_heads} keys and values), context {model.context:,}",
         "Started from": "the seed" if is_drawn else f"imported parameters `{spec.model.base.hex()}`",
@@ -60,6 +62,13 @@ def model_card(
     }
     table = "\n".join(f"| {what} | {_cell(value)} |" for what, value in rows.items())
     start = "the seed in the spec" if is_drawn else "`base.npy`, which the spec names,"
+    made = f"Starting from {start} and\napplying the aggregates in order gives these weights, bit for bit."
+    if model.is_adapted:
+        made = (
+            "Starting from factors\ndrawn from the seed in the spec and applying the aggregates in order "
+            "gives the adapter;\nmerged into `base.npy`, which the spec names, it gives these weights, "
+            "bit for bit."
+        )
     return f"""---
 model_name: {name}
 license: other
@@ -87,19 +96,30 @@ recomputed.
 Everything needed is in this bundle: `spec.cbor` (what was agreed), `links/` (the certified chain),
 `updates/` and `aggregates/` (the bytes it names), `receipts/` (what became of each contribution) and
 `settlements/` (who was paid what, with the verifiers' signatures). `registry/` says what the model is made
-of, with its record on chain where there is one. Starting from {start} and
-applying the aggregates in order gives these weights, bit for bit. `data/manifest.json` names every
+of, with its record on chain where there is one. {made} `data/manifest.json` names every
 source with its licence and every shard of the data by its hash.
 
 ## Use it
 
 `transformers.AutoModelForCausalLM.from_pretrained("model")` and `AutoTokenizer.from_pretrained("model")`.
-
+{_ADAPTER_USE if model.is_adapted else ""}
 ## Limits
 
 The model has seen nothing but the data named above and repeats what it holds. Nobody has tested it for
 any use.
 """
+
+
+def _trained(spec: RunSpec) -> str:
+    """What an adapter is, in one line; empty without one."""
+    model, adapter = spec.model, spec.model.adapter
+    if not model.is_adapted:
+        return ""
+    targets = ", ".join(one.name.lower() for one in adapter.targets)
+    return (
+        f"an adapter (LoRA) of rank {adapter.rank} and alpha {adapter.alpha} on {targets}, "
+        f"{layout_of(model).parameters:,} parameters; the base stays as it was imported"
+    )
 
 
 def _cell(text: str) -> str:

@@ -17,7 +17,7 @@ import hashlib
 from typing import Any
 
 from assay.bundle.finished import Finished, Release
-from assay.bundle.registry.document import Entry
+from assay.bundle.registry.document import Entry, Weights
 from assay.bundle.registry.text import spelled
 from assay.bundle.release import BadReleaseError
 from assay.protocol.encoding.json_text import canonical_json, parse_json
@@ -39,12 +39,7 @@ def provenance(run: Finished, entry: Entry, entry_digest: bytes) -> dict[str, An
     """
     return {
         "_type": STATEMENT_TYPE,
-        "subject": [
-            {
-                "name": entry.model.weights.file,
-                "digest": {"sha256": entry.model.weights.sha256},
-            }
-        ],
+        "subject": [{"name": one.file, "digest": {"sha256": one.sha256}} for one in _weights(entry)],
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             "buildDefinition": {
@@ -65,6 +60,11 @@ def provenance(run: Finished, entry: Entry, entry_digest: bytes) -> dict[str, An
             },
         },
     }
+
+
+def _weights(entry: Entry) -> list[Weights]:
+    adapter = entry.model.adapter
+    return [entry.model.weights, *([] if adapter is None else [adapter.weights])]
 
 
 def _dependencies(run: Finished, entry: Entry) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from assay.bundle.finished import Finished, Registered, Settled
 from assay.bundle.inputs import RunInputs, read_inputs
 from assay.bundle.receipts import StepPay, facts_of, round_receipts
+from assay.bundle.registry.document import read_entry
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
@@ -26,15 +27,17 @@ from assay.participant.links import extend
 from assay.protocol.encoding.codec import decode, digest
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
-from assay.protocol.params import RunSpec
+from assay.protocol.params import AdapterSpec, RunSpec, Target
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key
 from assay.testing.signed import VERIFIERS, a_history, a_spec
 from assay.testing.specs import MANIFEST
 from assay.training.data.inventory import inventory
-from assay.training.exact import initial_parameters
+from assay.training.exact import initial_factors, initial_parameters
 from assay.training.layout import layout_of
+from assay.training.model.adapter import merged
 from assay.training.model.hugging_face import read_sizes, read_theta
+from assay.training.model.presets import PRESETS
 from assay.training.optimiser.public_state import state_digest
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES
 
@@ -126,6 +129,39 @@ def test_the_manifest_in_it_is_the_one_the_spec_names(folder: Path):
 
     assert inputs.manifest == MANIFEST
     assert hashlib.sha256((folder / "data" / "manifest.json").read_bytes()).digest() == SPEC.data.manifest
+
+
+def test_a_trained_adapter_is_delivered_by_itself_and_merged_and_its_base_is_brought(tmp_path: Path):
+    whole = replace(PRESETS["llama-130k"], vocabulary=256)
+    layout = layout_of(whole)
+    base = initial_parameters(2, layout.names, layout.shapes)
+    adapter = AdapterSpec(rank=2, alpha=4, targets=(Target.Q, Target.V))
+    model = replace(whole, base=state_digest(base), adapter=adapter)
+    spec, small = replace(SPEC, model=model), layout_of(model)
+    theta = initial_factors(5, small.names, small.shapes) + np.float32(0.01)
+    inputs = replace(finished().inputs, base=base)
+    run = replace(finished(), spec=spec, inputs=inputs, theta=theta, links=(), settled={})
+
+    write_bundle(tmp_path / "bundle", run)
+
+    folder = tmp_path / "bundle"
+    frozen = inputs.frozen(spec)
+    assert np.array_equal(read_theta(folder / "model", whole), merged(model, frozen, theta))
+    assert read_sizes(folder / "model") == replace(whole, base=NO_DIGEST)
+    tensors = load_file(folder / "adapter" / "adapter_model.safetensors")
+    assert sum(tensor.size for tensor in tensors.values()) == small.parameters
+    assert json.loads((folder / "adapter" / "adapter_config.json").read_text())["r"] == 2
+    again = read_inputs(spec, folder / "data", folder / "base.npy")
+    assert again.base is not None and np.array_equal(again.base, base)
+    assert np.array_equal(again.start(spec), initial_factors(spec.seed, small.names, small.shapes))
+    card = (folder / "model" / "README.md").read_text()
+    assert model.base.hex() in card and "an adapter (LoRA) of rank 2 and alpha 4 on q, v" in card
+    assert card == (folder / "adapter" / "README.md").read_text()
+    entry = read_entry((folder / "registry" / "entry.json").read_bytes())
+    assert entry.model.adapter is not None and entry.model.adapter.parameters == small.parameters
+    weights = (folder / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert entry.model.adapter.weights.sha256 == hashlib.sha256(weights).hexdigest()
+    assert entry.model.base is not None and entry.model.parameters == layout.parameters
 
 
 def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):

@@ -22,7 +22,7 @@ from assay.orders.sections import Preset
 from assay.orders.spec import compute_spec, model_spec
 from assay.participant.keys.private_files import write_private
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import Family, Precision
+from assay.protocol.params import AdapterSpec, Family, Precision, Target
 from assay.protocol.types import NO_DIGEST
 from assay.training.data.shards import read_manifest
 from assay.training.data.tokenizer import load_tokenizer
@@ -30,9 +30,10 @@ from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import export_config, export_tensors
 from assay.training.model.initial import state_digest
-from assay.training.model.presets import PRESETS, llama_spec
+from assay.training.model.presets import PRESETS, gpt_spec, llama_spec
 from tests.training.data.test_tokenizer import a_tokenizer
 
+Q, V = Target.Q, Target.V
 LLAMA = llama_spec(vocabulary=400, layers=2, width=48, heads=6, kv_heads=2, hidden=80, context=32)
 
 
@@ -144,6 +145,67 @@ def test_a_tokenizer_with_more_tokens_than_the_base_knows_is_refused(tmp_path):
 
     with pytest.raises(ConfigError, match=r"vocabulary is 100, the tokenizer needs \d+"):
         sizes(base=str(tmp_path), tokenizer=str(tokenizer))
+
+
+# ---- an adapter ----
+
+
+def test_an_adapter_is_of_q_and_v_and_counts_twice_unless_it_is_written(tmp_path):
+    a_base(tmp_path / "hf")
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nbase = "hf"\nlora_rank = 4\n')
+    assert load_order(path).sizes == replace(LLAMA, adapter=AdapterSpec(rank=4, alpha=8, targets=(Q, V)))
+    path.write_text(
+        '[model]\nbase = "hf"\nlora_rank = 2\nlora_alpha = 3\nlora_targets = ["down", "o", "q"]\n'
+    )
+    order = load_order(path)
+    assert order.sizes.adapter == AdapterSpec(rank=2, alpha=3, targets=(Q, Target.OUT, Target.DOWN))
+
+    digest = write_base(order, tmp_path)
+
+    assert digest == state_digest(np.load(tmp_path / "base.npy"))
+    assert len(np.load(tmp_path / "base.npy")) == layout_of(LLAMA).parameters
+    assert model_spec(order, digest).is_adapted
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ({"lora_rank": 16}, "rank 16 for v, a matrix of 16 x 48: expected less than its shorter side"),
+        ({"lora_rank": 4, "lora_targets": []}, "lora_targets is empty, expected some of q, k, v, o, gate"),
+        ({"lora_rank": 4, "lora_targets": ["q", "q"]}, "names a matrix twice: q, q"),
+        ({"lora_rank": 4, "lora_targets": ["q", "head"]}, "lora_targets"),
+        ({"lora_alpha": 8}, "belong to lora_rank, which is not written"),
+        ({"lora_targets": ["q"]}, "belong to lora_rank, which is not written"),
+        ({"lora_rank": 0}, "lora_rank"),
+    ],
+)
+def test_an_adapter_that_cannot_be_trained_is_refused_with_the_reason(tmp_path, model, words):
+    a_base(tmp_path)
+
+    with pytest.raises(ConfigError, match=words):
+        sizes(base=str(tmp_path), **model)
+
+
+def test_an_adapter_needs_a_base_and_a_llama(tmp_path):
+    with pytest.raises(ConfigError, match="write the base's folder as base"):
+        sizes(preset="llama-1m", lora_rank=4)
+    a_base(tmp_path, gpt_spec(layers=1, width=48, heads=2, context=16, vocabulary=400))
+    with pytest.raises(ConfigError, match="an adapter needs a Llama"):
+        sizes(base=str(tmp_path), lora_rank=4)
+
+
+def test_more_fragments_than_an_adapter_has_blocks_are_refused(tmp_path):
+    a_base(tmp_path / "hf")
+    (tmp_path / "text").write_text("some words " * 5000)
+    path = tmp_path / "run.toml"
+    path.write_text(
+        '[model]\nbase = "hf"\nlora_rank = 4\n[comm]\nmethod = "streaming-diloco"\n'
+        '[[data]]\nsource = "text"\nlicence = "CC0-1.0"\n'
+    )
+
+    with pytest.raises(ConfigError, match="fragments are too many for this model"):
+        check_order(path)
 
 
 # ---- texts ----

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from assay.orders.amounts import bytes_text, money_text, scaled
 from assay.orders.load import load_order
 from assay.protocol.errors import ConfigError
+from assay.training.data.tokenizer import byte_tokenizer_json
+from assay.training.model.hugging_face import export_config
 
 EXAMPLES = [
     path
@@ -45,9 +49,31 @@ def test_an_empty_file_is_no_order_and_buys_nothing_by_mistake(write):
         load_order(write(""))
 
 
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory) -> Path:
+    """The examples as they are once base.toml has been run."""
+    home = tmp_path_factory.mktemp("clone")
+    folder, delivered = home / "examples", home / "runs" / "base" / "bundle" / "model"
+    shutil.copytree(EXAMPLES[0].parent, folder)
+    delivered.mkdir(parents=True)
+    config = export_config(load_order(folder / "base.toml").sizes, None)
+    (delivered / "config.json").write_text(json.dumps(config))
+    (delivered / "tokenizer.json").write_bytes(byte_tokenizer_json())
+    return folder
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_is_an_order(path):
-    assert load_order(path).run.name == path.stem
+def test_every_example_is_an_order(path, examples):
+    assert load_order(examples / path.name).run.name == path.stem
+
+
+def test_the_adapters_example_trains_the_model_that_the_bases_example_delivers(examples):
+    base, lora, finetune = (
+        load_order(examples / f"{name}.toml").sizes for name in ("base", "lora", "finetune")
+    )
+
+    assert lora.whole == finetune == base
+    assert lora.is_adapted
 
 
 def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
