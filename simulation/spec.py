@@ -29,7 +29,7 @@ from assay.orders.spec import build_spec
 from assay.orders.toml import read_toml
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import DataSpec, Member, RunSpec
-from assay.protocol.types import Address, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.simulation.attacks.catalogue import ATTACKS
 from assay.verifier.aggregation.registry import DECODED, RULE_NAMES
 
@@ -124,7 +124,7 @@ def load_sim(path: Path, **changes: object) -> SimSpec:
     return spec
 
 
-def sim_run_spec(spec: SimSpec, data: DataSpec) -> RunSpec:
+def sim_run_spec(spec: SimSpec, data: DataSpec, base: Digest = NO_DIGEST) -> RunSpec:
     """The run that is simulated: real sizes, invented members and money."""
 
     def members(role: int, count: int) -> list[Member]:
@@ -143,4 +143,5 @@ def sim_run_spec(spec: SimSpec, data: DataSpec) -> RunSpec:
         treasury=nobody,
         nodes=members(1, spec.sim.nodes),
         verifiers=members(2, 1),
+        base=base,
     )

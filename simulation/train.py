@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from assay.orders.amounts import bytes_text
-from assay.orders.data import collect_data
+from assay.orders.data import collect_data, write_base
 from assay.orders.spec import data_spec
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import BLOCK_SIZE, PPM, RunSpec
@@ -35,8 +35,8 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.signs import encode_signs
 from assay.training.codec.wire import Aggregate, Update
 from assay.training.data.batches import Tokens, batch_positions, batch_tokens, read_tokens, validation_tokens
-from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
+from assay.training.model.initial import BASE, frozen_parameters, starting_parameters
 from assay.training.model.loss import loss_and_gradient, mean_loss, use_one_thread
 from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import Floats
@@ -69,7 +69,13 @@ def rule_of(name: str, f: int, seed: int) -> Rule:
     return judged
 
 
-def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRound], None]) -> list[SimRound]:
+def simulate(
+    spec: SimSpec,
+    run: RunSpec,
+    tokens: Tokens,
+    tell: Callable[[SimRound], None],
+    base: Path | None = None,
+) -> list[SimRound]:
     """Train; the same spec and data give the same rounds on the same machine.
 
     Args:
@@ -77,21 +83,23 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
         run: What `sim_run_spec` made of it.
         tokens: The whole data.
         tell: Called with each finished round.
+        base: The file of the imported parameters, if the run has some.
 
     Raises:
-        ConfigError: the rule refuses its input; the message is the rule's.
+        ConfigError: the rule refuses its input; the message is the rule's. Or the base is not the run's.
     """
     sim, layout = spec.sim, layout_of(run.model)
     rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed), ATTACKS[sim.attack]
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
-    public = start_public(run, initial_parameters(run.seed, layout.names, layout.shapes))
+    public = start_public(run, starting_parameters(run, base))
+    frozen = frozen_parameters(run, base)
     recent = deque([public.theta_P], maxlen=run.rule.read_lag + 1)
     private = [start_private(layout) for _ in peers]
     held_out = validation_tokens(tokens, run, sim.validation_sequences)
 
     def gradient(theta_P: Floats, batch: NDArray[np.int64]) -> tuple[float, Floats]:
-        return loss_and_gradient(run.model, layout, theta_P, batch, compute=run.compute)
+        return loss_and_gradient(run.model, layout, theta_P, batch, compute=run.compute, frozen=frozen)
 
     rounds: list[SimRound] = []
     for number in range(run.rounds):
@@ -141,7 +149,9 @@ def simulate(spec: SimSpec, run: RunSpec, tokens: Tokens, tell: Callable[[SimRou
             SimRound(
                 round=number,
                 loss=float(np.mean(losses)),
-                validation=mean_loss(run.model, layout, public.theta_P, held_out) if is_due else None,
+                validation=(
+                    mean_loss(run.model, layout, public.theta_P, held_out, frozen=frozen) if is_due else None
+                ),
                 update_bytes=float(np.mean(sizes)),
                 aggregate_bytes=len(aggregate),
                 frozen_ppm=int(np.count_nonzero(public.theta_P == before_P)) * PPM // len(before_P),
@@ -165,11 +175,12 @@ def run_sim(path: Path, out: Path | None) -> None:
         raise ConfigError(f"{folder}: cannot be created ({error.strerror})") from None
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch)
-        run = sim_run_spec(spec, data_spec(spec.order, collect_data(spec.order, data)))
-        _run(spec, run, read_tokens(data, run.data), folder)
+        described, base = data_spec(spec.order, collect_data(spec.order, data)), write_base(spec.order, data)
+        run = sim_run_spec(spec, described, base)
+        _run(spec, run, read_tokens(data, run.data), folder, data / BASE)
 
 
-def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
+def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path, base: Path) -> None:
     use_one_thread()
     console = Console(highlight=False)
     since_s = time.monotonic()
@@ -181,7 +192,7 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path) -> None:
             if one.validation is not None:
                 console.print(f"{line}  validation {one.validation:.4f}")
 
-        rounds = simulate(spec, run, tokens, tell)
+        rounds = simulate(spec, run, tokens, tell, base)
     console.print(_table(spec, run, rounds, time.monotonic() - since_s))
     write_rounds(folder / "rounds.csv", rounds)
     console.print(f"rounds: {folder / 'rounds.csv'}", soft_wrap=True)
