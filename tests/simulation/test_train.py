@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from assay.cli.main import app
@@ -17,7 +19,11 @@ from assay.orders.spec import data_spec
 from assay.protocol.errors import ConfigError
 from assay.simulation.round import SimRound
 from assay.simulation.spec import AttackName, RuleName, SimSpec, load_sim, sim_run_spec
-from assay.simulation.train import simulate
+from assay.simulation.train import run_sim, simulate
+from assay.training.exact import initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.hugging_face import export_config, export_tensors
+from assay.training.model.presets import llama_spec
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +66,27 @@ def test_honest_nodes_learn(tmp_path):
 
     assert rounds[-1].loss < rounds[0].loss - 0.5
     assert rounds[-1].validation < rounds[0].loss - 0.5
+
+
+def test_an_adapter_starts_where_all_parameters_of_its_base_would_and_learns(tmp_path):
+    model = llama_spec(layers=1, width=64, heads=2, kv_heads=2, hidden=64, context=16)
+    layout = layout_of(model)
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(export_config(model, None)))
+    theta = initial_parameters(4, layout.names, layout.shapes)
+    save_file(export_tensors(model, theta), tmp_path / "hf" / "model.safetensors")
+    rounds = {}
+    for name, lines in (("all", ""), ("adapter", 'lora_rank = 8\nlora_targets = ["v", "o", "up", "down"]\n')):
+        file = a_file(tmp_path, rounds=12)
+        head, tail = file.read_text().split("[model]")
+        tables = tail[tail.index("[[data]]") :]
+        file.write_text(f'{head}[model]\nbase = "hf"\n{lines}{tables}')
+        run_sim(file, tmp_path / name)
+        with open(tmp_path / name / "rounds.csv") as written:
+            rounds[name] = [float(row["loss"]) for row in csv.DictReader(written)]
+
+    assert rounds["adapter"][0] == pytest.approx(rounds["all"][0], rel=1e-5)
+    assert rounds["adapter"][-1] < rounds["adapter"][0] - 0.1
 
 
 def test_the_same_file_gives_the_same_rounds(tmp_path):
