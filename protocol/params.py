@@ -43,7 +43,7 @@ class Target(enum.IntEnum):
     Q = 1
     K = 2
     V = 3
-    OUT = 4
+    O = 4  # noqa: E741 - the field's name of it, which orders use
     GATE = 5
     UP = 6
     DOWN = 7
@@ -406,7 +406,7 @@ def target_shape(model: ModelSpec, target: Target) -> tuple[int, int]:
     """Rows and columns of a Llama's matrix: what it puts out and takes in."""
     width, hidden, shared = model.width, model.hidden, model.width // model.heads * model.kv_heads
     match target:
-        case Target.Q | Target.OUT:
+        case Target.Q | Target.O:
             return width, width
         case Target.K | Target.V:
             return shared, width

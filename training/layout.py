@@ -30,7 +30,7 @@ TARGET_NAMES = {
     Target.Q: "attention.q",
     Target.K: "attention.k",
     Target.V: "attention.v",
-    Target.OUT: "attention.out",
+    Target.O: "attention.out",
     Target.GATE: "mlp.gate",
     Target.UP: "mlp.up",
     Target.DOWN: "mlp.down",

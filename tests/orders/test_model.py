@@ -159,7 +159,7 @@ def test_an_adapter_is_of_q_and_v_and_counts_twice_unless_it_is_written(tmp_path
         '[model]\nbase = "hf"\nlora_rank = 2\nlora_alpha = 3\nlora_targets = ["down", "o", "q"]\n'
     )
     order = load_order(path)
-    assert order.sizes.adapter == AdapterSpec(rank=2, alpha=3, targets=(Q, Target.OUT, Target.DOWN))
+    assert order.sizes.adapter == AdapterSpec(rank=2, alpha=3, targets=(Q, Target.O, Target.DOWN))
 
     digest = write_base(order, tmp_path)
 
