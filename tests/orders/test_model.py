@@ -195,6 +195,20 @@ def test_an_adapter_needs_a_base_and_a_llama(tmp_path):
         sizes(base=str(tmp_path), lora_rank=4)
 
 
+def test_an_adapter_in_bfloat16_is_for_machines_of_one_class(tmp_path):
+    a_base(tmp_path / "hf")
+    path = tmp_path / "run.toml"
+    half = '[model]\nbase = "hf"\nlora_rank = 4\n[compute]\ndtype = "bfloat16"\n'
+    path.write_text(half)
+    with pytest.raises(ConfigError, match="cannot be judged between execution classes"):
+        load_order(path)
+
+    path.write_text(half + '[verify]\nlimits = "none"\n')
+    assert load_order(path).sizes.is_adapted
+    path.write_text('[model]\nbase = "hf"\n[compute]\ndtype = "bfloat16"\n')
+    assert load_order(path).limits is not None
+
+
 def test_more_fragments_than_an_adapter_has_blocks_are_refused(tmp_path):
     a_base(tmp_path / "hf")
     (tmp_path / "text").write_text("some words " * 5000)
