@@ -20,7 +20,6 @@ from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec, order_closing_s
 from assay.protocol.draws import audit_rate_ppm, opened_count, wide_share_ppm
-from assay.protocol.draws import audit_rate_ppm, wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
