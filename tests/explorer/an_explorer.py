@@ -21,6 +21,7 @@ from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored, explore
 from assay.explorer.guard import Guard
 from assay.explorer.serve import LOOPBACK
+from assay.protocol.audits import AuditStatus
 from tests.test_golden_run import ARCHIVE
 
 
@@ -31,6 +32,13 @@ def golden() -> Delivered:
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(folder, filter="data")
         return read(Path(folder))
+
+
+@cache
+def rulings() -> list[AuditStatus]:
+    """What became of each audit of the recorded run."""
+    found = {step: audit for state in golden().run_states for step, audit in state.audits.items()}
+    return [audit.ruling for audit in found.values()]
 
 
 @cache

@@ -35,7 +35,7 @@ from assay.training.model.hugging_face import (
 from assay.training.model.initial import frozen_parameters, starting_parameters, state_digest
 from assay.training.model.loss import logits, loss_and_gradient, mean_loss
 from assay.training.model.presets import PRESETS, llama_spec
-from assay.training.optimiser.muon import matrices, rest_of
+from assay.training.optimiser.matrices import matrices, rest_of
 from assay.training.transform.blocked_dct import spectra, transformed_blocks
 from assay.training.transform.equalise import equalised, equalising
 

@@ -185,9 +185,8 @@ def test_another_segment_row_is_another_digest():
 
 def test_the_shipped_calibration_covers_the_segments_of_the_shipped_methods():
     rows = shipped().segments
-    for dtype in (FP32, BF16):
-        for regime in set(Regime) - {Regime.MUON}:  # which is inconclusive between classes until measured
-            mine = [row for row in rows if (row.dtype, row.regime) == (dtype, regime)]
-            assert len(mine) >= 5
-            assert all(row.steps >= SEGMENT_STEPS and row.blocks >= 400 for row in mine)
-            assert all(row.limits is not None for row in mine)
+    for dtype, regime in SEGMENT_POLICIES:
+        mine = [row for row in rows if (row.dtype, row.regime) == (dtype, regime)]
+        assert len(mine) >= 5
+        assert all(row.steps >= SEGMENT_STEPS and row.blocks >= 400 for row in mine)
+        assert all(row.limits is not None for row in mine)
