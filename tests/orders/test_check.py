@@ -112,24 +112,25 @@ def test_a_false_block_is_opened_after_the_inverse_of_rate_and_share_opened():
 
     assert opened_words(rules, 100).endswith("is opened after 100")  # a tenth of steps, a tenth of blocks
     assert opened_words(rules, 10).endswith("is opened after 10")
-    assert opened_words(rules, 5).startswith("every one opens 5 of 5 blocks; ")
+    assert opened_words(rules, 5).startswith("at the floor every one opens 5 of 5 blocks; ")
     wide = replace(rules, wide_ppm=500_000, wide_blocks=100)
-    assert opened_words(wide, 100).endswith("one of 2 at the floor 100; at the floor, a block that is false "
-                                            "in every step is opened after 18")  # fmt: skip
+    assert opened_words(wide, 100).endswith(
+        "one of 2 100; a block that is false in every step is opened after 18"
+    )
 
 
 def test_openings_take_every_audit_on_probation_and_the_floor_s_share_later():
     layout, rules = layout_of(DEFAULT.sizes), audit_spec(DEFAULT)
-    usual, most = (opening_bytes_max(DEFAULT.rule, layout, n) for n in (rules.blocks, rules.wide_blocks))
     means = []
-    for rate in (PPM, rules.floor_ppm):
+    for rate, count in ((PPM, 8), (rules.floor_ppm, rules.blocks)):
+        usual, most = (opening_bytes_max(DEFAULT.rule, layout, n) for n in (count, rules.wide_blocks))
         wide = Fraction(wide_share_ppm(rules, rate), PPM)
         means.append(bytes_text(float(Fraction(rate, PPM) * ((1 - wide) * usual + wide * most))))
 
     words = opening_words(DEFAULT, layout)
 
     assert words == f"openings take up to {means[0]} a node and round on probation, {means[1]} at the floor"
-    assert means[0] == "2.4 MB"
+    assert means[0] == "310.8 kB"
 
 
 def test_what_the_default_order_deters_is_what_its_odds_give():

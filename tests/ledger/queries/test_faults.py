@@ -30,7 +30,7 @@ from tests.ledger.a_database import attempt
 from tests.ledger.a_run import EventStream
 
 CHEAT = (1, peer("mallory"))
-FRIEND, OTHER = VERIFIERS[0], next(name for name in NODES if name != "mallory")
+OTHER = next(name for name in NODES if name != "mallory")
 
 
 def a_pair(run_state: RunState) -> Contradiction:
@@ -43,13 +43,16 @@ def a_pair(run_state: RunState) -> Contradiction:
     return contradiction(signed("a"), signed("b"))
 
 
-def a_life() -> list[tuple[RunState, CertifiedManifest, RunState]]:
+Life = list[tuple[RunState, CertifiedManifest, RunState]]
+
+
+def a_life(friend: str) -> Life:
     """A verifier passes the step of a cheat; another node contradicts itself in the manifest of round 2."""
-    # Every audit has two auditors, so the friend is contradicted whatever the beacon draws.
+    # Every audit has two auditors, so the friend is contradicted if it is one of them.
     rules = an_audit_spec(probation=2, blocks=8, replication_ppm=PPM)
     run_state, found = a_history(audit=rules), []
     while not run_state.is_complete:
-        votes = {CHEAT: {v: Outcome.MATCH if v == FRIEND else Outcome.MISMATCH for v in VERIFIERS}}
+        votes = {CHEAT: {v: Outcome.MATCH if v == friend else Outcome.MISMATCH for v in VERIFIERS}}
         names = [name for name in NODES if peer(name) in run_state.active]
         manifest = a_manifest(run_state, names, votes)
         if run_state.round == 2:
@@ -61,19 +64,24 @@ def a_life() -> list[tuple[RunState, CertifiedManifest, RunState]]:
     return found
 
 
-LIFE = a_life()
-FACTS = [round_facts(before, certified, after, {}) for before, certified, after in LIFE]
-END = LIFE[-1][2]
+def with_a_fault() -> tuple[str, Life]:
+    """The life in which the friend is an auditor of the step: who is, the beacon draws."""
+    return next((v, life) for v in VERIFIERS if (life := a_life(v)) and faults_in(life))
 
 
-def faults_of(run_state: RunState) -> dict[bytes, tuple[str, FaultKind]]:
-    """As the fold's end has them, without our facts."""
+def faults_in(life: Life) -> dict[bytes, tuple[str, FaultKind]]:
+    """As the fold has them, without our facts."""
     return {
         bytes(fault.offence_id): (name_of(fault.verdict.verifier), fault.failing)
-        for _, _, after in LIFE
+        for _, _, after in life
         for audit in after.audits.values()
         for fault in audit.faults
     }
+
+
+FRIEND, LIFE = with_a_fault()
+FACTS = [round_facts(before, certified, after, {}) for before, certified, after in LIFE]
+END = LIFE[-1][2]
 
 
 @pytest.fixture
@@ -84,7 +92,7 @@ def store(place: Place) -> Iterator[BookStore]:
 
 
 def test_the_stream_has_a_fault_and_a_contradiction():
-    assert list(faults_of(END).values()) == [(FRIEND, FaultKind.PASSED)]
+    assert list(faults_in(LIFE).values()) == [(FRIEND, FaultKind.PASSED)]
     assert END.nodes[peer(OTHER)].has_contradicted
 
 
@@ -126,7 +134,7 @@ def test_portions_and_repetitions_keep_each_once(store: BookStore, size: int):
 
     with store.reading() as db:
         found = read_faults(db)
-    assert {bytes(one.offence_id) for one in found.verifiers} == set(faults_of(END))
+    assert {bytes(one.offence_id) for one in found.verifiers} == set(faults_in(LIFE))
     assert len(found.nodes) == 1
 
 
@@ -175,7 +183,7 @@ def test_a_round_that_is_left_out_is_our_own_mistake(store: BookStore):
 
 def test_a_fault_is_an_open_case_until_the_court_closes_it(store: BookStore):
     store.add_rounds(FACTS)
-    (offence,) = faults_of(END)
+    (offence,) = faults_in(LIFE)
 
     assert offence in open_offences(store)
 
@@ -200,12 +208,14 @@ def test_the_command_lists_them_with_their_slash(tmp_path: Path):
     store = BookStore(tmp_path / "ledger.db", RUN_ID)
     store.add_rounds(FACTS)
     listed = "\n".join(listed_faults(tmp_path / "ledger.db", ""))
-    (offence,) = faults_of(END)
+    (offence,) = faults_in(LIFE)
     assert f"verifier {peer(FRIEND).hex()}: passed a false step, round 1 of node" in listed
     assert f"offence {offence.hex()}" in listed and "not slashed yet" in listed
     assert f"node {peer(OTHER).hex()}: two commits for round 0" in listed
     assert listed.endswith("1 faults of verifiers, 1 contradictions of nodes")
-    assert listed_faults(tmp_path / "ledger.db", peer(VERIFIERS[1]).hex()) == ["0 faults of verifiers"]
+    assert listed_faults(tmp_path / "ledger.db", peer(next(v for v in VERIFIERS if v != FRIEND)).hex()) == [
+        "0 faults of verifiers"
+    ]
     assert len(listed_faults(tmp_path / "ledger.db", peer(FRIEND).hex()[:12])) == 3
 
     stream = EventStream()
@@ -229,4 +239,4 @@ def test_books_that_lack_faults_say_so(tmp_path: Path):
 
 def test_facts_hold_each_fault_once():
     assert [type(one) for one in FACTS] == [RoundFacts] * len(FACTS)
-    assert sum(len(one.faults) for one in FACTS) == len(faults_of(END))
+    assert sum(len(one.faults) for one in FACTS) == len(faults_in(LIFE))
