@@ -18,8 +18,9 @@ from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data
 from assay.orders.load import load_order
 from assay.orders.order import Order
+from assay.orders.quote import audit_share
 from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec, order_closing_s
-from assay.protocol.draws import audit_rate_ppm, opened_count, wide_share_ppm
+from assay.protocol.draws import opened_count, wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
@@ -176,19 +177,6 @@ def block_bits(rule: RuleSpec) -> float:
     mean_gap = (BLOCK_SIZE - compress.k) / (compress.k + 1)
     mean_quotient = 1 / math.expm1(2**low * math.log1p(1 / mean_gap))
     return compress.k * (low + 1 + mean_quotient + code) + scale  # low bits, unary part and its end, value
-
-
-def audit_share(order: Order) -> float:
-    """Expected share of an always honest node's steps that are audited.
-
-    Treats each expected audit as finished at once, which is too early by a few rounds during
-    probation only: the true share is a little higher.
-    """
-    rules = audit_spec(order)
-    audits = 0.0
-    for _ in range(order.run.rounds):
-        audits += audit_rate_ppm(rules, int(audits)) / PPM
-    return audits / order.run.rounds
 
 
 def opened_words(rules: AuditSpec, blocks: int) -> str:

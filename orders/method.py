@@ -12,7 +12,7 @@ from assay.orders.amounts import scaled
 from assay.orders.sections import CommSection, RunSection, TrainSection
 from assay.protocol.update_rule import Curve, Outer, RuleSpec, Transform, Values, Wire
 from assay.training.methods.choices import Choices, method_rule
-from assay.verifier.aggregation.registry import DECODED
+from assay.verifier.aggregation.names import DECODED_NAMES
 
 SIGNS_FROM_NODES = 25  # docs/results/aggregation.md: from here on signs are shorter than the union
 OUTER_NAMES = {
@@ -65,7 +65,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             apply_lag=comm.apply_lag,
         ),
     )
-    is_shorter = run.seat_count >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED
+    is_shorter = run.seat_count >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED_NAMES
     if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
         return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))
     is_plain = rule.is_dense and rule.has_scale and rule.compress.transform is Transform.NONE

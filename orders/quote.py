@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar
 from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
 from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 from assay.ledger.settlement.funding import check_close_delay
-from assay.orders.check import audit_share
 from assay.orders.order import Order
 from assay.orders.spec import audit_spec, compute_spec, model_spec, money_spec, order_closing_s, timing_spec
+from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.encoding.codec import Max, digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import (
@@ -182,6 +182,19 @@ def cost_expected(terms: Terms) -> Cost:
         )
         steps.append(max(terms.least_nodes * rounds - known_answers, 0))
     return _cost(terms, steps)
+
+
+def audit_share(order: Order) -> float:
+    """Expected share of an always honest node's steps that are audited.
+
+    Treats each expected audit as finished at once, which is too early by a few rounds during
+    probation only: the true share is a little higher.
+    """
+    rules = audit_spec(order)
+    audits = 0.0
+    for _ in range(order.run.rounds):
+        audits += audit_rate_ppm(rules, int(audits)) / PPM
+    return audits / order.run.rounds
 
 
 def verification_ppm(order: Order) -> int:

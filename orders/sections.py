@@ -15,7 +15,7 @@ from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format
-from assay.verifier.aggregation.registry import DECODED, RULE_NAMES
+from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
 
 ROUNDS_MAX = 1_000_000
 START_S_MAX = 366 * 86_400  # the longest run
@@ -177,7 +177,7 @@ class CommSection(Section):
     reset: Annotated[int, Field(ge=1, le=RESET_MAX)] | None = None  # rounds until the unsent part is dropped
     outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
-    aggregation: Literal[(*RULE_NAMES, *DECODED)] | None = None  # type: ignore[valid-type]
+    aggregation: Literal[(*RULE_NAMES, *DECODED_NAMES)] | None = None  # type: ignore[valid-type]
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes that the rule tolerates
     download: Literal["union", "signs", "message"] | None = (
         None  # how aggregates are written; default: shortest

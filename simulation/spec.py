@@ -31,9 +31,9 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import DataSpec, Member, RunSpec
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.simulation.attacks.catalogue import ATTACKS
-from assay.verifier.aggregation.registry import DECODED, RULE_NAMES
+from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
 
-RuleName = Literal[(*RULE_NAMES, *DECODED)]  # type: ignore[valid-type]
+RuleName = Literal[(*RULE_NAMES, *DECODED_NAMES)]  # type: ignore[valid-type]
 AttackName = Literal[(*ATTACKS,)]  # type: ignore[valid-type]
 
 

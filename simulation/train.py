@@ -43,7 +43,8 @@ from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.outer import apply, start_public
 from assay.training.optimiser.step import encode, local
-from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, uses_reputation
+from assay.verifier.aggregation.names import DECODED_NAMES
+from assay.verifier.aggregation.registry import decoded_rule_of, uses_reputation
 from assay.verifier.aggregation.registry import rule_of as named_rule
 from assay.verifier.aggregation.reputation import Reputation, admitted, observe
 
@@ -53,7 +54,7 @@ Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
 
 def rule_of(name: str, f: int, seed: int) -> Rule:
     """The rule of this name, parametrised to tolerate f Byzantine nodes."""
-    if name in DECODED:
+    if name in DECODED_NAMES:
         return decoded_rule_of(name, f)
     plain = named_rule(name, f, seed.to_bytes(8, "big"))
     if not uses_reputation(name):

@@ -10,7 +10,6 @@ import pytest
 
 from assay.orders.amounts import bytes_text, money_text
 from assay.orders.check import (
-    audit_share,
     block_bits,
     deterrence_words,
     deters_words,
@@ -23,6 +22,7 @@ from assay.orders.check import (
     tokenizer_words,
 )
 from assay.orders.load import load_order
+from assay.orders.quote import audit_share
 from assay.orders.spec import audit_spec, data_spec, order_closing_s
 from assay.protocol.draws import wide_share_ppm
 from assay.protocol.params import PPM

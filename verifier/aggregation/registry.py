@@ -10,7 +10,7 @@ Room: verifier (pure). A name is a pipeline, read from left to right, joined by 
 
 The names are those of byzfl (Normalize, Clipping, ARC, NNM, Bucketing, Average, TrMean, Median,
 CenteredClipping, GeometricMedian, Krum, MultiKrum; SignVote is `decoded-vote`). Rules without amplitudes to
-scale ignore the scale. An order may name `RULE_NAMES` and `DECODED`; other combinations work. Decoded rules
+scale ignore the scale. An order may name those of `names.py`; other combinations work. Decoded rules
 compute signs and no coefficients, so their wire is SIGNS.
 """
 
@@ -34,15 +34,6 @@ DecodedRule = Callable[[Mapping[PeerId, Update], int], Signs]
 
 REPUTATION = "reputation+"
 BUCKET_SIZE = 2
-RULE_NAMES = (
-    "mean", "normalize+mean", "clipping+mean", "arc+mean",
-    "reputation+mean", "reputation+normalize+mean", "reputation+clipping+mean",
-    "trimmed-mean", "trimmed-mean-implied", "clipping+trimmed-mean", "nnm+trimmed-mean",
-    "median", "clipping+median",
-    "centered-clip", "centered-clip-all", "clipping+centered-clip", "nnm+centered-clip",
-    "bucketing+centered-clip",
-    "geometric-median", "krum", "multi-krum", "clipping+multi-krum",
-)  # fmt: skip
 DECODED: Mapping[str, Callable[..., Signs]] = {
     "decoded-trimmed-mean": decoded.trimmed_mean_signs,
     "decoded-median": decoded.median_signs,
@@ -69,7 +60,7 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
     """The aggregation rule of this name, parametrised to tolerate f Byzantine nodes.
 
     Args:
-        name: One of `RULE_NAMES`, or stages in their order: at most one scale, then at most one
+        name: One of `names.RULE_NAMES`, or stages in their order: at most one scale, then at most one
             mixing, then a rule. `reputation` goes with the mean, which then needs no f; it has no
             effect here: the caller leaves the nodes out.
         f: Byzantine nodes. A robust rule refuses n <= 2f with a ValueError.

@@ -12,7 +12,8 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.update_rule import AggregationSpec, Transform, Wire
 from assay.testing.signed import a_spec
 from assay.testing.specs import a_rule
-from assay.verifier.aggregation.registry import DECODED, RULE_NAMES, check_aggregation
+from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
+from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.service import process as service
 
 UNKNOWN = [
@@ -42,7 +43,7 @@ def test_every_rule_an_order_may_name_is_one_on_either_wire(name, wire):
     check_aggregation(a_rule_of(name, wire, f=1))
 
 
-@pytest.mark.parametrize("name", DECODED)
+@pytest.mark.parametrize("name", DECODED_NAMES)
 def test_a_decoded_rule_makes_signs_of_a_dct_and_nothing_else(name):
     check_aggregation(a_rule_of(name, Wire.SIGNS, f=1))
 

@@ -15,7 +15,8 @@ import pytest
 from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Update, encode_aggregate
-from assay.verifier.aggregation.registry import DECODED, RULE_NAMES, decoded_rule_of, rule_of
+from assay.verifier.aggregation.names import RULE_NAMES
+from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, rule_of
 from assay.verifier.aggregation.reputation import Reputation, observe, scores_of
 from tests.child_process import PYTHONPATH
 

@@ -25,7 +25,8 @@ from assay.training.exact import VALUE_MAX
 from assay.verifier.aggregation import scales
 from assay.verifier.aggregation.gram import nearest_neighbours
 from assay.verifier.aggregation.mean import mean_over_senders
-from assay.verifier.aggregation.registry import RULE_NAMES, rule_of
+from assay.verifier.aggregation.names import RULE_NAMES
+from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.aggregation.robust import (
     centered_clip,
     geometric_median,
