@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import cbor2
@@ -524,25 +525,34 @@ def test_the_worse_finding_counts():
 # ---- real machines, as far as one can be several
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["sparseloco", "sparseloco, of the transform", "streaming", "fedavg"])
-def test_an_auditor_on_other_kernels_matches_an_honest_node_and_finds_one_that_skips(
-    data, tmp_path, name, dtype
-):
-    compute = ComputeSpec(dtype=Precision[dtype.upper()], micro_sequences=0)
-    pair = Pair(data, tmp_path / "here", name, compute=compute)
+DTYPES = ("float32", "bfloat16")
+WALKED = ("sparseloco", "sparseloco, of the transform", "streaming", "fedavg")
+
+
+@pytest.fixture(scope="module")
+def there(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a machine with other kernels did: a folder for each method and precision."""
+    folder = tmp_path_factory.mktemp("there")
     where = {**os.environ, **PATHS["aten-default"].environment, "OMP_NUM_THREADS": "1"}
-    asked = [str(data), str(tmp_path / "there"), name, dtype]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.verifier.audit.test_displacement", *asked],
+        [sys.executable, "-m", "tests.verifier.audit.test_displacement", str(data), str(folder)],
         env={**where, "PYTHONPATH": PYTHONPATH}, cwd=ROOT, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return folder
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", WALKED)
+def test_an_auditor_on_other_kernels_matches_an_honest_node_and_finds_one_that_skips(
+    data, there, tmp_path, name, dtype
+):
+    compute = ComputeSpec(dtype=Precision[dtype.upper()], micro_sequences=0)
+    pair = Pair(data, tmp_path, name, compute=compute)
     recompute_worker = pair.recompute_worker
     for number in range(3):
-        step = cbor2.loads((tmp_path / "there" / f"{number}.cbor").read_bytes())
+        step = cbor2.loads((there / name / dtype / f"{number}.cbor").read_bytes())
         record, is_false = decode(StepRecord, step["record"]), number == 2
         node = record.commit.exec_class
         if node == recompute_worker.exec_class:
@@ -579,5 +589,5 @@ def _rounds(data: Path, folder: Path, name: str, dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    assert sys.argv[3] in CASES
-    _rounds(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+    for one, precision in product(WALKED, DTYPES):
+        _rounds(Path(sys.argv[1]), Path(sys.argv[2]) / one / precision, one, precision)
