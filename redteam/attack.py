@@ -63,6 +63,11 @@ class Attack:
     is_slow: bool = False  # seconds to minutes: left out of quick runs
 
 
+def tallied(attempts: int, caught: int, cost: float, harm: str) -> Outcome:
+    """The outcome of attempts of which each is caught or succeeds."""
+    return Outcome(attempts=attempts, caught=caught, succeeded=attempts - caught, cost=cost, harm=harm)
+
+
 def finding_of(outcome: Outcome) -> AttackResult:
     """The attack's result, from an outcome with the defence on."""
     if outcome.succeeded:
@@ -82,10 +87,10 @@ def together(outcomes: list[Outcome]) -> Outcome:
 
 
 @contextmanager
-def without(target: Any, name: str, stand_in: Any) -> Iterator[None]:
-    """Replace `target.name`, which must exist, by `stand_in` for as long as the block runs."""
+def without(target: Any, name: str, stand_in: Any, *, unless: bool = False) -> Iterator[None]:
+    """Replace `target.name`, which must exist, by `stand_in` for as long as the block runs, or do nothing."""
     true = getattr(target, name)
-    setattr(target, name, stand_in)
+    setattr(target, name, true if unless else stand_in)
     try:
         yield
     finally:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -25,31 +24,23 @@ from assay.protocol.params import PPM
 from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import QUICKNET
 from assay.protocol.state_transition import advance, beacon_of
-from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.attack import Attack, Outcome, Where, tallied, without
 from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, refusals_of, tally
 from assay.testing.members import RUN_ID, a_digest
-from assay.verifier.round.machine import examine
 
 
 def _beacon(is_defended: bool, seed: int) -> Outcome:
     """A leader chooses the shares so that a friend's step is not drawn, at a rate of one half."""
     fake_verifier, rounds, rate = a_fake_verifier(seed), 16, PPM // 2
     drawn, chosen = 0, 0
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.verifier.round.beacon, "reveals_needed", lambda *_, **__: 3)
-    )
     refusals = attempts = 0
-    with off:
+    with without(assay.verifier.round.beacon, "reveals_needed", lambda *_, **__: 3, unless=is_defended):
         for _ in range(rounds):
             fake_verifier.passes()
             beacon_shares = fake_verifier.beacon_shares()
+            run_state = fake_verifier.run_state
             alpha = beacon_input(
-                fake_verifier.run_state.spec.deployment_id,
-                RUN_ID,
-                beacon_shares[0].round,
-                fake_verifier.run_state.parent,
+                run_state.spec.deployment_id, RUN_ID, beacon_shares[0].round, run_state.parent
             )
             drawn += _is_drawn(alpha, beacon_shares, rate)
             best = next(
@@ -58,12 +49,12 @@ def _beacon(is_defended: bool, seed: int) -> Outcome:
             if len(best) < len(beacon_shares):
                 attempts += 1
                 manifest = fake_verifier.full_manifest(beacon_shares=best)
-                refused = refusals_of([partial(examine, fake_verifier.round, (), manifest, follows=True)])
+                refused = refusals_of([partial(fake_verifier.vote_on, manifest)])
                 refusals += refused
                 best = beacon_shares if refused else best
             chosen += _is_drawn(alpha, best, rate)
     harm = f"the friend is drawn in {chosen} of {rounds} rounds, by all shares in {drawn}"
-    return Outcome(attempts=attempts, caught=refusals, succeeded=attempts - refusals, cost=0.0, harm=harm)
+    return tallied(attempts, refusals, 0.0, harm)
 
 
 def _is_drawn(alpha: bytes, beacon_shares: tuple[BeaconShare, ...], rate: int) -> bool:
@@ -93,9 +84,7 @@ def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
         then.run_state = advance(then.run_state, then.manifest(beacon_shares=present))
         escaped += (commit.round, NODE) not in then.run_state.audits
     harm = f"the friend escapes by {escaped} of {len(choices)} choices; who is left out is away 16 rounds"
-    return Outcome(
-        attempts=len(choices), caught=len(choices) - escaped, succeeded=escaped, cost=0.0, harm=harm
-    )
+    return tallied(len(choices), len(choices) - escaped, 0.0, harm)
 
 
 def _second_proof(is_defended: bool, seed: int) -> Outcome:
@@ -106,16 +95,9 @@ def _second_proof(is_defended: bool, seed: int) -> Outcome:
     key = next(iter(VERIFIER_KEYS.values()))
     forged = replace(true[0], proof=vrf.prove(bytes(key), alpha))
     bent = replace(true[0], proof=true[0].proof[:-1] + bytes([true[0].proof[-1] ^ 1]))
-    off = nullcontext() if is_defended else without(assay.verifier.round.beacon, "verify", lambda *_: b"")
-    with off:
+    with without(assay.verifier.round.beacon, "verify", lambda *_: b"", unless=is_defended):
         members = [
-            partial(
-                examine,
-                fake_verifier.round,
-                (),
-                fake_verifier.full_manifest(beacon_shares=(one, *true[1:])),
-                follows=True,
-            )
+            partial(fake_verifier.vote_on, fake_verifier.full_manifest(beacon_shares=(one, *true[1:])))
             for one in (forged, bent)
         ]
         return tally(members, 0.0, "none: one input has one proof")
@@ -156,21 +138,9 @@ def _past_round(is_defended: bool, seed: int) -> Outcome:
     fake_verifier, network = a_fake_verifier(seed, drand=QUICKNET), QUICKNET
     now_s = network.genesis_s + 10**6
     newest = (now_s - network.genesis_s) // network.period_s + 1
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.protocol.randomness.drand, "may_be_named", lambda *_: True)
-    )
-    with off:
+    with without(assay.protocol.randomness.drand, "may_be_named", lambda *_: True, unless=is_defended):
         members = [
-            partial(
-                examine,
-                fake_verifier.round,
-                (),
-                fake_verifier.full_manifest(drand_next=number),
-                follows=True,
-                wall_s=now_s,
-            )
+            partial(fake_verifier.vote_on, fake_verifier.full_manifest(drand_next=number), wall_s=now_s)
             for number in (1, newest - 1, newest)
         ]
         return tally(members, 0.0, "none: no vote")

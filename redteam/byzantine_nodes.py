@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -21,7 +20,7 @@ from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.attack import Attack, Outcome, Where, tallied, without
 from assay.redteam.members import (
     MISMATCH,
     NODE,
@@ -38,11 +37,7 @@ from assay.verifier.audit import odds
 def _steady_liar(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, rounds=16)
     network.false = all_steps(16)
-    with (
-        nullcontext()
-        if is_defended
-        else without(assay.protocol.state_transition, "is_drawn", lambda *_: False)
-    ):
+    with without(assay.protocol.state_transition, "is_drawn", lambda *_: False, unless=is_defended):
         paid = pay_of(network, NODE)
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} false steps accepted before it was banned, paid {paid}"
@@ -84,7 +79,7 @@ def _coasting(is_defended: bool, seed: int) -> Outcome:
     expected = odds.steps_until(odds.hit(Fraction(1, 20), Fraction(1)), Fraction(1, 2))
     middle = caught[len(caught) // 2] if caught else 0
     harm = f"{middle} skipped steps before one is drawn (median of {runs}; formula {expected})"
-    return Outcome(attempts=runs, caught=len(caught), succeeded=runs - len(caught), cost=0.75, harm=harm)
+    return tallied(runs, len(caught), 0.75, harm)
 
 
 def _trust_farming(is_defended: bool, seed: int) -> Outcome:
@@ -96,7 +91,7 @@ def _trust_farming(is_defended: bool, seed: int) -> Outcome:
         rate = audit_rate_ppm(rules, 200_000) if is_defended else PPM * rules.probation // 200_000
         caught += any(is_drawn(Digest(rng.randbytes(32)), NODE, rate) for _ in range(steps))
     harm = f"{rate / PPM:.4%} of its steps are drawn after 200,000 clean audits"
-    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=harm)
+    return tallied(runs, caught, 0.0, harm)
 
 
 def _forged_quote(is_defended: bool, seed: int) -> Outcome:
@@ -111,7 +106,7 @@ def _forged_quote(is_defended: bool, seed: int) -> Outcome:
         any(is_drawn(Digest(rng.randbytes(32)), NODE, rate) for _ in range(steps)) for _ in range(runs)
     )
     harm = f"evidence lowers the rate to {rate / PPM:.0%}, no further"
-    return Outcome(attempts=runs, caught=caught, succeeded=runs - caught, cost=0.0, harm=harm)
+    return tallied(runs, caught, 0.0, harm)
 
 
 def _ground_identity(is_defended: bool, seed: int) -> Outcome:
@@ -134,8 +129,7 @@ def _withholds(is_defended: bool, seed: int) -> Outcome:
     """Sends false steps, and no opening when drawn."""
     network = a_network(seed=seed)
     network.withheld = all_steps(12)
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "ADVERSE", (MISMATCH,))
-    with off:
+    with without(assay.protocol.audits, "ADVERSE", (MISMATCH,), unless=is_defended):
         network.grow(12)
     record = network.run_state.nodes[NODE]
     harm = f"banned and slashed like a mismatch, after {record.accepted} steps" if record.banned else "stays"
@@ -148,8 +142,7 @@ def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
     network.false = all_steps(12)
     for verifier in VERIFIERS:
         network.minds[verifier] = _late_withheld
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "ADVERSE", (MISMATCH,))
-    with off:
+    with without(assay.protocol.audits, "ADVERSE", (MISMATCH,), unless=is_defended):
         network.grow(12)
     record = network.run_state.nodes[NODE]
     return one_act(
@@ -178,7 +171,7 @@ def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
             return replace(updated, sketch=updated.verdicts[0].recomputed)
         return updated
 
-    with nullcontext() if is_defended else without(assay.protocol.audits, "with_messages", guessed):
+    with without(assay.protocol.audits, "with_messages", guessed, unless=is_defended):
         paid = pay_of(network, NODE)
     is_banned = network.run_state.nodes[NODE].banned
     return one_act(is_banned, not is_banned, 0.0, f"paid {paid}: a commitment that stays shut is withheld")
@@ -208,7 +201,7 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
         conclusive = [verdict for verdict in verdicts if verdict.outcome is not Found.INCONCLUSIVE]
         return with_messages(audit, now, commitments, conclusive, sketch_openings, **more)
 
-    with nullcontext() if is_defended else without(assay.protocol.audits, "with_messages", deaf):
+    with without(assay.protocol.audits, "with_messages", deaf, unless=is_defended):
         paid = pay_of(network, NODE)
     return one_act(
         False, paid > 0, 0.0, f"{network.run_state.nodes[NODE].accepted} steps accepted, paid {paid}"
@@ -272,12 +265,7 @@ def _seems_away(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, rounds=80, absence_s=3600)
     network.is_checked, network.round_s = False, 60
     network.false, network.withheld, network.returning = all_steps(80), all_steps(80), {NODE}
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.protocol.audits, "_awaited", lambda audit, *_, **__: audit)
-    )
-    with off:
+    with without(assay.protocol.audits, "_awaited", lambda audit, *_, **__: audit, unless=is_defended):
         network.grow(80)
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} of 80 steps accepted, none of the drawn ones paid, {record.returns} returns"

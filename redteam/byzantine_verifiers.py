@@ -7,7 +7,7 @@ passes production's own check; the fold and the payout table are production's.
 from __future__ import annotations
 
 import random
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -23,7 +23,7 @@ from assay.protocol.messages import Outcome as Found
 from assay.protocol.messages import SignedVerdict, SignedVerdictCommitment
 from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
-from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.attack import Attack, Outcome, Where, tallied, without
 from assay.redteam.members import (
     GUESS,
     LIAR,
@@ -49,8 +49,7 @@ def leaked(_network: Network, audit: Audit) -> tuple[Found, dict[str, Any]]:
 def _lazy(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MATCH, recomputed=GUESS, witness=GUESS)
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "_differs", lambda _audit: False)
-    with off:
+    with without(assay.protocol.audits, "_differs", lambda _audit: False, unless=is_defended):
         paid = pay_of(network, LIAR)
     record = network.run_state.verifiers[LIAR]
     harm = f"{record.judged} verdicts before the fault was proved" if is_defended else f"paid {paid}"
@@ -95,10 +94,7 @@ def _lazy_in_a_class_of_its_own(is_defended: bool, seed: int) -> Outcome:
         record = network.run_state.verifiers[LIAR]
         caught += record.is_disqualified or not record.judged
         judged += record.judged
-    return Outcome(
-        attempts=2, caught=caught, succeeded=2 - caught, cost=0.0,
-        harm=f"{judged / 2:.0f} verdicts that count",
-    )  # fmt: skip
+    return tallied(2, caught, 0.0, f"{judged / 2:.0f} verdicts that count")
 
 
 def _by_the_rules(network: Network, audit: Audit) -> Judgement:
@@ -124,12 +120,7 @@ def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
         return true(audit, verdict, at) or (audit.is_open and not audit.has_judged(verdict.verifier))
 
     network.minds[LIAR] = mute
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.protocol.audits, "may_open_verdict", any_sketch_opening)
-    )
-    with off:
+    with without(assay.protocol.audits, "may_open_verdict", any_sketch_opening, unless=is_defended):
         for _ in range(16):
             manifest = network.manifest()
             copies = []
@@ -165,8 +156,7 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
     network.minds[LIAR] = copies
     accuser = VERIFIERS[1]
     network.minds[accuser] = always(MISMATCH)  # somebody has to open a dispute
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "_shared", lambda *_: NO_DIGEST)
-    with off:
+    with without(assay.protocol.audits, "_shared", lambda *_: NO_DIGEST, unless=is_defended):
         network.grow(12)
     disqualified = LIAR in network.run_state.disqualified
     return one_act(
@@ -192,8 +182,7 @@ def _switched(is_defended: bool, seed: int) -> Outcome:
         return not audit.has_judged(verdict.verifier)
 
     network.minds[LIAR] = two_faced
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "may_open_verdict", any_word)
-    with off:
+    with without(assay.protocol.audits, "may_open_verdict", any_word, unless=is_defended):
         network.grow(14)
     counted = sum(
         a.ruling is AuditStatus.DISPUTED or bool(a.adverse) for a in network.run_state.audits.values()
@@ -206,8 +195,7 @@ def _switched(is_defended: bool, seed: int) -> Outcome:
 def _false_accusation(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
-    with off:
+    with without(assay.protocol.audits, "quorum", lambda _count: 1, unless=is_defended):
         network.grow(12)
     banned = sum(record.banned for record in network.run_state.nodes.values())
     disqualified = LIAR in network.run_state.disqualified
@@ -223,8 +211,7 @@ def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
     """Claims that nothing was opened: no fault of its own, so it can try at every step."""
     network = a_network(seed=seed)
     network.minds[LIAR] = always(WITHHELD)
-    off = nullcontext() if is_defended else without(assay.protocol.audits, "quorum", lambda _count: 1)
-    with off:
+    with without(assay.protocol.audits, "quorum", lambda _count: 1, unless=is_defended):
         network.grow(12)
     banned = sum(record.banned for record in network.run_state.nodes.values())
     disputes = sum(a.dispute_opened_round >= 0 for a in network.run_state.audits.values())
@@ -237,12 +224,7 @@ def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
 def _never_opens(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, audit_rounds=9)
     network.unopened = {LIAR}
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.protocol.audits, "_silent", lambda audit, *_: audit.silent)
-    )
-    with off:
+    with without(assay.protocol.audits, "_silent", lambda audit, *_: audit.silent, unless=is_defended):
         network.grow(14)
     lapsed = sum(a.ruling is AuditStatus.EXPIRED for a in network.run_state.audits.values())
     rounds = network.run_state.spec.audit.takeover_rounds
@@ -263,7 +245,7 @@ def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
 
     if not is_defended:
         network = _without_replication(network)
-    with nullcontext() if is_defended else without(assay.protocol.state_transition, "auditors", chosen):
+    with without(assay.protocol.state_transition, "auditors", chosen, unless=is_defended):
         network.finish()
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} false steps got in before it was banned; {_power(seed, 200_000)}"
@@ -337,7 +319,7 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
         )
         return replace(audit, ruling=AuditStatus.KNOWN_ANSWER, closed_round=now, faults=faults_)
 
-    with nullcontext() if is_defended else without(assay.protocol.audits, "_decided", list_is_proof):
+    with without(assay.protocol.audits, "_decided", list_is_proof, unless=is_defended):
         network.grow(14)
     framed = len(network.run_state.disqualified)
     return one_act(False, framed > 0, 1.0, f"{framed} honest verifiers at fault")
@@ -363,9 +345,7 @@ def _untimely_messages(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed).grow(2)
     audit = network.audit(0, NODE)
     caught = 0
-    off = (
-        nullcontext() if is_defended else without(assay.participant.links, "check_messages", lambda *_: None)
-    )
+    off = without(assay.participant.links, "check_messages", lambda *_: None, unless=is_defended)
     stranger = a_verdict(audit, audit.order[-1], MATCH)
     commitment = SignedVerdictCommitment(
         commitment=a_verdict_commitment(stranger), signature=Signature(bytes(64))
@@ -382,9 +362,7 @@ def _untimely_messages(is_defended: bool, seed: int) -> Outcome:
         late.grow(8)
         early_verdict = replace(early, verdict=a_verdict(audit, audit.order[0], MATCH))
         caught += not _is_taken(late, replace(late.manifest(), verdicts=(early_verdict,)))
-    return Outcome(
-        attempts=3, caught=caught, succeeded=3 - caught, cost=0.0, harm="none: refused by every verifier"
-    )
+    return tallied(3, caught, 0.0, "none: refused by every verifier")
 
 
 JUDGE_ATTACKS = (

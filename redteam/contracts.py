@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from assay.redteam.attack import Attack, Outcome, Where
+from assay.redteam.attack import Attack, Outcome, Where, tallied
 
 ROOT = Path(__file__).parents[1]
 _WAIT_S = 900
@@ -98,9 +98,7 @@ def _row(name: str, number: int, defence: str) -> Attack:
         tests, ended = adversaries_of(name), _verdicts()
         stopped = sum(ended.get(test) == {"PASSED"} for test in tests)
         harm = "none: reverted" if stopped == len(tests) else "not tried, or not stopped"
-        return Outcome(
-            attempts=len(tests), caught=stopped, succeeded=len(tests) - stopped, cost=0.0, harm=harm
-        )
+        return tallied(len(tests), stopped, 0.0, harm)
 
     return Attack(
         name=name, number=number, where=Where.CONTRACTS, defence=defence, run=run, has_off=False, is_slow=True

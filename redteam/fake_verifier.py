@@ -13,7 +13,7 @@ from assay.protocol.errors import AssayError
 from assay.protocol.messages import BeaconShare, CertifiedManifest, Commit, Manifest, SignedCommit
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import PeerId
-from assay.redteam.attack import Outcome
+from assay.redteam.attack import Outcome, tallied
 from assay.testing import run, signed
 from assay.testing.members import (
     DOMAIN,
@@ -30,7 +30,7 @@ from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import is_partial
 from assay.verifier.round.commits import Rules
-from assay.verifier.round.machine import Round
+from assay.verifier.round.machine import Round, examine
 
 NODE = NODES[0]
 VERIFIER_KEYS = {member: a_peer_key(name_of(member)) for member in VERIFIERS}
@@ -82,6 +82,14 @@ class FakeVerifier:
         """The manifest with a certificate by this many verifiers."""
         return signed.a_certified(manifest, signers=map(name_of, VERIFIERS[:signers]))
 
+    def vote_on(self, manifest: Manifest, *, wall_s: int = 0) -> None:
+        """Examine a proposal for the next round as a verifier that holds no commits itself.
+
+        Raises:
+            AssayError: it would not vote for it.
+        """
+        examine(self.round, (), manifest, follows=True, wall_s=wall_s)
+
     def passes(self, rounds: int = 1) -> FakeVerifier:
         """The state this many rounds without commits later."""
         for _ in range(rounds):
@@ -95,19 +103,19 @@ def a_fake_verifier(seed: int, **choices: Any) -> FakeVerifier:
     return FakeVerifier(run.funded_start(run.a_spec(seed=seed, rounds=40, **choices)))
 
 
-def refusals_of(members: Sequence[Callable[[], object]]) -> int:
-    """How many of these calls raise."""
+def refusals_of(members: Sequence[Callable[[], object]], refusal: type[AssayError] = AssayError) -> int:
+    """How many of these calls raise a refusal."""
     count = 0
     for act in members:
         try:
             act()
-        except AssayError:
+        except refusal:
             count += 1
     return count
 
 
-def tally(members: Sequence[Callable[[], object]], cost: float, harm: str) -> Outcome:
-    refused = refusals_of(members)
-    return Outcome(
-        attempts=len(members), caught=refused, succeeded=len(members) - refused, cost=cost, harm=harm
-    )
+def tally(
+    members: Sequence[Callable[[], object]], cost: float, harm: str, refusal: type[AssayError] = AssayError
+) -> Outcome:
+    """The outcome of acts that are each refused or succeed. Any exception but `refusal` is our own bug."""
+    return tallied(len(members), refusals_of(members, refusal), cost, harm)

@@ -7,8 +7,8 @@ proportion. Malformed input must not become evidence against anybody either.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,25 +25,13 @@ from assay.protocol.messages import Manifest
 from assay.protocol.openings import Opening
 from assay.protocol.params import BLOCK_SIZE, Values
 from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.fake_verifier import tally
 from assay.redteam.test_bed import lab_of
 from assay.training.codec.rice import rice_bits
 from assay.training.codec.wire import Update, decode_update, encode_update, update_bytes_max
 from assay.training.optimiser.node_state import NodeState
 
 BLOCKS, K = 6, 32
-
-
-def _tally(members: Sequence[Callable[[], object]], harm: str) -> Outcome:
-    """How many of these are refused as malformed; any other exception is our own bug."""
-    refused = 0
-    for act in members:
-        try:
-            act()
-        except MalformedMessage:
-            refused += 1
-    return Outcome(
-        attempts=len(members), caught=refused, succeeded=len(members) - refused, cost=0.0, harm=harm
-    )
 
 
 def _an_update(seed: int) -> Update:
@@ -67,9 +55,8 @@ def _not_finite(is_defended: bool, seed: int) -> Outcome:
             return lab.judge(replace(claim, after=NodeState(after, None, lab.round + 1)))
 
         members.append(act)
-    off = nullcontext() if is_defended else without(assay.verifier.audit.exact, "np", _Lenient())
-    with off:
-        return _tally(members, "none: no such opening; nothing in time is WITHHELD")
+    with without(assay.verifier.audit.exact, "np", _Lenient(), unless=is_defended):
+        return tally(members, 0.0, "none: no such opening; nothing in time is WITHHELD", MalformedMessage)
 
 
 class _Lenient:
@@ -87,14 +74,9 @@ def _loud_scale(is_defended: bool, seed: int) -> Outcome:
     for exponent in (0, 50, 255, -100):
         loud = replace(_an_update(seed), exponent_B=np.full(BLOCKS, exponent, np.int64))
         bodies.append(encode_update(loud, BLOCKS, K, Values.INT8))
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.training.codec.wire, "exponent_window", lambda _: (-256, 255))
-    )
-    with off:
+    with without(assay.training.codec.wire, "exponent_window", lambda _: (-256, 255), unless=is_defended):
         members = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
-        return _tally(members, "none: refused by every verifier alike")
+        return tally(members, 0.0, "none: refused by every verifier alike", MalformedMessage)
 
 
 def _index_bomb(is_defended: bool, seed: int) -> Outcome:
@@ -112,7 +94,9 @@ def _index_bomb(is_defended: bool, seed: int) -> Outcome:
                 without(assay.training.codec.wire, "rice_bits", lambda _size, k: rice_bits(BLOCK_SIZE, k))
             )
         members = [partial(decode_update, body, BLOCKS, K, Values.INT8) for body in bodies]
-        return _tally(members, "none: refused; duplicates and disorder have no encoding")
+        return tally(
+            members, 0.0, "none: refused; duplicates and disorder have no encoding", MalformedMessage
+        )
 
 
 def _two_encodings(is_defended: bool, seed: int) -> Outcome:
@@ -127,7 +111,9 @@ def _two_encodings(is_defended: bool, seed: int) -> Outcome:
         return data[: len(body)].ljust(len(body), b"\0")  # a lenient decoder reads only what it needs
 
     read = strict if is_defended else lenient
-    return _tally([partial(read, one) for one in others], "none: one content has one byte string")
+    return tally(
+        [partial(read, one) for one in others], 0.0, "none: one content has one byte string", MalformedMessage
+    )
 
 
 def _oversize(is_defended: bool, seed: int) -> Outcome:
@@ -145,7 +131,7 @@ def _oversize(is_defended: bool, seed: int) -> Outcome:
         ]
     else:
         members = [partial(cbor2.loads, data) for data in (nest, many, large)]
-    return _tally(members, "none: refused before anything is allocated for it")
+    return tally(members, 0.0, "none: refused before anything is allocated for it", MalformedMessage)
 
 
 def _junk_openings(is_defended: bool, seed: int) -> Outcome:

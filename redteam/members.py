@@ -17,9 +17,9 @@ GUESS = a_digest("a guess")
 MATCH, MISMATCH, WITHHELD = Found.MATCH, Found.MISMATCH, Found.WITHHELD
 
 
-def all_steps(rounds: int, nodes: tuple[PeerId, ...] = (NODE,)) -> set[tuple[RoundId, PeerId]]:
-    """Every step of these nodes."""
-    return {(RoundId(number), node) for number in range(rounds) for node in nodes}
+def all_steps(rounds: int) -> set[tuple[RoundId, PeerId]]:
+    """Every step of NODE."""
+    return {(RoundId(number), NODE) for number in range(rounds)}
 
 
 def pay_of(network: Network, peer: PeerId, epoch: int = 0) -> int:
@@ -34,12 +34,6 @@ def table(network: Network, epoch: int = 0) -> Settlement:
     return settle(network.run_state, epoch)
 
 
-def one_act(is_caught: bool, has_succeeded: bool, cost: float, harm: str, attempts: int = 1) -> Outcome:
+def one_act(is_caught: bool, has_succeeded: bool, cost: float, harm: str) -> Outcome:
     """The outcome of an adversary that acts throughout and is counted once."""
-    return Outcome(
-        attempts=attempts,
-        caught=attempts * is_caught,
-        succeeded=attempts * has_succeeded,
-        cost=cost,
-        harm=harm,
-    )
+    return Outcome(attempts=1, caught=is_caught, succeeded=has_succeeded, cost=cost, harm=harm)

@@ -5,7 +5,7 @@ Room: redteam. The checking verifier and all its checks are production's (`fake_
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from assay.protocol.messages import Admission, Member, SignedAdmission, SignedVo
 from assay.protocol.params import check_spec
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Iteration, PeerId
-from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.attack import Attack, Outcome, Where, tallied, without
 from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, tally
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_deployment, a_digest, a_member, peers
 from assay.testing.run import a_network, a_spec, funded_start
@@ -35,15 +35,11 @@ from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_root
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.round.commits import admit, check_commit, contradiction
-from assay.verifier.round.machine import Equivocation, examine, manifest_of, step
+from assay.verifier.round.machine import Equivocation, manifest_of, step
 
 
 def _unchecked(is_defended: bool) -> AbstractContextManager[Any]:
-    return (
-        nullcontext()
-        if is_defended
-        else without(assay.verifier.round.machine, "check_commit", lambda *_: None)
-    )
+    return without(assay.verifier.round.machine, "check_commit", lambda *_: None, unless=is_defended)
 
 
 # ---- commits
@@ -81,7 +77,7 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
             check_commit_statement(fake_verifier.run_state.spec, a_deployment(), signed, hot)
         is_proved = NODE not in advance(fake_verifier.run_state, manifest_of(seen, (), NO_DIGEST)).active
     harm = "none: banned from the next round on and unpaid from this one; the court takes all its stake"
-    return Outcome(attempts=1, caught=is_proved, succeeded=not is_proved, cost=1.0, harm=harm)
+    return tallied(1, is_proved, 1.0, harm)
 
 
 def _forked(is_defended: bool, seed: int) -> Outcome:
@@ -108,26 +104,17 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
     manifest = fake_verifier.full_manifest(
         beacon_shares=fake_verifier.beacon_shares(), chain=a_digest("another chain")
     )
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.verifier.round.machine, "check_place", lambda *_: None)
-    )
-    with off:
-        return tally([lambda: examine(fake_verifier.round, (), manifest, follows=True)], 0.0, "none: no vote")
+    with without(assay.verifier.round.machine, "check_place", lambda *_: None, unless=is_defended):
+        return tally([lambda: fake_verifier.vote_on(manifest)], 0.0, "none: no vote")
 
 
 def _left_out(is_defended: bool, seed: int) -> Outcome:
     """A leader leaves out the commit of each node in turn; undefended, the lists of verifiers bind nobody."""
     fake_verifier = a_fake_verifier(seed)
-    off = (
-        nullcontext() if is_defended else without(assay.participant.links, "required", lambda *_: frozenset())
-    )
     without_one = [[peer for peer in NODES if peer != one] for one in NODES]
-    with off:
+    with without(assay.participant.links, "required", lambda *_: frozenset(), unless=is_defended):
         members = [
-            partial(examine, fake_verifier.round, (), fake_verifier.full_manifest(nodes), follows=True)
-            for nodes in without_one
+            partial(fake_verifier.vote_on, fake_verifier.full_manifest(nodes)) for nodes in without_one
         ]
         return tally(members, 0.0, "none: no vote; undefended, the node's step is lost and unpaid")
 
@@ -148,7 +135,7 @@ def _double_vote(is_defended: bool, seed: int) -> Outcome:
     after = advance(fake_verifier.run_state, fake_verifier.full_manifest(double_votes=carried))
     caught = after.verifiers[culprit].is_disqualified
     harm = "none: disqualified, unpaid and slashed; undefended, nothing follows"
-    return Outcome(attempts=1, caught=caught, succeeded=not caught, cost=0.0, harm=harm)
+    return tallied(1, caught, 0.0, harm)
 
 
 def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
@@ -173,13 +160,9 @@ def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
         tuple(vote(newcomer, verifier) for verifier in sorted(VERIFIER_KEYS)[:3]),
         (vote(a_member(NODE), liar),),
     )
-    off = nullcontext() if is_defended else without(assay.protocol.membership, "quorum", lambda _count: 1)
-    with off:
+    with without(assay.protocol.membership, "quorum", lambda _count: 1, unless=is_defended):
         members = [
-            partial(
-                examine, fake_verifier.round, (), fake_verifier.full_manifest(admissions=one), follows=True
-            )
-            for one in tries
+            partial(fake_verifier.vote_on, fake_verifier.full_manifest(admissions=one)) for one in tries
         ]
         return tally(members, 0.0, "none: no vote; undefended, it trains with nothing to lose")
 
@@ -226,8 +209,7 @@ def _rewritten(is_defended: bool, seed: int) -> Outcome:
     """A history signed by two of four verifiers: another manifest in place of a final one."""
     fake_verifier = a_fake_verifier(seed)
     fork = fake_verifier.link(fake_verifier.manifest(aggregate=NO_DIGEST), signers=2)
-    off = nullcontext() if is_defended else without(quorum, "quorum", lambda _count: 2)
-    with off:
+    with without(quorum, "quorum", lambda _count: 2, unless=is_defended):
         return tally(
             [lambda: extend(fake_verifier.run_state, fork)], 0.0, "none: refused by whoever follows the chain"
         )
@@ -237,8 +219,10 @@ def _rolled_back(is_defended: bool, seed: int) -> Outcome:
     fake_verifier = a_fake_verifier(seed)
     old = fake_verifier.link(fake_verifier.manifest(), signers=3)
     fake_verifier.passes(2)
-    off = nullcontext() if is_defended else without(assay.participant.links, "check_place", lambda *_: None)
-    with off, without(assay.participant.links, "advance", lambda run_state, _manifest: run_state):
+    with (
+        without(assay.participant.links, "check_place", lambda *_: None, unless=is_defended),
+        without(assay.participant.links, "advance", lambda run_state, _manifest: run_state),
+    ):
         return tally(
             [lambda: extend(fake_verifier.run_state, old)], 0.0, "none: it does not extend the chain"
         )
@@ -252,13 +236,13 @@ def _two_seats(is_defended: bool, seed: int) -> Outcome:
     spec = a_spec(seed=seed)
     own = replace(spec.verifiers[0], account=spec.nodes[0].account)
     both = replace(spec, verifiers=(own, *spec.verifiers[1:]))
-    if not is_defended:
-        return Outcome(attempts=1, caught=0, succeeded=1, cost=0.0, harm="it judges its own steps")
+    is_refused = False
     try:
         check_spec(both)
     except ValueError:
-        return Outcome(attempts=1, caught=1, succeeded=0, cost=0.0, harm="none: the order is refused")
-    return Outcome(attempts=1, caught=0, succeeded=1, cost=0.0, harm="it judges its own steps")
+        is_refused = is_defended
+    harm = "none: the order is refused" if is_refused else "it judges its own steps"
+    return tallied(1, is_refused, 0.0, harm)
 
 
 def _sybil_pay(is_defended: bool, seed: int) -> Outcome:

@@ -27,7 +27,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import Digest
-from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.attack import Attack, Outcome, Where, tallied, without
 from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
@@ -74,13 +74,7 @@ def _recomputed(
             caught += found
             audits += needed
         effect = harm.format(audits=audits / len(tried), blocks=lab.trainer.layout.blocks)
-        return Outcome(
-            attempts=len(tried),
-            caught=caught,
-            succeeded=len(tried) - caught,
-            cost=sum(trial.told.cost for trial in tried) / len(tried),
-            harm=effect,
-        )
+        return tallied(len(tried), caught, sum(trial.told.cost for trial in tried) / len(tried), effect)
 
     return Attack(name=name, number=number, where=Where.STEP, defence=defence, run=run)
 
@@ -113,7 +107,7 @@ def _nothing() -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _believed_batch(lab: TestBed, tokens: np.ndarray[Any, Any]) -> Off:
+def _believed_batch(tokens: np.ndarray[Any, Any]) -> Off:
     """The auditor computes over the sequences that the node claims."""
     return lambda: without(assay.verifier.audit.worker, "batch_tokens", lambda *_: tokens)
 
@@ -166,14 +160,14 @@ def _noise(lab: TestBed) -> list[Trial]:
 
 def _wrong_shard(lab: TestBed) -> list[Trial]:
     other = lab.batch(lab.round + 77), lab.batch(node=PEER)
-    return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(lab, batch)) for batch in other]
+    return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(batch)) for batch in other]
 
 
 def _fewer(lab: TestBed) -> list[Trial]:
     batch, trials = lab.batch(), []
     for kept in (7, 6, 4):
         part = batch[:kept]
-        trials.append(Trial(lab.claim(lab.x_of(part), cost=kept / len(batch)), _believed_batch(lab, part)))
+        trials.append(Trial(lab.claim(lab.x_of(part), cost=kept / len(batch)), _believed_batch(part)))
     return trials
 
 
@@ -181,7 +175,7 @@ def _one_token(lab: TestBed) -> list[Trial]:
     batch = lab.batch().copy()
     batch[-1, -1] ^= 1
     claim = lab.claim(lab.x_of(batch), cost=1 - 1 / (batch.shape[0] * (batch.shape[1] - 1)))
-    return [Trial(claim, _believed_batch(lab, batch))]
+    return [Trial(claim, _believed_batch(batch))]
 
 
 def _stale(lab: TestBed) -> list[Trial]:
@@ -229,7 +223,7 @@ def _half_precision(lab: TestBed) -> list[Trial]:
 
 def _flipped_labels(lab: TestBed) -> list[Trial]:
     batch = flipped_labels(lab.batch(), lab.spec.model.vocabulary)
-    return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(lab, batch))]
+    return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(batch))]
 
 
 def _crafted(lab: TestBed) -> list[Trial]:
@@ -362,7 +356,7 @@ def _free_ride(is_defended: bool, seed: int) -> Outcome:
             caught += found.outcome is Found.MISMATCH
     steps.keep(earlier, honest, steps.tree(honest))
     harm = "paid for every round of the run without a gradient" if caught < len(sizes) else "none"
-    return Outcome(attempts=len(sizes), caught=caught, succeeded=len(sizes) - caught, cost=0.0, harm=harm)
+    return tallied(len(sizes), caught, 0.0, harm)
 
 
 def _obeyed_momentum(is_defended: bool, seed: int) -> Outcome:
@@ -385,7 +379,7 @@ def _obeyed_momentum(is_defended: bool, seed: int) -> Outcome:
         if caught
         else "its matrices need no gradient until the reset"
     )
-    return Outcome(attempts=len(sizes), caught=caught, succeeded=len(sizes) - caught, cost=0.0, harm=harm)
+    return tallied(len(sizes), caught, 0.0, harm)
 
 
 def _all_of_it(_rule: Any, _rounds: int, _round: int, blocks: Any, *_: Any, **__: Any) -> Any:
@@ -418,13 +412,8 @@ def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
     opening = lab.trainer.steps.opening(lab.round, every)
     found = lab.recompute_worker.examine(commit, claim.update, opening, every)
     assert found.outcome is Found.MISMATCH
-    return Outcome(
-        attempts=attempts,
-        caught=caught,
-        succeeded=attempts - caught,
-        cost=1.0,
-        harm=f"k signs of one block of {8 * blocks:,} for {audits / attempts:.0f} audited steps",
-    )
+    harm = f"k signs of one block of {8 * blocks:,} for {audits / attempts:.0f} audited steps"
+    return tallied(attempts, caught, 1.0, harm)
 
 
 def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
@@ -436,21 +425,17 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     shard.write_bytes(poisoned)
     caught = 0
     try:
-        with (
-            nullcontext()
-            if is_defended
-            else without(assay.training.data.batches, "checked_shards", lambda *_: ())
-        ):
+        with without(assay.training.data.batches, "checked_shards", lambda *_: (), unless=is_defended):
             read_tokens(folder, lab.spec.data)
     except ConfigError:
         caught += 1
     tokens = np.frombuffer(poisoned, np.uint8)
     batch = batch_tokens(tokens, batch_positions(lab.spec, NODE, lab.round), lab.spec.model.context)
     claim = lab.claim(lab.x_of(batch))
-    with nullcontext() if is_defended else without(lab.recompute_worker, "tokens", tokens):
+    with without(lab.recompute_worker, "tokens", tokens, unless=is_defended):
         caught += lab.is_caught(claim)
     harm = "none: refused on the disk, and found out where a node used it"
-    return Outcome(attempts=2, caught=caught, succeeded=2 - caught, cost=1.0, harm=harm)
+    return tallied(2, caught, 1.0, harm)
 
 
 _NONE = "none past the first audit"

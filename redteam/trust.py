@@ -6,7 +6,6 @@ hardware lower its audit rate: these attacks exploit each.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -98,10 +97,7 @@ def _other_machine(is_defended: bool, seed: int) -> Outcome:
 def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
     """Two of four verifiers appraise hardware that does not exist; undefended, any one appraisal counts."""
     network = a_network(seed=seed, rounds=30, attestation=a_digest("policy"), attested_rounds=10).grow(3)
-    off = (
-        nullcontext() if is_defended else without(assay.protocol.state_transition, "quorum", lambda _count: 1)
-    )
-    with off:
+    with without(assay.protocol.state_transition, "quorum", lambda _count: 1, unless=is_defended):
         after = advance(network.run_state, _vouching(network.manifest(), network.run_state, VERIFIERS[:2]))
         discount = after.discount_ppm(NODE)
     floor = after.spec.audit.floor_ppm / PPM
@@ -142,12 +138,7 @@ def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
     known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
     network.run_state = replace(network.run_state, nodes=known)
     network.grow(2)
-    off = (
-        nullcontext()
-        if is_defended
-        else without(assay.protocol.state_transition, "faults_tolerated", lambda _count: 0)
-    )
-    with off:
+    with without(assay.protocol.state_transition, "faults_tolerated", lambda _count: 0, unless=is_defended):
         rate = advance(network.run_state, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
     harm = f"an honest node's steps are drawn at {rate / PPM:.0%}"
     return Outcome(attempts=1, caught=0, succeeded=rate == PPM, cost=0.0, harm=harm)
