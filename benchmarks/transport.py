@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from assay.network.blob_store import MemoryBlobs
 from assay.network.host import Host, PeerAddress, open_host
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.types import PeerId
+from tests.network.memory_blobs import MemoryBlobs
 
 SENDER_SEED, RECEIVER_SEED = b"s" * 32, b"r" * 32
 IDLE_S = 10.0

@@ -2,8 +2,7 @@
 
 Room: chain (edge). Blocking; async callers run it in a thread. Most calls are idempotent: a call whose
 effect the chain already has returns `ALREADY_DONE`, so after a killed process or a reorganised chain the
-caller repeats it. Calls that add up (transfers, stake, top-ups, unstake requests) are not idempotent;
-`ensure_stake` is the idempotent form for stake.
+caller repeats it. Calls that add up (transfers, stake, top-ups, unstake requests) are not idempotent.
 """
 
 from __future__ import annotations
@@ -68,14 +67,6 @@ class Chain(ChainReader):
 
     # ---- money
 
-    def transfer_token(self, to: str, amount: int) -> Sent:
-        """Sends token units. Repeating it sends again."""
-        return self._move("transfer token", "AssayToken", "transfer", to, amount)
-
-    def fund_native(self, to: str, amount_wei: int) -> Sent:
-        """Sends wei for gas. Repeating it sends again."""
-        return self._rpc.send("fund gas", {"to": to, "value": amount_wei})
-
     def fund_many(self, accounts: Sequence[str], *, token_amount: int, amount_wei: int) -> list[Sent]:
         """Sends each account tokens and gas, all in flight at once. Repeating it sends again."""
         pending: list[Sent] = []
@@ -96,14 +87,9 @@ class Chain(ChainReader):
     # ---- stake
 
     def stake(self, role: int, amount: int) -> Sent:
-        """Adds token units to this account's stake. Repeating it adds again; see `ensure_stake`."""
+        """Adds token units to this account's stake. Repeating it adds again."""
         self._approve("StakeVault", amount)
         return self._move("stake", "StakeVault", "stake", role, amount)
-
-    def ensure_stake(self, role: int, target: int) -> Sent:
-        """Tops active stake up to `target` token units; sends nothing if it is already that high."""
-        lacking = target - self.stake_of(self.address, role).active
-        return self.stake(role, lacking) if lacking > 0 else ALREADY_DONE
 
     def ensure_lot(self, role: int, commitment: bytes, target: int, until: int) -> Sent:
         """Locks free stake until this account's lot has `target` token units and `until`, if it lacks either.
@@ -159,13 +145,6 @@ class Chain(ChainReader):
         receipt = self._rpc.receipt("request unstake", sent.tx_hash or b"")
         event = self._contract("StakeVault").events.UnstakeRequested()
         return int(event.process_receipt(receipt)[0]["args"]["ticket"])
-
-    def cancel_unstake(self, ticket: int) -> Sent:
-        """Makes a ticket's stake free again."""
-        return self._once(
-            lambda: self.ticket(ticket).is_spent,
-            lambda: self._move("cancel unstake", "StakeVault", "cancelUnstake", ticket),
-        )
 
     def withdraw(self, ticket: int) -> Sent:
         """Withdraws the remaining value of a ticket whose unbonding delay is over."""
@@ -478,31 +457,6 @@ class Chain(ChainReader):
             ),
         )
         return record_id
-
-    def supersede_model(
-        self, record_id: bytes, new_record_id: bytes, reason_hash: bytes, cert: bytes
-    ) -> Sent:
-        """Supersedes a model record by another, or withdraws it (`new_record_id` all zero).
-
-        Args:
-            record_id: The record to supersede.
-            new_record_id: A valid record, or 32 zero bytes.
-            reason_hash: Of the published reason.
-            cert: The present verifier set's, over `statements.Supersession`.
-        """
-        return self._once(
-            lambda: self.successor_of(record_id) == new_record_id,
-            lambda: self._move(
-                "supersede model",
-                "ModelRegistry",
-                "supersede",
-                record_id,
-                new_record_id,
-                reason_hash,
-                CERT_ECDSA,
-                cert,
-            ),
-        )
 
     def anchor_log(self, run_id: bytes, size: int, root: bytes) -> Sent:
         """Anchors on chain the root that our log of a run has at `size` leaves.

@@ -32,7 +32,6 @@ Uint8 = Annotated[int, "uint8"]
 Uint32 = Annotated[int, "uint32"]
 Uint64 = Annotated[int, "uint64"]
 Uint128 = Annotated[int, "uint128"]
-Bool = Annotated[bool, "bool"]
 
 SIGNATURE_BYTES = 65
 MEMBERS_MAX = 64

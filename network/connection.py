@@ -60,7 +60,6 @@ class Connection:
         timing: limits.Timing,
     ) -> None:
         self.peer = peer
-        self.dropped_count = 0
         self._open_stream = open_stream
         self._is_connected = is_connected
         self._timing = timing
@@ -237,7 +236,6 @@ class Connection:
         while len(self._queue) > limits.OUTBOX_FRAMES_MAX or self._queued_bytes > limits.OUTBOX_BYTES_MAX:
             oldest = next((item for item in self._queue if item.is_notification), self._queue[0])
             self._remove(oldest)
-            self.dropped_count += 1
             if oldest.written is not None:
                 oldest.is_lost = True
                 oldest.written.set()

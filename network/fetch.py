@@ -11,7 +11,6 @@ it; the remaining chunks come from other holders.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -25,8 +24,6 @@ from assay.network.guard import reset_quietly
 from assay.protocol.encoding.blob import ChunkList, decode_chunk_list
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.types import Digest, PeerId
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OpenStream = Callable[[PeerId], Awaitable[Any]]

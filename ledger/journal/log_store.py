@@ -189,10 +189,9 @@ def read_edge(db: Connection) -> Edge:
     return Edge(row.size, tuple(roots))
 
 
-def read_leaves(db: Connection, count: int | None = None) -> list[bytes]:
-    """The first `count` leaf hashes, or all of them, in order."""
-    query = sa.select(_LEAF.c.leaf_hash).order_by(_LEAF.c.seq)
-    return list(db.execute(query if count is None else query.limit(count)).scalars())
+def read_leaves(db: Connection) -> list[bytes]:
+    """All leaf hashes in order."""
+    return list(db.execute(sa.select(_LEAF.c.leaf_hash).order_by(_LEAF.c.seq)).scalars())
 
 
 def add_note(db: Connection, note: Note) -> None:

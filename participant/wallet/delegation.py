@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # web3 takes a second to import
 
 log = logging.getLogger(__name__)
 DAY_S = 86_400
-DAYS, DAYS_MAX = 90, 366
+DAYS_MAX = 366
 WARN_S = 14 * DAY_S
 LOOK_S = 3_600.0
 RETRY_S = 60.0

@@ -15,6 +15,7 @@ from assay.chain.client import ALREADY_DONE, ENTRIES_AT_ONCE, UNIT, Chain, Chain
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.protocol.errors import AssayError, ConfigError
+from tests.chain.moves import cancel_unstake, transfer_token
 from tests.contracts.chain_world import PURSE, World, a_person
 
 pytestmark = pytest.mark.slow
@@ -44,7 +45,7 @@ def test_two_clients_with_one_key_in_many_threads_lose_and_double_nothing(world:
     payees = [a_person().account for _ in range(12)]
 
     def pay(at: int) -> None:
-        clients[at % 2].transfer_token(payees[at], 1 + at)
+        transfer_token(clients[at % 2], payees[at], 1 + at)
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(pay, range(12)))
@@ -86,7 +87,7 @@ def test_an_answer_lost_on_the_way_back_does_not_send_twice(world: World):
         chain = Chain(lossy.url, world.deployment, world.buyer.key)
         payee = a_person().account
 
-        chain.transfer_token(payee, 5)
+        transfer_token(chain, payee, 5)
 
     assert lossy.lost == 1
     assert world.bank.token_balance(payee) == 5
@@ -132,9 +133,9 @@ class Lossy:
 
 def test_a_move_needs_a_key_and_gas(world: World):
     with pytest.raises(ConfigError, match="no key"):
-        Chain(world.rpc_url, world.deployment).transfer_token(world.buyer.account, 1)
+        transfer_token(Chain(world.rpc_url, world.deployment), world.buyer.account, 1)
     with pytest.raises(ChainRefused, match="InsufficientFunds"):
-        world.as_(a_person()).transfer_token(world.buyer.account, 0)
+        transfer_token(world.as_(a_person()), world.buyer.account, 0)
 
 
 def test_a_refusal_names_the_contracts_error_and_its_arguments(world: World):
@@ -208,7 +209,7 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
                     world.as_(people[at]).withdraw(ticket)
                 case "cancel" if tickets:
                     at, ticket = rng.choice(tickets)
-                    world.as_(people[at]).cancel_unstake(ticket)
+                    cancel_unstake(world.as_(people[at]), ticket)
                 case "case":
                     slash_order = world.a_ruling(who, role=role, ppm=rng.randrange(1, 300_000))
                     world.bank.open_case(slash_order, world.cert(slash_order))

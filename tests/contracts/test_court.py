@@ -9,6 +9,7 @@ import pytest
 from assay.chain.client import ALREADY_DONE, UNIT, CasePhase, Chain, ChainRefused
 from assay.chain.events import Equivocation, Slashed
 from assay.chain.statements import OPERATOR, VERIFIER, Discharge, Veto, values
+from tests.chain.moves import transfer_token
 from tests.contracts.chain_world import PURSE, WINDOWS, Person, World, view
 
 pytestmark = pytest.mark.slow
@@ -409,7 +410,7 @@ def test_nobody_opens_a_case_without_the_bond(world: World):
     world.join(world.operators[0], OPERATOR, 400 * UNIT)
     slash_order = world.a_ruling(world.operators[0])
     pauper = world.as_(world.bystander)
-    pauper.transfer_token(world.buyer.account, PURSE - world.params.case_bond + 1)
+    transfer_token(pauper, world.buyer.account, PURSE - world.params.case_bond + 1)
     with pytest.raises(ChainRefused, match="ERC20InsufficientBalance"):
         pauper.open_case(slash_order, world.cert(slash_order))
     assert not world.bank.is_punished(slash_order.offence_id)

@@ -12,6 +12,7 @@ from assay.chain.deployment.deploy import deploy
 from assay.chain.events import Slashed
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, term_of
 from assay.protocol.errors import ConfigError
+from tests.chain.moves import cancel_unstake
 from tests.contracts.chain_world import PURSE, Person, World, view
 
 
@@ -112,8 +113,7 @@ def test_stake_that_a_slash_took_can_be_topped_up(world: World):
     chain = world.as_(offender)
     world.join(offender, OPERATOR, 400 * UNIT)
     punish(world, offender, 300_000)
-    assert chain.ensure_stake(OPERATOR, 280 * UNIT) == ALREADY_DONE
-    chain.ensure_stake(OPERATOR, 450 * UNIT)
+    chain.stake(OPERATOR, 450 * UNIT - chain.stake_of(offender.account, OPERATOR).active)
     assert chain.stake_of(offender.account, OPERATOR).active == 450 * UNIT
 
 
@@ -129,7 +129,7 @@ def test_what_stays_is_nothing_or_the_minimum(world: World):
     ticket = chain.request_unstake(OPERATOR, 100 * UNIT)
     with pytest.raises(ChainRefused, match="NotYourTicket"):
         world.as_(world.operators[1]).withdraw(ticket)
-    chain.cancel_unstake(ticket)
+    cancel_unstake(chain, ticket)
     assert chain.stake_of(chain.address, OPERATOR).active == 100 * UNIT
     world.advance(world.params.unbonding_s)
     assert chain.ticket(ticket).amount == 0

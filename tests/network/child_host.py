@@ -10,10 +10,10 @@ import sys
 
 import trio
 
-from assay.network.blob_store import MemoryBlobs
 from assay.network.host import open_host
 from assay.network.limits import Timing
 from assay.protocol.types import PeerId
+from tests.network.memory_blobs import MemoryBlobs
 
 BLOB = bytes(range(256)) * 4096  # 1 MiB
 

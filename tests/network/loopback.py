@@ -16,11 +16,11 @@ from typing import Any
 import trio
 from nacl.signing import SigningKey
 
-from assay.network.blob_store import MemoryBlobs
 from assay.network.host import Host, PeerAddress, open_host
 from assay.network.limits import Timing
 from assay.protocol.types import PeerId
 from tests.child_process import PYTHONPATH
+from tests.network.memory_blobs import MemoryBlobs
 
 ROOT = Path(__file__).resolve().parents[2]
 NETWORK_ID = "loopback"

@@ -11,11 +11,12 @@ import pytest
 import trio
 
 from assay.network import limits
-from assay.network.blob_store import DiskBlobs, MemoryBlobs
+from assay.network.blob_store import DiskBlobs
 from assay.network.frames import Kind, encode_frame, read_frame
 from assay.protocol.encoding.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
 from assay.protocol.errors import PeerFault, Unavailable
 from tests.network.loopback import a_host, answers, connected, run, until
+from tests.network.memory_blobs import MemoryBlobs
 
 pytestmark = pytest.mark.slow
 

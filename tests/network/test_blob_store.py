@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from assay.network.blob_store import DiskBlobs, MemoryBlobs
+from assay.network.blob_store import DiskBlobs
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import Unavailable
+from tests.network.memory_blobs import MemoryBlobs
 
 DATA = bytes(range(256)) * 3000
 ROOM = 10_000_000

@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from assay.network import limits
-from assay.network.blob_store import MemoryBlobs
 from assay.network.frames import Kind, read_frame
 from assay.network.host import Notification, RemoteError
 from assay.protocol.errors import ConfigError, OutOfPhase, PeerFault, Unavailable
@@ -29,6 +28,7 @@ from tests.network.loopback import (
     run,
     until,
 )
+from tests.network.memory_blobs import MemoryBlobs
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from assay.chain.deployment.anvil import Anvil
 from assay.chain.events import ModelRegistered
 from assay.chain.statements import VERIFIER, Delegation, sign_digest, term_of
 from assay.ledger.settlement.results import epoch_result, model_record, result_digest
-from assay.network.blob_store import DiskBlobs, MemoryBlobs
+from assay.network.blob_store import DiskBlobs
 from assay.network.host import Handler, PeerAddress, open_host
 from assay.observer.buyer.service import Buyer
 from assay.observer.ledger_service.service import LedgerService
@@ -49,6 +49,7 @@ from assay.testing.messages import Signed
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_manifest, a_member, a_spec
 from assay.testing.specs import MANIFEST, a_data_folder
 from assay.training.data.inventory import inventory
+from tests.network.memory_blobs import MemoryBlobs
 from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, STATES
 from tests.observer.ledger_service.test_bookkeeper import settlements_of
 

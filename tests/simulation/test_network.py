@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.simulation.network import Alarm, Delivery, Network, Weather
+from tests.simulation.network import Alarm, Delivery, Network, Weather
 
 
 def a_network(**weather):

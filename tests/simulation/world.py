@@ -35,7 +35,6 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.types import Digest, Iteration, PeerId, RoundId
-from assay.simulation.network import Alarm, Delivery, Network, Weather
 from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus import machine as consensus
 from assay.verifier.consensus.machine import (
@@ -64,6 +63,7 @@ from assay.verifier.consensus.machine import (
     body,
 )
 from tests.simulation.liar import Liar
+from tests.simulation.network import Alarm, Delivery, Network, Weather
 
 RUN_ID = Digest(sha256(b"simulated run").digest())
 GENESIS = Digest(sha256(b"simulated spec").digest())

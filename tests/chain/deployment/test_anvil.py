@@ -55,9 +55,8 @@ def test_a_chain_killed_at_any_moment_comes_back_with_the_same_keys_and_money(
         assert "SetRotated" in [type(e).__name__ for e in world.bank.events(world.deployment.block)]
         buyer = world.as_(world.buyer)
         if buyer.token_balance() == 0:  # the chain went back to before the purse was filled
-            world.bank.transfer_token(buyer.address, 200 * UNIT)
-            world.bank.fund_native(buyer.address, 10**18)
-        buyer.ensure_stake(OPERATOR, 150 * UNIT)
+            world.bank.fund_many([buyer.address], token_amount=200 * UNIT, amount_wei=10**18)
+        buyer.stake(OPERATOR, 150 * UNIT - buyer.stake_of(buyer.address, OPERATOR).active)
         assert buyer.stake_of(buyer.address, OPERATOR).active == 150 * UNIT
 
 

@@ -26,6 +26,7 @@ from assay.testing.members import an_account_key, peer
 from assay.testing.signed import NODES, VERIFIERS
 from assay.testing.specs import TEXT
 from tests.a_network import NOW, a_record, keys_of, records_of
+from tests.chain.moves import transfer_token
 from tests.cli.market import ORDER, PURSE, Market, wallet
 from tests.conftest import Assay
 
@@ -254,7 +255,7 @@ def test_a_deadline_that_the_escrow_would_refuse_is_refused_in_words(
 
 def test_a_purse_that_is_too_small_is_refused_before_anything_is_sent(assay: Assay, market: Market):
     market.join_nodes()
-    market.as_("buyer").transfer_token(wallet("stranger"), PURSE - budget(market) + 1)
+    transfer_token(market.as_("buyer"), wallet("stranger"), PURSE - budget(market) + 1)
     before = market.bank.block_number()
 
     code, _, err = assay("order", "place", market.config_of("buyer"), market.order_file)

@@ -16,6 +16,7 @@ from assay.ledger.queries.reconcile import Difference, reconcile, trial_balance
 from assay.ledger.queries.report import money
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.types import Address, Digest
+from tests.chain.moves import transfer_token
 from tests.contracts.chain_world import BUDGET, World
 from tests.ledger.a_run import a_settlement
 
@@ -193,10 +194,10 @@ def test_an_event_the_books_missed_names_the_account_it_was_about(world: World, 
 def test_a_gift_is_in_an_account_of_its_own_and_turns_no_books_red(
     world: World, books: BookStore, contract: str
 ):
-    world.as_(world.bystander).transfer_token(world.deployment.address(contract), 3)
+    transfer_token(world.as_(world.bystander), world.deployment.address(contract), 3)
     table = a_table(world)
     settle(world, table)
-    world.bank.transfer_token(world.deployment.address(contract), 4)
+    transfer_token(world.bank, world.deployment.address(contract), 4)
     read(world, books, table)
 
     assert reconcile(books, world.bank, {0: table}) == ()

@@ -20,6 +20,7 @@ from assay.observer.ledger_service.bookkeeper import Bookkeeper
 from assay.observer.ledger_service.status import StatusFile
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import Digest
+from tests.chain.moves import transfer_token
 from tests.contracts.chain_world import PURSE, World
 from tests.observer.ledger_service.test_bookkeeper import SPEC
 
@@ -167,7 +168,7 @@ def test_an_endpoint_that_lags_is_waited_for(rig: Rig, proxy: Proxy):
     rig.look()
     height = rig.world.bank.block_number()
     proxy.lie = lambda method, result: hex(height) if method == "eth_blockNumber" else result
-    rig.world.bank.transfer_token(rig.world.buyer.account, 5)
+    transfer_token(rig.world.bank, rig.world.buyer.account, 5)
     stake = rig.world.bank.block_number()
     rig.world.join(rig.world.operators[0], 0, PURSE // 2)
     assert not rig.look()

@@ -11,7 +11,6 @@ import trio
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import recover
 from assay.ledger.settlement.results import epoch_result, model_record, result_digest
-from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.keys.keyring import Keys
@@ -27,6 +26,7 @@ from assay.training.data.inventory import inventory
 from assay.training.data.shards import write_tokens
 from assay.verifier.service import chain_duties as chain_duties
 from assay.verifier.service.chain_duties import ChainDuties
+from tests.network.memory_blobs import MemoryBlobs
 
 ME = VERIFIERS[0]
 

@@ -12,7 +12,6 @@ import trio.testing
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import Discharge, recover
 from assay.ledger.settlement.results import epoch_result, result_digest, slash_order_of
-from assay.network.blob_store import MemoryBlobs
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.keys.keyring import Keys
@@ -46,6 +45,7 @@ from assay.testing.signed import (
 from assay.verifier.service import chain_duties as duties_module
 from assay.verifier.service.chain_duties import ChainDuties
 from assay.verifier.service.driver import EVIDENCE
+from tests.network.memory_blobs import MemoryBlobs
 
 ME = VERIFIERS[0]
 GUILTY = peer("mallory")

@@ -1,6 +1,6 @@
 """Simulated network: loses, repeats, delays and reorders messages between hosts, from one seed.
 
-Room: simulation (pure). No sockets and no clock: time is an integer of milliseconds that jumps from event to
+No sockets and no clock: time is an integer of milliseconds that jumps from event to
 event. The same seed and calls give the same events, which `trace` proves. Bytes go in and bytes come out, so
 whatever runs on it can run on libp2p.
 
