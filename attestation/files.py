@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import datetime, timezone
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
@@ -89,12 +89,6 @@ def read_evidence(text: bytes) -> Evidence:
     )
 
 
-def write_evidence(evidence: Evidence) -> str:
-    """The JSON text of evidence whose `gpus` are GPUs; `read_evidence` inverts it."""
-    main = {"family": evidence.main.family.label, **_report(evidence.main)}
-    return json.dumps(main | {"gpus": [_report(gpu) for gpu in evidence.gpus]}, indent=1) + "\n"
-
-
 def read_collateral(text: bytes) -> Collateral:
     """The collateral in a JSON text.
 
@@ -127,13 +121,6 @@ def read_time(text: str) -> int:
     if found.strftime(MOMENT) != text or found.timestamp() < 0:
         raise ValueError(f"{text!r}, expected the form 2026-11-20T00:00:00Z")
     return int(found.timestamp())
-
-
-def _report(report: Report) -> dict[str, Any]:
-    return {
-        "report": base64.b64encode(report.body).decode(),
-        "certificates": [base64.b64encode(der).decode() for der in report.certificates],
-    }
 
 
 def _read(kind: type[_T], text: bytes, what: str) -> _T:

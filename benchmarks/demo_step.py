@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -45,6 +43,7 @@ from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks, transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
 from benchmarks.machine import machine
+from benchmarks.timing import cpu_ms, spread
 
 K, BETA, LR, SIDE = 32, 0.95, 1e-3, 64
 SEQUENCES = (4, 8, 16)  # of a training step; the quickstart has 4
@@ -72,20 +71,23 @@ def main() -> None:
         for gradient in gradients[:2]:  # two real momenta before anything is timed
             ours.step(gradient)
             reference.step(gradient)
-        pairs = [(_cpu_s(mine, gradients[2]), _cpu_s(theirs, gradients[2])) for _ in range(args.repeats)]
+        pairs = [
+            (cpu_ms(partial(mine, gradients[2])), cpu_ms(partial(theirs, gradients[2])))
+            for _ in range(args.repeats)
+        ]
         print(
-            f"{name}: Assay {_spread([a * 1e3 for a, _ in pairs])} ms, "
-            f"per tensor {_spread([b * 1e3 for _, b in pairs])} ms CPU, "
-            f"ratio {_spread([a / b for a, b in pairs], 2)}"
+            f"{name}: Assay {spread([a for a, _ in pairs])} ms, "
+            f"per tensor {spread([b for _, b in pairs])} ms CPU, "
+            f"ratio {spread([a / b for a, b in pairs], 2)}"
             + (" (to reach: 0.4)" if name.startswith("step") else "")
         )
 
     transforms = (ours.transform, ours.transform_equalised)
-    turns = [[_cpu_s(one, gradients[2]) * 1e3 for one in transforms] for _ in range(args.repeats)]
-    print(f"clipping and DCT: {_spread([plain for plain, _ in turns])} ms")
-    print(f"equalising adds {_spread([equalised - plain for plain, equalised in turns])} ms")
+    turns = [[cpu_ms(partial(one, gradients[2])) for one in transforms] for _ in range(args.repeats)]
+    print(f"clipping and DCT: {spread([plain for plain, _ in turns])} ms")
+    print(f"equalising adds {spread([equalised - plain for plain, equalised in turns])} ms")
     stages_ms = {
-        name: [_cpu_s(stage, gradients[2]) * 1e3 for _ in range(args.repeats)]
+        name: [cpu_ms(partial(stage, gradients[2])) for _ in range(args.repeats)]
         for name, stage in (
             ("clipping, equalising and DCT", ours.transform_equalised),
             ("momentum and choice", ours.choose),
@@ -95,15 +97,15 @@ def main() -> None:
         )
     }
     for name, found_ms in stages_ms.items():
-        print(f"{name}: {_spread(found_ms)} ms")
+        print(f"{name}: {spread(found_ms)} ms")
     rule_ms = sum(sorted(found_ms)[args.repeats // 2] for found_ms in stages_ms.values())
     start = initial_parameters(0, layout.names, layout.shapes)
     for sequences in SEQUENCES:
         tokens = rng.integers(0, 256, (sequences, model.context + 1))
         work = partial(loss_and_gradient, model, layout, start, tokens, compute=FLOAT32_WHOLE)
-        train_ms = [_cpu_s(lambda _, work=work: work(), gradients[2]) * 1e3 for _ in range(3)]
+        train_ms = [cpu_ms(work) for _ in range(3)]
         print(
-            f"a training step on {tokens[:, 1:].size:,} tokens: gradient {_spread(train_ms)} ms, all five "
+            f"a training step on {tokens[:, 1:].size:,} tokens: gradient {spread(train_ms)} ms, all five "
             f"{rule_ms:.0f} ms, {rule_ms / (sorted(train_ms)[1] + rule_ms):.0%} of both (to reach: 15 %)"
         )
 
@@ -213,18 +215,6 @@ def _basis(side: int) -> Tensor:
     table = math.sqrt(2 / side) * torch.cos(math.pi * (2 * position + 1) * frequency / (2 * side))
     table[0] = math.sqrt(1 / side)
     return table
-
-
-def _spread(values: Sequence[float], digits: int = 0) -> str:
-    """Median, and the least and the most."""
-    ordered = sorted(values)
-    return f"{ordered[len(ordered) // 2]:.{digits}f} ({ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f})"
-
-
-def _cpu_s(work: Callable[[NDArray[np.float32]], None], gradient: NDArray[np.float32]) -> float:
-    since_s = time.process_time()
-    work(gradient)
-    return time.process_time() - since_s
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import platform
 import sqlite3
 import tempfile
 import time
@@ -35,6 +34,7 @@ from assay.ledger.log.note import origin_of
 from assay.ledger.merkle_log import verify_inclusion
 from assay.ledger.settlement.payouts import Row, Settlement, table_hash
 from assay.protocol.types import Address, Digest, PeerId
+from benchmarks.machine import machine
 from tests.ledger.a_postgres import a_server, binaries
 from tests.ledger.a_run import BUYER, a_spec
 
@@ -54,9 +54,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="on the disk to measure; default: the temporary folder")
     parser.add_argument("--no-postgresql", action="store_true", help="SQLite alone")
     args = parser.parse_args()
-    cpu = platform.processor() or platform.machine()
-    print(f"{os.cpu_count()} cores ({cpu}), load {os.getloadavg()[0]:.1f}, "
-          f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")  # fmt: skip
+    print(f"machine: {machine()}, SQLite {sqlite3.sqlite_version}")
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         print(f"disk: {_syncs(Path(folder) / 'sync', 1.0):,.0f} fdatasync/s")
         with _databases(Path(folder), is_sqlite_alone=args.no_postgresql) as databases:

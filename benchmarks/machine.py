@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-
-import numpy as np
-import torch
+from importlib.metadata import version
 
 
 def machine() -> str:
@@ -18,6 +16,5 @@ def machine() -> str:
     except (OSError, StopIteration):
         pass  # not Linux
     load = os.getloadavg()[0]
-    return (
-        f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, torch {torch.__version__}, numpy {np.__version__}"
-    )
+    libraries = f"Python {platform.python_version()}, torch {version('torch')}, numpy {version('numpy')}"
+    return f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, {libraries}"

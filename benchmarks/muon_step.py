@@ -10,7 +10,6 @@ adds the first to its gradient.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -24,6 +23,7 @@ from assay.training.optimiser.matrices import Floats, matrices
 from assay.training.optimiser.muon import orthogonalised
 from assay.training.reference.gradient import reference_loss_and_gradient
 from benchmarks.machine import machine
+from benchmarks.timing import cpu_ms
 
 MODELS = ("gpt-1m", "gpt-15m")
 
@@ -54,7 +54,7 @@ def main() -> None:
             lambda given=given: loss_and_gradient(*given, compute=FLOAT32_WHOLE),
             lambda given=given: reference_loss_and_gradient(*given, compute=FLOAT32_WHOLE),
         ]
-        spent = [[_cpu_ms(way) for way in ways] for _ in range(args.repeats + 1)][1:]
+        spent = [[cpu_ms(way) for way in ways] for _ in range(args.repeats + 1)][1:]
         print(
             f"| {name} | {tokens.size - len(tokens)} | "
             + " | ".join(f"{ms:,.0f}" for ms in np.median(spent, axis=0))
@@ -71,12 +71,6 @@ def by_torch(matrix_RC: Floats) -> torch.Tensor:
         gram = x @ x.mT
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
     return x
-
-
-def _cpu_ms(way: Callable[[], object]) -> float:
-    since = time.process_time()
-    way()
-    return (time.process_time() - since) * 1e3
 
 
 if __name__ == "__main__":

@@ -15,8 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -28,6 +26,7 @@ from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.reference.operators import operators, sources
 from assay.training.reference.trace import traced
 from benchmarks.machine import machine
+from benchmarks.timing import cpu_ms, spread
 
 MODELS = ("gpt-1m", "llama-1m", "gpt-15m", "llama-15m", "gpt-125m")
 _IMPORT = """
@@ -68,12 +67,12 @@ def main() -> None:
         )
         gradients = [work() for work in works]
         away = np.linalg.norm(gradients[0] - gradients[1]) / np.linalg.norm(gradients[0])
-        turns = [[_cpu_ms(work) for work in works] for _ in range(args.repeats)]
+        turns = [[cpu_ms(work) for work in works] for _ in range(args.repeats)]
         torch_ms, ours_ms, traced_ms = zip(*turns, strict=True)
         ratios = [ours / theirs for theirs, ours, _ in turns]
         print(
-            f"| {name} | {tokens[:, 1:].size} | {_spread(torch_ms)} | {_spread(ours_ms)} | "
-            f"{_spread(ratios, 2)} | {_spread(traced_ms)} | {len(program)} | {away:.1e} |"
+            f"| {name} | {tokens[:, 1:].size} | {spread(torch_ms)} | {spread(ours_ms)} | "
+            f"{spread(ratios, 2)} | {spread(traced_ms)} | {len(program)} | {away:.1e} |"
         )
 
 
@@ -83,18 +82,6 @@ def _import_s(folder: str) -> float:
         [sys.executable, "-c", _IMPORT], env=environment, capture_output=True, text=True, check=True
     )
     return float(done.stdout)
-
-
-def _spread(values: Sequence[float], digits: int = 0) -> str:
-    """Median, and the least and the most."""
-    ordered = sorted(values)
-    return f"{ordered[len(ordered) // 2]:.{digits}f} ({ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f})"
-
-
-def _cpu_ms(work: Callable[[], object]) -> float:
-    since_s = time.process_time()
-    work()
-    return (time.process_time() - since_s) * 1000
 
 
 if __name__ == "__main__":

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
-import platform
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from assay.orders.data import collect_tokens
 from assay.orders.spec import data_spec
@@ -28,6 +25,7 @@ from assay.simulation.attacks.catalogue import ATTACKS
 from assay.simulation.spec import load_sim, sim_run_spec
 from assay.simulation.train import simulate
 from assay.training.model.loss import use_one_thread
+from benchmarks.machine import machine
 
 SPEC = Path(__file__).parent / "robustness.toml"
 DEFAULT = "reputation+mean"
@@ -73,7 +71,7 @@ def main() -> None:
         show(read(args.out), nodes, args.rounds, args.seeds)
         return
     use_one_thread()
-    print(f"machine: {_machine()}", flush=True)
+    print(f"machine: {machine()}", flush=True)
     for cell in cells(nodes, args.rounds, args.seeds):
         if cell in read(args.out):
             continue
@@ -184,19 +182,6 @@ def show(found: dict[Cell, Found], nodes: int, rounds: int, seeds: int) -> None:
         frozen = [one.frozen for one in mine]
         print(f"\nparameters that did not move, {DEFAULT}: {np.mean(frozen):.4%}, at most {max(frozen):.4%}")
     print(f"{sum(one.cpu_s for one in found.values()) / 60:.0f} CPU minutes for {len(found)} trainings")
-
-
-def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass  # not Linux
-    load = os.getloadavg()[0]
-    return (
-        f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, torch {torch.__version__}, numpy {np.__version__}"
-    )
 
 
 if __name__ == "__main__":

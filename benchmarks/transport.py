@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
-import platform
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ import trio
 from assay.network.host import Host, PeerAddress, open_host
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.types import PeerId
+from benchmarks.machine import machine
 from tests.network.memory_blobs import MemoryBlobs
 
 SENDER_SEED, RECEIVER_SEED = b"s" * 32, b"r" * 32
@@ -51,7 +50,7 @@ async def _measure(megabytes: int, runs: int) -> None:
         try:
             host_port, raw_port, peer = _ask(child, "where").split()
             address = PeerAddress(peer=PeerId(bytes.fromhex(peer)), host="127.0.0.1", port=int(host_port))
-            print(f"machine: {_machine()}")
+            print(f"machine: {machine()}")
             async with (
                 open_host(
                     seed=RECEIVER_SEED,
@@ -146,17 +145,6 @@ def _ask(child: subprocess.Popen[str], question: str) -> str:
 
 def _content(size: int) -> bytes:
     return hashlib.shake_256(b"assay benchmark").digest(size)
-
-
-def _machine() -> str:
-    model = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass  # not Linux
-    load = os.getloadavg()[0]
-    return f"{model}, {os.cpu_count()} CPUs, load {load:.1f}, Python {platform.python_version()}"
 
 
 if __name__ == "__main__":

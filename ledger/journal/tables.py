@@ -24,6 +24,7 @@ class Table(SQLModel):
     """Base of the tables below; they share one MetaData of their own."""
 
     metadata = sa.MetaData()
+    __table_args__: Any = STRICT
 
 
 def _key(kind: Any = BIG, **more: Any) -> Any:
@@ -46,7 +47,6 @@ class AccountRow(Table, table=True):
     """See ledger/accounts.py."""
 
     __tablename__ = "account"
-    __table_args__ = STRICT
     id: int = _key()
     code: str = _text(unique=True)
     kind: str = _text()
@@ -60,7 +60,6 @@ class EntryRow(Table, table=True):
     """See ledger/books.py. `lines` announces how many postings belong to it."""
 
     __tablename__ = "journal_entry"
-    __table_args__ = STRICT
     id: int = _key()
     key: str = _text(unique=True)
     request_hash: bytes = _bytes()
@@ -145,7 +144,6 @@ class LeafRow(Table, table=True):
     """The Merkle log: leaf `seq`, counted from 0, is made of entry `seq + 1`; see ledger/journal/leaf.py."""
 
     __tablename__ = "log_leaf"
-    __table_args__ = STRICT
     seq: int = _key()
     entry: int = Field(
         sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), nullable=False, unique=True)
@@ -157,7 +155,6 @@ class NodeRow(Table, table=True):
     """The root of a perfect subtree of the log, for proofs; only the larger ones (log_store.py)."""
 
     __tablename__ = "log_node"
-    __table_args__ = STRICT
     place: int = _key()  # first leaf * 2 + leaf count: unique per subtree
     node_hash: bytes = _bytes()
 
@@ -176,7 +173,6 @@ class CheckpointRow(Table, table=True):
     """A signed checkpoint: the log's root at a size; see ledger/log/note.py."""
 
     __tablename__ = "checkpoint"
-    __table_args__ = STRICT
     size: int = _key()
     signer: bytes = _bytes()  # Ed25519 public key
     note: str = _text()
@@ -186,7 +182,6 @@ class CosignatureRow(Table, table=True):
     """A verifier's cosignature of a checkpoint; see ledger/log/cosignature.py."""
 
     __tablename__ = "cosignature"
-    __table_args__ = STRICT
     size: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("checkpoint.size"), primary_key=True))
     verifier: bytes = _key(sa.LargeBinary)
     line: str = _text()
@@ -210,7 +205,6 @@ class RoundRow(Table, table=True):
     """One final manifest."""
 
     __tablename__ = "round"
-    __table_args__ = STRICT
     round: int = _key()
     manifest: bytes = _bytes()
     aggregate: bytes = _bytes()
@@ -222,7 +216,6 @@ class ContributionRow(Table, table=True):
     """A commit that a manifest took."""
 
     __tablename__ = "contribution"
-    __table_args__ = STRICT
     round: int = _key()
     node: bytes = _key(sa.LargeBinary)
     epoch: int = _number(index=True)
@@ -237,7 +230,6 @@ class BeaconShareRow(Table, table=True):
     """A verifier's share of one round's beacon."""
 
     __tablename__ = "reveal"
-    __table_args__ = STRICT
     round: int = _key()
     verifier: bytes = _key(sa.LargeBinary)
 
@@ -246,7 +238,6 @@ class AuditRow(Table, table=True):
     """An audit: a drawn step, and the manifest whose beacon shares drew it."""
 
     __tablename__ = "audit"
-    __table_args__ = STRICT
     round: int = _key()
     node: bytes = _key(sa.LargeBinary)
     drawn_round: int = _number()
@@ -257,7 +248,6 @@ class VerdictRow(Table, table=True):
     """A verdict, and the manifest that carries it: a verifier may judge again once a dispute is open."""
 
     __tablename__ = "verdict"
-    __table_args__ = STRICT
     round: int = _key()
     node: bytes = _key(sa.LargeBinary)
     verifier: bytes = _key(sa.LargeBinary)
@@ -269,7 +259,6 @@ class RulingRow(Table, table=True):
     """Final status of an audit."""
 
     __tablename__ = "ruling"
-    __table_args__ = STRICT
     round: int = _key()
     node: bytes = _key(sa.LargeBinary)
     ruling: str = _text()
@@ -280,7 +269,6 @@ class FaultRow(Table, table=True):
     """A verifier's proven fault, and the verdict that shows it."""
 
     __tablename__ = "fault"
-    __table_args__ = STRICT
     offence_id: bytes = _key(sa.LargeBinary)
     verifier: bytes = _bytes(index=True)
     round: int = _number()
@@ -294,7 +282,6 @@ class ContradictionRow(Table, table=True):
     """Two commits of one node for one round, and the manifest that carries them."""
 
     __tablename__ = "contradiction"
-    __table_args__ = STRICT
     round: int = _key()
     node: bytes = _key(sa.LargeBinary)
     first_digest: bytes = _bytes()
@@ -306,7 +293,6 @@ class SettlementRow(Table, table=True):
     """An epoch that is final for settlement."""
 
     __tablename__ = "settlement"
-    __table_args__ = STRICT
     epoch: int = _key()
     table_hash: bytes = _bytes()
     root: bytes = _bytes()
@@ -331,7 +317,6 @@ class UnpaidRow(Table, table=True):
     """An accepted step that earned nothing."""
 
     __tablename__ = "unpaid"
-    __table_args__ = STRICT
     round: int = _key()
     node: bytes = _key(sa.LargeBinary)
     epoch: int = _number()
@@ -363,7 +348,6 @@ class CursorRow(Table, table=True):
     """Position up to which a source was read; written in the transaction of the rows read."""
 
     __tablename__ = "cursor"
-    __table_args__ = STRICT
     name: str = _key(sa.Text)
     value: int = _number()
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from assay.attestation.binding import report_data
 from assay.attestation.evidence import Evidence
-from assay.attestation.files import write_evidence
 from assay.cli.attest import attest_app
 from assay.protocol.errors import ConfigError
 from tests.attestation.authorities import a_binding
+from tests.attestation.evidence_file import write_evidence
 from tests.attestation.fake_devices import MEASUREMENT, amd_collateral, amd_root, an_snp_report
 
 AT = "2026-11-20T12:00:00Z"

@@ -16,11 +16,12 @@ from assay.attestation.devices import nvidia
 from assay.attestation.devices import sev_snp as snp
 from assay.attestation.devices.intel_quote import parse_quote
 from assay.attestation.evidence import REPORT_BYTES_MAX, Collateral, DeviceFamily, Evidence, Report
-from assay.attestation.files import read_collateral, read_evidence, write_evidence
+from assay.attestation.files import read_collateral, read_evidence
 from assay.attestation.reasons import TrustTier
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage
 from tests.attestation.authorities import AT_S, a_collateral, a_policy
+from tests.attestation.evidence_file import write_evidence
 from tests.attestation.fake_devices import a_gpu_report, amd_collateral, amd_policy, an_snp_report
 from tests.attestation.fake_intel_devices import a_td_report, an_sgx_report, intel_collateral
 from tests.attestation.test_appraisal import gpus, snp_evidence, software

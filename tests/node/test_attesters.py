@@ -11,11 +11,11 @@ from nacl.signing import SigningKey
 
 from assay.attestation.binding import report_data
 from assay.attestation.evidence import DeviceFamily, Evidence, Report
-from assay.attestation.files import write_evidence
 from assay.node.attesters import CommandAttester, command_attester, software_attester
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.types import Digest
 from tests.attestation.authorities import a_binding
+from tests.attestation.evidence_file import write_evidence
 
 CODE = Digest(b"c" * 32)
 

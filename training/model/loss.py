@@ -130,23 +130,6 @@ def mean_loss(
     return sum(parts) / len(tokens)
 
 
-def logits(
-    model: ModelSpec,
-    layout: Layout,
-    theta_P: NDArray[np.float32],
-    inputs: NDArray[np.int64],
-    *,
-    frozen: Frozen = ALL_TRAINED,
-) -> NDArray[np.float32]:
-    """Logits of the next token at every position. Shape (batch, length, vocabulary), float32."""
-    frozen.check(model)
-    with torch.no_grad():
-        views = {**frozen.on("cpu"), **_views(layout, torch.from_numpy(theta_P))}
-        found = _logits(model, views, torch.from_numpy(inputs))
-    values: NDArray[np.float32] = found.numpy()
-    return values
-
-
 def _views(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
     parts = torch.split(flat, [math.prod(shape) for shape in layout.shapes])
     return {n: p.view(s) for n, s, p in zip(layout.names, layout.shapes, parts, strict=True)}

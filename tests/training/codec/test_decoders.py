@@ -17,12 +17,12 @@ from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import (
     FLOAT32_WHOLE,
     check_device,
-    logits,
     loss_and_gradient,
     mean_loss,
     use_threads,
 )
 from assay.training.model.presets import PRESETS, gpt_spec, llama_spec
+from tests.training.model.logits import logits
 
 LLAMA = llama_spec(vocabulary=61, layers=2, width=48, heads=6, kv_heads=2, hidden=80, context=12)
 GPT = gpt_spec(vocabulary=61, layers=2, width=48, heads=4, context=12)

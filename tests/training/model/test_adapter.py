@@ -33,11 +33,12 @@ from assay.training.model.hugging_face import (
     read_theta,
 )
 from assay.training.model.initial import frozen_parameters, starting_parameters, state_digest
-from assay.training.model.loss import logits, loss_and_gradient, mean_loss
+from assay.training.model.loss import loss_and_gradient, mean_loss
 from assay.training.model.presets import PRESETS, llama_spec
 from assay.training.optimiser.matrices import matrices, rest_of
 from assay.training.transform.blocked_dct import spectra, transformed_blocks
 from assay.training.transform.equalise import equalised, equalising
+from tests.training.model.logits import logits
 
 WHOLE = llama_spec(vocabulary=70, layers=2, width=48, heads=6, kv_heads=2, hidden=80, context=16)
 Q_AND_V = AdapterSpec(rank=4, alpha=6, targets=(Target.Q, Target.V))

@@ -18,8 +18,8 @@ from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import export_config, export_tensors, read_sizes, read_theta
 from assay.training.model.initial import state_digest
-from assay.training.model.loss import logits
 from assay.training.model.presets import gpt_spec, llama_spec
+from tests.training.model.logits import logits
 
 LLAMA = llama_spec(vocabulary=70, layers=2, width=48, heads=6, kv_heads=2, hidden=80, context=16)
 GPT = gpt_spec(vocabulary=70, layers=2, width=48, heads=4, context=16)
