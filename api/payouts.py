@@ -35,17 +35,17 @@ def payouts(db: Connection, run_id: bytes, epoch: int) -> SettlementAnswer:
         raise LedgerIntegrityError(f"ledger: the payout table of epoch {epoch} has another root")
     return SettlementAnswer(
         epoch=epoch,
-        table_hash=head.table_hash.hex(),
-        root=tree.root.hex(),
+        table_hash=head.table_hash,
+        root=tree.root,
         tokens_paid=head.tokens_paid,
-        total=str(head.total),
+        total=head.total,
         rows=[
             PayoutAnswer(
                 index=row.row_index,
                 role=row.role,
-                peer=row.peer.hex(),
+                peer=row.peer,
                 account=row.account,
-                amount=str(row.amount),
+                amount=row.amount,
                 proof=[f"0x{one.hex()}" for one in tree.proof(row.row_index)],
             )
             for row in rows

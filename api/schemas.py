@@ -1,17 +1,23 @@
 """Schemas: request and response types of the API, as documented at /openapi.json.
 
 Room: api (pure). Amounts are token units as text, because JSON parsers may round large numbers; hashes
-are hexadecimal.
+are hexadecimal. Answers read these from integers and bytes, and their fields from objects that have the same.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-Amount = Annotated[str, Field(pattern=r"^-?[0-9]{1,39}$", examples=["12800043"])]
-Hash = Annotated[str, Field(pattern=r"^(0x)?[0-9a-f]*$", examples=["9e98" * 16])]
+
+def _written(value: object) -> object:
+    """Token units as decimal text, bytes as hexadecimal."""
+    return value.hex() if isinstance(value, bytes) else str(value) if isinstance(value, int) else value
+
+
+Amount = Annotated[str, BeforeValidator(_written), Field(pattern=r"^-?[0-9]{1,39}$", examples=["12800043"])]
+Hash = Annotated[str, BeforeValidator(_written), Field(pattern=r"^(0x)?[0-9a-f]*$", examples=["9e98" * 16])]
 AddressText = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$", examples=["0x" + "52" * 20])]
 HashGiven = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{64}$", examples=["0x" + "9e98" * 16])]
 AmountGiven = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,18}$", examples=["1000000"])]
@@ -20,7 +26,7 @@ AmountGiven = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,18}$", examples=["100
 class Answer(BaseModel):
     """Base of response bodies."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
 class Asked(BaseModel):
@@ -123,7 +129,7 @@ class EpochEarnings(Answer):
     steps: int
     tokens: int
     unpaid: int
-    settled: bool
+    settled: bool = Field(validation_alias="is_settled")
     amount: Amount
     claimed: Amount
 

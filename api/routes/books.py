@@ -25,11 +25,8 @@ from assay.api.schemas import (
     Balances,
     CheckpointAnswer,
     Earnings,
-    EndedAnswer,
     Entries,
     EntryAnswer,
-    EpochEarnings,
-    FindingAnswer,
     PostingAnswer,
     ProofAnswer,
     Reasons,
@@ -88,7 +85,7 @@ def _run(run: ServedRun) -> RunAnswer:
         name=run.name,
         run_id=run_id,
         entries=edge.size,
-        root=edge.root.hex(),
+        root=edge.root,
         checkpoint_size=None if note is None else note.size,
         settled_epochs=epochs,
     )
@@ -103,12 +100,12 @@ def balances(
     response.headers["ETag"] = check_etag(request, found.edge)
     return Balances(
         entries=found.edge.size,
-        root=found.edge.root.hex(),
+        root=found.edge.root,
         balances=[
             BalanceAnswer(account=account.code, asset=account.asset, amount=str(amount))
             for account, amount in found.balances
         ],
-        trial_balance=str(found.trial_balance),
+        trial_balance=found.trial_balance,
     )
 
 
@@ -148,7 +145,7 @@ def proof(
     return ProofAnswer(
         entry=_entry(found.written),
         leaf_index=found.written.number - 1,
-        leaf=found.leaf.hex(),
+        leaf=found.leaf,
         proof=[each.hex() for each in found.path],
         checkpoint=found.note,
         verifier_key=found.verifier_key,
@@ -172,7 +169,7 @@ def checkpoints(
     return [
         CheckpointAnswer(
             size=one.size,
-            root=one.root.hex(),
+            root=one.root,
             note=note.text,
             verifier_key=verifier_key(one.origin, note.signer),
         )
@@ -229,23 +226,7 @@ def export(
 def earnings(server: TheServer, caller: Reader, run: RunName, peer: Peer) -> Earnings:
     """A node's earnings in each epoch, by its peer id or a prefix of it."""
     with server.run_for(caller, run).opened() as db, missing():
-        found = read_earned(db, peer)
-    return Earnings(
-        peer=found.peer.hex(),
-        epochs=[
-            EpochEarnings(
-                epoch=one.epoch,
-                steps=one.steps,
-                tokens=one.tokens,
-                unpaid=one.unpaid,
-                settled=one.is_settled,
-                amount=str(one.amount),
-                claimed=str(one.claimed),
-            )
-            for one in found.epochs
-        ],
-        total=str(found.total),
-    )
+        return Earnings.model_validate(read_earned(db, peer))
 
 
 @router.get("/runs/{run}/earnings/{peer}/why/{epoch}")
@@ -254,7 +235,7 @@ def why(server: TheServer, caller: Reader, run: RunName, peer: Peer, epoch: Epoc
     with server.run_for(caller, run).opened() as db, missing():
         found = read_unpaid(db, peer, epoch)
     return Reasons(
-        peer=found.peer.hex(),
+        peer=found.peer,
         epoch=found.epoch,
         steps=found.steps,
         unpaid=[
@@ -262,22 +243,11 @@ def why(server: TheServer, caller: Reader, run: RunName, peer: Peer, epoch: Epoc
                 round=one.round,
                 reason=one.reason.value,
                 tokens=one.tokens,
-                commit=one.commit.hex(),
-                update=one.update.hex(),
-                manifest=one.manifest.hex(),
-                findings=[
-                    FindingAnswer(
-                        outcome=each.outcome,
-                        verifier=each.verifier.hex(),
-                        round=each.round,
-                        manifest=each.manifest.hex(),
-                    )
-                    for each in (*one.evidence.findings, *one.fault.findings)
-                ],
-                rulings=[
-                    EndedAnswer(ruling=each.ruling, round=each.round, manifest=each.manifest.hex())
-                    for each in (*one.evidence.rulings, *one.fault.rulings)
-                ],
+                commit=one.commit,
+                update=one.update,
+                manifest=one.manifest,
+                findings=[*one.evidence.findings, *one.fault.findings],
+                rulings=[*one.evidence.rulings, *one.fault.rulings],
                 fault_round=one.fault_round,
             )
             for one in found.unpaid
@@ -334,10 +304,10 @@ def _entry(one: Written) -> EntryAnswer:
         kind=entry.kind,
         epoch=None if entry.epoch == NO_EPOCH else entry.epoch,
         block_number=entry.block_number,
-        block_hash=entry.block_hash.hex(),
+        block_hash=entry.block_hash,
         reverses=entry.reverses or None,
         recorded=recorded_at(one).isoformat(timespec="milliseconds"),
-        leaf_hash=one.leaf.hex(),
+        leaf_hash=one.leaf,
         postings=[
             PostingAnswer(account=each.account.code, asset=each.account.asset, amount=str(each.amount))
             for each in entry.postings

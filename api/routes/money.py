@@ -21,7 +21,6 @@ from assay.api.schemas import (
     InvoiceHead,
     OrderAnswer,
     QuoteAnswer,
-    QuoteCost,
     StakeAnswer,
 )
 from assay.api.server import Reader, TheServer, needs
@@ -30,7 +29,7 @@ from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.invoices.document import Document, to_json
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import read_document, read_documents
-from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of
+from assay.orders.quote import cost_at_most, cost_expected, quote_of
 from assay.protocol.errors import ConfigError
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["money"])
@@ -55,7 +54,7 @@ def invoices(server: TheServer, caller: InvoiceReader, run: RunName) -> list[Inv
             name=one.name,
             first_epoch=one.facts.first_epoch,
             last_epoch=one.facts.last_epoch,
-            total=str(one.total),
+            total=one.total,
             corrects=one.corrects,
         )
         for one in found
@@ -125,23 +124,13 @@ def quote(
     except ConfigError as error:
         raise Problem(422, str(error)[:1000]) from None
     return QuoteAnswer(
-        quote=found.name.hex(),
-        budget=str(found.budget),
-        epoch_cap=str(found.epoch_cap),
+        quote=found.name,
+        budget=found.budget,
+        epoch_cap=found.epoch_cap,
         epochs=found.terms.epochs,
-        at_most=_cost(at_most),
-        expected=_cost(expected),
-        price_per_mtoken=str(found.terms.money.price_per_mtoken),
-    )
-
-
-def _cost(found: Cost) -> QuoteCost:
-    return QuoteCost(
-        tokens=found.tokens,
-        operators=str(found.operators),
-        verifiers=str(found.verifiers),
-        fee=str(found.fee),
-        gross=str(found.gross),
+        at_most=at_most,
+        expected=expected,
+        price_per_mtoken=found.terms.money.price_per_mtoken,
     )
 
 
@@ -156,14 +145,14 @@ def order(server: TheServer, caller: Reader, run_id: Annotated[HashGiven, Path()
     if not server.may_read(caller) and not _is_own(caller, found.buyer):
         raise Problem(403, "only a run's buyer, and the readers of this server, may read its escrow")
     return OrderAnswer(
-        run_id=raw.hex(),
+        run_id=raw,
         buyer=found.buyer,
-        budget=str(found.budget),
-        reserved=str(found.reserved),
-        paid=str(found.paid),
-        returned=str(found.returned),
-        free=str(found.free),
-        epoch_cap=str(found.epoch_cap),
+        budget=found.budget,
+        reserved=found.reserved,
+        paid=found.paid,
+        returned=found.returned,
+        free=found.free,
+        epoch_cap=found.epoch_cap,
         epochs=found.epochs,
         deadline=found.deadline,
         closes_at=found.closes_at,
@@ -189,10 +178,10 @@ def stake(
     return StakeAnswer(
         account=holder,
         role=role,
-        active=str(found.active),
-        leaving=str(found.unbonding),
-        minimum=str(found.minimum),
-        free=str(found.free),
+        active=found.active,
+        leaving=found.unbonding,
+        minimum=found.minimum,
+        free=found.free,
         rewards=str(chain.rewards_of(holder)),
         banned=chain.is_banned(holder),
     )
