@@ -133,9 +133,9 @@ class ChainReader:
         }
         return ChainParams(challenge_bond=self.epoch_state(bytes(32), 0).bond, **found)
 
-    def gas_balance(self, account: str | None = None) -> int:
-        """An account's balance for gas, in wei; this client's by default."""
-        whose: Any = account or self.address
+    def gas_balance(self) -> int:
+        """The balance for gas of this client's account, in wei."""
+        whose: Any = self.address
         return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(whose)))
 
     def block_number(self) -> int:

@@ -32,12 +32,12 @@ class _JsonLines(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
-def log_as_json(level: int = logging.INFO) -> None:
+def log_as_json() -> None:
     """Log Assay's packages to standard error as JSON; libraries from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("assay").setLevel(level)
+    logging.getLogger("assay").setLevel(logging.INFO)
     logging.getLogger("libp2p").setLevel(logging.ERROR)

@@ -6,7 +6,7 @@ Room: redteam. Rows are in the order of the packages they attack; `table_json` i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, together
@@ -49,15 +49,12 @@ def named(part: str) -> tuple[Attack, ...]:
     return tuple(attack for attack in ATTACKS if part.lower() in attack.name.lower())
 
 
-def try_all(
-    attacks: Sequence[Attack], seeds: int, tell: Callable[[Row], None] = lambda _row: None
-) -> list[Row]:
+def try_all(attacks: Sequence[Attack], seeds: int) -> list[Row]:
     """Try every attack against its defence, once for each seed; slow ones once in all."""
     rows = []
     for attack in attacks:
         runs = [attack.run(True, seed) for seed in range(1 if attack.is_slow else seeds)]
         rows.append(Row(attack, together(runs)))
-        tell(rows[-1])
     return rows
 
 

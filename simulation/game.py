@@ -83,7 +83,6 @@ class AuditorStrategy:
     accuses: float = 0.0
 
 
-HONEST = OperatorStrategy(name="honest", lies=lambda *_: False)
 OPERATOR_STRATEGIES = (
     OperatorStrategy(name="no work at all", lies=lambda *_: True),
     OperatorStrategy(name="no work once the rate is at its floor", lies=lambda view, _: view.rate < 0.06),

@@ -140,7 +140,7 @@ def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[B
     _same(epoch, "contract's result", recorded, (proposed.table_hash, proposed.root, proposed.total))
     tokens = _tokens(db, epoch)
     _same(epoch, "tokens of its paid steps", table.tokens_paid, sum(tokens.values()))
-    entry = _booked(db, run_id, epoch, rows)
+    entry = _booked(db, epoch, rows)
     operators = {row.peer: row for row in rows if row.role == "operator"}
     lines = [
         Line(
@@ -182,7 +182,7 @@ def _result(db: Connection, run_id: bytes, epoch: int) -> tuple[ResultFinalized,
     return finalized[-1], claims[-1]
 
 
-def _booked(db: Connection, run_id: bytes, epoch: int, rows: Iterable[Row]) -> Written | None:
+def _booked(db: Connection, epoch: int, rows: Iterable[Row]) -> Written | None:
     """The entry by which the table's rows became payable; None where the table is empty.
 
     Raises:

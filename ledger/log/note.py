@@ -144,9 +144,9 @@ def read_line(line: str) -> SignatureLine:
     return SignatureLine(match[1], signed[:_KEY_HASH_BYTES], signed[_KEY_HASH_BYTES:])
 
 
-def verifier_key(origin: str, key: bytes, algorithm: bytes = _ED25519) -> str:
+def verifier_key(origin: str, key: bytes) -> str:
     """The public key in signed-note's form, for other tools: name+hash+base64."""
-    return f"{origin}+{key_hash(origin, algorithm, key).hex()}+{_base64(algorithm + key)}"
+    return f"{origin}+{key_hash(origin, _ED25519, key).hex()}+{_base64(_ED25519 + key)}"
 
 
 def key_hash(name: str, algorithm: bytes, key: bytes) -> bytes:

@@ -15,7 +15,7 @@ from assay.protocol.errors import ConfigError
 PRIVATE_BYTES_MAX = 1 << 16
 
 
-def read_private(path: Path, bytes_max: int = PRIVATE_BYTES_MAX) -> bytes:
+def read_private(path: Path) -> bytes:
     """The content of a file that nobody but its owner may read.
 
     Raises:
@@ -27,14 +27,14 @@ def read_private(path: Path, bytes_max: int = PRIVATE_BYTES_MAX) -> bytes:
             if not stat.S_ISREG(found.st_mode):
                 raise ConfigError(f"{path} is not a regular file")
             _check_mode(path, found, "600")
-            body = file.read(bytes_max + 1)
+            body = file.read(PRIVATE_BYTES_MAX + 1)
     except OSError as error:
         reason = (
             "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         )
         raise ConfigError(f"{path} {reason}") from None
-    if len(body) > bytes_max:
-        raise ConfigError(f"{path} has more than {bytes_max} bytes")
+    if len(body) > PRIVATE_BYTES_MAX:
+        raise ConfigError(f"{path} has more than {PRIVATE_BYTES_MAX} bytes")
     return body
 
 

@@ -10,10 +10,10 @@ from assay.cli.audit.game import default_market
 from assay.protocol.types import NO_DIGEST
 from assay.simulation.game import (
     AUDITOR_STRATEGIES,
-    HONEST,
     OPERATOR_STRATEGIES,
     AuditorStrategy,
     Market,
+    OperatorStrategy,
     play_all,
     play_auditor,
     play_operator,
@@ -33,7 +33,7 @@ def test_no_strategy_pays_against_the_default_numbers():
 
 
 def test_honesty_earns_what_it_is_said_to():
-    assert play_operator(HONEST, MARKET, 50, 0).advantage == 0
+    assert play_operator(OperatorStrategy(name="honest", lies=lambda *_: False), MARKET, 50, 0).advantage == 0
     honest = AuditorStrategy(name="honest", computes=True)
     assert play_auditor(honest, MARKET, 50, 0).advantage == 0
 
