@@ -121,7 +121,10 @@ def read_escrow(db: Connection, run_id: bytes) -> Escrow:
 
 def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[Basis, list[Line]]:
     """One epoch's lines, if table, price, contract and journal agree on them."""
-    table = _one(db, "SELECT * FROM settlement WHERE epoch = :epoch", epoch=epoch)
+    tables = _ask(db, "SELECT * FROM settlement WHERE epoch = :epoch", epoch=epoch)
+    if len(tables) != 1:
+        raise LedgerIntegrityError(f"epoch {epoch}: {len(tables)} payout tables on record, one expected")
+    table = tables[0]
     rows = [
         Row(
             role=row.role,
@@ -279,15 +282,6 @@ def _same(epoch: int, what: str, one: object, other: object) -> None:
 
 def _short_text(value: object) -> str:
     return value.hex()[:16] if isinstance(value, bytes) else str(value)[:200]
-
-
-def _one(db: Connection, question: str, **given: Any) -> Any:
-    found = _ask(db, question, **given)
-    if len(found) != 1:
-        raise LedgerIntegrityError(
-            f"epoch {given.get('epoch')}: {len(found)} payout tables on record, one expected"
-        )
-    return found[0]
 
 
 def _ask(db: Connection, question: str, **given: Any) -> list[Any]:
