@@ -51,7 +51,7 @@ from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, MeasuredSegmen
 from assay.verifier.audit.tolerance import Grade, grades
 from assay.verifier.calibration.code_paths import PATHS
 from tests.child_process import PYTHONPATH
-from tests.verifier.audit.test_segment import CASES, Pair, each_method, every_case
+from tests.verifier.audit.test_segment import Pair, each_method, every_case
 
 pytestmark = pytest.mark.slow
 
