@@ -288,7 +288,6 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         or (rule.is_dense and rule.has_scale and compress.transform is Transform.NONE),
         "an aggregate is written like a message where messages are dense, without transform, with amplitudes",
     )
-    has_momentum = outer.kind is Outer.NESTEROV and 0 <= outer.momentum_micro < PPM
     need(0 <= outer.momentum_micro < PPM, f"outer momentum is {outer.momentum_micro} millionths")
     need(0 <= outer.beta2_micro < PPM, f"outer beta2 is {outer.beta2_micro} millionths")
     need(outer.schedule.peak_nano > 0, "the outer step needs a rate")
@@ -315,7 +314,7 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         rule.fragments == 1 or rule.apply_lag < rule.fragments,
         "a fragment must be applied before its next turn: apply_lag below fragments",
     )
-    if has_momentum:
+    if outer.kind is Outer.NESTEROV and outer.momentum_micro < PPM:
         reach = f"an outer rate with momentum that makes {rule.reach_nano / 1e9:g} of each aggregate diverges"
         need(
             rule.fragments > 1 or rule.apply_lag * rule.reach_nano <= REACH_MAX_NANO,

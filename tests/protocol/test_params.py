@@ -11,6 +11,7 @@ from assay.protocol.params import Family, RunSpec, check_spec, closing_rounds, m
 from assay.protocol.types import Digest
 from assay.testing.members import a_member, peer
 from assay.testing.run import a_spec
+from assay.testing.specs import an_audit_spec
 
 SOME = Digest(b"s" * 32)
 MEMBERS = tuple(sorted((a_member(peer(f"member {n}")) for n in range(140)), key=lambda one: one.peer))
@@ -177,3 +178,10 @@ def test_a_run_closes_after_its_audits_and_as_many_disputes_as_its_verifiers_hol
 
 def test_an_opening_has_six_tenths_of_the_time_that_a_leader_waits():
     assert replace(a_spec().timing, collect_ms=1_001).opening_ms == 600
+
+
+def test_a_run_has_none_of_what_its_audit_rules_do_not_mention():
+    rules = an_audit_spec()  # which gives the rules that have no default
+
+    assert (rules.wide_ppm, rules.wide_blocks, rules.absence_s) == (0, 1, 0)
+    assert (rules.known_answer_count, rules.attested_rounds) == (0, 0)

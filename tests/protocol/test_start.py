@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import replace
 
 import pytest
@@ -173,6 +175,16 @@ def test_keys_made_for_a_spec_do_not_come_first_when_it_starts():
         for second in range(8)
     }
     assert len(chosen) > 1  # the spec's digest is known before keys are made; the time of the start is not
+
+
+def test_seats_of_the_first_round_go_by_the_hash_that_the_protocol_names():
+    run_state = a_run(seats=LEAST)
+    salt = run_state.parent + struct.pack(">Q", BY)
+    by_hash = sorted(NEW, key=lambda one: hashlib.sha256(salt + one.peer + one.hot).digest())
+
+    chosen = {one.admission.member for one in admitted(run_state, votes(*NEW), BY)}
+
+    assert chosen == {*by_hash[:LEAST]}
 
 
 def test_the_largest_start_fits_a_notification_with_room_for_all_else():

@@ -163,6 +163,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"outer__momentum_micro": PPM},
         "outer momentum is 1000000",
     ),
+    ("diloco", {"outer__momentum_micro": 0}, {"outer__momentum_micro": -1}, "outer momentum is -1"),
     ("diloco", {"outer__beta2_micro": PPM - 1}, {"outer__beta2_micro": PPM}, "outer beta2 is 1000000"),
     (
         "diloco",
