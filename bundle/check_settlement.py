@@ -84,27 +84,22 @@ def check_epoch(delivered: Delivered, epoch: int) -> CheckedEpoch:
 
 def _compare_tables(db: Connection, table: Settlement) -> None:
     """Compare with the ledger's own copy of the table."""
-    stored = {
-        name: list(
-            db.execute(
-                sa.select(TABLES[name]).where(TABLES[name].c.epoch == table.epoch).order_by(TABLES[name].c[1])
-            )
-        )
-        for name in ("settlement", "payout")
-    }
-    heads = [[one.table_hash, one.root, one.tokens_paid, one.total] for one in stored["settlement"]]
+    settlement, payout = TABLES["settlement"], TABLES["payout"]
+    settled = db.execute(sa.select(settlement).where(settlement.c.epoch == table.epoch))
+    heads = [[one.table_hash, one.root, one.tokens_paid, one.total] for one in settled]
     if heads != [[table.table_hash, table.tree().root, table.tokens_paid, table.total]]:
         raise LedgerIntegrityError(f"ledger: table settlement differs in epoch {table.epoch}")
-    for index, one in enumerate(stored["payout"]):
+    paid = db.execute(
+        sa.select(payout).where(payout.c.epoch == table.epoch).order_by(payout.c.row_index)
+    ).all()
+    for index, one in enumerate(paid):
         here = _rows(table)[index : index + 1]
         if one.row_index != index or here != [[one.role, one.peer.hex(), one.account, one.amount]]:
             raise LedgerIntegrityError(
                 f"ledger: table payout differs in epoch {table.epoch}, row {one.row_index}"
             )
-    if len(stored["payout"]) != len(table.rows):
-        raise LedgerIntegrityError(
-            f"ledger: table payout has {len(stored['payout'])} rows, {len(table.rows)} expected"
-        )
+    if len(paid) != len(table.rows):
+        raise LedgerIntegrityError(f"ledger: table payout has {len(paid)} rows, {len(table.rows)} expected")
     unpaid = db.execute(
         sa.select(TABLES["unpaid"].c.round, TABLES["unpaid"].c.node, TABLES["unpaid"].c.reason)
         .where(TABLES["unpaid"].c.epoch == table.epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +178,21 @@ def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):
     np.save(tmp_path / "other.npy", theta * np.float32(2))
     with pytest.raises(ConfigError, match="not the parameters this run starts from"):
         read_inputs(spec, tmp_path / "bundle" / "data", tmp_path / "other.npy")
+
+
+def test_a_tokenizer_is_the_one_the_run_names_or_none_is_read(tmp_path: Path, folder: Path):
+    spec = replace(SPEC, data=replace(SPEC.data, tokenizer=Digest(hashlib.sha256(b"merges").digest())))
+    shutil.copy(folder / "data" / "manifest.json", tmp_path)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: cannot be read"):
+        read_inputs(spec, tmp_path, None)
+
+    for text in (b"merges", b"merges "):
+        (tmp_path / "tokenizer.json").write_bytes(text)
+        if text == b"merges":
+            assert read_inputs(spec, tmp_path, None).tokenizer == text
+        assert read_inputs(SPEC, tmp_path, None).tokenizer == b""  # its tokens are bytes
+    with pytest.raises(ConfigError, match="not the tokenizer this run committed to"):
+        read_inputs(spec, tmp_path, None)
 
 
 def test_each_result_in_it_has_the_digest_that_was_signed(folder: Path):

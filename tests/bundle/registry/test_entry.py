@@ -71,6 +71,19 @@ def test_work_is_split_into_what_was_paid_what_was_not_and_what_was_recomputed()
     assert entry.flop.verification == recomputed * STEP_TOKENS * unit > 0
 
 
+def test_passes_over_the_data_count_discarded_tokens_and_leave_out_the_validation_set():
+    run = finished()
+    run = with_unpaid(
+        run, Unpaid(round=1, node=run.settled[0].settlement.rows[0].peer, reason=UnpaidReason.UNJUDGED)
+    )
+    data = replace(run.spec.data, tokens=run.spec.data.validation_tokens + 7)
+
+    told = entry_of(replace(run, spec=replace(run.spec, data=data))).tokens
+
+    assert told.in_training_data == 7
+    assert told.epochs_over_data_milli == 18 * STEP_TOKENS * 1000 // 7
+
+
 def test_a_verdict_that_recomputed_nothing_counts_no_work():
     run = finished()
     index = next(i for i, one in enumerate(FACTS) if one.ruled)
