@@ -92,7 +92,10 @@ def mutants_of(path: Path, source: bytes) -> Iterator[Mutant]:
 
 
 def function_around(source: bytes, mutant: Mutant) -> int | None:
-    """First line of the innermost function whose body holds a mutant; None if it runs at import."""
+    """First line of the innermost function whose body holds a mutant; None if it runs at import.
+
+    None for a compiled function too: a trace does not see who calls it.
+    """
     found, line = None, 0
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -100,7 +103,12 @@ def function_around(source: bytes, mutant: Mutant) -> int | None:
             assert last.end_lineno is not None
             if max(first.lineno, line) <= mutant.line <= last.end_lineno:
                 line = first.lineno
-                found = min(node.lineno, *(word.lineno for word in node.decorator_list), node.lineno)
+                is_compiled = any(ast.unparse(word).startswith("compiled(") for word in node.decorator_list)
+                found = (
+                    None
+                    if is_compiled
+                    else min(node.lineno, *(word.lineno for word in node.decorator_list), node.lineno)
+                )
     return found
 
 

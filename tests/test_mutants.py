@@ -95,7 +95,7 @@ def test_only_tests_whose_imports_lead_to_a_module_run_on_its_mutants(tree):
 
 @pytest.mark.parametrize(
     ("mutant", "function"),
-    [("x > 1", 3), ("x < 2", 5), ("x - 3", None), ("x == 4", None), ("x + 5", 9)],
+    [("x > 1", 3), ("x < 2", 5), ("x - 3", None), ("x == 4", None), ("x + 5", 9), ("x - 6", None)],
 )
 def test_a_mutant_belongs_to_the_innermost_function_that_runs_it(mutant, function):
     source = (
@@ -113,6 +113,10 @@ def test_a_mutant_belongs_to_the_innermost_function_that_runs_it(mutant, functio
         b"    return [x + 5 for x in ()]\n"
         b"\n"
         b"is_four = x == 4\n"
+        b"\n"
+        b"@compiled(INT)\n"
+        b"def no_trace_sees(x):\n"
+        b"    return x - 6\n"
     )
     start = source.index(mutant.encode())
     line = source[:start].count(b"\n") + 1
