@@ -42,9 +42,9 @@ FLOOR = 1e-3  # of the mean block's size: the size that smaller blocks count as
 CAP, SMALL_CAP = 10, 100  # times T1: the distance no block may exceed; of blocks at the floor
 BAND, CAP_BAND = 5, 2  # times its limit: up to there a failing test is borderline
 EXCUSED = 3  # times T1: where rounding explains more, a test says nothing
-_ROUNDING = 2.0**-23  # of U: more than the two roundings of beta * before + x and of U - q can do
-_NUDGE = 2.0**-20  # of U: covers the rounding of U - q, so that ties may fall either way
-_FACTOR_STEPS = 16 / 127  # of the largest: one rounding moved blocks of almost lower rank by up to 4.7
+ROUNDING = 2.0**-23  # of U: more than the two roundings of beta * before + x and of U - q can do
+NUDGE = 2.0**-20  # of U: covers the rounding of U - q, so that ties may fall either way
+FACTOR_STEPS = 16 / 127  # of the largest: one rounding moved blocks of almost lower rank by up to 4.7
 _PPB = 1e-9
 _GROUP_BLOCKS = 256  # the squares of this many are in memory at once
 _TINY = 2.0**-120
@@ -226,7 +226,7 @@ def measure(
             doubt_B[sent.at_L] = (scale_B / top_B)[sent.at_L] / math.sqrt(compress.k)
         return Measured(
             rho_B=_or_inf(_norm(residual_BC) / scale_B),
-            rounding_B=_ROUNDING * _norm(due_BC) / scale_B,
+            rounding_B=ROUNDING * _norm(due_BC) / scale_B,
             is_small_B=size_B <= floor,
             choice_B=_or_inf(choice_B),
             doubt_B=doubt_B,
@@ -297,7 +297,7 @@ def _miswritten(
     if compress.rank:
         due_LC = compress_lowrank(own_BC[rows].astype(np.float32), compress.rank)[1]
         top_L = np.abs(own_BC[rows]).max(axis=1, initial=0)
-        gap_L: Doubles = np.abs(sent.q_LK - due_LC).max(axis=1, initial=0) - _FACTOR_STEPS * top_L
+        gap_L: Doubles = np.abs(sent.q_LK - due_LC).max(axis=1, initial=0) - FACTOR_STEPS * top_L
         return np.maximum(gap_L, 0.0)
     return _miswritten_levels(compress, sent, own_BC[at])
 
@@ -307,7 +307,7 @@ def _miswritten_levels(compress: CompressSpec, sent: _Sent, own_LK: Doubles) -> 
     best_LK = np.full(own_LK.shape, np.inf)
     is_large_LK = np.abs(own_LK) > _mean(np.abs(own_LK))[:, None]
     for is_moved_LK in (np.ones(own_LK.shape), is_large_LK):  # alone, large ones move against the mean
-        for nudge in (0.0, -_NUDGE, _NUDGE):
+        for nudge in (0.0, -NUDGE, NUDGE):
             written = quantise(compress.values, (own_LK * (1 + nudge * is_moved_LK)).astype(np.float32))
             gap_LK = np.abs(sent.q_LK - written.sent_BK)
             is_scale_L = (written.mantissa_B == sent.mantissa_L) & (written.exponent_B == sent.exponent_L)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from assay.devnet.faults.behaviours import NODE_CHEATS
+from assay.participant.compute import Workplace
 from assay.protocol.commitments import commitment_of, sketch_digest
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import decode, encode
@@ -30,8 +31,8 @@ from assay.training.optimiser.momentum_root import momentum_leaves
 from assay.training.transform.compress import transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.exact import check_opening, compare
-from assay.verifier.audit.messages import Finding
-from assay.verifier.audit.worker import RecomputeWorker
+from assay.verifier.audit.messages import Finding, RecomputeStart
+from assay.verifier.audit.worker import MEMORY, RecomputeWorker, open_worker
 from tests.faulty import a_faulty_trainer
 
 # ---- one step made by hand, all of it in view ----
@@ -294,6 +295,17 @@ def a_run() -> RunSpec:
     data = describe(write_tokens(None, [TEXT]), validation_tokens=500, source="lines", licence="none")
     rule = a_rule(k=32, lr_nano=2_000_000, floor_ppm=0)
     return replace(base, model=MODEL, data=data, rule=rule)
+
+
+def test_a_worker_is_the_one_its_start_describes(tmp_path, caplog):
+    (tmp_path / MEMORY).write_bytes(b"of no run")
+    write_tokens(tmp_path / "data", [TEXT])
+    place = Workplace(data=str(tmp_path / "data"), folder=str(tmp_path), base="", device="cpu", threads=1)
+
+    worker = open_worker(RecomputeStart(spec=a_run(), workplace=place, limits=""))
+
+    assert (worker.spec, worker.device, worker.limits) == (a_run(), "cpu", None)
+    assert "bias memory is lost" in caplog.text  # it looked for one where it keeps its own
 
 
 def trained_and_audited(folder, behaviour: str, rounds: int = CHEAT_ROUND + 1) -> list[Finding]:

@@ -127,6 +127,7 @@ def test_one_path_twice_other_formats_and_endless_files_are_refused():
         (Limits((a_class(), a_class(blocks=7))).encode(), "twice"),
         (Limits((a_class(),)).encode().replace(FORMAT.encode(), b"assay/calibration/1"), "format"),
         (b"[" * 10**5, "nested"),
+        (b" " * BYTES_MAX, "Expecting value"),
         (b" " * (BYTES_MAX + 1), "at most"),
     ):
         with pytest.raises(ValueError, match=words):

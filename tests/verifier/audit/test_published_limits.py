@@ -19,6 +19,7 @@ def test_a_step_is_judged_by_the_published_limits() -> None:
     }
     assert (tolerance.FLOOR, tolerance.CAP, tolerance.SMALL_CAP) == (0.001, 10, 100)
     assert (tolerance.BAND, tolerance.CAP_BAND, tolerance.EXCUSED) == (5, 2, 3)
+    assert (tolerance.FACTOR_STEPS, tolerance.ROUNDING, tolerance.NUDGE) == (16 / 127, 2**-23, 2**-20)
     assert (limit.TIMES_P99, limit.TIGHTEST) == (10, 2)
 
 
