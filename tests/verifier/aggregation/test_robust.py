@@ -285,6 +285,12 @@ def test_one_far_row_is_cut_to_the_median_distance():
     assert weight.tolist() == [ONE // 5] * 4 + [ONE // 50]
 
 
+def test_a_row_at_the_centre_keeps_its_whole_weight():
+    gram = np.array([[0, 0, 0], [0, 100, 100], [0, 100, 100]])[None]
+
+    assert clip_weights(gram, steps=1)[0].tolist() == [ONE // 3] * 3
+
+
 @settings(max_examples=25, deadline=None)
 @given(groups)
 def test_the_size_of_a_slab_changes_nothing(seeds):

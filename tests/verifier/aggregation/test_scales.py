@@ -291,6 +291,19 @@ def test_the_smallest_value_that_one_node_can_send_keeps_its_size(value):
         assert np.count_nonzero(moved) == BLOCKS
 
 
+def test_zeros_under_a_large_scale_are_the_least_norm_and_raise_nobodys():
+    def one_block(size: int, exponent: int) -> Update:
+        values = np.full((1, 4), size, np.int32)
+        return Update(np.array([0]), np.arange(4)[None], values, np.array([exponent]), np.array([128]))
+
+    updates = by_peer([one_block(0, MOST), one_block(100, LEAST), one_block(400, LEAST)])
+    scaled = scales.clipped(updates, 1, scope="block")
+
+    large = scaled[a_peer(2)].of(updates[a_peer(2)].value_BK, slice(None))
+    small = scaled[a_peer(1)].of(updates[a_peer(1)].value_BK, slice(None))
+    assert np.array_equal(large, small)  # cut to the middle norm, which is the small one's
+
+
 def test_without_a_scale_the_same_messages_decide_everything():
     honest = [an_update(seed, live=1.1, exponents=0) for seed in range(6)]
     updates = [*honest, largest_there_is(100), largest_there_is(101)]
