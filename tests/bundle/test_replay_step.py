@@ -80,6 +80,7 @@ def test_a_first_step_has_no_private_past_and_is_remade_without_being_asked(
     rate, auditors = lines["draw"].split("; auditors in order ")
     assert rate == "drawn at a rate of 100.0%"
     assert set(auditors.split(", ")) == verifiers
+    assert lines["evidence"].startswith("100.0% of sent signs are the gradient's own, cosine +0.")
     assert lines["the"].startswith(f"chain   PASSED: MATCH by {auditors[:8]} (0 at block ")
     assert lines["opening"] == "none at hand"
     share, cosine = done.agreement
@@ -126,6 +127,18 @@ def test_what_is_false_by_public_data_alone_is_a_fault(
     assert not done.is_ok
     assert "by public data alone" in shown(done)["verdict"]
     assert ReplayReport.of(done).faults == tuple(done.faults)
+
+
+def test_a_node_that_joined_after_the_first_round_is_found(
+    recorded_run: Path, honest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivered = read(recorded_run)
+    first, *later = delivered.run_states
+    without = {peer: record for peer, record in first.nodes.items() if peer.hex() != honest}
+    delivered = replace(delivered, run_states=[replace(first, nodes=without), *later])
+    monkeypatch.setattr(replay_step, "read", lambda _: delivered)
+
+    assert replay(recorded_run, 3, honest).is_ok
 
 
 def test_a_report_has_the_figures_of_its_replay(recorded_run: Path, liar: str) -> None:

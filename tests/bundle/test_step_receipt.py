@@ -165,6 +165,8 @@ def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
     links, pays = chain
     with pytest.raises(ValueError, match="no accepted step"):
         make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 6, peer("nora"))
+    with pytest.raises(ValueError, match="no accepted step"):
+        make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 1, peer("nobody"))  # in a round of others' steps
 
 
 def flip(hexadecimal: str, at: int = -1) -> str:

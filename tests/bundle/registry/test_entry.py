@@ -136,6 +136,19 @@ def test_the_base_models_compute_counts_towards_the_acts_thresholds(base_flop: i
     assert told.exceeds_a_third_of_base == (None if base_flop is None else False)
 
 
+def test_a_third_of_the_bases_compute_is_exceeded_by_one_operation_more():
+    run = finished()
+    spec = replace(run.spec, model=replace(run.spec.model, base=a_digest("base")))
+    trained = entry_of(run).flop.trained
+
+    told = [
+        entry_of(replace(run, spec=spec, declarations=Declarations(base_flop=flop))).thresholds
+        for flop in (3 * trained, 3 * trained - 1)
+    ]
+
+    assert [one.exceeds_a_third_of_base for one in told] == [False, True]
+
+
 def test_alerts_are_raised_at_half_and_nine_tenths_of_a_threshold_and_not_one_operation_before():
     run = finished()
     spec = replace(run.spec, model=replace(run.spec.model, base=a_digest("base")))

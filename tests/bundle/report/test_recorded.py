@@ -20,7 +20,10 @@ def figures(text: str) -> Any:
 
 
 def test_the_report_of_the_recorded_run_has_the_recorded_figures(recorded_run: Path) -> None:
-    assert figures(report_json(report_of(recorded_run))) == figures(FIGURES.read_text())
+    text = report_json(report_of(recorded_run))
+
+    assert figures(text) == figures(FIGURES.read_text())
+    assert text == json.dumps(json.loads(text), indent=2)
 
 
 def test_its_page_is_the_recorded_one(recorded_run: Path) -> None:
