@@ -162,6 +162,8 @@ def test_advisories_warn_and_those_on_the_deny_list_refuse():
 
     assert judge(collateral=collateral).reasons == (Reason.ADVISORIES,)
     assert judge(collateral=collateral).verdict is TrustTier.WARNING
+    turned = intel_collateral(advisories=["INTEL-SA-2", "INTEL-SA-1"])
+    assert judge(collateral=turned).advisories == ("INTEL-SA-1", "INTEL-SA-2")
     denied = td_policy(refused_advisories=("INTEL-SA-2",))
     assert judge(collateral=collateral, policy=denied).reasons == (Reason.ADVISORY_REFUSED,)
 
