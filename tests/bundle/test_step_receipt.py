@@ -17,7 +17,7 @@ from eth_utils.crypto import keccak
 
 import tests.a_drand as a_drand
 from assay.bundle.finished import Settled
-from assay.bundle.step_receipt import Checked, check_receipt, make_receipt
+from assay.bundle.step_receipt import Checked, check_receipt, make_receipt, window
 from assay.chain.commit_statement import sign_commit
 from assay.chain.statements import EpochResult, certificate, sign
 from assay.ledger.settlement.payouts import settle
@@ -161,12 +161,24 @@ def test_a_receipt_without_a_settled_epoch_says_nothing_about_pay(chain):
     assert found.paid is None
 
 
+def test_a_receipt_made_as_soon_as_the_audit_is_over_ends_with_its_last_link(chain):
+    last = window(SPEC, 1)[1]
+
+    found = checked(make_receipt(SPEC, RUN, DEPLOYMENT, chain[0][: last + 1], {}, 1, peer("nora")))
+
+    assert found.last_round == last
+
+
 def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
     links, pays = chain
     with pytest.raises(ValueError, match="no accepted step"):
         make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 6, peer("nora"))
     with pytest.raises(ValueError, match="no accepted step"):
         make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 1, peer("nobody"))  # in a round of others' steps
+    others = tuple(one for one in links[1].manifest.commits if one.commit.node != peer("nora"))
+    without = replace(links[1], manifest=replace(links[1].manifest, commits=others))
+    with pytest.raises(ValueError, match="no accepted step"):
+        make_receipt(SPEC, RUN, DEPLOYMENT, [links[0], without, *links[2:]], pays, 1, peer("nora"))
 
 
 def flip(hexadecimal: str, at: int = -1) -> str:
