@@ -68,6 +68,7 @@ def test_what_is_left_out_is_strict():
         ({"allow_smt": 1}, "allow_smt"),
         ({"evidence_age_max_s": 0}, "evidence_age_max_s"),
         ({"evidence_age_max_s": 2**70}, "evidence_age_max_s"),
+        ({"tcb_evaluation_min": -1}, "tcb_evaluation_min"),
         ({"snp_tcb_min": None}, "snp_tcb_min"),
         ({"snp_tcb_min": {"bootloader": 256, "tee": 0, "snp": 0, "microcode": 0}}, "snp_tcb_min.bootloader"),
         ({"refused_devices": ["00"]}, "refused_devices.0"),
