@@ -98,6 +98,8 @@ def test_a_later_step_is_evidence_until_its_past_is_remade(recorded_run: Path, h
         assert remade.remade == "4 steps from a fresh state: both roots and the update of every one agree"
     assert shown(remade)["parameters"].endswith(", replayed from the aggregates, as committed")
     assert shown(remade)["roots"].endswith(", continues round 2")
+    own = replace(remade, is_same_class=True, verdict=Outcome.MATCH)
+    assert shown(own)["verdict"] == "MATCH: the whole private state, made again, bit for bit"
 
 
 def test_a_lie_is_shown_at_its_round_and_what_follows_it_is_not_known(recorded_run: Path, liar: str) -> None:
