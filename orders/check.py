@@ -17,9 +17,18 @@ from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
 from assay.orders.data import collect_data
 from assay.orders.load import load_order
-from assay.orders.order import Order
+from assay.orders.order import Order, keys_text, public_start
 from assay.orders.quote import audit_share
-from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, money_spec, order_closing_s
+from assay.orders.spec import (
+    OPENING_BYTES_PER_S,
+    audit_spec,
+    compute_spec,
+    data_spec,
+    model_spec,
+    money_spec,
+    order_closing_s,
+    timing_spec,
+)
 from assay.protocol.draws import opened_count, wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
@@ -96,6 +105,7 @@ def check_order(path: Path | None) -> OrderReport:
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
         + opened_words(audit_spec(order), layout.blocks)
         + f"; {opening_words(order, layout)}",
+        "openings": late_words(order, layout),
         "deters": deters_words(order),
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
         "pays": f"{money_text(node_price(order))} {UNIT} per 10^6 tokens to a node, for a lot of "
@@ -204,6 +214,31 @@ def opening_words(order: Order, layout: Layout) -> str:
 
     first, last = (bytes_text(mean_bytes(rate_ppm)) for rate_ppm in (PPM, rules.floor_ppm))
     return f"openings take up to {first} a node and round on probation, {last} at the floor"
+
+
+def late_words(order: Order, layout: Layout) -> str:
+    """Which openings arrive too late over a usual line, and what makes them arrive; empty if all do.
+
+    An opening is a usual audit's at the floor. One that is late costs its node a dispute, and its lot if it
+    stays away for `absence_s`.
+    """
+    count, rule, seconds = audit_spec(order).blocks, order.rule, timing_spec(order).opening_ms / 1000
+    longest = opening_bytes_max(rule, layout, count)
+    if longest <= seconds * OPENING_BYTES_PER_S:
+        return ""
+    public, keys = public_start(rule)
+    collect_s = math.ceil(longest / OPENING_BYTES_PER_S / seconds * order.timing.collect_s)
+    words = (
+        f"one takes up to {bytes_text(longest)} and does not arrive within {seconds:g} s at "
+        f"{bytes_text(OPENING_BYTES_PER_S)} a second, as collect_s = {collect_s} would allow"
+    )
+    if not keys:
+        return words
+    less = bytes_text(opening_bytes_max(public, layout, count))
+    return (
+        f"{words}; {keys_text(keys)}: openings of {less}, and "
+        f'an audit repeats all {rule.local.steps} steps (docs/buyers.md, "A public start")'
+    )
 
 
 def deters_words(order: Order) -> str:

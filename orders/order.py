@@ -6,8 +6,8 @@ parties sign.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.attestation.policy import AppraisalPolicy
@@ -30,6 +30,8 @@ from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.tokenizer import Tokenizer
+from assay.training.layout import layout_of
+from assay.training.optimiser.matrices import check_start
 from assay.verifier.audit.limits import Limits
 
 
@@ -113,6 +115,32 @@ class Order:
         return rounds * self.seats * self.tokens_per_step * self.budget.price_per_mtoken // 10**6
 
 
+def public_start(rule: RuleSpec) -> tuple[RuleSpec, Mapping[str, str]]:
+    """This rule with rounds that start from public parameters alone, and the keys of an order for it.
+
+    No keys if it starts so already. A node that continues from its own parameters can do so in no other way
+    than to give them up, so fragments become one.
+    """
+    if rule.is_gradient:
+        return rule, {}
+    local, keys = rule.local, dict[str, str]()
+    if local.keeps_moments:
+        local, keys = replace(local, keeps_moments=False), {**keys, "keep_moments": "false"}
+    if rule.segments > 1:
+        local, keys = replace(local, segment=local.steps), {**keys, "segment": str(local.steps)}
+    if not rule.is_local_kept:
+        return replace(rule, local=local), keys
+    return (
+        replace(rule, local=local, fragments=1, merge_ppm=0, apply_lag=0),
+        {**keys, "fragments": "1", "merge": "0", "apply_lag": "0"},
+    )
+
+
+def keys_text(keys: Mapping[str, str]) -> str:
+    """Keys of an order, as somebody who writes it reads them."""
+    return ", ".join(f"{key} = {value}" for key, value in keys.items())
+
+
 def contradictions(order: Order) -> Iterator[ConfigProblem]:
     """Problems that no single key shows: parts of an order that contradict each other."""
     run, budget = order.run, order.budget
@@ -150,6 +178,10 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         yield ConfigProblem(("compute", "dtype"), order.compute.dtype, reason)
     rule, faults = order.rule, list[str]()
     check_rule(rule, lambda holds, reason: None if holds else faults.append(reason))
+    try:
+        check_start(rule, layout_of(order.sizes))
+    except ValueError as fault:
+        faults.append(f"{fault}; with {keys_text(public_start(rule)[1])} it shows none")
     if rule.aggregation.f and order.least_nodes <= 2 * rule.aggregation.f:
         faults.append(
             f"f = {rule.aggregation.f} needs more than twice as many nodes, not {order.least_nodes}"

@@ -24,6 +24,8 @@ from assay.protocol.encoding.codec import Max, digest
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
 from assay.protocol.params import RunSpec, check_spec
 from assay.protocol.types import Digest, HotSignature, PeerId
+from assay.training.layout import layout_of
+from assay.training.optimiser.matrices import check_start
 
 PREFIX = "assay-run-1"
 RUN_FILE_BYTES_MAX = 1 << 20
@@ -83,6 +85,7 @@ def check_run_file(found: RunFile, now_s: int) -> None:
     spec, records = found.spec, [signed.record for signed in found.content.records]
     try:
         check_spec(spec)
+        check_start(spec.rule, layout_of(spec.model))
         signer = recover(_digest(found.content), found.by_buyer)
         for signed in found.content.records:
             check_record(signed, now_s)

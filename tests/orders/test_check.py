@@ -7,12 +7,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+import tomllib
 
 from assay.orders.amounts import bytes_text, money_text
 from assay.orders.check import (
     block_bits,
     deterrence_words,
     deters_words,
+    late_words,
     method_words,
     model_words,
     node_price,
@@ -22,15 +24,20 @@ from assay.orders.check import (
     tokenizer_words,
 )
 from assay.orders.load import load_order
+from assay.orders.order import public_start
 from assay.orders.quote import audit_share
 from assay.orders.spec import audit_spec, data_spec, order_closing_s
 from assay.protocol.draws import wide_share_ppm
+from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Values
 from assay.testing.specs import a_rule, an_audit_spec
 from assay.training.data.shards import write_tokens
 from assay.training.layout import layout_of
+from assay.training.methods.choices import Choices, method_rule
+from assay.training.methods.presets import METHODS
+from assay.training.model.presets import PRESETS
 from assay.verifier.audit.messages import opening_bytes_max
 from tests.orders.test_quote import TEXT
 
@@ -131,6 +138,64 @@ def test_openings_take_every_audit_on_probation_and_the_floor_s_share_later():
 
     assert words == f"openings take up to {means[0]} a node and round on probation, {means[1]} at the floor"
     assert means[0] == "310.8 kB"
+
+
+LATE = {"model.preset": "gpt-125m", "comm.method": "muloco"}
+
+
+def test_openings_that_arrive_too_late_are_named_with_the_keys_that_make_them_small():
+    order = load_order(None, LATE)
+    layout = layout_of(order.sizes)
+    public = load_order(None, LATE | {"train.keep_moments": False})
+    long, short = (bytes_text(opening_bytes_max(one.rule, layout, 64)) for one in (order, public))
+
+    words = late_words(order, layout)
+
+    assert words.startswith(f"one takes up to {long} and does not arrive within 18 s at 10.0 MB a second")
+    assert f"; keep_moments = false: openings of {short}, and an audit repeats all 5 steps" in words
+    assert late_words(public, layout) == late_words(DEFAULT, layout_of(DEFAULT.sizes)) == ""
+
+
+def test_the_time_that_is_named_is_the_least_in_which_openings_arrive():
+    order = load_order(None, LATE)
+    seconds = int(late_words(order, layout_of(order.sizes)).split("collect_s = ")[1].split()[0])
+
+    late = [
+        late_words(load_order(None, LATE | {"timing.collect_s": one}), layout_of(order.sizes))
+        for one in (seconds, seconds - 1)
+    ]
+
+    assert late[0] == "" and late[1]
+
+
+def test_a_public_start_that_is_late_all_the_same_is_given_more_time_only():
+    order = load_order(None, {"timing.collect_s": 0.1})
+
+    assert late_words(order, layout_of(order.sizes)).endswith("as collect_s = 1 would allow")
+
+
+@pytest.mark.parametrize("method", [one for one in METHODS if one != "demo"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_method_can_be_ordered_for_every_preset_with_openings_of_ten_megabytes(method, preset):
+    given = {"model.preset": preset, "comm.method": method, "train.steps": 30}
+    public, keys = public_start(method_rule(method, Choices(steps=30)))
+    section = {"keep_moments": "train", "segment": "train"}
+    changes = {
+        f"{section.get(key, 'comm')}.{key}": tomllib.loads(f"x={text}")["x"] for key, text in keys.items()
+    }
+
+    order = load_order(None, given | changes)
+
+    assert replace(order.rule, aggregation=public.aggregation) == public
+    assert public_start(order.rule) == (order.rule, {})
+    assert opening_bytes_max(order.rule, layout_of(order.sizes), audit_spec(order).blocks) <= 10 * 10**6
+
+
+def test_an_order_whose_openings_cannot_be_made_is_refused_with_what_would_help():
+    with pytest.raises(
+        ConfigError, match=r"bytes of parameters, .* keep_moments = false, segment = 30 it shows"
+    ):
+        load_order(None, {"model.preset": "llama-350m", "comm.method": "muloco", "train.steps": 30})
 
 
 def test_what_the_default_order_deters_is_what_its_odds_give():

@@ -1,7 +1,8 @@
-"""Matrices: which parameters Muon moves, and a state's moments as an opening shows them.
+"""Matrices: which parameters Muon moves, and how much of an inner state an opening shows.
 
 Room: training (pure). Muon's second moment is Adam's, of the parameters that are no matrices. In matrices it
-is zero, so an opening leaves it out.
+is zero, so an opening leaves it out. A rule starts in public where nothing of an inner state outlives a round
+and a round is one segment: an opening then shows blocks alone.
 
 Shape suffixes: P = parameters, R = rows, C = columns.
 """
@@ -14,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.update_rule import LocalSpec, Optimiser
+from assay.protocol.openings import INNER_BYTES_MAX
+from assay.protocol.update_rule import LocalSpec, Optimiser, RuleSpec
 from assay.training.layout import Layout
 
 T = TypeVar("T", bound=np.generic)
@@ -62,6 +64,29 @@ def moment_counts(local: LocalSpec, layout: Layout) -> tuple[int, ...]:
         return (layout.parameters,) * local.moments
     in_matrices = sum(matrix.rows * matrix.columns for matrix in matrices(layout))
     return layout.parameters, layout.parameters - in_matrices
+
+
+def start_counts(rule: RuleSpec, layout: Layout) -> tuple[int, int]:
+    """How many values of parameters and of moments the largest start of a segment has to show."""
+    shows_theta = rule.segments > 1 or rule.is_local_kept
+    shows_moments = rule.segments > 1 or rule.carries_inner
+    return shows_theta * layout.parameters, shows_moments * sum(moment_counts(rule.local, layout))
+
+
+def check_start(rule: RuleSpec, layout: Layout) -> None:
+    """Do nothing if an opening can show every start: else its node could only withhold, and be slashed.
+
+    Raises:
+        ValueError: what does not fit.
+    """
+    for what, count, most in zip(
+        ("parameters", "moments"), start_counts(rule, layout), (INNER_BYTES_MAX, 2 * INNER_BYTES_MAX),
+        strict=True,
+    ):  # fmt: skip
+        if 4 * count > most:
+            raise ValueError(
+                f"an opening would show {4 * count:,} bytes of {what}, at most {most:,} expected"
+            )
 
 
 def shown_moments(local: LocalSpec, layout: Layout, moments: tuple[Floats, ...]) -> bytes:

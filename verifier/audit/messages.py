@@ -16,7 +16,7 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import RuleSpec
 from assay.training.layout import Layout
-from assay.training.optimiser.matrices import moment_counts
+from assay.training.optimiser.matrices import start_counts
 
 BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
 HEAD_BYTES_MAX = 4 << 10  # of an opening, beside its blocks and its whole states
@@ -78,8 +78,5 @@ def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
     blocks = min(block_count, layout.blocks) * BLOCK_OPENING_BYTES_MAX + HEAD_BYTES_MAX
     if rule.is_gradient:
         return blocks
-    is_started = rule.segments > 1 or rule.carries_inner  # else every segment starts from public parameters
-    shows_theta = rule.segments > 1 or rule.is_local_kept
-    start = shows_theta * layout.parameters + is_started * sum(moment_counts(rule.local, layout))
     # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
-    return 4 * start + 3 * blocks
+    return 4 * sum(start_counts(rule, layout)) + 3 * blocks

@@ -12,6 +12,8 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.types import Address
 from assay.testing.members import an_account_key, peer
 from assay.testing.signed import NODES, a_spec
+from assay.testing.specs import a_rule
+from assay.training.model.presets import PRESETS
 from tests.a_network import NOW, a_record, a_run_file, bought, keys_of, records_of
 
 
@@ -77,6 +79,17 @@ def test_a_spec_whose_parts_do_not_fit_is_refused():
     broken = replace(spec, model=replace(spec.model, width=65, heads=2))
 
     refused(signed_by_buyer(broken, records_of()), "width 65 must be a multiple of heads")
+
+
+def test_a_run_whose_openings_cannot_hold_a_segments_start_is_refused():
+    """Its honest nodes could only withhold, and would be slashed."""
+    spec = replace(
+        bought(), model=replace(PRESETS["llama-1b"], context=16), rule=a_rule("diloco", steps=10, segment=5)
+    )
+    public = replace(spec, rule=a_rule("diloco", steps=10, segment=10, keeps_moments=False))
+
+    refused(signed_by_buyer(spec, records_of()), "would show 4,400,193,536 bytes of parameters, at most")
+    check_run_file(signed_by_buyer(public, records_of()), NOW)
 
 
 def test_a_huge_run_file_is_refused_unread(tmp_path):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from assay.testing.specs import a_rule
-from assay.training.layout import layout_of
+from assay.training.layout import Layout, layout_of
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.inner import fresh, inner_step
-from assay.training.optimiser.matrices import moment_counts, moments_of, rest_of, shown_moments
+from assay.training.optimiser.matrices import check_start, moment_counts, moments_of, rest_of, shown_moments
 from assay.verifier.audit.messages import opening_bytes_max
 
 LAYOUT = layout_of(PRESETS["llama-130k"])
@@ -63,3 +63,26 @@ def test_the_bound_of_an_opening_counts_what_a_segments_start_has_to_show(method
     rule = a_rule(method, **choices)
 
     assert opening_bytes_max(rule, LAYOUT, 0) // 4096 == (4 * start + 3 * 4096) // 4096
+
+
+@pytest.mark.parametrize(
+    ("method", "choices", "most"),
+    [
+        ("diloco", {"segment": 5}, 2**27),  # parameters and two moments
+        ("diloco", {"segment": 10}, 2**27),  # two moments, in twice the room
+        ("muloco", {}, 2**28),  # of parameters that all are matrices, one moment
+        ("muloco", {"keeps_moments": False}, 2**40),
+        ("fedavg", {}, 2**27),
+        ("fedavg", {"segment": 10}, 2**40),
+        ("demo", {}, 2**40),
+    ],
+)
+def test_a_start_is_refused_from_the_first_parameter_on_that_an_opening_has_no_room_for(
+    method, choices, most
+):
+    rule = a_rule(method, **choices)
+
+    check_start(rule, Layout(("all",), ((most, 1),)))
+    if most < 2**40:
+        with pytest.raises(ValueError, match=r"would show .* at most .* expected"):
+            check_start(rule, Layout(("all",), ((most + 1, 1),)))

@@ -30,6 +30,7 @@ from assay.training.optimiser import step as rules
 from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import InnerRoots
 from assay.training.optimiser.momentum_root import zero_root
+from assay.training.optimiser.node_state import start_private
 from assay.training.transform.compress import distance_blocks
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.messages import Finding, opening_bytes_max
@@ -58,6 +59,10 @@ CASES = {
     "fedavg": ("fedavg", {}),
     "fedprox, adaptive": ("fedavg", {"proximal_micro": 10_000, "outer": Outer.ADAM}),
 }
+PUBLIC = {  # a round is one segment, and nothing of its inner state outlives it
+    f"{method}, public start": (method, {"keeps_moments": False, "segment": 5})
+    for method in ("sparseloco", "diloco", "muloco")
+}
 METHODS = ("sparseloco", "diloco", "muloco", "streaming", "fedavg")
 every_case = pytest.mark.parametrize("name", CASES)
 each_method = pytest.mark.parametrize("name", METHODS)
@@ -82,8 +87,9 @@ class Pair:
         compute: ComputeSpec = FLOAT32_WHOLE,
         **more: int,
     ) -> None:
-        method, choices = CASES[name]
-        rule = a_rule(method, steps=5, segment=2, sequences=1, inner_lr_nano=2_000_000, **choices, **more)
+        method, choices = (CASES | PUBLIC)[name]
+        usual = {"steps": 5, "segment": 2, "sequences": 1, "inner_lr_nano": 2_000_000}
+        rule = a_rule(method, **usual | choices | more)
         self.spec, self._folder, self._data = a_spec(rule=rule, rounds=20, compute=compute), folder, data
         self._cheat = cheat, start
         self.reopen()
@@ -224,6 +230,58 @@ def test_moments_that_overflow_are_no_step_though_the_distance_is_finite(data, t
 
     with pytest.raises(Unavailable, match="not finite"):
         pair.step()
+
+
+# ---- rounds that start from public parameters alone
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_round_with_a_public_start_matches_and_its_opening_shows_blocks_alone(data, tmp_path, name):
+    pair = Pair(data, tmp_path, name)
+    for _ in range(3):
+        record = pair.step()
+        shown = pair.opening(record, 0)
+        assert pair.outcomes(record) == [MATCH]
+        assert (shown.start_theta, shown.start_moments, shown.last) == (b"", b"", ())
+        pair.accept(record)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("step", [0, 4])
+def test_with_a_public_start_one_audit_finds_a_lie_in_any_inner_step(data, tmp_path, monkeypatch, name, step):
+    pair = Pair(data, tmp_path, name)
+    pair.accept(pair.step())
+    count, true = 0, pair.trainer._gradient
+
+    def sometimes(theta, tokens):
+        nonlocal count
+        count += 1
+        loss, slope = true(theta, tokens)
+        return loss, -slope if count - 1 == step else slope
+
+    monkeypatch.setattr(pair.trainer, "_gradient", sometimes)
+
+    assert pair.outcomes(pair.step()) == [MISMATCH]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_with_a_public_start_false_moments_are_gone_after_their_round(data, tmp_path, monkeypatch, name):
+    pair = Pair(data, tmp_path, name)
+    true = pair.trainer._work
+
+    def lying(round_id, before):
+        work = true(round_id, before)
+        false = tuple(moment + np.float32(1) for moment in work.ends[-1].moments)
+        return replace(work, ends=(replace(work.ends[-1], moments=false),))
+
+    monkeypatch.setattr(pair.trainer, "_work", lying)
+    lie = pair.step()
+    assert pair.outcomes(lie) == [MISMATCH]
+    pair.accept(lie)  # it was not drawn
+    monkeypatch.undo()
+    of_nobody = true(pair.round, start_private(pair.trainer.layout))
+
+    assert pair.step().commit.inner == pair.trainer.steps.inner_digests(of_nobody.ends)
 
 
 # ---- lies. What the node computed goes into its states and into its message; one audit sees both.
