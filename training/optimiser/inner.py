@@ -65,8 +65,12 @@ class InnerRoots:
 
 
 def fresh(local: LocalSpec, theta_P: Floats) -> InnerState:
-    """An inner state with zero moments at these parameters."""
-    return InnerState(theta_P, tuple(np.zeros_like(theta_P) for _ in range(local.moments)), 0)
+    """An inner state with zero moments at these parameters.
+
+    The zeros take no memory until somebody writes them, as those of `zeros_like` would: a round that starts
+    here holds its start to its end.
+    """
+    return InnerState(theta_P, tuple(np.zeros(len(theta_P), np.float32) for _ in range(local.moments)), 0)
 
 
 def theta_leaves(run_id: Digest, layout: Layout, theta_P: Floats) -> list[Digest]:
