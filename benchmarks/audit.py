@@ -1,6 +1,7 @@
 """What an audit costs: its opening, its verification, the commitment, and its share of a network's compute.
 
-    python -m benchmarks.audit [--models gpt-1m gpt-15m gpt-125m] [--inner gpt-1m gpt-15m] [--no-network]
+    python -m benchmarks.audit [--models gpt-1m gpt-15m gpt-125m] [--inner gpt-1m gpt-15m]
+        [--public gpt-15m] [--shaped llama-1b] [--no-network]
 
 The production trainer takes two rounds and the production examiner audits the second, s = 64 blocks, of
 "wide" all; every file real; CPU time, one thread, the best of the repeats (one where a gradient takes
@@ -29,13 +30,16 @@ from numpy.typing import NDArray
 
 from assay.node.messages import StepRecord
 from assay.node.trainer import Trainer
+from assay.orders.load import load_order
+from assay.orders.spec import audit_spec
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding import merkle
-from assay.protocol.encoding.codec import decode
+from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.messages import Commit, Outcome
-from assay.protocol.openings import OPENED_BLOCKS_MAX, InnerOpening, Opening
+from assay.protocol.openings import OPENED_BLOCKS_MAX, InnerBlocks, InnerOpening, Opening
+from assay.protocol.openings import Path as MerklePath
 from assay.protocol.params import RunSpec
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.simulation.spec import SimFile, sim_of, sim_run_spec
 from assay.training.codec.contribution import decode_contribution
@@ -62,6 +66,7 @@ SEED = Digest(hashlib.sha256(b"seed").digest())
 TOKENS = 200_000
 LARGE = 100_000_000  # parameters, from which a step has one sequence and is timed once
 INNER = Choices(sequences=4, steps=10, segment=5)
+PUBLIC = Choices(sequences=1, steps=5, segment=5, keeps_moments=False)
 TO_REACH = "To reach: opening 2.2 MB, checking 50 ms, commitment 15 ms per 10M parameters."
 
 T = TypeVar("T")
@@ -74,6 +79,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m", "gpt-125m"])
     parser.add_argument("--wide", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m"])
     parser.add_argument("--inner", nargs="*", choices=PRESETS, default=["gpt-1m", "gpt-15m"])
+    parser.add_argument("--public", nargs="*", choices=PRESETS, default=["gpt-15m"])
+    parser.add_argument("--shaped", nargs="*", choices=PRESETS, default=["llama-1b"])
     parser.add_argument("--no-network", action="store_true")
     parser.add_argument("--rounds", type=int, default=60, help="of the network")
     args = parser.parse_args()
@@ -101,6 +108,13 @@ def main() -> None:
     print("|---" * 8 + "|")
     for name in args.inner:
         _inner(name)
+    print("\nOne round of 5 inner steps with a public start (MuLoCo), 64 blocks, CPU ms:")
+    print("| model | opening, bytes | at most | making it | step | audit | audit / step |")
+    print("|---" * 7 + "|")
+    for name in args.public:
+        _inner(name, "muloco", PUBLIC)
+    for name in args.shaped:
+        _shaped(name)
     if not args.no_network:
         print("\nA network of 8 nodes and 4 verifiers:")
         print_share(args.rounds)
@@ -273,16 +287,15 @@ def _leaves_in_two_pieces(error_NC: Floats) -> list[bytes]:
     return found
 
 
-def _inner(name: str) -> None:
-    """Print the third table's rows of a model."""
+def _inner(name: str, method: str = "sparseloco", choices: Choices = INNER) -> None:
+    """Print the rows of a model and a method with inner steps, one for each segment."""
     with tempfile.TemporaryDirectory() as folder:
-        pair = _pair(Path(folder), name, "sparseloco", INNER, 1)
-        blocks = pair.drawn()
-        for segment in (0, 1):
+        pair = _pair(Path(folder), name, method, choices, 1)
+        rule, blocks = pair.spec.rule, pair.drawn()
+        most = opening_bytes_max(rule, pair.trainer.layout, len(blocks))
+        for segment in range(rule.segments):
             opening_s, body = _timed(lambda segment=segment: pair.trainer.steps.opening(1, blocks, segment))  # type: ignore[misc]
-            shown = decode(
-                InnerOpening, body, opening_bytes_max(pair.spec.rule, pair.trainer.layout, len(blocks))
-            )
+            shown = decode(InnerOpening, body, most)
             audit_s, found = _timed(
                 lambda body=body, segment=segment: pair.recompute_worker.examine(  # type: ignore[misc]
                     pair.commit, pair.record.update, body, blocks, segment
@@ -290,12 +303,46 @@ def _inner(name: str) -> None:
             )
             assert found.outcome is Outcome.MATCH
             state = len(shown.start_theta) + len(shown.start_moments)
+            sizes = (
+                f"{segment} | {len(body):,} | {state:,}"
+                if rule.carries_inner
+                else f"{len(body):,} | {most:,}"
+            )
             print(
-                f"| {name} | {segment} | {len(body):,} | {state:,} "
+                f"| {name} | {sizes} "
                 f"| {opening_s * 1e3:.0f} | {pair.step_s * 1e3:.0f} | {audit_s * 1e3:.0f} "
                 f"| {audit_s / pair.step_s:.2f} |",
                 flush=True,
             )
+
+
+def _shaped(name: str) -> None:
+    """Print the size of a model's opening: real draw, paths and encoding, and zeros for all else."""
+    layout = layout_of(PRESETS[name])
+    rule, audit = method_rule("muloco", PUBLIC), audit_spec(load_order(None))
+    node, live = PeerId(bytes(32)), list(range(layout.blocks))
+    blocks = opened_blocks(SEED, node, audit, audit.floor_ppm, layout.blocks, live)
+    tree = merkle.Tree(layout.blocks, bytes(merkle.tree_bytes(layout.blocks)))
+    paths = tuple(MerklePath(hashes=tree.proof(block)) for block in blocks)
+    zeros, nothing = bytes(4 * BLOCK_SIZE * len(blocks)), MerklePath(hashes=())
+    body = encode(
+        InnerOpening(
+            opening=Opening(
+                run_id=RUN_ID, round=RoundId(1), node=node, blocks=blocks,
+                before=zeros, after=zeros, paths_before=paths, paths_after=paths,
+            ),
+            segment=0, start_count=0, start_theta=b"", start_theta_root=NO_DIGEST, start_moments=b"",
+            start_path=nothing,
+            end=InnerBlocks(
+                count=5, theta_root=NO_DIGEST, moments_root=NO_DIGEST, theta=zeros, theta_paths=paths,
+                moments=zeros * rule.local.moments, moments_paths=paths,
+            ),
+            last=(), last_path=nothing,
+        )
+    )  # fmt: skip
+    print(
+        f"| {name}, by its shape | {len(body):,} | {opening_bytes_max(rule, layout, len(blocks)):,} | | | | |"
+    )
 
 
 def _parameters(name: str) -> int:

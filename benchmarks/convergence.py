@@ -53,6 +53,7 @@ class Tuning:
     """Numbers that a training is tried with. lr: of inner steps, or DeMo's. warmup: steps.
 
     local: inner steps a round. outer, momentum: of the outer step. beta: the second of Adam, or DeMo's.
+    fresh: moments begin anew in every round, so that a round starts from public parameters alone.
     """
 
     lr: float
@@ -61,6 +62,7 @@ class Tuning:
     momentum: float = 0.0
     warmup: int = 40
     beta: float = 0.99
+    fresh: bool = False
 
     @property
     def name(self) -> str:
@@ -83,6 +85,10 @@ GRIDS: Mapping[str, tuple[Tuning, ...]] = {
     "muloco, long rounds": _rates(Tuning(0, 50), 2e-2),
     "demo": _rates(Tuning(0, warmup=70, beta=0.98), 2e-3),
     "diloco": _rates(_DILOCO, 1e-3, 2e-3),
+    **{f"muloco, {steps} steps": _rates(Tuning(0, steps), 2e-2) for steps in (15, 30)},
+    "muloco, 5 steps, fresh": _rates(Tuning(0, 5, fresh=True), 2e-2),
+    "muloco, 15 steps, fresh": _rates(Tuning(0, 15, fresh=True), 2e-2, 4e-2, 1e-2),
+    "muloco, 30 steps, fresh": _rates(Tuning(0, 30, fresh=True), 2e-2),
 }
 
 
@@ -138,7 +144,7 @@ def main() -> None:
             f"- {method}: " + "; ".join(f"{one.name}: {loss:.3f}" for one, loss in losses.items()), flush=True
         )
     for text in args.texts:
-        print(f"\n{text}\n\n| method | lr | loss | above Muon | kB up | kB down | times fewer bytes |")
+        print(f"\n{text}\n\n| method | lr | loss | above the first | kB up | kB down | times fewer bytes |")
         print("|---|---|---|---|---|---|---|")
         bar = 0.0
         for method in args.methods:
@@ -225,6 +231,8 @@ def _file(text: str, method: str, tuning: Tuning, seed: int, steps: int) -> SimF
         warmup = tuning.warmup // tuning.local
         train |= {"steps": tuning.local, "inner_lr": tuning.lr, "inner_warmup": warmup, "lr": tuning.outer}
         comm["momentum"] = tuning.momentum
+        if tuning.fresh:
+            train |= {"keep_moments": False, "segment": tuning.local}
     rounds = steps // tuning.local
     # Nobody lies, so reputation would leave nobody out.
     sim = {
