@@ -146,6 +146,13 @@ class Chain(ChainReader):
         event = self._contract("StakeVault").events.UnstakeRequested()
         return int(event.process_receipt(receipt)[0]["args"]["ticket"])
 
+    def cancel_unstake(self, ticket: int) -> Sent:
+        """Makes a ticket's stake free again."""
+        return self._once(
+            lambda: self.ticket(ticket).is_spent,
+            lambda: self._move("cancel unstake", "StakeVault", "cancelUnstake", ticket),
+        )
+
     def withdraw(self, ticket: int) -> Sent:
         """Withdraws the remaining value of a ticket whose unbonding delay is over."""
         return self._once(

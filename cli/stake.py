@@ -26,6 +26,7 @@ Set = Annotated[
 ]
 Amount = Annotated[str | None, typer.Argument(metavar="[AMOUNT]", help="Tokens, such as 250 or 12.5.")]
 TICKET_MAX = 2**64 - 1
+Ticket = Annotated[int | None, typer.Option("--ticket", min=1, max=TICKET_MAX, help="Only this ticket.")]
 
 
 @stake_app.command()
@@ -92,13 +93,17 @@ def release(
 
 
 @stake_app.command()
+def cancel(file: ConfigFile, ticket: Ticket = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Make what you started to unstake free stake again: every ticket, or one.
+
+    Example: assay stake cancel config.toml --ticket 7
+    """
+    show_steps(cancel_steps(file, ticket, is_dry=dry_run), as_json=as_json)
+
+
+@stake_app.command()
 def withdraw(
-    file: ConfigFile,
-    ticket: Annotated[
-        int | None, typer.Option(min=1, max=TICKET_MAX, help="Withdraw only this ticket.")
-    ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
+    file: ConfigFile, ticket: Ticket = None, dry_run: DryRun = False, as_json: AsJson = False
 ) -> None:
     """Withdraw every ticket whose unbonding time is over, or one ticket.
 
@@ -255,13 +260,40 @@ def _discharge_steps(account: Account, run_id: bytes, *, is_dry: bool) -> Iterat
     yield done("discharge", f"discharged: {sent_text(sent)}", sent=sent)
 
 
+def cancel_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[Step]:
+    """Cancel unstaking; one step per ticket.
+
+    Raises:
+        ConfigError: the ticket is not ours. ChainRefused: the vault refused.
+    """
+    from assay.participant.wallet.stake import check_own, read_stake_status
+
+    account = account_of(file)
+    status = read_stake_status(account)
+    chosen = {at: one for at, one in status.tickets.items() if one.amount}
+    if number is not None:
+        ticket = account.chain.ticket(number)
+        check_own(status, number, ticket)
+        chosen = {} if ticket.is_spent else {number: ticket}
+    if not chosen:
+        yield nothing("cancel", "no ticket to cancel; nothing was sent")
+    for at, ticket in chosen.items():
+        if is_dry:
+            call = f"would send to StakeVault {account.deployment.stake_vault}: cancelUnstake({at})"
+            yield dry("cancel", f"{call}, worth {_money(ticket.amount)}", ticket.amount)
+            continue
+        sent = account.chain.cancel_unstake(at)
+        text = f"ticket {at}: {_money(ticket.amount)} are free stake again: {sent_text(sent)}"
+        yield done("cancel", text, ticket.amount, sent)
+
+
 def withdraw_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[Step]:
     """Withdraw; one step per ticket.
 
     Raises:
         ConfigError: the ticket is not ours. Unavailable: it is not ready. ChainRefused: the vault refused.
     """
-    from assay.participant.wallet.stake import check_ticket, read_stake_status, ripe, waits_for
+    from assay.participant.wallet.stake import check_ripe, read_stake_status, ripe, waits_for
 
     account = account_of(file)
     status = read_stake_status(account)
@@ -273,7 +305,7 @@ def withdraw_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
                 yield told("ticket", f"ticket {other}: {_money(ticket.amount)}, {reason}", ticket.amount)
     else:
         ticket = account.chain.ticket(number)
-        check_ticket(status, number, ticket)
+        check_ripe(status, number, ticket)
         if ticket.is_spent:
             yield nothing("withdraw", f"ticket {number}: withdrawn or cancelled before; nothing was sent")
             return

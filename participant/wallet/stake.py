@@ -154,17 +154,26 @@ def ripe(status: StakeStatus) -> dict[int, Ticket]:
     }
 
 
-def check_ticket(status: StakeStatus, number: int, ticket: Ticket) -> None:
+def check_own(status: StakeStatus, number: int, ticket: Ticket) -> None:
+    """Do nothing if the ticket is this account's.
+
+    Raises:
+        ConfigError: it is another account's or does not exist.
+    """
+    if not int(ticket.account, 16):
+        raise ConfigError(f"there is no ticket {number}")
+    if ticket.account != status.account:
+        raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {status.account}")
+
+
+def check_ripe(status: StakeStatus, number: int, ticket: Ticket) -> None:
     """Do nothing if the ticket is this account's, and either spent or withdrawable.
 
     Raises:
         ConfigError: it is another account's or does not exist.
         NotYet: it cannot be withdrawn yet.
     """
-    if not int(ticket.account, 16):
-        raise ConfigError(f"there is no ticket {number}")
-    if ticket.account != status.account:
-        raise ConfigError(f"ticket {number} belongs to {ticket.account}, not to {status.account}")
+    check_own(status, number, ticket)
     if not ticket.is_spent and ticket.ready_at > status.now:
         raise NotYet(f"ticket {number}: {waits_for(status, ticket)}")
 

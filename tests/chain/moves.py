@@ -11,14 +11,6 @@ def transfer_token(chain: Chain, to: str, amount: int) -> Sent:
     return chain._move("transfer token", "AssayToken", "transfer", to, amount)
 
 
-def cancel_unstake(chain: Chain, ticket: int) -> Sent:
-    """Makes a ticket's stake free again."""
-    return chain._once(
-        lambda: chain.ticket(ticket).is_spent,
-        lambda: chain._move("cancel unstake", "StakeVault", "cancelUnstake", ticket),
-    )
-
-
 def supersede_model(
     chain: Chain, record_id: bytes, new_record_id: bytes, reason_hash: bytes, cert: bytes
 ) -> Sent:

@@ -15,7 +15,7 @@ from assay.chain.client import ALREADY_DONE, ENTRIES_AT_ONCE, UNIT, Chain, Chain
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.protocol.errors import AssayError, ConfigError
-from tests.chain.moves import cancel_unstake, transfer_token
+from tests.chain.moves import transfer_token
 from tests.contracts.chain_world import PURSE, World, a_person
 
 pytestmark = pytest.mark.slow
@@ -209,7 +209,7 @@ def test_whatever_people_do_the_contracts_hold_exactly_what_they_owe(world: Worl
                     world.as_(people[at]).withdraw(ticket)
                 case "cancel" if tickets:
                     at, ticket = rng.choice(tickets)
-                    cancel_unstake(world.as_(people[at]), ticket)
+                    world.as_(people[at]).cancel_unstake(ticket)
                 case "case":
                     slash_order = world.a_ruling(who, role=role, ppm=rng.randrange(1, 300_000))
                     world.bank.open_case(slash_order, world.cert(slash_order))

@@ -81,6 +81,7 @@ ON_CHAIN = {
     "stake remove": "NODE 100",
     "stake lock": "NODE 50 --dry-run",
     "stake release": "NODE",
+    "stake cancel": "NODE",
     "stake withdraw": "NODE",
     "stake collect": "NODE",
     "key delegate": "NODE --days 30",

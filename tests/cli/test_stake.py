@@ -73,7 +73,7 @@ def test_the_role_is_the_one_in_the_run(assay: Assay, market: Market):
 
 
 @pytest.mark.parametrize(
-    "words", [["add", "300"], ["add", "--to", "300"], ["remove", "50"], ["withdraw"], ["collect"]]
+    "words", [["add", "300"], ["add", "--to", "300"], ["remove", "50"], ["cancel"], ["withdraw"], ["collect"]]
 )
 def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, market: Market, words: list[str]):
     file = market.config_of(NODE)
@@ -141,6 +141,30 @@ def test_nobody_withdraws_a_strangers_ticket(assay: Assay, market: Market):
     assert "nothing to withdraw now" in assay("stake", "withdraw", file)[1]
     code, _, err = assay("stake", "withdraw", file, "--ticket", ticket + 1)
     assert code == 2 and "there is no ticket" in err
+
+
+def test_what_was_unstaked_by_mistake_is_free_stake_again(assay: Assay, market: Market):
+    chain, file = market.as_(NODE), market.config_of(NODE)
+    chain.stake(OPERATOR, 300 * UNIT)
+    first, second, third = (chain.request_unstake(OPERATOR, part * UNIT) for part in (20, 30, 40))
+
+    code, out, _ = assay("stake", "cancel", file, "--ticket", second)
+    assert (code, active(market)) == (0, 240 * UNIT) and "30.000000 aUSD are free stake again" in out
+    code, out, _ = assay("stake", "cancel", file)
+    assert (code, active(market)) == (0, 300 * UNIT) and f"ticket {first}" in out and f"ticket {third}" in out
+    for again in ([], ["--ticket", first]):
+        assert "nothing was sent" in assay("stake", "cancel", file, *again)[1]
+
+
+def test_nobody_cancels_a_strangers_ticket(assay: Assay, market: Market):
+    chain = market.as_(OTHER)
+    chain.stake(OPERATOR, 300 * UNIT)
+    ticket = chain.request_unstake(OPERATOR, 300 * UNIT)
+
+    code, _, err = assay("stake", "cancel", market.config_of(NODE), "--ticket", ticket)
+
+    assert code == 2 and f"belongs to {wallet(OTHER)}" in err
+    assert "nothing was sent" in assay("stake", "cancel", market.config_of(NODE))[1]
 
 
 def test_a_ticket_that_is_not_ripe_says_until_when(assay: Assay, market: Market):

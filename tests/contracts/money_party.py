@@ -32,7 +32,6 @@ from assay.chain.statements import (
     Veto,
     term_of,
 )
-from tests.chain.moves import cancel_unstake
 from tests.contracts.chain_world import MODEL, Person, World
 from tests.contracts.money_model import ROLES, TERM, Model
 
@@ -121,7 +120,7 @@ class Party:
         self.clients[who].request_unstake(role, amount)
 
     def _cancel(self, who: str, number: int) -> Any:
-        return cancel_unstake(self.clients[who], number)
+        return self.clients[who].cancel_unstake(number)
 
     def _withdraw(self, who: str, number: int) -> Any:
         return self.clients[who].withdraw(number)

@@ -12,7 +12,6 @@ from assay.chain.deployment.deploy import deploy
 from assay.chain.events import Slashed
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, term_of
 from assay.protocol.errors import ConfigError
-from tests.chain.moves import cancel_unstake
 from tests.contracts.chain_world import PURSE, Person, World, view
 
 
@@ -129,7 +128,7 @@ def test_what_stays_is_nothing_or_the_minimum(world: World):
     ticket = chain.request_unstake(OPERATOR, 100 * UNIT)
     with pytest.raises(ChainRefused, match="NotYourTicket"):
         world.as_(world.operators[1]).withdraw(ticket)
-    cancel_unstake(chain, ticket)
+    chain.cancel_unstake(ticket)
     assert chain.stake_of(chain.address, OPERATOR).active == 100 * UNIT
     world.advance(world.params.unbonding_s)
     assert chain.ticket(ticket).amount == 0
