@@ -46,7 +46,7 @@ class LimitsSection(Section):
     token_burst: _Count = 200
     body_bytes: Annotated[int, Field(ge=1024, le=1 << 24)] = 1 << 18
     header_bytes: Annotated[int, Field(ge=1024, le=1 << 16)] = 1 << 14
-    requests_at_once: Annotated[int, Field(ge=1, le=1000)] = 32
+    requests_at_once: Annotated[int, Field(ge=1, le=1000)] = 128
     request_s: Annotated[float, Field(gt=0, le=600)] = 20.0
     export_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     audit_every_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0

@@ -22,6 +22,7 @@ from assay.api.access import AccessStore, InProgress, KeyReused, NoRoom, Princip
 from assay.api.catalogue import RunCatalogue, ServedRun
 from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
+from assay.api.http.answers import Answers
 from assay.api.http.problems import MEDIA_TYPE, Problem, problem_body
 from assay.api.http.rate_limits import Buckets, Rate
 from assay.ledger.merkle_log import Edge
@@ -39,6 +40,7 @@ class Server:
     catalogue: RunCatalogue
     access: AccessStore
     gateway: Gateway | None
+    answers: Answers = field(default_factory=Answers)
     now_s: Callable[[], int] = field(default=lambda: int(time.time()))
     _lock: Lock = field(default_factory=Lock)
     _swept_s: int = 0

@@ -109,47 +109,51 @@ def balances(
     )
 
 
-@router.get("/runs/{run}/entries")
+@router.get("/runs/{run}/entries", response_model=Entries)
 def entries(
     server: TheServer,
     caller: Reader,
     run: RunName,
     request: Request,
-    response: Response,
     after: Annotated[int, Query(ge=0, lt=2**63, description="number of the last entry before the page")] = 0,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
     account: Annotated[str, Query(max_length=200, description="prefix of the account codes")] = "",
-) -> Entries:
+) -> Response:
     """The journal, oldest first, page by page; each entry is compared with the log."""
     with server.run_for(caller, run).opened() as db:
-        response.headers["ETag"] = check_etag(request, log_edge(db))
-        page = entry_page(db, after=after, limit=limit, account=account)
-    return Entries(entries=[_entry(one) for one in page.entries], next=page.next_after)
+
+        def page() -> Entries:
+            found = entry_page(db, after=after, limit=limit, account=account)
+            return Entries(entries=[_entry(one) for one in found.entries], next=found.next_after)
+
+        return server.answers.of(check_etag(request, log_edge(db)), page)
 
 
-@router.get("/runs/{run}/proof")
+@router.get("/runs/{run}/proof", response_model=ProofAnswer)
 def proof(
     server: TheServer,
     caller: Reader,
     run: RunName,
     request: Request,
-    response: Response,
     entry: Annotated[str, Query(min_length=1, max_length=200, description="number or key of the entry")],
-) -> ProofAnswer:
+) -> Response:
     """An entry with its inclusion proof in the signed log."""
     served_run = server.run_for(caller, run)
     with served_run.opened() as db, missing():
+
+        def proven() -> ProofAnswer:
+            found = prove_entry(db, served_run.origin(db), entry)
+            return ProofAnswer(
+                entry=_entry(found.written),
+                leaf_index=found.written.number - 1,
+                leaf=found.leaf,
+                proof=[each.hex() for each in found.path],
+                checkpoint=found.note,
+                verifier_key=found.verifier_key,
+            )
+
         note = newest_note(db)
-        response.headers["ETag"] = check_etag(request, log_edge(db), note.text if note else "")
-        found = prove_entry(db, served_run.origin(db), entry)
-    return ProofAnswer(
-        entry=_entry(found.written),
-        leaf_index=found.written.number - 1,
-        leaf=found.leaf,
-        proof=[each.hex() for each in found.path],
-        checkpoint=found.note,
-        verifier_key=found.verifier_key,
-    )
+        return server.answers.of(check_etag(request, log_edge(db), note.text if note else ""), proven)
 
 
 @router.get("/runs/{run}/checkpoints")

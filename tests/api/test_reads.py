@@ -7,10 +7,12 @@ from typing import Any, get_type_hints
 
 import pytest
 from pydantic import BaseModel
+from sqlalchemy import Connection
 
 from assay.api import quoting
 from assay.api.app import make_app
 from assay.api.quoting import FILE_KEYS, read_order
+from assay.api.routes import books
 from assay.bundle.books import find_books, opened
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.payout_tree import leaf, root_of_proof
@@ -19,8 +21,9 @@ from assay.ledger.invoices.store import issue
 from assay.ledger.journal.database import open_engine
 from assay.ledger.journal.reader import read_journal
 from assay.ledger.log.note import read_checkpoint
-from assay.ledger.merkle_log import leaf_hash, verify_inclusion
+from assay.ledger.merkle_log import append, leaf_hash, verify_inclusion
 from assay.ledger.queries.export import beancount_text, csv_text
+from assay.ledger.queries.lookup import EntryPage, entry_page, log_edge
 from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError
 from tests.api.a_server import ApiWorld, is_problem
@@ -83,6 +86,27 @@ def test_an_answer_that_the_caller_has_is_not_sent_again(world_api: ApiWorld, re
         assert (again.status_code, again.content) == (304, b"")
         assert world_api.ask("GET", path, reader, headers={"If-None-Match": '"x"'}).status_code == 200
         assert world_api.ask("GET", path, headers={"If-None-Match": tag}).status_code == 401
+
+
+def test_a_page_is_read_once_for_everybody_until_the_books_grow(
+    world_api: ApiWorld, reader: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+
+    def counted(db: Connection, **given: Any) -> EntryPage:
+        asked.append(given)
+        return entry_page(db, **given)
+
+    monkeypatch.setattr(books, "entry_page", counted)
+    path = "/v1/runs/paper/entries?limit=2"
+
+    first, again = (world_api.get(path, who) for who in (reader, world_api.token("read")))
+
+    assert again.content == first.content and len(asked) == 1
+    assert world_api.get(f"{path}&after=2", reader).json() != first.json() and len(asked) == 2
+    assert world_api.ask("GET", path).status_code == 401  # who may not read gets nothing kept either
+    monkeypatch.setattr(books, "log_edge", lambda db: append(log_edge(db), [bytes(32)]))
+    assert world_api.get(path, reader).status_code == 200 and len(asked) == 3
 
 
 def test_altered_books_are_an_incident_and_the_audit_says_which_entry(world_api: ApiWorld, reader: str):
