@@ -203,14 +203,23 @@ class Watch:
 
 
 def step(watch: Watch, look: Look) -> tuple[Watch, tuple[Effect, ...]]:
-    """What to do now. An effect is wanted as long as the chain needs it, and is due after the patience."""
+    """What to do now. An effect is wanted as long as the chain needs it, and is due after the patience.
+
+    A case whose time to be executed ends within the patience is executed at once: later it would lapse.
+    """
+    closing = {
+        Execute(case_id=view.case_id)
+        for view in look.cases
+        if view.state.execute_by - look.now <= watch.patience_s
+    }
     wanted = (*_results(look), *_cases(look), *_doubles(look), *_ends(look))
     since = {effect: watch.since.get(effect, look.at_s) for effect in wanted}
     tried = {effect: at for effect, at in watch.tried.items() if effect in since}
     due = tuple(
         effect
         for effect in since
-        if look.at_s - since[effect] >= (0 if isinstance(effect, OUR_OWN) else watch.patience_s)
+        if look.at_s - since[effect]
+        >= (0 if effect in closing or isinstance(effect, OUR_OWN) else watch.patience_s)
         and look.at_s - tried.get(effect, look.at_s - RETRY_S) >= RETRY_S
     )
     return replace(watch, since=since, tried={**tried, **dict.fromkeys(due, look.at_s)}), due

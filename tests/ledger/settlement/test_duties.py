@@ -193,6 +193,13 @@ def test_what_anybody_may_do_is_left_to_others_for_the_patience_and_then_done():
     assert (first, second, third) == ((), (), (Finalize(epoch=0),))
 
 
+def test_a_case_that_lapses_before_the_patience_ends_is_left_to_nobody():
+    look = a_look(cases=(a_case(CasePhase.OPEN, is_implied=True),), now=NOW + 10)  # until NOW + 20
+
+    assert due(look, patience_s=10) == (Execute(case_id=CASE),)
+    assert due(look, patience_s=9.9) == ()
+
+
 def test_patience_begins_anew_when_a_thing_was_not_wanted_in_between():
     watch, look = Watch(patience_s=60), a_look(a_view(0, PROPOSED, until=NOW))
     watch, _ = step(watch, look)
