@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -263,13 +264,20 @@ def _is_chain_of(pid: int, state: Path) -> bool:
 
 
 def _end(pid: int, state: Path) -> None:
-    deadline = time.monotonic() + STOP_S_MAX
+    """Ends a process and waits until it holds no port any more.
+
+    A dying process loses its command line before its sockets, so /proc tells that too early.
+    """
     with suppress(ProcessLookupError):  # it has already ended
-        os.kill(pid, signal.SIGINT)
-        while _is_chain_of(pid, state):
-            if time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        ending = os.pidfd_open(pid)
+        try:
+            if _is_chain_of(pid, state):  # asked again: the id may have gone to another process
+                signal.pidfd_send_signal(ending, signal.SIGINT)
+                if not select.select([ending], [], [], STOP_S_MAX)[0]:
+                    signal.pidfd_send_signal(ending, signal.SIGKILL)
+                    select.select([ending], [], [], STOP_S_MAX)
+        finally:
+            os.close(ending)
 
 
 def _free_port(host: str) -> int:
