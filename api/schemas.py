@@ -86,6 +86,9 @@ class EntryAnswer(Answer):
     block_number: int
     block_hash: Hash
     reverses: str | None
+    time: str = Field(
+        examples=["2026-11-20T09:29:48+00:00"], description="of its block; of a document, when it was issued"
+    )
     recorded: str = Field(examples=["2026-11-20T09:30:00.000+00:00"])
     leaf_hash: Hash
     postings: list[PostingAnswer]

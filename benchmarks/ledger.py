@@ -107,7 +107,7 @@ def _entry(number: int) -> Entry:
     )
     return Entry(
         key=f"event/{number:064x}/0/0", kind="Claimed", block_number=number, block_hash=bytes(32),
-        epoch=0, postings=lines,
+        block_time=1, epoch=0, postings=lines,
     )  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def _settle(place: Place) -> None:
     total = sum(row.amount for row in rows)
     store = BookStore(place, RUN_ID)
     opened = RunOpened(
-        block_number=1, block_hash=_hash(1), tx_hash=bytes(32), log_index=0, run_id=RUN_ID, buyer=BUYER,
-        spec_hash=bytes(32), budget=total, epoch_cap=total, epochs=1, deadline=1, set_version=1,
+        block_number=1, block_hash=_hash(1), block_time=1, tx_hash=bytes(32), log_index=0, run_id=RUN_ID,
+        buyer=BUYER, spec_hash=bytes(32), budget=total, epoch_cap=total, epochs=1, deadline=1, set_version=1,
     )  # fmt: skip
     store.take_blocks([opened], 0, 1, {})
     began = time.perf_counter()
@@ -134,10 +134,12 @@ def _settle(place: Place) -> None:
     tree_s = time.perf_counter() - began
     place_of = {"tx_hash": bytes(32), "log_index": 0, "run_id": RUN_ID, "epoch": 0, "digest": root}
     proposed = ResultProposed(
-        block_number=2, block_hash=_hash(2), **place_of, root=root, total=total,
+        block_number=2, block_hash=_hash(2), block_time=2, **place_of, root=root, total=total,
         table_hash=table.table_hash, model_hash=bytes(32), window_ends_at=0, proposer=BUYER, bond=0,
     )  # fmt: skip
-    final = ResultFinalized(block_number=3, block_hash=_hash(3), **place_of, total=total, claim_ends_at=0)
+    final = ResultFinalized(
+        block_number=3, block_hash=_hash(3), block_time=3, **place_of, total=total, claim_ends_at=0
+    )
     store.take_blocks([proposed, final], 2, 3, {0: table})
     whole_s = time.perf_counter() - began
     assert len(store.balances()) == 1 + SETTLED_PAYEES

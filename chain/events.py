@@ -16,11 +16,12 @@ from assay.chain.statements import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:
-    """Base of all events: an event's position in the chain."""
+    """Base of all events: an event's position in the chain, and its block's time."""
 
     CONTRACT: ClassVar[str] = ""
     block_number: int
     block_hash: bytes
+    block_time: int
     tx_hash: bytes
     log_index: int  # position within its block
 

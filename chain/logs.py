@@ -6,7 +6,7 @@ artefacts and chain/events.py; nothing is listed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -35,6 +35,7 @@ from assay.chain.statements import Address
 E = TypeVar("E", bound=ChainEvent)
 _TRANSFER = f"0x{keccak(text='Transfer(address,address,uint256)').hex()}"
 BLOCKS_PER_QUESTION = 2_000  # public endpoints refuse much larger ranges
+TIME_S_MAX = 253_402_300_799  # the last second of the year 9999, which dates can hold
 
 
 def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int) -> list[ChainEvent]:
@@ -74,6 +75,7 @@ def _gifts(
         Gifted(
             block_number=last[place]["blockNumber"],
             block_hash=bytes(last[place]["blockHash"]),
+            block_time=last[place]["blockTimestamp"],
             tx_hash=place[0],
             log_index=last[place]["logIndex"],
             contract=holders[place[1]],
@@ -134,7 +136,22 @@ def _logs(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) ->
         end = min(start + BLOCKS_PER_QUESTION - 1, to_block)
         part: Any = {**question, "fromBlock": start, "toBlock": end}
         found += rpc.read("events", lambda part=part: list(rpc.web3.eth.get_logs(part)))  # type: ignore[misc]
-    return found
+    times: dict[bytes, int] = {}
+    return rpc.read(
+        "times of events", lambda: [{**log, "blockTimestamp": _time(rpc, log, times)} for log in found]
+    )
+
+
+def _time(rpc: Rpc, log: Mapping[str, Any], times: dict[bytes, int]) -> int:
+    """The time of a log's block in Unix seconds; endpoints that do not send it are asked for the block."""
+    block = log["blockHash"]
+    if block not in times:
+        sent = log.get("blockTimestamp")
+        time_s = rpc.web3.eth.get_block(block)["timestamp"] if sent is None else int(sent, 16)
+        if not 0 < time_s <= TIME_S_MAX:
+            raise ValueError(f"block {block.hex()} of {time_s} s")
+        times[block] = time_s
+    return times[block]
 
 
 def _events(logs: Iterable[Any]) -> list[ChainEvent]:
@@ -158,6 +175,7 @@ def event_of(log: Any) -> ChainEvent | None:
     return kind(
         block_number=log["blockNumber"],
         block_hash=bytes(log["blockHash"]),
+        block_time=log["blockTimestamp"],
         tx_hash=bytes(log["transactionHash"]),
         log_index=log["logIndex"],
         **fields,

@@ -102,6 +102,7 @@ class Entry:
     kind: str
     block_number: int
     block_hash: bytes
+    block_time: int  # Unix seconds; zero for a DOCUMENT, which no block has
     postings: tuple[Posting, ...]
     epoch: int = NO_EPOCH
     reverses: str = ""  # key of the entry that this one reverses
@@ -122,8 +123,9 @@ class Entry:
     def request_hash(self) -> bytes:
         """SHA-256 of everything but the key: tells a repeated request from a conflicting one."""
         lines = [[posting.account.code, posting.account.asset, posting.amount] for posting in self.postings]
-        plain = [self.kind, self.epoch, self.block_number, self.block_hash, self.reverses, lines]
-        return hashlib.sha256(b"assay/entry/1" + cbor2.dumps(plain, canonical=True)).digest()
+        block = [self.block_number, self.block_hash, self.block_time]
+        plain = [self.kind, self.epoch, *block, self.reverses, lines]
+        return hashlib.sha256(b"assay/entry/2" + cbor2.dumps(plain, canonical=True)).digest()
 
 
 def document_hash(text: str) -> bytes:
@@ -134,7 +136,7 @@ def document_hash(text: str) -> bytes:
 def document_entry(series: str, number: int, text: str) -> Entry:
     """The entry by which the Merkle log has an issued document: its key names the document and its hash."""
     key = f"{DOCUMENT}/{series}/{number}/{document_hash(text).hex()}"
-    return Entry(key=key, kind=DOCUMENT, block_number=0, block_hash=bytes(32), postings=())
+    return Entry(key=key, kind=DOCUMENT, block_number=0, block_hash=bytes(32), block_time=0, postings=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,7 @@ def book(books: Books, event: ChainEvent, orphaned_count: int = 0) -> tuple[Book
         kind=type(event).__name__,
         block_number=event.block_number,
         block_hash=event.block_hash,
+        block_time=event.block_time,
         epoch=epoch,
         postings=lines,
     )

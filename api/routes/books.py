@@ -42,7 +42,7 @@ from assay.ledger.journal.reader import PORTION, read_entries
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import verifier_key
 from assay.ledger.queries.earned import read_earned, read_unpaid
-from assay.ledger.queries.export import beancount_lines, csv_lines, recorded_at
+from assay.ledger.queries.export import beancount_lines, csv_lines, happened_at, recorded_at
 from assay.ledger.queries.lookup import (
     PAGE_MAX,
     checkpoint_of,
@@ -310,6 +310,7 @@ def _entry(one: Written) -> EntryAnswer:
         block_number=entry.block_number,
         block_hash=entry.block_hash,
         reverses=entry.reverses or None,
+        time=happened_at(one).isoformat(timespec="seconds"),
         recorded=recorded_at(one).isoformat(timespec="milliseconds"),
         leaf_hash=one.leaf,
         postings=[

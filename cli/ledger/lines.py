@@ -22,7 +22,7 @@ from assay.ledger.journal.reader import LedgerIntegrityError, read_journal
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.note import verifier_key
 from assay.ledger.log.signer import read_published
-from assay.ledger.queries.export import beancount_text, csv_text, recorded_at
+from assay.ledger.queries.export import beancount_text, csv_text, happened_at, recorded_at
 from assay.ledger.queries.lookup import account_kinds, add_up, entry_page, has_account, prove_entry
 from assay.orders.amounts import UNIT, money_text
 from assay.protocol.agreement.quorum import quorum
@@ -56,9 +56,14 @@ class PostingShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryShown:
-    """One entry of the journal. epoch: None where it is of none. reverses: the key of another, or empty."""
+    """One entry of the journal.
+
+    time: of its block; of a document, which no block has, when it was written. epoch: None where it is of
+    none. reverses: the key of another, or empty.
+    """
 
     number: int
+    time: str
     recorded_at: str
     kind: str
     epoch: int | None
@@ -115,6 +120,7 @@ def _shown(one: Written) -> EntryShown:
     entry = one.entry
     return EntryShown(
         number=one.number,
+        time=happened_at(one).isoformat(sep=" ", timespec="seconds"),
         recorded_at=recorded_at(one).isoformat(sep=" ", timespec="seconds"),
         kind=entry.kind,
         epoch=None if entry.epoch == NO_EPOCH else entry.epoch,
@@ -136,7 +142,7 @@ def entry_text(one: EntryShown) -> str:
     epoch = "" if one.epoch is None else f"  epoch {one.epoch}"
     undone = f"  reverses {one.reverses}" if one.reverses else ""
     lines = [
-        f"{one.number}  {one.recorded_at}  {one.kind}{epoch}  block {one.block}{undone}",
+        f"{one.number}  {one.time}  {one.kind}{epoch}  block {one.block}{undone}",
         f"    {one.key}",
         *(f"    {each.account:<80} {money_text(each.amount):>20} {each.asset}" for each in one.postings),
     ]

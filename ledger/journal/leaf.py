@@ -13,7 +13,7 @@ import cbor2
 from assay.ledger.books import Entry
 from assay.ledger.merkle_log import leaf_hash
 
-TAG = "assay/leaf/1"
+TAG = "assay/leaf/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ def leaf_bytes(entry: Entry, recorded_ms: int) -> bytes:
         ]
         for one in entry.postings
     ]
-    head = [TAG, entry.key, entry.kind, entry.epoch, entry.block_number, entry.block_hash]
+    head = [TAG, entry.key, entry.kind, entry.epoch, entry.block_number, entry.block_hash, entry.block_time]
     return cbor2.dumps([*head, entry.reverses, recorded_ms, lines], canonical=True)
 
 

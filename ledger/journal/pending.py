@@ -83,6 +83,7 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> PendingS
                 "epoch": entry.epoch,
                 "block_number": entry.block_number,
                 "block_hash": entry.block_hash,
+                "block_time": entry.block_time,
                 "lines": len(entry.postings),
                 "recorded_ms": now_ms,
                 "expires_ms": expires_ms,
@@ -155,6 +156,7 @@ def read_pending(db: Connection, key: str) -> Pending | None:
         epoch=head.epoch,
         block_number=head.block_number,
         block_hash=head.block_hash,
+        block_time=head.block_time,
         postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
     )
     return Pending(entry=entry, expires_ms=head.expires_ms, state=PendingState(head.state))

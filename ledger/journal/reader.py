@@ -123,6 +123,7 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
             epoch=head.epoch,
             block_number=head.block_number,
             block_hash=head.block_hash,
+            block_time=head.block_time,
             reverses="" if head.reverses is None else keys[head.reverses],
             postings=tuple(Posting(account=_account(line), amount=line.amount) for line in lines),
         )

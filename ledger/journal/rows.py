@@ -32,7 +32,7 @@ def place_of(event: ChainEvent) -> Place:
 def event_row(event: ChainEvent) -> Row:
     """Row of an event. Its own fields become JSON, bytes in hexadecimal."""
     own = {field.name: getattr(event, field.name) for field in fields(event) if field.name not in _PLACE}
-    own["tx_hash"] = event.tx_hash
+    own |= {"tx_hash": event.tx_hash, "block_time": event.block_time}
     return {
         "block_hash": event.block_hash,
         "log_index": event.log_index,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
-SCHEMA_VERSION = 9  # the baseline; 1 to 8 were schemas of development and are refused
+SCHEMA_VERSION = 10  # the baseline; 1 to 9 were schemas of development and are refused
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 # Without a rowid: it is a second name of a row, by which UPDATE OR REPLACE removes others past the triggers.
@@ -67,6 +67,7 @@ class EntryRow(Table, table=True):
     epoch: int = _number()
     block_number: int = _number()
     block_hash: bytes = _bytes()
+    block_time: int = _number()
     reverses: int | None = Field(
         default=None, sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), unique=True, nullable=True)
     )
@@ -122,6 +123,7 @@ class PendingRow(Table, table=True):
     epoch: int = _number()
     block_number: int = _number()
     block_hash: bytes = _bytes()
+    block_time: int = _number()
     lines: int = _number()
     recorded_ms: int = _number()
     expires_ms: int = _number()

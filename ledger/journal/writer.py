@@ -84,6 +84,7 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
                 "epoch": entry.epoch,
                 "block_number": entry.block_number,
                 "block_hash": entry.block_hash,
+                "block_time": entry.block_time,
                 "reverses": known[entry.reverses][0] if entry.reverses else None,
                 "lines": len(entry.postings),
                 "recorded_ms": recorded_ms,
@@ -122,6 +123,7 @@ def read_entry(db: Connection, key: str) -> Entry | None:
         epoch=head.epoch,
         block_number=head.block_number,
         block_hash=head.block_hash,
+        block_time=head.block_time,
         reverses=db.execute(undone).scalar() or "",
         postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
     )

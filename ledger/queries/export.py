@@ -2,7 +2,8 @@
 
 Room: ledger (pure). CSV has one line per posting. Beancount can check its text:
 each transaction sums to zero, and each account's balance
-is asserted on the day after the last entry. Dates are when entries were written, UTC.
+is asserted on the day after the last entry. An entry's date is its block's, UTC, whenever the
+ledger service wrote it; a document, which no block has, is dated by when it was written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from assay.ledger.journal.leaf import Written
 
 DECIMALS = 6  # of the run's token
 COLUMNS = (
-    "entry", "recorded", "kind", "epoch", "block_number", "block_hash", "key", "reverses",
+    "entry", "time", "recorded", "kind", "epoch", "block_number", "block_hash", "key", "reverses",
     "line", "account", "asset", "amount", "leaf_hash",
 )  # fmt: skip
 
@@ -35,6 +36,7 @@ def csv_lines(written: Iterable[Written]) -> Iterator[str]:
         yield _csv(
             (
                 one.number,
+                happened_at(one).isoformat(timespec="seconds"),
                 recorded_at(one).isoformat(timespec="milliseconds"),
                 entry.kind,
                 "" if entry.epoch == NO_EPOCH else entry.epoch,
@@ -72,6 +74,12 @@ def recorded_at(one: Written) -> datetime:
     return datetime.fromtimestamp(one.recorded_ms / 1000, timezone.utc)
 
 
+def happened_at(one: Written) -> datetime:
+    """Time of an entry's block; of a document, when it was written."""
+    block_time = one.entry.block_time
+    return datetime.fromtimestamp(block_time, timezone.utc) if block_time else recorded_at(one)
+
+
 def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator[str]:
     yield f'option "title" "{_quoted(title)}"'
     opened: dict[Account, str] = {}
@@ -80,7 +88,7 @@ def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator
     for one in journal():
         last = max(last, _day(one))
         for posting in one.entry.postings:
-            day = min(_day(one), opened.get(posting.account, _day(one)))  # clocks may go back
+            day = min(_day(one), opened.get(posting.account, _day(one)))  # a fork's may be older
             opened[posting.account] = day
             balances[posting.account] = balances.get(posting.account, 0) + posting.amount
     for asset in sorted({account.asset for account in opened}):
@@ -126,7 +134,7 @@ def _commodity(asset: str) -> str:
 
 
 def _day(one: Written) -> str:
-    return recorded_at(one).date().isoformat()
+    return happened_at(one).date().isoformat()
 
 
 def _csv(rows: Iterable[Sequence[object]]) -> str:

@@ -14,7 +14,7 @@ import requests
 from assay.chain.client import ALREADY_DONE, ENTRIES_AT_ONCE, UNIT, Chain, ChainRefused
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
-from assay.protocol.errors import AssayError, ConfigError
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from tests.chain.moves import transfer_token
 from tests.contracts.chain_world import PURSE, World, a_person
 
@@ -165,6 +165,34 @@ def test_events_come_typed_in_chain_order_and_by_range(world: World):
     assert world.bank.events(opened.block_number, opened.block_number) == [opened]
     staked = next(e for e in events if isinstance(e, Staked))
     assert (staked.account, staked.role, staked.amount) == (world.operators[0].account, OPERATOR, 200 * UNIT)
+
+
+@pytest.mark.parametrize("sends_times", [True, False])
+def test_an_event_has_the_time_of_its_block(world: World, monkeypatch: pytest.MonkeyPatch, sends_times: bool):
+    world.join(world.operators[0], OPERATOR, 200 * UNIT)
+    eth = world.bank._rpc.web3.eth
+    logs = eth.get_logs({"fromBlock": world.ready_block})
+    assert all("blockTimestamp" in log for log in logs)
+    if not sends_times:
+        bare = [{name: value for name, value in log.items() if name != "blockTimestamp"} for log in logs]
+        monkeypatch.setattr(eth, "get_logs", lambda _: bare)
+
+    events = world.bank.events(world.ready_block)
+
+    assert events
+    assert [e.block_time for e in events] == [eth.get_block(e.block_hash)["timestamp"] for e in events]
+
+
+@pytest.mark.parametrize("wrong", ["0x0", hex(1 << 63), "soon", "-0x1"])
+def test_an_endpoint_that_makes_up_times_gives_no_events(
+    world: World, monkeypatch: pytest.MonkeyPatch, wrong: str
+):
+    world.join(world.operators[0], OPERATOR, 200 * UNIT)
+    eth = world.bank._rpc.web3.eth
+    logs = [{**log, "blockTimestamp": wrong} for log in eth.get_logs({"fromBlock": world.ready_block})]
+    monkeypatch.setattr(eth, "get_logs", lambda _: logs)
+    with pytest.raises(Unavailable, match="times of events"):
+        world.bank.events(world.ready_block)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -26,7 +26,7 @@ from tests.explorer.an_explorer import addresses, asking, golden_explored, guard
 from tests.test_golden_run import ARCHIVE
 
 KINDS = addresses(golden_explored())
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7777*7777}}"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_a_strangers_text_is_text_on_every_page(kind: str):
     assert (
         "<script>alert" not in page.text
         and "<img" not in page.text
-        and "49" not in page.text.split("<h1>")[0]
+        and "60481729" not in page.text.split("<h1>")[0]
     )
     if kind != "index":
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text

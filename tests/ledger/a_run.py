@@ -130,6 +130,7 @@ class EventStream:
         event = kind(
             block_number=self.height,
             block_hash=hashlib.sha256(place).digest(),
+            block_time=1_700_000_000 + 12 * self.height,
             tx_hash=hashlib.sha256(b"tx" + place).digest(),
             log_index=0,
             **fields,

@@ -276,7 +276,12 @@ class World:
         first, *rest = request.batch
         lines = tuple(Posting(account=one.account, amount=one.amount * 3) for one in first.postings)
         other = Entry(
-            key=first.key, kind=first.kind, block_number=0, block_hash=first.block_hash, postings=lines
+            key=first.key,
+            kind=first.kind,
+            block_number=0,
+            block_hash=first.block_hash,
+            block_time=1,
+            postings=lines,
         )
         return Request(request.verb, request.key, (other, *rest), request.expires_ms)
 
@@ -312,7 +317,14 @@ class World:
         for account, amount in lines:
             self._planned[account] = self._planned.get(account, 0) + amount * account.kind.side
         postings = tuple(Posting(account=account, amount=amount) for account, amount in lines)
-        return Entry(key=f"sim/{self._number}", kind="sim", block_number=0, block_hash=b"", postings=postings)
+        return Entry(
+            key=f"sim/{self._number}",
+            kind="sim",
+            block_number=0,
+            block_hash=b"",
+            block_time=1,
+            postings=postings,
+        )
 
     # ---- the store under test
 

@@ -408,6 +408,7 @@ def test_an_entry_must_balance_in_each_asset_alone():
             key="k",
             kind="test",
             block_number=1,
+            block_time=1,
             block_hash=bytes(32),
             postings=(Posting(account=ESCROW, amount=1), Posting(account=other, amount=-1)),
         )
@@ -497,6 +498,7 @@ def an_entry(first: int, second: int, key: str = "k", other: Account | None = No
         key=key,
         kind="test",
         block_number=1,
+        block_time=1,
         block_hash=bytes(32),
         postings=(
             Posting(account=ESCROW, amount=first),

@@ -119,8 +119,8 @@ def test_lots_of_other_runs_and_roles_that_an_endpoint_makes_up_take_no_seat(
     assay: Assay, placed: Market, monkeypatch: pytest.MonkeyPatch
 ):
     made_up = LotLocked(
-        block_number=1, block_hash=b"", tx_hash=b"", log_index=0, account=wallet(NEWCOMER), role=OPERATOR,
-        commitment=b"\7" * 32, amount=1, until=1,
+        block_number=1, block_hash=b"", block_time=1, tx_hash=b"", log_index=0,
+        account=wallet(NEWCOMER), role=OPERATOR, commitment=b"\7" * 32, amount=1, until=1,
     )  # fmt: skip
     lots = [made_up, replace(made_up, commitment=placed.run_id)]
     monkeypatch.setattr(ChainReader, "lots_locked", lambda *_: lots)

@@ -58,6 +58,7 @@ def a_move(amount: int, key: str = "move") -> Entry:
         key=key,
         kind="test",
         block_number=1,
+        block_time=1,
         block_hash=bytes(32),
         postings=(
             type(lines[0])(account=FREE, amount=amount),
@@ -103,7 +104,15 @@ def test_what_is_only_promised_to_an_account_cannot_be_spent_there(store: BookSt
 
     with pytest.raises(BooksError, match="would fall to -1"):
         store.hold(
-            Entry(key="k", kind="test", block_number=1, block_hash=bytes(32), postings=back.postings), 10
+            Entry(
+                key="k",
+                kind="test",
+                block_number=1,
+                block_hash=bytes(32),
+                block_time=1,
+                postings=back.postings,
+            ),
+            10,
         )
 
 
@@ -217,8 +226,8 @@ def test_the_database_too_resolves_it_once(place: Place, store: BookStore, state
         "DELETE FROM pending_entry",
         "DELETE FROM pending_posting",
         "INSERT INTO pending_posting VALUES (1, 2, 1, 5)",
-        "INSERT INTO pending_entry VALUES (2, 'k', x'00', 'test', 0, 1, x'00', 2, 0, 9, 'posted', 1)",
-        "INSERT INTO pending_entry VALUES (2, 'k', x'00', 'test', 0, 1, x'00', 2, 0, 9, 'lost', 1)",
+        "INSERT INTO pending_entry VALUES (2, 'k', x'00', 'test', 0, 1, x'00', 1, 2, 0, 9, 'posted', 1)",
+        "INSERT INTO pending_entry VALUES (2, 'k', x'00', 'test', 0, 1, x'00', 1, 2, 0, 9, 'lost', 1)",
     ],
 )
 def test_the_database_refuses_to_change_what_was_promised(place: Place, store: BookStore, statement: str):
@@ -299,7 +308,7 @@ def test_the_database_itself_lets_nobody_be_overdrawn(place: Place, amount: int,
     books.close()
     numbers = {row[1]: row[0] for row in content(place)["account"]}
     statements = (
-        "INSERT INTO journal_entry VALUES (3, 'k', x'00', 'test', -1, 1, x'00', NULL, 2, 0)",
+        "INSERT INTO journal_entry VALUES (3, 'k', x'00', 'test', -1, 1, x'00', 1, NULL, 2, 0)",
         f"INSERT INTO posting VALUES (3, 0, {numbers[FREE.code]}, {amount})",
         f"INSERT INTO posting VALUES (3, 1, {numbers[budget(OTHER_RUN).code]}, {-amount})",
     )

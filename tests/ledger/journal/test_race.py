@@ -36,6 +36,7 @@ def a_spend(writer: int, attempt: int) -> Entry:
         key=f"{writer}/{attempt}",
         kind="test",
         block_number=1,
+        block_time=1,
         block_hash=bytes(32),
         postings=(
             Posting(account=FREE, amount=1),

@@ -79,8 +79,9 @@ FORBIDDEN = {
     "invent a state of an event": "UPDATE chain_event SET state = 'gone'",
 }
 _SAME_KEY = (
-    "INTO journal_entry (id, key, request_hash, kind, epoch, block_number, block_hash, lines, recorded_ms) "
-    "SELECT 999, key, request_hash, kind, epoch, block_number, block_hash, lines, recorded_ms "
+    "INTO journal_entry "
+    "(id, key, request_hash, kind, epoch, block_number, block_hash, block_time, lines, recorded_ms) "
+    "SELECT 999, key, request_hash, kind, epoch, block_number, block_hash, block_time, lines, recorded_ms "
     "FROM journal_entry WHERE id = 1"
 )
 _LOUDER = "INTO posting SELECT entry, line, account, amount + 1 FROM posting"
@@ -125,7 +126,7 @@ def test_postgresql_refuses_to_replace_what_is_written(postgres: Server, name: s
     _refused(postgres.new(), FORBIDDEN_ON_POSTGRESQL[name])
 
 
-ENTRY_OF_THREE = "INSERT INTO journal_entry VALUES (2, 'k2', x'00', 'test', -1, 1, x'00', NULL, 3, 0)"
+ENTRY_OF_THREE = "INSERT INTO journal_entry VALUES (2, 'k2', x'00', 'test', -1, 1, x'00', 1, NULL, 3, 0)"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ def test_an_entry_is_reversed_once_in_one_batch_and_in_the_database_too(place: P
         store.add_entries([undone, replace(undone, key="again")])
     store.add_entries([undone])
     with pytest.raises(sa.exc.IntegrityError, match=r"append-only|unique"):
-        attempt(place, "INSERT INTO journal_entry VALUES (4, 'k4', x'00', 'test', -1, 1, x'00', 1, 1, 0)")
+        attempt(place, "INSERT INTO journal_entry VALUES (4, 'k4', x'00', 'test', -1, 1, x'00', 1, 1, 1, 0)")
 
 
 def test_what_is_not_on_record_cannot_be_reversed(store: BookStore):

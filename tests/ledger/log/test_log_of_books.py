@@ -309,6 +309,7 @@ ALTERED = [
     ("the epoch", "UPDATE journal_entry SET epoch = 7 WHERE id = 2"),
     ("the time", "UPDATE journal_entry SET recorded_ms = recorded_ms + 1 WHERE id = 2"),
     ("the block", "UPDATE journal_entry SET block_hash = x'00' WHERE id = 2"),
+    ("the block's time", "UPDATE journal_entry SET block_time = block_time + 1 WHERE id = 2"),
     ("the block number", "UPDATE journal_entry SET block_number = 77 WHERE id = 2"),
     ("the key", "UPDATE journal_entry SET key = 'k' WHERE id = 2"),
     ("what it reverses", "UPDATE journal_entry SET reverses = 1 WHERE id = 2"),
@@ -377,7 +378,9 @@ def test_the_audit_counts_what_waits_to_the_unit_on_both_sides(place: Place):
     store = open_books(place)
     live(store, 1)
     moved = [Posting(account=budget(RUN), amount=1), Posting(account=reserved(RUN, 0), amount=-1)]
-    entry = Entry(key="move", kind="test", block_number=1, block_hash=bytes(32), postings=tuple(moved))
+    entry = Entry(
+        key="move", kind="test", block_number=1, block_hash=bytes(32), block_time=1, postings=tuple(moved)
+    )
     store.hold(entry, expires_ms=1_800_000_000_000)
     store.close()
 
@@ -397,7 +400,7 @@ def _rewritten(place: Place, into: Place, *, keep: int | None = None) -> None:
     second = entries[1]
     lines = tuple(type(one)(account=one.account, amount=one.amount * 2) for one in second.postings)
     forged = Entry(
-        key=second.key, kind=second.kind, block_number=second.block_number,
+        key=second.key, kind=second.kind, block_number=second.block_number, block_time=second.block_time,
         block_hash=second.block_hash, postings=lines,
     )  # fmt: skip
     other = open_books(into)

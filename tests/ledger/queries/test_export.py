@@ -101,9 +101,23 @@ def test_a_clock_that_went_back_opens_accounts_in_time():
     Adder(beancount_text(written(a_life(), step_ms=-DAY_MS), "a run"))
 
 
+def test_an_entry_is_dated_by_its_block_and_a_document_by_when_it_was_written():
+    new_year_s, day_s = 1_767_225_600, 86_400  # 2026-01-01 00:00 UTC
+    moved = replace(a_life()[0], block_time=new_year_s - 1)
+    issued = document_entry("invoice", 1, "{}")
+    late = written([moved, issued], start_ms=(new_year_s + day_s) * 1000, step_ms=0)
+
+    rows = list(csv.DictReader(io.StringIO(csv_text(late[:1]))))
+    assert {row["time"] for row in rows} == {"2025-12-31T23:59:59+00:00"}
+    assert {row["recorded"] for row in rows} == {"2026-01-02T00:00:00.000+00:00"}
+    text = beancount_text(late, "a run")
+    assert '2025-12-31 * "RunOpened"' in text
+    assert '2026-01-02 event "document"' in text
+
+
 def test_amounts_are_exact_to_the_last_unit():
     entry = Entry(
-        key='with "quotes"', kind="test", block_number=1, block_hash=b"", epoch=0,
+        key='with "quotes"', kind="test", block_number=1, block_hash=b"", block_time=1, epoch=0,
         postings=(
             Posting(account=ESCROW, amount=2**63 - 1),
             Posting(account=budget(RUN), amount=1 - 2**63),
