@@ -12,14 +12,18 @@ from assay.protocol.types import Digest, RoundId
 from assay.testing.members import NODES
 from assay.testing.messages import a_commit
 from assay.verifier.audit.bias_memory import ROUNDS_KEPT, BiasMemory, Memory, Remembered
-from tests.verifier.audit.test_drift import BF16, an_audit, unit
+from assay.verifier.audit.drift import LEVEL_MAX, SLACK
+from assay.verifier.audit.limits import Limit
+from tests.verifier.audit.test_drift import BF16, MEASURED_FP32, an_audit, unit
 
 SPEC = Digest(b"s" * 32)
 
 
-def a_watched(watch: BiasMemory, round_id: int, seed: int = 1, **changes: object) -> bool:
+def a_watched(
+    watch: BiasMemory, round_id: int, seed: int = 1, limit: Limit = BF16, **changes: object
+) -> bool:
     commit = replace(a_commit(round_id, NODES[0]), **changes)
-    return watch.is_biased(commit, an_audit(unit(seed, 8)), range(8), BF16)
+    return watch.is_biased(commit, an_audit(unit(seed, 8)), range(8), limit)
 
 
 def test_a_watched_node_that_leans_is_named_once_and_then_watched_anew():
@@ -61,6 +65,15 @@ def test_a_restart_between_any_two_audits_changes_nothing(tmp_path: Path):
         assert a_watched(again, number) == a_watched(whole, number)
         assert not a_watched(BiasMemory(path, SPEC), number)  # the same step counts once, after a restart too
     assert sorted(one.name for one in tmp_path.iterdir()) == ["remembered.cbor"]
+
+
+def test_a_restart_forgets_no_level(tmp_path: Path):
+    path = tmp_path / "remembered.cbor"
+    half_a_step = replace(MEASURED_FP32, profile=int(1e9 / (SLACK + 0.45)))  # n audits: a level of 0.45 n
+
+    found = [a_watched(BiasMemory(path, SPEC), n, seed=n, limit=half_a_step) for n in range(10)]
+
+    assert found.index(True) + 1 == 9 > LEVEL_MAX / 0.45
 
 
 A_NODE = Remembered(node=NODES[0], exec_class=SPEC, sums=bytes(8 * 514), rounds=(RoundId(1),))

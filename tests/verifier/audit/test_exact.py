@@ -10,6 +10,7 @@ import pytest
 
 from assay.devnet.faults.behaviours import NODE_CHEATS
 from assay.participant.compute import Workplace
+from assay.protocol.audits import REFERENCE
 from assay.protocol.commitments import commitment_of, sketch_digest
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import decode, encode
@@ -31,7 +32,7 @@ from assay.training.optimiser.momentum_root import momentum_leaves
 from assay.training.transform.compress import transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.exact import check_opening, compare
-from assay.verifier.audit.messages import Finding, RecomputeStart
+from assay.verifier.audit.messages import Examine, Examined, Finding, RecomputeStart
 from assay.verifier.audit.worker import MEMORY, RecomputeWorker, open_worker
 from tests.faulty import a_faulty_trainer
 
@@ -356,4 +357,29 @@ def test_a_step_of_another_execution_class_is_not_judged(tmp_path, monkeypatch):
 
     findings = trained_and_audited(tmp_path, "honest", rounds=1)
 
-    assert [finding.outcome for finding in findings] == [Outcome.INCONCLUSIVE]
+    assert findings == [Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)]
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("in_reference", [True, False])
+def test_an_answer_names_the_class_that_recomputed(tmp_path, monkeypatch, is_own, in_reference):
+    write_tokens(tmp_path / "data", [TEXT])
+    worker = RecomputeWorker(spec=a_run(), data=tmp_path / "data", folder=tmp_path)
+    finding = Finding(Outcome.MATCH, NO_DIGEST, 0, 0)
+    monkeypatch.setattr(
+        worker, "examine", lambda *_, **asked: replace(finding, is_biased=asked["in_reference"])
+    )
+    (tmp_path / "opening").write_bytes(b"")
+    of_class = worker.exec_class if is_own else Digest(b"x" * 32)
+    request = Examine(
+        commit=replace(a_commit(0, NODES[0]), exec_class=of_class), update=b"",
+        opening=str(tmp_path / "opening"), blocks=(), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST,
+        in_reference=in_reference,
+    )  # fmt: skip
+
+    answer = worker.answer(request)
+
+    assert answer == Examined(
+        finding=replace(finding, is_biased=in_reference),
+        exec_class=worker.exec_class if is_own and not in_reference else REFERENCE,
+    )

@@ -429,6 +429,17 @@ def test_no_block_may_be_far_above_t1():
     assert graded(small).t2 is Grade.PASSED
 
 
+def test_what_equals_a_limit_is_within_it():
+    limit = LIMIT.t4 * 1e-9
+    for size, grade in (
+        (limit, Grade.PASSED),
+        (np.nextafter(limit, 1), Grade.BORDERLINE),
+        (BAND * limit, Grade.BORDERLINE),
+        (np.nextafter(BAND * limit, 1), Grade.FAILED),
+    ):
+        assert graded(measured(value_B=some(1, size))).t4 is grade
+
+
 def test_t3_allows_what_the_amplitude_is_unknown_by_and_no_more():
     for test, field in (("t3", "choice_B"), ("t4", "value_B")):
         for size, grade in (
