@@ -27,7 +27,15 @@ from assay.chain.state import (
     StakeState,
     Ticket,
 )
-from assay.chain.statements import CERT_ECDSA, EpochResult, ModelRecord, SlashOrder, Statement, values
+from assay.chain.statements import (
+    CERT_ECDSA,
+    EpochResult,
+    ModelRecord,
+    SlashOrder,
+    Statement,
+    Supersession,
+    values,
+)
 
 __all__ = [
     "ALREADY_DONE",
@@ -464,6 +472,16 @@ class Chain(ChainReader):
             ),
         )
         return record_id
+
+    def supersede_model(self, statement: Supersession, cert: bytes) -> Sent:
+        """Supersedes a model record by another, or withdraws it; certificate of the present set."""
+        record_id, new, reason = statement.record_id, statement.new_record_id, statement.reason_hash
+        return self._once(
+            lambda: self.successor_of(record_id) == new,
+            lambda: self._move(
+                "supersede model", "ModelRegistry", "supersede", record_id, new, reason, CERT_ECDSA, cert
+            ),
+        )
 
     def anchor_log(self, run_id: bytes, size: int, root: bytes) -> Sent:
         """Anchors on chain the root that our log of a run has at `size` leaves.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.cli.result import Step, done, dry
+from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from assay.chain.client import Sent
@@ -59,6 +60,18 @@ def name_payee(account: Account, to: str, *, is_dry: bool) -> Iterator[Step]:
         sent = account.chain.name_payee(payee)
         text = f"what is owed to {account.address} goes to {payee} from now on: {sent_text(sent)}"
         yield done("name-payee", text, sent=sent)
+
+
+def given_signatures(texts: list[str]) -> list[bytes]:
+    """What `--signature` was given.
+
+    Raises:
+        ConfigError: one is not hexadecimal.
+    """
+    try:
+        return [bytes.fromhex(text) for text in texts]
+    except ValueError:
+        raise ConfigError("--signature: expected what the command that signs prints") from None
 
 
 def sent_text(sent: Sent) -> str:

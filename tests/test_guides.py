@@ -30,6 +30,7 @@ LONG = {
     "audit calibrate", "stake add", "stake lock", "stake release", "claim", "order place", "order data",
     "key new", "key card", "key show", "key backup", "key rotate", "key delegate",
     "network create", "network show", "network fund", "network sign-rotation", "network rotate",
+    "registry check", "registry sign-withdrawal", "registry withdraw",
     "network announce", "network list", "run list", "run show",
     "join", "doctor", "watch", "unit", "explorer serve",
 }  # fmt: skip

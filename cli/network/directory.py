@@ -53,7 +53,7 @@ def list_stakers(invitation: InvitationText, rpc: Rpc = None, as_json: AsJson = 
     """
     from assay.participant.directory.listing import read_stakers
 
-    found = read_stakers(_chain_of(invitation, rpc), int(time.time()))
+    found = read_stakers(chain_of(invitation, rpc), int(time.time()))
     show(found, staker_lines(found), as_json=as_json)
 
 
@@ -69,7 +69,7 @@ def list_runs(
     """
     from assay.participant.directory.listing import read_offers
 
-    found = read_offers(_chain_of(invitation, rpc), int(time.time()), open_only=open_only)
+    found = read_offers(chain_of(invitation, rpc), int(time.time()), open_only=open_only)
     show(found, offer_lines(found), as_json=as_json)
 
 
@@ -148,7 +148,7 @@ def run_shown(invitation: str, run: str, rpc: str | None) -> RunShown:
     run_id = read_run_id(run)
     if run_id is None:
         raise ConfigError(f"run {run[:80]!a}: expected its id, 64 hexadecimal digits")
-    chain = _chain_of(invitation, rpc)
+    chain = chain_of(invitation, rpc)
     offer, found = read_offer(chain, run_id, int(time.time()))
     records = [signed.record for signed in found.content.records]
     return RunShown(
@@ -167,7 +167,12 @@ def run_shown(invitation: str, run: str, rpc: str | None) -> RunShown:
     )
 
 
-def _chain_of(invitation: str, rpc: str | None) -> ChainReader:
+def chain_of(invitation: str, rpc: str | None) -> ChainReader:
+    """The chain of an invitation, compared with it; through this endpoint, or the one that it names.
+
+    Raises:
+        ConfigError: the invitation is damaged, or its chain is another. Unavailable: no endpoint answers.
+    """
     from assay.chain.reader import ChainReader
     from assay.participant.files.invitation import check_network
 

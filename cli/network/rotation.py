@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.cli.result import AsJson, Step, done, show_steps, told
-from assay.cli.spending import ConfigFile, account_of, sent_text
-from assay.protocol.errors import ConfigError
+from assay.cli.spending import ConfigFile, account_of, given_signatures, sent_text
 
 if TYPE_CHECKING:
     from assay.participant.files.record import SignedRecord
@@ -61,10 +60,7 @@ def rotate_steps(file: Path, records: list[Path], signatures: list[str]) -> Iter
     """
     from assay.participant.wallet.rotation import rotate as hand_over
 
-    try:
-        given = [bytes.fromhex(text) for text in signatures]
-    except ValueError:
-        raise ConfigError("--signature: expected what `assay network sign-rotation` prints") from None
+    given = given_signatures(signatures)
     account = account_of(file)
     sent = hand_over(account, _read(records), given)
     version = account.chain.set_version()

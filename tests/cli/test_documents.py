@@ -41,6 +41,9 @@ ELSEWHERE = {
     "network fund": "e2e/test_founding.py",
     "network rotate": "cli/orders/test_rotation.py",
     "network sign-rotation": "cli/orders/test_rotation.py",
+    "registry check": "cli/test_registry.py",
+    "registry sign-withdrawal": "cli/test_registry.py",
+    "registry withdraw": "cli/test_registry.py",
     "join": "e2e/test_founding.py",
     "doctor": "e2e/test_founding.py",
 }

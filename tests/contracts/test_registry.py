@@ -10,7 +10,6 @@ from assay.chain.client import ALREADY_DONE, ChainRefused
 from assay.chain.events import LogAnchored, ModelSuperseded
 from assay.chain.statements import ModelRecord, Supersession
 from assay.ledger.journal.store import BookStore
-from tests.chain.moves import supersede_model
 from tests.contracts.chain_world import MODEL, World, view
 
 ROOT, OTHER = b"\1" * 32, b"\2" * 32
@@ -90,7 +89,7 @@ def supersede(world: World, old: bytes, new: bytes, signatures: int = 3) -> None
     said = Supersession(
         deployment_id=world.deployment.deployment_id, record_id=old, new_record_id=new, reason_hash=REASON
     )
-    supersede_model(world.bank, old, new, REASON, world.cert(said, signatures))
+    world.bank.supersede_model(said, world.cert(said, signatures))
 
 
 def test_a_record_gives_way_to_another_or_to_none_and_stays_readable(world: World):
