@@ -58,3 +58,9 @@ def test_the_largest_opening_is_within_the_bound_on_what_an_auditor_fetches():
 
     for blocks in (1, 64, 4096):
         assert longest_opening(leaves, blocks) <= opening_bytes_max(a_rule(), layout, blocks)
+
+
+def test_the_bound_of_inner_steps_counts_the_parameters_that_a_segment_starts_from():
+    layout = Layout(("all",), ((64, 64),))
+
+    assert opening_bytes_max(a_rule("fedavg", segment=1), layout, 0) == 4 * 4096 + 3 * (4 << 10)
