@@ -7,9 +7,11 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 import requests
+from web3.types import FilterParams
 
 from assay.chain.client import ALREADY_DONE, ENTRIES_AT_ONCE, UNIT, Chain, ChainRefused
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
@@ -167,15 +169,28 @@ def test_events_come_typed_in_chain_order_and_by_range(world: World):
     assert (staked.account, staked.role, staked.amount) == (world.operators[0].account, OPERATOR, 200 * UNIT)
 
 
+def edit_logs(world: World, monkeypatch: pytest.MonkeyPatch, **edits: str) -> None:
+    """The endpoint sends each log's time as edited, or leaves it out."""
+    eth = world.bank._rpc.web3.eth
+    honest = eth.get_logs
+
+    def edited(question: FilterParams) -> list[dict[str, Any]]:
+        bare = [
+            {name: log[name] for name in log if name != "blockTimestamp"}
+            for log in map(dict, honest(question))
+        ]
+        return [{**log, **edits} for log in bare]
+
+    monkeypatch.setattr(eth, "get_logs", edited)
+
+
 @pytest.mark.parametrize("sends_times", [True, False])
 def test_an_event_has_the_time_of_its_block(world: World, monkeypatch: pytest.MonkeyPatch, sends_times: bool):
     world.join(world.operators[0], OPERATOR, 200 * UNIT)
     eth = world.bank._rpc.web3.eth
-    logs = eth.get_logs({"fromBlock": world.ready_block})
-    assert all("blockTimestamp" in log for log in logs)
+    assert all("blockTimestamp" in log for log in eth.get_logs({"fromBlock": world.ready_block}))
     if not sends_times:
-        bare = [{name: value for name, value in log.items() if name != "blockTimestamp"} for log in logs]
-        monkeypatch.setattr(eth, "get_logs", lambda _: bare)
+        edit_logs(world, monkeypatch)
 
     events = world.bank.events(world.ready_block)
 
@@ -188,9 +203,7 @@ def test_an_endpoint_that_makes_up_times_gives_no_events(
     world: World, monkeypatch: pytest.MonkeyPatch, wrong: str
 ):
     world.join(world.operators[0], OPERATOR, 200 * UNIT)
-    eth = world.bank._rpc.web3.eth
-    logs = [{**log, "blockTimestamp": wrong} for log in eth.get_logs({"fromBlock": world.ready_block})]
-    monkeypatch.setattr(eth, "get_logs", lambda _: logs)
+    edit_logs(world, monkeypatch, blockTimestamp=wrong)
     with pytest.raises(Unavailable, match="times of events"):
         world.bank.events(world.ready_block)
 
