@@ -30,6 +30,7 @@ from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
 from assay.chain.proposals import CertifiedResult, certified_result_of
 from assay.chain.rpc import Rpc, artefact
+from assay.chain.signer import Signer
 from assay.chain.state import (
     CaseState,
     EpochState,
@@ -69,12 +70,17 @@ class ChainReader:
     Args:
         rpc_url: HTTP JSON-RPC endpoint.
         deployment: The contracts' addresses.
-        key: 32-byte private key of the account that sends transactions; None only reads.
+        key: What signs the account's transactions, or its 32-byte private key; None only reads.
         receipt_s_max: Seconds that a transaction waits to be mined.
     """
 
     def __init__(
-        self, rpc_url: str, deployment: Deployment, key: bytes | None = None, *, receipt_s_max: float = 60.0
+        self,
+        rpc_url: str,
+        deployment: Deployment,
+        key: Signer | bytes | None = None,
+        *,
+        receipt_s_max: float = 60.0,
     ) -> None:
         self.deployment = deployment
         self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)

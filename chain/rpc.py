@@ -24,13 +24,13 @@ from typing import Any, NoReturn, TypeVar, cast
 import requests
 from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
-from eth_account import Account
 from eth_utils.abi import function_abi_to_4byte_selector
 from web3 import HTTPProvider, Web3
 from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Exception, Web3RPCError
 from web3.types import RPCResponse
 
 from assay.chain.addresses import CONTRACTS
+from assay.chain.signer import KeyHere, Signer
 from assay.chain.statements import Address
 from assay.chain.text.reverts import revert_text
 from assay.protocol.encoding.json_text import parse_json
@@ -101,11 +101,11 @@ class Rpc:
 
     Args:
         url: HTTP JSON-RPC endpoint.
-        key: 32-byte secp256k1 private key that pays for writes; None reads only.
+        key: What signs writes, or the 32-byte secp256k1 private key itself; None reads only.
         receipt_s_max: Seconds that a write waits to be mined.
     """
 
-    def __init__(self, url: str, key: bytes | None = None, *, receipt_s_max: float = 60.0) -> None:
+    def __init__(self, url: str, key: Signer | bytes | None = None, *, receipt_s_max: float = 60.0) -> None:
         session = requests.Session()
         session.trust_env = False  # packages do not read the environment; requests would, at every call
         # No middleware: the default one asks for the chain id before every call.
@@ -113,7 +113,7 @@ class Rpc:
             _Endpoint(url, request_kwargs={"timeout": REQUEST_S_MAX}, session=session), middleware=[]
         )
         self.url = url
-        self._account = None if key is None else Account.from_key(key)
+        self._signer = KeyHere(key) if isinstance(key, bytes) else key
         self._receipt_s_max = receipt_s_max
         self._lock = Lock()
         self._chain_id: int | None = None
@@ -125,19 +125,21 @@ class Rpc:
         Raises:
             ConfigError: there is no key.
         """
-        if self._account is None:
+        if self._signer is None:
             raise ConfigError("this chain client holds no key: it can only read")
-        return Address(self._account.address)
+        return self._signer.address
 
     def secret(self, purpose: bytes) -> bytes:
-        """32 bytes derived from the key: the same each time, unknown without the key, and not revealing it.
+        """32 bytes derived from the key, which they do not reveal: the same each time.
+
+        With a remote signer they are the same until this process ends.
 
         Raises:
             ConfigError: there is no key.
         """
-        if self._account is None:
+        if self._signer is None:
             raise ConfigError("this chain client holds no key: it has no secrets")
-        return hmac.digest(bytes(self._account.key), b"assay/chain-secret/1" + purpose, "sha256")
+        return hmac.digest(self._signer.secret, b"assay/chain-secret/1" + purpose, "sha256")
 
     def read(self, action: str, question: Callable[[], T]) -> T:
         """Runs one web3 call and maps its failure to an error class.
@@ -216,9 +218,8 @@ class Rpc:
             "maxPriorityFeePerGas": PRIORITY_FEE_WEI,
             "value": draft.get("value", 0),
         }
-        assert self._account is not None
-        signed = self._account.sign_transaction(full)
-        return bytes(signed.raw_transaction), bytes(signed.hash)
+        assert self._signer is not None
+        return self._signer.sign(action, full)
 
     def _offer(self, action: str, raw: bytes) -> None:
         """Submits the same bytes until the endpoint has accepted or refused them."""

@@ -56,15 +56,29 @@ class KeyFacts:
 
 
 @key_app.command()
-def new(folder: KeysFolder, password_file: Password = None, as_json: AsJson = False) -> None:
+def new(
+    folder: KeysFolder,
+    password_file: Password = None,
+    signer: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="clef or Web3Signer, which has the account's key; with --account."),
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option(metavar="0x...", help="The account that the signer signs for.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Make fresh keys in FOLDER; a password is drawn where there is no file with one.
 
     Example: assay key new keys
     """
-    from assay.participant.keys.keyring import create_keys
+    from assay.participant.keys.keyring import AccountElsewhere, create_keys
 
+    if (signer is None) != (account is None):
+        raise ConfigError("--signer and --account go together: who signs, and for whom")
+    elsewhere = None if signer is None or account is None else AccountElsewhere(url=signer, account=account)
     password, notes = password_of(folder, password_file, may_make=True)
-    made = public_keys(create_keys(folder, password), notes)
+    made = public_keys(create_keys(folder, password, elsewhere=elsewhere), notes)
     show(made, [*made.notes, *key_lines(made)], as_json=as_json)
 
 

@@ -100,7 +100,7 @@ def finish(
     )
     (root / "summary.json").write_text(summary_json(summary) + "\n")
     _copy_books(network.member("ledger").folder / "ledger.db", root / "ledger.db")
-    write_index(root, network.member("buyer").keys.account)
+    write_index(root, network.member("buyer").keys.account_key)
     return summary
 
 

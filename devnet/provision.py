@@ -140,7 +140,7 @@ def establish(
         deployment_id=invitation.deployment_id,
         data=data,
         base=base,
-        buyer_key=buyer.keys.account,
+        buyer_key=buyer.keys.account_key,
         now_s=int(time.time()),
         tested=peer_of(honest[-1].keys.peer) if honest else None,
     )
@@ -159,7 +159,7 @@ def establish(
     until = now + RUN_S_MAX
 
     def take_member(member: LocalMember) -> None:
-        chain = Chain(anvil.rpc_url, deployment, member.keys.account)
+        chain = Chain(anvil.rpc_url, deployment, member.keys.signer)
         if member.role == "node":
             chain.stake(OPERATOR, operator_stake)
             chain.ensure_lot(OPERATOR, made.run.run_id, operator_stake, until)
@@ -171,7 +171,7 @@ def establish(
     with ThreadPoolExecutor(len(seats)) as pool:
         list(pool.map(take_member, [*nodes, *verifiers]))
     check_members(bank, spec, until)
-    Chain(anvil.rpc_url, deployment, buyer.keys.account).open_run(
+    Chain(anvil.rpc_url, deployment, buyer.keys.signer).open_run(
         digest(spec),
         budget=order.budget_units(),
         epoch_cap=order.epoch_units_max(),

@@ -59,7 +59,7 @@ def check_participant(config: Config, file: Path) -> Iterator[Check]:
         Unavailable: the chain does not answer.
     """
     keys, invitation = load_keys(config.keys, config.password), read_invitation(config.network)
-    chain = Chain(config.rpc_url, invitation.deployment, keys.account)
+    chain = Chain(config.rpc_url, invitation.deployment, keys.signer)
     check_network(invitation, chain)
     yield Check(
         name="network", fault=None, found=f"{invitation.name}, chain {invitation.chain_id}, {config.rpc_url}"

@@ -19,13 +19,14 @@ from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.deployment.coin import SINK, check_coin
 from assay.chain.deployment.parameters import ChainParams
 from assay.chain.rpc import Rpc, artefact
+from assay.chain.signer import Signer
 from assay.chain.statements import Address
 from assay.protocol.errors import ConfigError, Unavailable
 
 
 def deploy(
     rpc_url: str,
-    deployer_key: bytes,
+    deployer_key: Signer | bytes,
     params: ChainParams,
     deployment_id: bytes,
     verifiers: Sequence[str],
@@ -37,7 +38,8 @@ def deploy(
 
     Args:
         rpc_url: The chain's endpoint.
-        deployer_key: 32-byte private key; pays the gas, and receives the whole supply of a new token.
+        deployer_key: What signs for the deployer, or its 32-byte private key; it pays the gas, and
+            receives the whole supply of a new token.
         params: Windows, stakes and shares.
         deployment_id: 32 random bytes, fresh for every deployment.
         verifiers: Accounts of verifier set 1; 1 to 64, all different.

@@ -164,7 +164,7 @@ def create_network(file: Path, keys: Path, out: Path, password_file: Path | None
     endpoints = given.endpoints or (given.rpc_url,)
     made = found_network(
         given.rpc_url,
-        founder.account,
+        founder.signer,
         params,
         given.name,
         endpoints,
@@ -212,7 +212,7 @@ def fund_steps(
     found, now_s = read_given(text), int(time.time())
     accounts = [evm_address(read_record(one, now_s).record.account) for one in records]
     founder = load_keys(keys, password_of(keys, password_file)[0])
-    chain = Chain(found.first_endpoint, found.deployment, founder.account)
+    chain = Chain(found.first_endpoint, found.deployment, founder.signer)
     chain.check_deployment()
     units = parse_money(tokens)
     chain.fund_many(accounts, token_amount=units, amount_wei=int(gas * 10**6) * 10**12)

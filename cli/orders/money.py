@@ -259,7 +259,7 @@ def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
         deployment_id=Digest(account.deployment.deployment_id),
         data=data,
         base=base,
-        buyer_key=account.keys.account,
+        buyer_key=account.keys.account_key,
         now_s=now_s,
     )
 

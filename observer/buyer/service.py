@@ -63,7 +63,7 @@ def sign_delivered(config: Config, folder: Path) -> None:
     Raises:
         ConfigError: the keys cannot be opened.
     """
-    write_index(folder, load_keys(config.keys, config.password).account)
+    write_index(folder, load_keys(config.keys, config.password).account_key)
 
 
 async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:

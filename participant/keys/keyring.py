@@ -1,5 +1,7 @@
 """Keyring: a participant's three private keys on disk, encrypted with a password.
 
+The account's key may be elsewhere: then the folder names the signer that has it.
+
 Room: participant (edge: files of one folder, mode 0600 in a folder of mode 0700, checked at every reading).
 Peer key and backups are encrypted with argon2id and XSalsa20-Poly1305 (PyNaCl); account and hot key are
 Ethereum keystore v3 files (scrypt), which wallets can import. A buyer has a fourth key, encrypted like the
@@ -10,9 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+import re
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import nacl.pwhash
 import nacl.secret
@@ -29,6 +32,8 @@ from eth_keys.datatypes import PrivateKey
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey
 
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import Address
 from assay.participant.keys.private_files import (
     check_private_folder,
     make_private_folder,
@@ -37,12 +42,17 @@ from assay.participant.keys.private_files import (
     write_private,
 )
 from assay.protocol.encoding.codec import Max, decode, encode
+from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.types import Digest
 
+if TYPE_CHECKING:  # it takes a while to import
+    from assay.chain.signer import Signer
+
 PEER, ACCOUNT, HOT, RELEASE = "peer.key", "account.json", "hot.json", "release.key"
+SIGNER = "signer.json"  # in place of ACCOUNT
+URL_CHARS_MAX = 2048
 PASSWORD = "password"  # the usual name of the file beside the folder
-_FILES = (PEER, ACCOUNT, HOT)
 _SALT = nacl.pwhash.argon2id.SALTBYTES
 
 
@@ -69,17 +79,56 @@ _PASSES_MAX, _MEMORY_MAX, _SCRYPT_N_MAX = 16, 1 << 30, 1 << 20  # of a file that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccountElsewhere:
+    """An account whose key a signer has. url: of its JSON-RPC over HTTP; account: 0x and 40 digits."""
+
+    url: str
+    account: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("0x[0-9a-fA-F]{40}", self.account):
+            raise ConfigError(f"{self.account!r}: expected the address of an account, 0x and 40 digits")
+        if not re.fullmatch(r"https?://[^\s/]+\S*", self.url) or len(self.url) > URL_CHARS_MAX:
+            raise ConfigError(f"{self.url[:200]!r}: expected the address of a signer, http:// or https://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Peer key (Ed25519), account and hot key (secp256k1, 32 bytes each)."""
+    """Peer key (Ed25519), account and hot key (secp256k1, 32 bytes each); or who signs for the account."""
 
     peer: SigningKey
-    account: bytes
+    account: bytes | AccountElsewhere
     hot: bytes
 
     @property
     def account_address(self) -> bytes:
         """The account's address, 20 bytes."""
+        if isinstance(self.account, AccountElsewhere):
+            return bytes.fromhex(self.account.account[2:])
         return _address(self.account)
+
+    @property
+    def account_key(self) -> bytes:
+        """The account's key.
+
+        Raises:
+            ConfigError: a signer elsewhere has it.
+        """
+        if isinstance(self.account, AccountElsewhere):
+            raise ConfigError(
+                f"the key of {self.account.account} is at the signer {self.account.url}, which signs "
+                "transactions only: a buyer's run files and deliveries need a key in its folder"
+            )
+        return self.account
+
+    @property
+    def signer(self) -> Signer:
+        """What signs the account's transactions."""
+        from assay.chain.signer import KeyHere, RemoteSigner
+
+        if isinstance(self.account, AccountElsewhere):
+            return RemoteSigner(url=self.account.url, account=Address(evm_address(self.account_address)))
+        return KeyHere(self.account)
 
     @property
     def hot_address(self) -> bytes:
@@ -102,20 +151,22 @@ class _Sealed:
 class _Backup:
     """All secrets of a folder."""
 
-    TAG: ClassVar[bytes] = b"assay/key-backup/1"
+    TAG: ClassVar[bytes] = b"assay/key-backup/2"
     peer: Digest
-    account: Digest
+    account: Annotated[bytes, Max(URL_CHARS_MAX + 256)]  # a key, or the file SIGNER
     hot: Digest
     release: Annotated[bytes, Max(1024)]  # DER; empty without
 
 
-def create_keys(folder: Path, password: str, work: Work = STRONG) -> Keys:
-    """Fresh keys, written to `folder`.
+def create_keys(
+    folder: Path, password: str, work: Work = STRONG, elsewhere: AccountElsewhere | None = None
+) -> Keys:
+    """Fresh keys, written to `folder`; none for the account if a signer has it.
 
     Raises:
         ConfigError: the folder already holds keys, which are never overwritten, or is open to others.
     """
-    keys = Keys(peer=SigningKey.generate(), account=os.urandom(32), hot=os.urandom(32))
+    keys = Keys(peer=SigningKey.generate(), account=elsewhere or os.urandom(32), hot=os.urandom(32))
     write_keys(folder, keys, password, work)
     return keys
 
@@ -127,10 +178,13 @@ def write_keys(folder: Path, keys: Keys, password: str, work: Work = STRONG) -> 
         ConfigError: as `create_keys`.
     """
     make_private_folder(folder)
-    if any((folder / name).exists() for name in (*_FILES, RELEASE)):
+    if any((folder / name).exists() for name in (PEER, ACCOUNT, SIGNER, HOT, RELEASE)):
         raise ConfigError(f"{folder} already holds keys; they are never overwritten")
     write_private(folder / PEER, _sealed(bytes(keys.peer), password, work))
-    write_private(folder / ACCOUNT, _keystore(keys.account, password, work))
+    if isinstance(keys.account, AccountElsewhere):
+        write_private(folder / SIGNER, _signer_file(keys.account))
+    else:
+        write_private(folder / ACCOUNT, _keystore(keys.account, password, work))
     write_private(folder / HOT, _keystore(keys.hot, password, work))
 
 
@@ -141,10 +195,17 @@ def load_keys(folder: Path, password: str) -> Keys:
         ConfigError: a file is missing, damaged or open to others, or the password is wrong.
     """
     check_private_folder(folder)
-    seed, account, hot = (read_private(folder / name) for name in _FILES)
+    seed, hot = (read_private(folder / name) for name in (PEER, HOT))
+    account: bytes | AccountElsewhere
+    if (folder / SIGNER).exists():
+        if (folder / ACCOUNT).exists():
+            raise ConfigError(f"{folder} has {ACCOUNT} and {SIGNER}: an account's key is in one place")
+        account = _elsewhere(folder / SIGNER, read_private(folder / SIGNER))
+    else:
+        account = _secret_of(folder / ACCOUNT, read_private(folder / ACCOUNT), password)
     return Keys(
         peer=SigningKey(_exactly_32(_opened(folder / PEER, seed, password), folder / PEER)),
-        account=_secret_of(folder / ACCOUNT, account, password),
+        account=account,
         hot=_secret_of(folder / HOT, hot, password),
     )
 
@@ -193,9 +254,8 @@ def back_up_keys(folder: Path, password: str, out: Path, backup_password: str, w
     release = b""
     if (folder / RELEASE).exists():
         release = _opened(folder / RELEASE, read_private(folder / RELEASE), password)
-    whole = _Backup(
-        peer=Digest(bytes(keys.peer)), account=Digest(keys.account), hot=Digest(keys.hot), release=release
-    )
+    account = keys.account if isinstance(keys.account, bytes) else _signer_file(keys.account)
+    whole = _Backup(peer=Digest(bytes(keys.peer)), account=account, hot=Digest(keys.hot), release=release)
     write_private(out, _sealed(encode(whole), backup_password, work))
 
 
@@ -211,7 +271,8 @@ def restore_keys(
         whole = decode(_Backup, _opened(backup, read_private(backup), backup_password))
     except MalformedMessage as error:
         raise ConfigError(f"{backup}: not a backup of keys ({error})") from None
-    keys = Keys(peer=SigningKey(whole.peer), account=bytes(whole.account), hot=bytes(whole.hot))
+    account = whole.account if len(whole.account) == 32 else _elsewhere(backup, whole.account)
+    keys = Keys(peer=SigningKey(whole.peer), account=account, hot=bytes(whole.hot))
     write_keys(folder, keys, password, work)
     if whole.release:
         write_private(folder / RELEASE, _sealed(whole.release, password, work))
@@ -238,6 +299,23 @@ def release_key(folder: Path, password: str, work: Work = STRONG) -> ec.Elliptic
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ConfigError(f"{path}: another kind of key, expected ECDSA P-256")
     return key
+
+
+def _signer_file(account: AccountElsewhere) -> bytes:
+    return json.dumps(asdict(account)).encode()
+
+
+def _elsewhere(path: Path, body: bytes) -> AccountElsewhere:
+    """What the file SIGNER says.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
+    try:
+        found = parse_json(body)
+        return AccountElsewhere(url=str(found["url"]), account=str(found["account"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{path}: damaged file ({type(error).__name__})") from None
 
 
 def _sealed(secret: bytes, password: str, work: Work) -> bytes:

@@ -106,7 +106,7 @@ def open_account(config: Config) -> Account:
     run = read_run(config)[0] if config.has_run else None
     deployment = read_invitation(config.network).deployment
     keys = load_keys(config.keys, config.password)
-    chain = Chain(config.rpc_url, deployment, keys.account)
+    chain = Chain(config.rpc_url, deployment, keys.signer)
     chain.check_deployment()
     return Account(config=config, keys=keys, run=run, deployment=deployment, chain=chain)
 

@@ -34,7 +34,7 @@ def open_chain(me: Participant) -> Chain:
     # import its circles from two places at once.
     from assay.chain.client import Chain
 
-    chain = Chain(me.config.rpc_url, me.deployment, me.keys.account)
+    chain = Chain(me.config.rpc_url, me.deployment, me.keys.signer)
     chain.check_deployment()
     return chain
 

@@ -14,6 +14,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.coin import SINK
 from assay.chain.deployment.deploy import deploy
 from assay.chain.deployment.parameters import ChainParams
+from assay.chain.signer import Signer
 from assay.chain.statements import Address
 from assay.participant.files.invitation import Invitation, check_invitation, check_network, invitation_of
 from assay.participant.files.record import Role, SignedRecord
@@ -22,7 +23,7 @@ from assay.protocol.errors import ConfigError
 
 def found_network(
     rpc_url: str,
-    founder_key: bytes,
+    founder_key: Signer | bytes,
     params: ChainParams,
     name: str,
     endpoints: Sequence[str],
@@ -35,7 +36,8 @@ def found_network(
 
     Args:
         rpc_url: Of the chain.
-        founder_key: 32-byte key of the account that pays the gas and receives a new token's supply.
+        founder_key: What signs for the account, or its 32-byte key; it pays the gas and receives a new
+            token's supply.
         params: Windows, stakes and shares.
         name: For people.
         endpoints: URLs at which others may reach the chain.

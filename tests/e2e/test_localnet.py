@@ -127,7 +127,7 @@ def test_a_buyer_that_alters_the_registry_and_signs_the_index_again_is_found(
     path.write_bytes(body.replace(old, new))
     people = run / "participants"
     keys = load_keys(people / "buyer" / "keys", (people / "password").read_text())
-    write_index(run, keys.account)
+    write_index(run, keys.account_key)
 
     status, _, err = assay("run", "verify", run)
 

@@ -7,9 +7,10 @@ import stat
 
 import pytest
 
+from assay.chain.signer import RemoteSigner
 from assay.chain.statements import address_of
 from assay.participant.keys import keyring
-from assay.participant.keys.keyring import QUICK, RELEASE, STRONG, load_keys
+from assay.participant.keys.keyring import QUICK, RELEASE, STRONG, AccountElsewhere, load_keys
 from assay.participant.keys.private_files import read_password
 from assay.protocol.errors import ConfigError
 
@@ -38,6 +39,55 @@ def test_keys_are_read_as_they_were_written(folder):
     assert bytes(loaded.peer) == bytes(created.peer)
     assert (loaded.account, loaded.hot) == (created.account, created.hot)
     assert address_of(loaded.account).lower() == "0x" + loaded.account_address.hex()
+
+
+ELSEWHERE = AccountElsewhere(url="http://127.0.0.1:8550", account="0x" + "aB" * 20)
+
+
+def test_a_folder_names_the_signer_that_has_the_accounts_key(folder, tmp_path):
+    keyring.create_keys(folder, "password", QUICK, ELSEWHERE)
+
+    loaded = load_keys(folder, "password")
+
+    assert loaded.account == ELSEWHERE and loaded.account_address == b"\xab" * 20
+    assert isinstance(loaded.signer, RemoteSigner)
+    assert (loaded.signer.address.lower(), loaded.signer.url) == ("0x" + "ab" * 20, ELSEWHERE.url)
+    assert not (folder / "account.json").exists()
+    with pytest.raises(ConfigError, match="which signs transactions only"):
+        _ = loaded.account_key
+    keyring.back_up_keys(folder, "password", tmp_path / "backup", "apart", QUICK)
+    restored = keyring.restore_keys(tmp_path / "backup", "apart", tmp_path / "there", "fresh", QUICK)
+    assert restored == loaded == load_keys(tmp_path / "there", "fresh")
+
+
+def test_an_accounts_key_is_in_one_place(folder):
+    keyring.create_keys(folder, "password", QUICK, ELSEWHERE)
+    (folder / "account.json").write_bytes(b"{}")
+    with pytest.raises(ConfigError, match=r"has account.json and signer.json"):
+        load_keys(folder, "password")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b"5", b"[" * 9999, b'{"url": 5, "account": "0x"}', b'{"url": "http://a"}']
+)
+def test_a_damaged_signer_file_is_named(folder, body: bytes):
+    keyring.create_keys(folder, "password", QUICK, ELSEWHERE)
+    (folder / "signer.json").write_bytes(body)
+    with pytest.raises(ConfigError, match=r"signer.json: damaged|expected the address"):
+        load_keys(folder, "password")
+
+
+@pytest.mark.parametrize(
+    ("url", "account"),
+    [
+        ("http://a", "0x12"), ("http://a", "ab" * 20), ("ftp://a", "0x" + "ab" * 20),
+        ("http://", "0x" + "ab" * 20), ("http://a b", "0x" + "ab" * 20),
+        ("http://" + "a" * 2048, "0x" + "ab" * 20),
+    ],
+)  # fmt: skip
+def test_what_names_no_signer_is_refused(url: str, account: str):
+    with pytest.raises(ConfigError, match="expected the address of"):
+        AccountElsewhere(url=url, account=account)
 
 
 def test_two_keyrings_share_no_key(tmp_path):
