@@ -51,10 +51,11 @@ def a_rule(method: str = "demo", **choices: Any) -> RuleSpec:
 def data_of(tokens: NDArray[np.uint8], **changes: Any) -> DataSpec:
     """These bytes, as `write_tokens` puts them into a folder; less than one shard."""
     shard = blob_digest(tokens.astype(np.uint8).tobytes())
-    counts = {"files": 1, "documents": 1, "bytes": len(tokens), "tokens": len(tokens)}
+    count = len(tokens)
+    source = Source(source="made up", licence="none", files=1, documents=1, bytes=count, tokens=count)
     manifest = DataManifest(
-        tokenizer=NO_DIGEST, separator=None, vocabulary=256, token_bytes=1, tokens=len(tokens),
-        sources=(Source(source="made up", licence="none", **counts),), shards=(shard,),
+        tokenizer=NO_DIGEST, separator=None, vocabulary=256, token_bytes=1, tokens=count,
+        sources=(source,), shards=(shard,),
     )  # fmt: skip
     spec = describe(manifest, validation_tokens=2000, source="made up", licence="none")
     return replace(spec, **changes)

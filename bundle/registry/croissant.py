@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from assay.bundle.registry.document import Entry, ListedData
+from assay.training.data.shards import CONVERSATIONS
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
 CONTEXT: dict[str, Any] = {
@@ -101,12 +102,14 @@ def _files(data: ListedData) -> list[dict[str, Any]]:
 
 
 def _shards(data: ListedData) -> dict[str, Any]:
+    is_masked = any(source.kind == CONVERSATIONS for source in data.sources)
     return {
         "@type": "cr:FileSet",
         "@id": "shards",
         "name": "shards",
         "description": (
             f"{data.shards} files of unsigned little-endian integers, {data.token_bytes} bytes each"
+            + ("; the top bit is set where a token is not trained on" if is_masked else "")
         ),
         "encodingFormat": "application/octet-stream",
         "includes": "shards/*.bin",

@@ -27,6 +27,7 @@ from assay.simulation.attacks.scene import (
 )
 from assay.training.codec.values import exponent_window
 from assay.training.codec.wire import Update
+from assay.training.data.mask import visible
 
 Attack = Callable[[Scene], tuple[Update, ...]]
 ALIE_DEVIATIONS = 1.5
@@ -104,7 +105,7 @@ def label_flip(scene: Scene) -> tuple[Update, ...]:
 
 def flipped_labels(tokens: NDArray[np.int64], vocabulary: int) -> NDArray[np.int64]:
     """Every token mirrored in the vocabulary: the data of a label flip."""
-    flipped: NDArray[np.int64] = vocabulary - 1 - tokens
+    flipped: NDArray[np.int64] = vocabulary - 1 - visible(tokens)
     return flipped
 
 

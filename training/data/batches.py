@@ -128,7 +128,7 @@ def batch_root(spec: RunSpec, positions: tuple[int, ...]) -> Digest:
 
 
 def batch_tokens(tokens: Tokens, positions: tuple[int, ...], context: int) -> NDArray[np.int64]:
-    """Input and target tokens together. Shape (sequences, context + 1), int64."""
+    """Input and target tokens together; a masked token t is ~t. Shape (sequences, context + 1), int64."""
     return np.stack([tokens[at : at + context + 1] for at in positions]).astype(np.int64)
 
 

@@ -7,7 +7,7 @@ so buyer and verifiers compute the same; its own hash is `dataInventoryHash` in 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from assay.protocol.encoding.json_text import canonical_json, plain
 from assay.protocol.params import DataSpec
@@ -18,18 +18,11 @@ FORMAT = "assay/data-inventory/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSource(Source):
-    """A source with the kind of its content."""
-
-    kind: str = "text"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Every source with its licence and size, and the kind of tokens. Digests in hexadecimal."""
 
     format: str = FORMAT
-    sources: tuple[ListedSource, ...]
+    sources: tuple[Source, ...]
     tokens: int
     held_out_tokens: int
     vocabulary: int
@@ -57,7 +50,7 @@ def inventory(data: DataSpec, manifest: DataManifest) -> Inventory:
     if manifest.digest() != data.manifest:
         raise ValueError(f"manifest {manifest.digest().hex()}, the run spec has {data.manifest.hex()}")
     return Inventory(
-        sources=tuple(ListedSource(**asdict(source)) for source in manifest.sources),
+        sources=manifest.sources,
         tokens=data.tokens,
         held_out_tokens=data.validation_tokens,
         vocabulary=data.vocabulary,

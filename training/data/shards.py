@@ -7,6 +7,7 @@ whole.
     DATA/manifest.json   sources with licence, files, documents, bytes, tokens; shards; root
     DATA/shards/HASH.bin tokens, little-endian, 1 MiB each but the last
     DATA/tokenizer.json  if tokens are not bytes
+    DATA/chat_template.json  if some sources are conversations; for who uses the model, not to train it
 
 Rules: docs/protocol.md, "Data".
 """
@@ -27,12 +28,14 @@ from numpy.typing import NDArray
 
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.blob import blob_digest
-from assay.protocol.encoding.json_text import parse_json
+from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.mask import from_stored, to_stored, visible
 
-FORMAT = "assay/data/2"
-MANIFEST, SHARDS, TOKENIZER = "manifest.json", "shards", "tokenizer.json"
+FORMAT, MASKED_FORMAT = "assay/data/2", "assay/data/3"
+MANIFEST, SHARDS, TOKENIZER, CHAT = "manifest.json", "shards", "tokenizer.json", "chat_template.json"
+TEXT, CONVERSATIONS = "text", "conversations"
 SHARD_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 1 << 28  # four million shards: 4 TiB of tokens
 OPEN_MAX = 256  # shards mapped at once; an open one costs a file handle, not memory
@@ -41,7 +44,7 @@ _DOMAIN = hashlib.sha256(b"assay/data/2").digest()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One source of text. bytes: of text, before it was tokenised."""
+    """One source of text. bytes: of text, before it was tokenised. kind: of its content."""
 
     source: str
     licence: str
@@ -49,6 +52,25 @@ class Source:
     documents: int
     bytes: int
     tokens: int
+    kind: str = TEXT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatData:
+    """How conversations became tokens, of all sources of them together.
+
+    template: SHA-256 of `chat_template.json`. sequence: tokens of a packed sequence. conversations: in these.
+    cut: those longer than a sequence, which lost their end. dropped: others of which nothing to train on was
+    left. targets: tokens of sequences that are predicted. padding: masked separators.
+    """
+
+    template: Digest
+    sequence: int
+    conversations: int
+    cut: int
+    dropped: int
+    targets: int
+    padding: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +78,7 @@ class DataManifest:
     """The manifest of a data set: every shard, and the source it is from.
 
     tokenizer: SHA-256 of its file; zero for bytes. separator: the token after each document, if any.
+    chat: if some sources are conversations. Then the top bit of a stored token says that it is masked.
     """
 
     tokenizer: Digest
@@ -65,6 +88,21 @@ class DataManifest:
     tokens: int
     sources: tuple[Source, ...]
     shards: tuple[Digest, ...]
+    chat: ChatData | None = None
+
+    @property
+    def chat_words(self) -> str:
+        """What became of conversations, in one line; empty without any."""
+        if (chat := self.chat) is None:
+            return ""
+        tokens = sum(source.tokens for source in self.sources if source.kind == CONVERSATIONS)
+        sequences, wide = tokens // chat.sequence, f"{chat.sequence:,} tokens"
+        share = chat.targets / max(sequences * (chat.sequence - 1), 1)
+        return (
+            f"{chat.conversations:,} conversations in {sequences:,} sequences of {wide}, {chat.cut:,} cut, "
+            f"{chat.dropped:,} left out; {share:.0%} of targets are trained on, "
+            f"{chat.padding / max(tokens, 1):.0%} of tokens are padding"
+        )
 
     @property
     def root(self) -> Digest:
@@ -73,14 +111,19 @@ class DataManifest:
 
     def to_json(self) -> bytes:
         """The canonical bytes whose SHA-256 is the manifest's digest."""
+        sources = [asdict(source) for source in self.sources]
+        if self.chat is None:
+            for source in sources:
+                del source["kind"]  # all are text
         body = {
-            "format": FORMAT,
+            "format": FORMAT if self.chat is None else MASKED_FORMAT,
             "tokenizer": self.tokenizer.hex(),
             "separator": self.separator,
             "vocabulary": self.vocabulary,
             "token_bytes": self.token_bytes,
             "tokens": self.tokens,
-            "sources": [asdict(source) for source in self.sources],
+            **({} if self.chat is None else {"masked": True, "chat": plain(self.chat)}),
+            "sources": sources,
             "root": self.root.hex(),
             "shards": [shard.hex() for shard in self.shards],
         }
@@ -89,6 +132,18 @@ class DataManifest:
     def digest(self) -> Digest:
         """SHA-256 of `to_json()`."""
         return Digest(hashlib.sha256(self.to_json()).digest())
+
+
+def _chat_of(body: dict[str, Any]) -> ChatData | None:
+    """What a manifest says of conversations.
+
+    Raises:
+        ValueError: it is malformed, or does not fit the manifest's format.
+    """
+    is_masked = body.get("format") == MASKED_FORMAT
+    if is_masked != ("chat" in body) or body.get("masked", False) is not is_masked:
+        raise ValueError(f'"masked" and "chat" belong to {MASKED_FORMAT}, found {body.get("format")}')
+    return read_plain(ChatData, body["chat"], "chat") if is_masked else None
 
 
 def shard_root(shards: Sequence[Digest]) -> Digest:
@@ -109,11 +164,11 @@ def token_bytes_for(vocabulary: int) -> int:
 class ShardWriter:
     """Cuts a stream of tokens into shards. With no folder it only counts and hashes."""
 
-    def __init__(self, folder: Path | None, token_bytes: int) -> None:
+    def __init__(self, folder: Path | None, token_bytes: int, *, is_masked: bool = False) -> None:
         """Start an empty data set; `folder` must not hold another one."""
         self.shards: list[Digest] = []
         self.tokens = 0
-        self._folder = folder
+        self._folder, self._is_masked = folder, is_masked
         kind = token_type(token_bytes)
         self._shard = np.empty(SHARD_BYTES // kind.itemsize, kind)
         self._filled = 0
@@ -121,8 +176,10 @@ class ShardWriter:
             (folder / SHARDS).mkdir(parents=True, exist_ok=True)
 
     def add(self, tokens: NDArray[Any]) -> None:
-        """Append tokens; they must fit the width."""
+        """Append tokens; they must fit the width, and none may be masked unless the data set is."""
         self.tokens += len(tokens)
+        if self._is_masked:
+            tokens = to_stored(tokens.astype(np.int64), self._shard.dtype)
         while len(tokens):
             part = tokens[: len(self._shard) - self._filled]
             self._shard[self._filled : self._filled + len(part)] = part
@@ -172,6 +229,7 @@ def read_manifest(folder: Path) -> DataManifest:
             tokens=int(body["tokens"]),
             sources=tuple(Source(**source) for source in body["sources"]),
             shards=tuple(Digest(bytes.fromhex(shard)) for shard in body["shards"]),
+            chat=_chat_of(body),
         )
     except OSError as cause:
         raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
@@ -183,7 +241,7 @@ def read_manifest(folder: Path) -> DataManifest:
 
 
 def checked_shards(folder: Path, manifest: DataManifest) -> Iterator[NDArray[Any]]:
-    """Every shard in order, read and compared with its name, one at a time.
+    """Every shard in order, read and compared with its name, one at a time; a masked token t is ~t.
 
     Raises:
         ConfigError: which shard is missing, modified, of another length or holds a token out of range.
@@ -209,13 +267,19 @@ def checked_shards(folder: Path, manifest: DataManifest) -> Iterator[NDArray[Any
                 f"data {path}: shard {index} was altered: its bytes do not have the hash in its name"
             )
         tokens = np.frombuffer(body, kind)
-        if int(tokens.max()) >= manifest.vocabulary:
-            raise ConfigError(f"data {path}: token {tokens.max()}, expected under {manifest.vocabulary}")
+        if manifest.chat is not None:
+            tokens = from_stored(tokens)
+        largest = int(tokens.max() if manifest.chat is None else visible(tokens).max())
+        if largest >= manifest.vocabulary:
+            raise ConfigError(f"data {path}: token {largest}, expected under {manifest.vocabulary}")
         yield tokens
 
 
 class ShardedTokens:
-    """A token stream over shards, mapped read-only; a slice copies only its own tokens."""
+    """A token stream over shards, mapped read-only; a slice copies only its own tokens.
+
+    A masked token t is ~t.
+    """
 
     def __init__(self, folder: Path, manifest: DataManifest) -> None:
         """Opens no file. The shards must have been checked."""
@@ -236,7 +300,8 @@ class ShardedTokens:
             part = self._shard(index)[at : at + stop - start]
             parts.append(part)
             start += len(part)
-        return np.concatenate(parts) if parts else np.empty(0, self._type)
+        stored = np.concatenate(parts) if parts else np.empty(0, self._type)
+        return stored if self._manifest.chat is None else from_stored(stored)
 
     def _shard(self, index: int) -> NDArray[Any]:
         if index not in self._open:

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision
 from assay.training import parallel
+from assay.training.data.mask import target_count
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.model.gpt import gpt_logits
@@ -28,6 +29,7 @@ from assay.training.model.llama import llama_logits
 
 DEVICES = ("cpu", "cuda")
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
+_IGNORED = -100  # what torch's cross entropy leaves out
 
 
 def use_threads(count: int) -> None:
@@ -70,16 +72,16 @@ def loss_and_gradient(
     device: str = "cpu",
     frozen: Frozen = ALL_TRAINED,
 ) -> tuple[float, NDArray[np.float32]]:
-    """Mean next-token loss in nats, and its gradient.
+    """Mean next-token loss in nats over the targets that are not masked, and its gradient; 0 without any.
 
     The batch is cut into groups of `compute.micro_sequences`, in order; each group's mean loss is
-    weighted by its share of the sequences and its gradient added in float32, first group first.
+    weighted by its share of the targets and its gradient added in float32, first group first.
 
     Args:
         model: Sizes.
         layout: Order and shapes of the parameters.
         theta_P: Parameters. Shape (P,), float32; not modified.
-        tokens: Inputs and targets. Shape (sequences, context + 1), int64.
+        tokens: Inputs and targets; a masked token t is ~t. Shape (sequences, context + 1), int64.
         compute: Precision and group size.
         device: "cpu" or "cuda".
         frozen: What the model leaves as it is; the gradient is along the rest.
@@ -95,11 +97,13 @@ def loss_and_gradient(
         leaves[name] = leaf.detach().requires_grad_(True)
         leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
     whole = {**frozen.on(device), **leaves}
-    rows = compute.micro_sequences or len(tokens)
+    rows, targets = compute.micro_sequences or len(tokens), target_count(tokens)
     total = 0.0
     for at in range(0, len(tokens), rows):
+        if not (count := target_count(tokens[at : at + rows])):
+            continue  # its mean would be 0 / 0
         group = torch.from_numpy(tokens[at : at + rows]).to(device)
-        share = len(group) / len(tokens)
+        share = count / targets
         loss = _loss(model, whole, group, compute.dtype)
         torch.autograd.backward([loss * share if share != 1 else loss])
         total += float(loss.detach()) * share
@@ -118,16 +122,20 @@ def mean_loss(
     device: str = "cpu",
     frozen: Frozen = ALL_TRAINED,
 ) -> float:
-    """Mean next-token loss in nats, `rows` sequences at a time, in float32."""
+    """Mean next-token loss in nats over the targets that are not masked, in float32; 0 without any.
+
+    rows: sequences that are computed at a time.
+    """
     frozen.check(model)
+    context, total, weights = tokens.shape[1] - 1, 0.0, 0.0
     with torch.no_grad():
         views = {**frozen.on(device), **_views(layout, torch.from_numpy(theta_P).to(device))}
-        parts = [
-            float(_loss(model, views, torch.from_numpy(tokens[i : i + rows]).to(device), Precision.FLOAT32))
-            * len(tokens[i : i + rows])
-            for i in range(0, len(tokens), rows)
-        ]
-    return sum(parts) / len(tokens)
+        for at in range(0, len(tokens), rows):
+            group = tokens[at : at + rows]
+            if weight := target_count(group) / context:  # in sequences
+                found = _loss(model, views, torch.from_numpy(group).to(device), Precision.FLOAT32)
+                total, weights = total + float(found) * weight, weights + weight
+    return total / weights if weights else 0.0
 
 
 def _views(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
@@ -140,10 +148,13 @@ def _logits(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor) -> Tensor:
 
 
 def _loss(model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, precision: Precision) -> Tensor:
-    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    inputs = torch.where(tokens < 0, ~tokens, tokens)[:, :-1]
+    targets = tokens[:, 1:].clone().masked_fill_(tokens[:, 1:] < 0, _IGNORED)
     is_half = precision is Precision.BFLOAT16
     # CUDA's fast attention kernels sum in an order that varies; the plain one does not.
     kernel = sdpa_kernel(SDPBackend.MATH) if tokens.is_cuda else nullcontext()
     with kernel, torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=is_half):
         found = _logits(model, p, inputs)
-    return F.cross_entropy(found.float().reshape(-1, model.vocabulary), targets.reshape(-1))
+    return F.cross_entropy(
+        found.float().reshape(-1, model.vocabulary), targets.reshape(-1), ignore_index=_IGNORED
+    )

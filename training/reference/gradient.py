@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.errors import Unavailable
 from assay.protocol.params import ComputeSpec, ModelSpec
+from assay.training.data.mask import target_count
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout, layout_of
 from assay.training.reference.operators import Array, Operator, operators, run_one, sources
@@ -32,13 +33,13 @@ def reference_loss_and_gradient(
     frozen: Frozen = ALL_TRAINED,
     observe: Observer | None = None,
 ) -> tuple[float, NDArray[np.float32]]:
-    """Mean next-token loss in nats, and its gradient; arguments as `loss_and_gradient`'s.
+    """Mean next-token loss in nats over the targets that are not masked, and its gradient; 0 without any.
 
     Args:
         model: Sizes.
         layout: The model's.
         theta_P: Parameters. Shape (P,), float32; not modified.
-        tokens: Inputs and targets. Shape (sequences, context + 1), int64.
+        tokens: Inputs and targets; a masked token t is ~t. Shape (sequences, context + 1), int64.
         compute: Group size; the precision is float32 whatever it says.
         frozen: What the model leaves as it is.
         observe: Told of every operator and its output, in order.
@@ -76,7 +77,7 @@ def reference_loss_and_gradient(
     total = 0.0
     for loss in losses:
         total += loss
-    return total / tokens[:, 1:].size, gradient_P
+    return total / max(target_count(tokens), 1), gradient_P
 
 
 def run(program: tuple[Operator, ...], arrays: Mapping[str, Array], observe: Observer) -> Array:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.training.data.mask import visible
 from assay.training.reference import rows
 from assay.training.reference.elementary import log64
 from assay.training.reference.product import multiply
@@ -213,18 +214,19 @@ def partition(logits_TV: Floats) -> Doubles:
 
 
 def cross_entropy(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole) -> Doubles:
-    """Sum of -log softmax at the targets in nats, rows added in order. Shape (1,), float64."""
+    """Sum of -log softmax at the targets in nats, rows in order, masked ones as 0. Shape (1,), float64."""
     expect_shape((2, len(logits_TV)), partition_2T)
-    reached_T = logits_TV[np.arange(len(logits_TV)), targets_T].astype(np.float64)
+    reached_T = logits_TV[np.arange(len(logits_TV)), visible(targets_T)].astype(np.float64)
     loss_T = log64(partition_2T[1]) + (partition_2T[0] - reached_T)
-    return np.add.accumulate(loss_T)[-1:]
+    return np.add.accumulate(np.where(targets_T < 0, 0.0, loss_T))[-1:]
 
 
 def cross_entropy_back(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole, *, count: int) -> Floats:
-    """Slope of that sum divided by `count`."""
+    """Slope of that sum divided by `count`: 0 in rows whose target is masked."""
     expect_shape((2, len(logits_TV)), partition_2T)
     expect_shape(logits_TV.shape[:1], targets_T)
-    _expect_below(logits_TV.shape[1], targets_T)
+    _expect_below(logits_TV.shape[1], visible(targets_T))
     out_TV, top_T = np.empty_like(logits_TV), partition_2T[0].astype(np.float32)
-    rows.loss_back(logits_TV, top_T, partition_2T[1], targets_T, np.float32(1.0 / count), out_TV)
+    share = np.float32(1.0 / max(count, 1))
+    rows.loss_back(logits_TV, top_T, partition_2T[1], targets_T, share, out_TV)
     return out_TV

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.params import ComputeSpec, Family, ModelSpec, model_faults
+from assay.training.data.mask import target_count, visible
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import LORA_A, LORA_B, Layout, adapted_names, layout_of
 from assay.training.reference import layers
@@ -66,7 +67,7 @@ def operators(model: ModelSpec, sequences: int, compute: ComputeSpec) -> tuple[O
     rows = compute.micro_sequences or sequences
     made: list[Operator] = []
     for group, first in enumerate(range(0, sequences, rows)):
-        _group(_List(model, group, made), slice(first, first + rows), sequences * model.context)
+        _group(_List(model, group, made), slice(first, first + rows))
     return _needed(made) if model.is_adapted else tuple(made)
 
 
@@ -164,11 +165,11 @@ class _List:
         return self.add(f"slope/{name}.x", back, slope, x, statistics, f"{name}.weight", *beside)
 
 
-def _group(to: _List, rows: slice, count: int) -> None:
-    """Forward and backward pass of these sequences of a batch of `count` tokens."""
+def _group(to: _List, rows: slice) -> None:
+    """Forward and backward pass of these sequences of a batch."""
     model, layout = to.model, layout_of(to.model)
-    inputs = to.add("inputs", partial(_tokens, rows, slice(None, -1)), TOKENS)
-    targets = to.add("targets", partial(_tokens, rows, slice(1, None)), TOKENS)
+    inputs = to.add("inputs", partial(_inputs, rows), TOKENS)
+    targets = to.add("targets", partial(_targets, rows), TOKENS)
     x = to.add("forward/embed", layers.embedded, inputs, "embed")
     if to.is_gpt:
         x = to.add("forward/position", layers.placed, x, "position")
@@ -183,8 +184,7 @@ def _group(to: _List, rows: slice, count: int) -> None:
     partition = to.add("forward/partition", layers.partition, logits)
     to.add("loss", layers.cross_entropy, logits, partition, targets)
 
-    back_loss = partial(layers.cross_entropy_back, count=count)
-    slope = to.add("slope/loss.x", back_loss, logits, partition, targets)
+    slope = to.add("slope/loss.x", _loss_back, logits, partition, targets, TOKENS)
     on_head = to.add("slope/head", layers.linear_weight_back, slope, h)
     slope = to.add("slope/head.x", layers.linear_back, slope, head)
     slope = to.normed_back("norm", slope, x)
@@ -247,8 +247,16 @@ def _mlp(to: _List, at: str, x: str) -> tuple[str, Back]:
     return to.linear(f"{at}mlp.down", active, x), back
 
 
-def _tokens(rows: slice, columns: slice, tokens: Array) -> Array:
-    return tokens[rows, columns].reshape(-1)
+def _inputs(rows: slice, tokens: Array) -> Array:
+    return visible(tokens[rows, :-1]).reshape(-1)
+
+
+def _targets(rows: slice, tokens: Array) -> Array:
+    return tokens[rows, 1:].reshape(-1)
+
+
+def _loss_back(logits: Array, partition: Array, targets: Array, tokens: Array) -> Array:
+    return layers.cross_entropy_back(logits, partition, targets, count=target_count(tokens))
 
 
 def _weight_back(part: Any, slope: Array, x: Array) -> Array:

@@ -248,8 +248,11 @@ def partition(logit_TV: Floats, top_T: Floats, total_T: Doubles) -> None:
 def loss_back(
     logit_TV: Floats, top_T: Floats, total_T: Doubles, target_T: Whole, share: np.float32, out_TV: Floats
 ) -> None:
-    """share * (softmax - 1 at the target)."""
+    """share * (softmax - 1 at the target); 0 where the target is below 0, which is a masked one."""
     for t in range(len(logit_TV)):
+        if target_T[t] < 0:
+            out_TV[t] = 0
+            continue
         part = np.float32(1.0 / total_T[t])
         for j in range(logit_TV.shape[1]):
             out_TV[t, j] = share * (exp(logit_TV[t, j] - top_T[t]) * part)
