@@ -14,7 +14,7 @@ from typing import Any, Literal
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
 
-Format = Literal["auto", "text", "jsonl", "parquet"]
+Format = Literal["auto", "text", "jsonl", "parquet", "chat"]
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 26  # one JSON line is held in memory, twice
 ROWS_AT_ONCE = 256
@@ -73,28 +73,45 @@ def _chunks(path: Path) -> Document:
         raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
 
 
-def _json_lines(path: Path, field: str) -> Iterator[Document]:
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """The value of every line of a JSON Lines file that is not empty, with where it stands, for errors.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line is too long or no JSON.
+    """
     try:
         with open(path, "rb") as file:
             number = 0
             while line := file.readline(LINE_BYTES_MAX + 1):
                 number += 1
+                where = f"data {path}, line {number}"
                 if len(line) > LINE_BYTES_MAX:
-                    raise ConfigError(f"data {path}, line {number}: longer than {LINE_BYTES_MAX} bytes")
+                    raise ConfigError(f"{where}: longer than {LINE_BYTES_MAX} bytes")
                 if line.strip():
-                    yield iter((_json_text(line, field, f"data {path}, line {number}"),))
+                    yield where, _parsed(line, where)
     except OSError as cause:
         raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
 
 
-def _json_text(line: bytes, field: str, where: str) -> bytes:
+def _json_lines(path: Path, field: str) -> Iterator[Document]:
+    for where, value in json_lines(path):
+        yield iter((_json_text(value, field, where),))
+
+
+def _parsed(line: bytes, where: str) -> Any:
     try:
-        value = parse_json(line)
+        return parse_json(line)
     except ValueError as cause:
         raise ConfigError(f"{where}: is not JSON ({cause})") from None
+
+
+def _json_text(value: Any, field: str, where: str) -> bytes:
     if not isinstance(value, dict) or field not in value:
         known = ", ".join(sorted(map(str, value))[:8]) if isinstance(value, dict) else type(value).__name__
-        raise ConfigError(f'{where}: expected an object with the key "{field}", found {known or "none"}')
+        hint = '; conversations are read with format = "chat"' if "messages" in known else ""
+        raise ConfigError(
+            f'{where}: expected an object with the key "{field}", found {known or "none"}{hint}'
+        )
     return _utf8(value[field], f'{where}, key "{field}"')
 
 

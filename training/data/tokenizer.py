@@ -30,13 +30,17 @@ BYTE_SEPARATOR = 0
 # Default separators: the first of these that the tokenizer knows follows each document.
 SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "[SEP]")
 
+Located = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
     """Converts pieces of text to tokens.
 
     digest: SHA-256 of the file; zero for bytes. separator: the token after each document, if any.
-    body: the file, or nothing for bytes. encode: one piece of UTF-8 text to token numbers.
+    body: the file, or nothing for bytes. encode: one piece of UTF-8 text to token numbers. located: a text to
+    token numbers, and of each the first character and the one behind its last. end: the text that becomes the
+    separator and nothing else; empty if there is none.
     """
 
     digest: Digest
@@ -44,6 +48,8 @@ class Tokenizer:
     separator: int | None
     body: bytes
     encode: Callable[[bytes], NDArray[Any]] = field(compare=False)
+    located: Callable[[str], Located] = field(compare=False)
+    end: str = ""
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -54,16 +60,25 @@ def byte_tokenizer() -> Tokenizer:
         separator=BYTE_SEPARATOR,
         body=b"",
         encode=lambda piece: np.frombuffer(piece, np.uint8),
+        located=_located_bytes,
+        end=chr(BYTE_SEPARATOR),
     )
 
 
-def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
+def _located_bytes(text: str) -> Located:
+    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+    first = np.cumsum((ids & 0xC0) != 0x80) - 1  # every byte but those that continue a character begins one
+    return ids, first, first + 1
+
+
+def load_tokenizer(path: Path, separator: str | None = None, end: int | None = None) -> Tokenizer:
     """The tokenizer in a `tokenizer.json`.
 
     Args:
         path: The file.
         separator: The token that follows each document, as it is written in the vocabulary; "" for
-            none. Left out: the first of `SEPARATORS` that the tokenizer knows.
+            none. Left out: the first of `SEPARATORS` that the tokenizer knows, else `end`.
+        end: The token that ends a text of the model that the tokenizer comes with, if it names one.
 
     Raises:
         ConfigError: the file cannot be read, is no tokenizer, or does not know the separator.
@@ -87,6 +102,8 @@ def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
         raise ConfigError(f"tokenizer {path}: its vocabulary is empty")
     if separator is None:
         after = next((numbers[name] for name in SEPARATORS if name in numbers), None)
+        if after is None and end in numbers.values():
+            after = end
     elif separator and separator not in numbers:
         raise ConfigError(f'tokenizer {path}: has no token "{separator}" to separate documents')
     else:
@@ -96,12 +113,26 @@ def load_tokenizer(path: Path, separator: str | None = None) -> Tokenizer:
         ids = library.encode(piece.decode("utf-8", "replace"), add_special_tokens=False).ids
         return np.asarray(ids, np.uint32)
 
+    def located(text: str) -> Located:
+        found = library.encode(text, add_special_tokens=False)
+        first, last = np.asarray(found.offsets, np.int64).reshape(-1, 2).T
+        # Some tokenizers trim spaces off their spans: a token of spaces alone then ends where it begins.
+        first = np.where(first == last, np.maximum(last - 1, 0), first)
+        return np.asarray(found.ids, np.int64), first, last
+
+    def text_of(token: int) -> str:
+        """The text that becomes this token: its name, or what it is decoded to."""
+        tried = (library.id_to_token(token), library.decode([token], skip_special_tokens=False))
+        return next((one for one in tried if one and encode(one.encode()).tolist() == [token]), "")
+
     return Tokenizer(
         digest=Digest(hashlib.sha256(body).digest()),
         vocabulary=max(numbers.values()) + 1,
         separator=after,
         body=body,
         encode=encode,
+        located=located,
+        end="" if after is None else text_of(after),
     )
 
 
