@@ -1,4 +1,4 @@
-"""Run inputs: data manifest, tokenizer and base parameters of a run, checked against its spec.
+"""Run inputs: data manifest, tokenizer, chat template and base parameters of a run, checked against its spec.
 
 Room: bundle (edge: reads a folder). The spec names each by digest, so any copy will do; a bundle includes
 them for whoever checks or uses the model.
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
-from assay.protocol.types import NO_DIGEST
-from assay.training.data.shards import TOKENIZER, DataManifest, read_manifest
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.chat_template import ChatTemplate, read_chat_template
+from assay.training.data.shards import CHAT, TOKENIZER, DataManifest, read_manifest
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import frozen_layout
 from assay.training.model.initial import imported_parameters, starting_parameters
@@ -24,11 +25,15 @@ from assay.training.model.initial import imported_parameters, starting_parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
-    """Inputs checked against the spec. tokenizer: empty for bytes. base: None if the run imports none."""
+    """Inputs checked against the spec.
+
+    tokenizer: empty for bytes. base: None if the run imports none. chat: None if no data are conversations.
+    """
 
     manifest: DataManifest
     tokenizer: bytes
     base: NDArray[np.float32] | None
+    chat: ChatTemplate | None = None
 
     def start(self, spec: RunSpec) -> NDArray[np.float32]:
         """theta_0 of the run."""
@@ -48,7 +53,7 @@ def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
 
     Args:
         spec: The run.
-        data: The folder with the manifest and, if tokens are not bytes, the tokenizer.
+        data: The folder with the manifest and, if there are any, the tokenizer and the chat template.
         base: The file of imported starting parameters, if any.
 
     Raises:
@@ -65,7 +70,25 @@ def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
             raise ConfigError(f"data {data / TOKENIZER}: cannot be read ({cause.strerror})") from None
         if hashlib.sha256(tokenizer).digest() != spec.data.tokenizer:
             raise ConfigError(f"data {data / TOKENIZER}: not the tokenizer this run committed to")
+    chat = _chat_template(data, manifest.chat.template) if manifest.chat is not None else None
     is_drawn = spec.model.base == NO_DIGEST
     return RunInputs(
-        manifest=manifest, tokenizer=tokenizer, base=None if is_drawn else imported_parameters(spec, base)
+        manifest=manifest,
+        tokenizer=tokenizer,
+        base=None if is_drawn else imported_parameters(spec, base),
+        chat=chat,
     )
+
+
+def _chat_template(data: Path, named: Digest) -> ChatTemplate:
+    path = data / CHAT
+    try:
+        body = path.read_bytes()
+    except OSError as cause:
+        raise ConfigError(f"data {path}: cannot be read ({cause.strerror})") from None
+    if hashlib.sha256(body).digest() != named:
+        raise ConfigError(f"data {path}: not the chat template that the data's manifest names")
+    try:
+        return read_chat_template(body)
+    except (ValueError, RecursionError) as cause:
+        raise ConfigError(f"data {path}: {cause}") from None

@@ -6,7 +6,7 @@ or not at all.
     spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
     anchor.json   the ledger's last anchor on chain, if any
     anchors/ proofs that each epoch's result is final, down to a block's hash; chain/proofs/result_anchor.py
-    data/    manifest of the data and its tokenizer    base.npy  imported parameters
+    data/    manifest of the data, its tokenizer and chat template    base.npy  imported parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
     adapter/ what `peft` loads beside the base, if an adapter was trained; `model` has it merged
     registry/  what the model is made of, its record on chain; bundle/registry/files.py
@@ -34,13 +34,15 @@ from assay.chain.proofs.result_anchor import ANCHORS
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.training.data.shards import MANIFEST, TOKENIZER
+from assay.training.data.shards import CHAT, MANIFEST, TOKENIZER
 from assay.training.data.tokenizer import byte_tokenizer_json
 from assay.training.model.adapter import merged
 from assay.training.model.hugging_face import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    CHAT_TEMPLATE,
     CONFIG,
+    TOKENIZER_CONFIG,
     WEIGHTS,
     export_adapter,
     export_adapter_config,
@@ -104,6 +106,8 @@ def _write_inputs(folder: Path, inputs: RunInputs) -> None:
     (folder / "data" / MANIFEST).write_bytes(inputs.manifest.to_json())
     if inputs.tokenizer:
         (folder / "data" / TOKENIZER).write_bytes(inputs.tokenizer)
+    if inputs.chat is not None:
+        (folder / "data" / CHAT).write_bytes(inputs.chat.to_json())
     if inputs.base is not None:
         np.save(folder / BASE, inputs.base, allow_pickle=False)
 
@@ -122,14 +126,18 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
     _write_json(model / CONFIG, export_config(whole, run.inputs.manifest.separator))
     (model / TOKENIZER).write_bytes(run.inputs.tokenizer or byte_tokenizer_json())
+    chat = run.inputs.chat
     _write_json(
-        model / "tokenizer_config.json",
+        model / TOKENIZER_CONFIG,
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": run.spec.model.context,
             "clean_up_tokenization_spaces": False,
+            **({} if chat is None else {**chat.tokens, "chat_template": chat.text}),
         },
     )
+    if chat is not None:
+        (model / CHAT_TEMPLATE).write_bytes(chat.text.encode())  # where newer versions keep it
     card = model_card(run.spec, run.run_id, facts, state, run.ending.text)
     (model / "README.md").write_text(card)
     adapter = b""

@@ -89,6 +89,7 @@ def check_order(path: Path | None) -> OrderReport:
         f"{data.source} ({data.licence})",
         "text": f"{sum(one.bytes for one in manifest.sources):,} bytes in "
         f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}",
+        "chat": manifest.chat_words,
         "compute": f"{order.compute.dtype}, "
         + (
             f"{order.compute.micro_sequences} sequences"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.orders.conversations import ConversationWriter, is_chat_file
 from assay.orders.load import load_order
 from assay.orders.model import base_folder
 from assay.orders.order import Order
@@ -25,7 +26,10 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.documents import Document, documents_in, format_of, is_text
 from assay.training.data.shards import (
+    CHAT,
+    CONVERSATIONS,
     MANIFEST,
+    TEXT,
     TOKENIZER,
     DataManifest,
     ShardWriter,
@@ -50,10 +54,13 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
     Raises:
         ConfigError: a source is missing, unreadable, empty or not of the declared kind.
     """
-    tokenizer = order.tokenizer
-    width = token_bytes_for(tokenizer.vocabulary)
-    writer = ShardWriter(folder, width)
-    sources = tuple(_collect(source, order.folder, tokenizer, writer) for source in order.data)
+    tokenizer, template = order.tokenizer, order.chat
+    width = token_bytes_for(tokenizer.vocabulary * (1 if template is None else 2))  # a bit for the mask
+    writer = ShardWriter(folder, width, is_masked=template is not None)
+    chat = None
+    if template is not None:
+        chat = ConversationWriter.open(template, tokenizer, writer, order.sizes.context + 1)
+    sources = tuple(_collect(source, order.folder, tokenizer, writer, chat) for source in order.data)
     writer.close()
     manifest = DataManifest(
         tokenizer=tokenizer.digest,
@@ -63,8 +70,11 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
         tokens=writer.tokens,
         sources=sources,
         shards=tuple(writer.shards),
+        chat=None if chat is None else chat.facts(),
     )
     if folder is not None:
+        if template is not None:
+            (folder / CHAT).write_bytes(template.to_json())
         if tokenizer.body:
             (folder / TOKENIZER).write_bytes(tokenizer.body)
         (folder / MANIFEST).write_bytes(manifest.to_json())
@@ -80,6 +90,7 @@ class MadeData:
     tokens: int
     shards: int
     base: Digest  # of imported parameters; zero if there are none
+    chat: str  # what became of conversations, in words; empty without any
 
     @property
     def lines(self) -> list[str]:
@@ -88,6 +99,7 @@ class MadeData:
             f"manifest  {self.manifest.hex()}",
             f"root      {self.root.hex()}",
             f"tokens    {self.tokens:,} in {self.shards:,} shards",
+            *([f"chat      {self.chat}"] if self.chat else []),
             *([f"base      {self.base.hex()}"] if self.base != NO_DIGEST else []),
         ]
 
@@ -113,6 +125,7 @@ def make_data(file: Path, folder: Path) -> MadeData:
         tokens=manifest.tokens,
         shards=len(manifest.shards),
         base=base,
+        chat=manifest.chat_words,
     )
 
 
@@ -132,13 +145,22 @@ def source_name(source: DataSection) -> str:
     return source.source if source.is_stdlib else Path(source.source).name or "."
 
 
-def _collect(source: DataSection, folder: Path, tokenizer: Tokenizer, writer: ShardWriter) -> Source:
+def _collect(
+    source: DataSection,
+    folder: Path,
+    tokenizer: Tokenizer,
+    writer: ShardWriter,
+    chat: ConversationWriter | None,
+) -> Source:
     if source.is_stdlib:
         root = Path(sysconfig.get_path("stdlib"))
         paths = _files_below(root, lambda name: name in _NOT_SOURCES, suffix=".py")
     else:
         root = folder / Path(source.source).expanduser()
         paths = _files_of(root)
+    if source.is_chat:
+        assert chat is not None, "an order with conversations has a chat template"
+        return _collect_conversations(source, root, paths, writer, chat)
     before, left = writer.tokens, source.bytes_max
     files = documents = 0
     for path in paths:
@@ -165,6 +187,36 @@ def _collect(source: DataSection, folder: Path, tokenizer: Tokenizer, writer: Sh
         documents=documents,
         bytes=source.bytes_max - left,
         tokens=writer.tokens - before,
+        kind=TEXT,
+    )
+
+
+def _collect_conversations(
+    source: DataSection, root: Path, paths: Iterator[Path], writer: ShardWriter, chat: ConversationWriter
+) -> Source:
+    chat.begin()
+    before, left = writer.tokens, source.bytes_max
+    files = documents = 0
+    for path in paths:
+        if path != root and not is_chat_file(path):
+            continue
+        count, taken, is_all = chat.add(path, left)
+        files, documents, left = files + (count > 0), documents + count, left - taken
+        if not is_all:
+            break
+    chat.end()
+    if writer.tokens == before:
+        raise ConfigError(
+            f"data {root}: holds no conversation that is trained on, expected JSON Lines with messages"
+        )
+    return Source(
+        source=source_name(source),
+        licence=source.licence_text,
+        files=files,
+        documents=documents,
+        bytes=source.bytes_max - left,
+        tokens=writer.tokens - before,
+        kind=CONVERSATIONS,
     )
 
 

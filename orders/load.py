@@ -18,7 +18,7 @@ from assay.attestation.policy_file import policy_of
 from assay.orders.config_errors import ConfigProblem, problems_of
 from assay.orders.drand import QUICKNET_ASKED, DrandNetwork, check_wait, read_network
 from assay.orders.method import order_rule
-from assay.orders.model import model_sizes, tokenizer_of
+from assay.orders.model import chat_template_of, model_sizes, tokenizer_of
 from assay.orders.order import Order, contradictions
 from assay.orders.sections import RunFile, VerifySection
 from assay.orders.toml import read_toml
@@ -89,6 +89,8 @@ def resolve(file: RunFile, folder: Path) -> Order:
     try:
         tokenizer = tokenizer_of(file.model, folder)
         sizes = model_sizes(file.model, folder, tokenizer)
+        has_chat = any(source.is_chat for source in file.data)
+        chat = chat_template_of(file.model, folder, tokenizer) if has_chat else None
     except ConfigError as fault:
         raise ConfigError(f"[model]: {fault}") from None
     return Order(
@@ -96,6 +98,7 @@ def resolve(file: RunFile, folder: Path) -> Order:
         folder=folder,
         sizes=sizes,
         tokenizer=tokenizer,
+        chat=chat,
         rule=order_rule(file.run, file.train, file.comm),
         limits=_limits(file.verify, folder),
         policy=_policy(file.verify, folder),

@@ -1,21 +1,28 @@
 """Order model: the model sizes of [model], from a preset, a folder, or single numbers.
 
-Room: orders (edge: reads config.json and tokenizer.json). A number written besides a preset replaces the
-preset's; values derived from it (hidden, kv_heads) are derived anew.
+Room: orders (edge: reads config.json, tokenizer.json and the chat template beside it). A number written
+besides a preset replaces the preset's; values derived from it (hidden, kv_heads) are derived anew.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from assay.orders.sections import LoraTarget, ModelSection, Preset
+from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import NO_ADAPTER, AdapterSpec, Family, ModelSpec, Target, model_faults
+from assay.training.data.chat_template import (
+    SPECIAL_TOKENS,
+    TEMPLATE_MAX,
+    ChatTemplate,
+    default_template,
+)
 from assay.training.data.shards import TOKENIZER
 from assay.training.data.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer
-from assay.training.model.hugging_face import read_sizes
+from assay.training.model.hugging_face import CHAT_TEMPLATE, TOKENIZER_CONFIG, read_end, read_sizes
 from assay.training.model.presets import PRESETS, ROPE_THETA, gpt_spec, llama_spec
 
 DEFAULT: Preset = "gpt-1m"
@@ -80,11 +87,59 @@ def tokenizer_of(section: ModelSection, folder: Path) -> Tokenizer:
     if section.base is not None:
         path = base_folder(section, folder) / TOKENIZER
         if path.is_file():
-            return load_tokenizer(path, section.separator)
+            return load_tokenizer(path, section.separator, read_end(path.parent))
     if section.separator:
         raise ConfigError(f'separator is "{section.separator}": tokens are bytes, which name none')
     plain = byte_tokenizer()
     return plain if section.separator is None else replace(plain, separator=None)
+
+
+def chat_template_of(section: ModelSection, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    """The chat template that is named, else the one beside the tokenizer, else the default one.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    home = None
+    if section.tokenizer is not None:
+        home = (folder / Path(section.tokenizer).expanduser()).parent
+    elif section.base is not None:
+        home = base_folder(section, folder)
+    config = _tokenizer_config(home / TOKENIZER_CONFIG) if home is not None else {}
+    tokens = {name: text for name in SPECIAL_TOKENS if (text := _token_text(config.get(name)))}
+    if section.chat_template is not None:
+        return ChatTemplate(_template_text(folder / Path(section.chat_template).expanduser()), tokens)
+    if home is not None and (home / CHAT_TEMPLATE).is_file():
+        return ChatTemplate(_template_text(home / CHAT_TEMPLATE), tokens)
+    text = config.get("chat_template")
+    if isinstance(text, list):  # several by name
+        named = {one.get("name"): one.get("template") for one in text if isinstance(one, dict)}
+        text = named.get("default")
+    return ChatTemplate(text, tokens) if isinstance(text, str) else default_template(tokenizer)
+
+
+def _template_text(path: Path) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(TEMPLATE_MAX + 1)
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"chat_template {path}: cannot be read ({cause})") from None
+
+
+def _tokenizer_config(path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(path.read_bytes()) if path.is_file() else {}
+    except (OSError, ValueError, RecursionError) as cause:
+        raise ConfigError(f"tokenizer {path}: cannot be read ({cause})") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"tokenizer {path}: expected an object")
+    return found
+
+
+def _token_text(value: object) -> str | None:
+    """A special token, which is written as text or as an object with its content."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
 
 
 def base_folder(section: ModelSection, folder: Path) -> Path:

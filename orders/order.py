@@ -29,6 +29,7 @@ from assay.protocol.agreement.quorum import least_audit_rounds, least_dispute_ro
 from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
 from assay.protocol.update_rule import RuleSpec, check_rule
+from assay.training.data.chat_template import ChatTemplate
 from assay.training.data.tokenizer import Tokenizer
 from assay.training.layout import layout_of
 from assay.training.optimiser.matrices import check_start
@@ -51,6 +52,7 @@ class Order:
     folder: Path  # where relative paths start
     sizes: ModelSpec  # its `base` is zero
     tokenizer: Tokenizer
+    chat: ChatTemplate | None  # for conversations; None if no source has any
     rule: RuleSpec
     limits: Limits | None  # for steps of other execution classes; None: they are not judged
     policy: AppraisalPolicy | None  # for nodes' attestation evidence; None: evidence does not count
@@ -169,6 +171,13 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         yield ConfigProblem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"
         )
+    for index, source in enumerate(order.data):
+        if source.is_stdlib and source.is_chat:
+            reason = "the standard library has no conversations"
+            yield ConfigProblem(("data", index, "format"), source.format, reason)
+    if order.model.chat_template is not None and order.chat is None:
+        reason = 'no source has conversations; write format = "chat" under the [[data]] that has'
+        yield ConfigProblem(("model", "chat_template"), order.model.chat_template, reason)
     if order.sizes.is_adapted and order.compute.dtype == "bfloat16" and order.limits is not None:
         # Measured on small adapters: honest blocks of another class are 2 to 6 % away, and so are false ones.
         reason = (

@@ -102,6 +102,7 @@ class ModelSection(Section):
     tied: bool | None = None  # the output head is the embedding
     tokenizer: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # default: bytes
     separator: Annotated[str, Field(max_length=128)] | None = None  # token after a document; "" = none
+    chat_template: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # default: the base's
     vocabulary: Annotated[int, Field(ge=1, le=1 << 24)] | None = None  # default: the tokenizer's
     lora_rank: Annotated[int, Field(ge=1, le=1024)] | None = None  # train an adapter of this rank on a base
     lora_alpha: Annotated[int, Field(ge=1, le=1 << 16)] | None = None  # default: twice the rank
@@ -116,13 +117,19 @@ class DataSection(Section):
     source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
     licence: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = None  # of text; default: all of it
-    format: Format = "auto"  # by suffix: .jsonl, .ndjson, .parquet, anything else is text
+    # by suffix: .jsonl, .ndjson, .parquet, anything else is text; "chat": JSON Lines of messages
+    format: Format = "auto"
     field: Annotated[str, Field(min_length=1, max_length=128)] = "text"  # JSON key or Parquet column
 
     @property
     def is_stdlib(self) -> bool:
         """The sources of the Python standard library that runs this."""
         return self.source == "stdlib"
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether it holds conversations, of which only an assistant's part is trained on."""
+        return self.format == "chat"
 
     @property
     def bytes_max(self) -> int:

@@ -33,7 +33,9 @@ from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key
 from assay.testing.signed import VERIFIERS, a_history, a_spec
 from assay.testing.specs import MANIFEST
+from assay.training.data.chat_template import ChatTemplate
 from assay.training.data.inventory import inventory
+from assay.training.data.shards import ChatData
 from assay.training.exact import initial_factors, initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.adapter import merged
@@ -163,6 +165,30 @@ def test_a_trained_adapter_is_delivered_by_itself_and_merged_and_its_base_is_bro
     weights = (folder / "adapter" / "adapter_model.safetensors").read_bytes()
     assert entry.model.adapter.weights.sha256 == hashlib.sha256(weights).hexdigest()
     assert entry.model.base is not None and entry.model.parameters == layout.parameters
+
+
+def test_a_run_on_conversations_delivers_the_chat_template_it_was_trained_under(tmp_path: Path):
+    template = ChatTemplate("{{ messages[0].content }}{{ eos_token }}é", {"eos_token": "</s>"})
+    named = Digest(hashlib.sha256(template.to_json()).digest())
+    chat = ChatData(template=named, sequence=17, conversations=1, cut=0, dropped=0, targets=1, padding=0)
+    manifest = replace(MANIFEST, chat=chat)
+    spec = replace(SPEC, data=replace(SPEC.data, manifest=manifest.digest()))
+    inputs = replace(finished().inputs, manifest=manifest, chat=template)
+
+    write_bundle(tmp_path / "bundle", replace(finished(), spec=spec, inputs=inputs, links=(), settled={}))
+
+    folder = tmp_path / "bundle"
+    config = json.loads((folder / "model" / "tokenizer_config.json").read_text())
+    assert (config["chat_template"], config["eos_token"]) == (template.text, "</s>")
+    assert (folder / "model" / "chat_template.jinja").read_text() == template.text
+    assert read_inputs(spec, folder / "data", None).chat == template
+    path = folder / "data" / "chat_template.json"
+    path.write_bytes(template.to_json().replace(b"messages", b"Messages"))
+    with pytest.raises(ConfigError, match="not the chat template that the data's manifest names"):
+        read_inputs(spec, folder / "data", None)
+    path.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_inputs(spec, folder / "data", None)
 
 
 def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):

@@ -24,6 +24,7 @@ from assay.protocol.types import NO_DIGEST
 from assay.training.layout import TARGET_NAMES, layout_of
 
 CONFIG, WEIGHTS, WEIGHTS_INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_CONFIG, CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CONFIG_BYTES_MAX = 1 << 24
 
@@ -170,14 +171,7 @@ def read_sizes(folder: Path) -> ModelSpec:
     Raises:
         ConfigError: it cannot be read, or is of a kind that cannot be trained here; the reason is given.
     """
-    path = folder / CONFIG
-    try:
-        with open(path, "rb") as file:
-            config = parse_json(file.read(CONFIG_BYTES_MAX))
-    except OSError as cause:
-        raise ConfigError(f"base {path}: cannot be read ({cause.strerror or cause})") from None
-    except (ValueError, RecursionError) as cause:
-        raise ConfigError(f"base {path}: is not JSON ({cause})") from None
+    path, config = folder / CONFIG, _read_config(folder)
     readers: dict[str, Callable[[dict[str, Any]], ModelSpec]] = {"llama": _llama_sizes, "gpt2": _gpt_sizes}
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in readers:
@@ -191,6 +185,28 @@ def read_sizes(folder: Path) -> ModelSpec:
     if faults:
         raise ConfigError(f"base {path}: {'; '.join(faults)}")
     return model
+
+
+def read_end(folder: Path) -> int | None:
+    """The token that ends a text, by a folder's config.json; None if that names none, or several.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    config = _read_config(folder)
+    end = config.get("eos_token_id") if isinstance(config, dict) else None
+    return end if type(end) is int else None
+
+
+def _read_config(folder: Path) -> Any:
+    path = folder / CONFIG
+    try:
+        with open(path, "rb") as file:
+            return parse_json(file.read(CONFIG_BYTES_MAX))
+    except OSError as cause:
+        raise ConfigError(f"base {path}: cannot be read ({cause.strerror or cause})") from None
+    except (ValueError, RecursionError) as cause:
+        raise ConfigError(f"base {path}: is not JSON ({cause})") from None
 
 
 def read_theta(folder: Path, model: ModelSpec) -> NDArray[np.float32]:
