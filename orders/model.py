@@ -79,15 +79,19 @@ def _adapter(section: ModelSection) -> AdapterSpec:
 def tokenizer_of(section: ModelSection, folder: Path) -> Tokenizer:
     """The tokenizer that is named, else the base's, else bytes.
 
+    What its model ends a text with separates documents, unless the order says otherwise.
+
     Raises:
         ConfigError: it cannot be read, is no tokenizer, or does not know the separator.
     """
     if section.tokenizer is not None:
-        return load_tokenizer(folder / Path(section.tokenizer).expanduser(), section.separator)
+        path = folder / Path(section.tokenizer).expanduser()
+        return load_tokenizer(path, section.separator, _named_end(path.parent))
     if section.base is not None:
         path = base_folder(section, folder) / TOKENIZER
         if path.is_file():
-            return load_tokenizer(path, section.separator, read_end(path.parent))
+            end = _named_end(path.parent) or read_end(path.parent)
+            return load_tokenizer(path, section.separator, end)
     if section.separator:
         raise ConfigError(f'separator is "{section.separator}": tokens are bytes, which name none')
     plain = byte_tokenizer()
@@ -134,6 +138,10 @@ def _tokenizer_config(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"tokenizer {path}: expected an object")
     return found
+
+
+def _named_end(folder: Path) -> str | None:
+    return _token_text(_tokenizer_config(folder / TOKENIZER_CONFIG).get("eos_token"))
 
 
 def _token_text(value: object) -> str | None:

@@ -91,9 +91,9 @@ def test_the_template_is_the_named_one_else_the_bases_else_the_default(tmp_path)
     source = {"source": str(tmp_path / "a.jsonl")}
     named = {
         "name": "default",
-        "template": "{% for m in messages %}({{ m.content }}{{ eos_token }}{% endfor %}",
+        "template": "{% for m in messages %}({{ m.content }}{{ sep_token }}{% endfor %}",
     }
-    base = a_base(tmp_path / "base", chat_template=[named], eos_token={"content": ")"})
+    base = a_base(tmp_path / "base", chat_template=[named], sep_token={"content": ")"})
 
     def text(**model) -> str:
         order = chat_order(source, **model)

@@ -265,6 +265,26 @@ def test_a_tokenizers_tokens_and_separators_make_the_stream_and_travel_with_it(t
     assert order.sizes.vocabulary == manifest.vocabulary == library.vocabulary
 
 
+def test_documents_are_separated_by_what_ends_a_text_of_the_base(tmp_path):
+    path = a_tokenizer(tmp_path / "tokenizer.json", "<|endoftext|>", "<|im_end|>")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(export_config(LLAMA, None)))
+    base = {"base": str(tmp_path)}
+
+    def separator(**model) -> int | None:
+        return load_order(None, {f"model.{key}": value for key, value in model.items()}).tokenizer.separator
+
+    numbers = [load_tokenizer(path, name).separator for name in ("<|endoftext|>", "<|im_end|>")]
+    assert separator(**base) == numbers[0]
+    config.write_text(json.dumps(export_config(LLAMA, numbers[1])))
+    assert separator(**base) == numbers[1]
+    config.write_text(json.dumps(export_config(LLAMA, 399)))  # which the tokenizer does not know
+    assert separator(**base) == numbers[0]
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|im_end|>"}}')
+    assert separator(**base) == separator(tokenizer=str(path)) == numbers[1]
+    assert separator(**base, separator="") is None
+
+
 def test_the_same_folder_gives_the_same_data_twice_and_another_order_of_names_another(tmp_path):
     for name, body in (("a", "one "), ("b", "two ")):
         (tmp_path / name).write_text(body * 1000)

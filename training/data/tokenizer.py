@@ -71,14 +71,14 @@ def _located_bytes(text: str) -> Located:
     return ids, first, first + 1
 
 
-def load_tokenizer(path: Path, separator: str | None = None, end: int | None = None) -> Tokenizer:
+def load_tokenizer(path: Path, separator: str | None = None, end: str | int | None = None) -> Tokenizer:
     """The tokenizer in a `tokenizer.json`.
 
     Args:
         path: The file.
         separator: The token that follows each document, as it is written in the vocabulary; "" for
-            none. Left out: the first of `SEPARATORS` that the tokenizer knows, else `end`.
-        end: The token that ends a text of the model that the tokenizer comes with, if it names one.
+            none. Left out: `end` if the tokenizer knows it, else the first of `SEPARATORS` that it knows.
+        end: The token that ends a text of the model that the tokenizer comes with, by name or number.
 
     Raises:
         ConfigError: the file cannot be read, is no tokenizer, or does not know the separator.
@@ -101,9 +101,8 @@ def load_tokenizer(path: Path, separator: str | None = None, end: int | None = N
     if not numbers:
         raise ConfigError(f"tokenizer {path}: its vocabulary is empty")
     if separator is None:
-        after = next((numbers[name] for name in SEPARATORS if name in numbers), None)
-        if after is None and end in numbers.values():
-            after = end
+        names = [one for one, number in numbers.items() if number == end] if isinstance(end, int) else [end]
+        after = next((numbers[name] for name in (*names, *SEPARATORS) if name in numbers), None)
     elif separator and separator not in numbers:
         raise ConfigError(f'tokenizer {path}: has no token "{separator}" to separate documents')
     else:
