@@ -31,6 +31,7 @@ FILE_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("data", "source"): ("stdlib",),
     ("model", "base"): (),
     ("model", "tokenizer"): (),
+    ("model", "chat_template"): (),
     ("verify", "limits"): ("shipped", "none"),
     ("verify", "attestation"): (),
     ("verify", "drand"): ("quicknet",),

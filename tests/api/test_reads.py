@@ -240,6 +240,7 @@ def test_a_quote_is_the_commands(world_api: ApiWorld):
         ('data = [{source = "stdlib"}, {source = "../x"}]\n', 422, "[data] source names a file"),
         ('[model]\nbase = "/root"\n', 422, "[model] base names a file"),
         ('[model]\ntokenizer = "t.json"\n', 422, "[model] tokenizer names a file"),
+        ('[model]\nchat_template = "/etc/passwd"\n', 422, "[model] chat_template names a file"),
         ('[verify]\nlimits = "/etc/passwd"\n', 422, "[verify] limits names a file"),
         ('[verify]\nattestation = "p.toml"\n', 422, "[verify] attestation names a file"),
         ('[verify]\ndrand = "info.json"\n', 422, "[verify] drand names a file"),

@@ -212,7 +212,7 @@ def test_the_same_over_a_socket(world_api: ApiWorld):
         assert httpx.get(f"{url}/v1/health", trust_env=False).json()["ok"] is True
         token = {"Authorization": f"Bearer {world_api.token('read')}"}
         told = httpx.get(f"{url}/v1/runs/paper/export", headers=token, trust_env=False)
-        assert told.text.startswith("entry,recorded")
+        assert told.text.startswith("entry,time,recorded")
         assert "server" not in told.headers
 
 
