@@ -62,7 +62,8 @@ def test_a_runs_page_adds_up_what_its_tables_pay_and_counts_what_became_of_its_a
     assert sum(page.paid.values()) == sum(table.total for table in golden().tables.values())
     found = Counter(ruling.value for ruling in rulings())
     assert page.audits == found and found["confirmed"] == 1 and found["superseded"] == 7
-    assert page.steps == 40 and page.steps_unpaid == 40 - found["passed"]
+    assert page.steps == 40
+    assert page.steps_unpaid == sum(len(table.unpaid) for table in golden().tables.values()) > 0
     assert money_text(sum(page.paid.values())) in asking().get("/runs/golden").text
 
 

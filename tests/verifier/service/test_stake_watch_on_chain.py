@@ -43,7 +43,7 @@ def test_a_lot_that_a_slash_cut_is_reported_and_a_whole_one_is_not(
     me: Any = SimpleNamespace(
         run_id=world.run_id, me=VERA, spec=run_state.spec, deployment=world.deployment, domain=DOMAIN,
         config=SimpleNamespace(rpc_url=world.rpc_url),
-        keys=SimpleNamespace(account=world.bystander.key, peer=a_peer_key("vera")),
+        keys=SimpleNamespace(signer=world.bystander.key, peer=a_peer_key("vera")),
     )  # fmt: skip
     reports: list[SignedStakeReport] = []
     world.as_(world.operators[0]).stake(OPERATOR, 100 * UNIT)
