@@ -13,9 +13,9 @@ from pathlib import Path
 
 from eth_utils.address import to_checksum_address
 
-from assay import contracts
-from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.chain.deployment.anvil import Anvil
 from assay.chain.rpc import Rpc
+from assay.devnet.anvil_binary import anvil_binary
 from assay.protocol.errors import ConfigError
 
 FUND_WEI = 100 * 10**18  # of the local chain's worthless coin
@@ -25,9 +25,10 @@ def serve_chain(folder: Path, port: int, block_time_s: int, funded: Sequence[str
     """A local chain until Ctrl-C or SIGTERM.
 
     Raises:
-        ConfigError: anvil is missing, the folder cannot be made, the port is busy, or an account is none.
+        ConfigError: anvil is missing and cannot be fetched, the folder cannot be made, the port is busy, or
+            an account is none.
     """
-    binary = find_anvil(Path(contracts.__file__).parent)
+    binary = anvil_binary()
     strange = [account for account in funded if not re.fullmatch(r"0x[0-9a-fA-F]{40}", account)]
     if strange:
         raise ConfigError(f"{strange[0][:60]!a} is not an account, expected 0x and 40 hexadecimal digits")

@@ -16,8 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
-from assay import contracts
-from assay.chain.deployment.anvil import Anvil, find_anvil
+from assay.chain.deployment.anvil import Anvil
+from assay.devnet.anvil_binary import anvil_binary
 from assay.devnet.display import Display
 from assay.devnet.faults.scenario import load_scenario
 from assay.devnet.finish import finish
@@ -67,7 +67,7 @@ def run_localnet(
     scenario = load_scenario(order.run, file, behave)
     quote_of(order)  # refuses what `assay order check` refuses, before anything is started
     root = (out or Path("runs") / order.run.name).resolve()
-    binary = find_anvil(Path(contracts.__file__).parent)
+    binary = anvil_binary()
     staged = root.with_name(root.name + ".staged")  # bad data must not cost an earlier run
     shutil.rmtree(staged, ignore_errors=True)
     try:

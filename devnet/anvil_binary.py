@@ -1,0 +1,74 @@
+"""Anvil binary: the local chain's program, fetched once with npm where it is not installed.
+
+Room: devnet (edge: a child process, the user's cache). The version is fixed, and for Linux on x86-64 the
+hash too, by the package lock that comes with us; npm runs no script of a package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from assay import contracts
+from assay.chain.deployment.anvil import INSTALL_HINT, find_anvil
+from assay.protocol.errors import ConfigError
+
+CONTRACTS = Path(contracts.__file__).parent
+_COMMAND = ("install", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline")
+
+
+def anvil_binary(folder: Path = CONTRACTS, cache: Path | None = None) -> Path:
+    """The anvil to start: an installed one, else the one that npm fetches, about 43 MB once.
+
+    Args:
+        folder: With package.json and package-lock.json.
+        cache: Where fetched ones are kept; `~/.cache/assay` if None.
+
+    Raises:
+        ConfigError: there is none and it cannot be fetched; the message says what to install.
+    """
+    npm = shutil.which("npm")
+    try:
+        return find_anvil(folder)
+    except ConfigError:
+        if npm is None:
+            raise
+    lock = (folder / "package-lock.json").read_bytes()
+    home = (cache or Path.home() / ".cache" / "assay") / f"anvil-{hashlib.sha256(lock).hexdigest()[:12]}"
+    if not home.is_dir():
+        _fetch(npm, folder, home)
+    return find_anvil(home)
+
+
+def _fetch(npm: str, folder: Path, home: Path) -> None:
+    print(f"fetching anvil, the local chain, once: {home}", file=sys.stderr, flush=True)
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=home.parent, prefix="fetching-"))
+    except OSError as error:
+        raise ConfigError(f"anvil cannot be kept in {home.parent} ({error.strerror})") from None
+    try:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(folder / name, partial / name)
+        done = subprocess.run([npm, *_COMMAND], cwd=partial, stdout=sys.stderr, check=False)
+        if done.returncode:
+            raise ConfigError(
+                f"anvil could not be fetched, npm ended with status {done.returncode}; {INSTALL_HINT}"
+            )
+        try:
+            find_anvil(partial)
+        except ConfigError:  # npm leaves out what is of another system, or has another hash
+            raise ConfigError(
+                f"npm fetched no anvil that fits this machine and the package lock; {INSTALL_HINT}"
+            ) from None
+        os.replace(partial, home)
+    except OSError as error:
+        if not home.is_dir():  # else another process fetched it meanwhile
+            raise ConfigError(f"anvil cannot be kept in {home} ({error.strerror})") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
