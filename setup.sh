@@ -105,6 +105,14 @@ install_browser() {  # the explorer's tests check its pages in it; without it th
         || say "not installed, so no browser checks the explorer's pages; for that:  sudo apt-get install chromium"
 }
 
+install_hledger() {  # the ledger's tests have it read exported books; without it they are skipped
+    command -v hledger >/dev/null && return
+    say "hledger (for the ledger's tests)"
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        sh -c "apt-get update -qq && apt-get install -y -qq --no-install-recommends hledger >/dev/null" \
+        || say "not installed, so only beancount reads exported books; for both:  sudo apt-get install hledger"
+}
+
 find_python
 need_system_packages
 install_python_packages
@@ -115,4 +123,5 @@ if [ "${1:-}" = "--dev" ]; then
     install_contract_tools
     install_postgresql
     install_browser
+    install_hledger
 fi

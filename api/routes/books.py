@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Literal
+from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request
@@ -42,7 +42,7 @@ from assay.ledger.journal.reader import PORTION, read_entries
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import verifier_key
 from assay.ledger.queries.earned import read_earned, read_unpaid
-from assay.ledger.queries.export import beancount_lines, csv_lines, happened_at, recorded_at
+from assay.ledger.queries.export import Language, export_lines, happened_at, recorded_at
 from assay.ledger.queries.lookup import (
     PAGE_MAX,
     checkpoint_of,
@@ -203,9 +203,9 @@ def export(
     server: TheServer,
     caller: Reader,
     run: RunName,
-    language: Annotated[Literal["csv", "beancount"], Query()] = "csv",
+    language: Annotated[Language, Query()] = Language.CSV,
 ) -> StreamingResponse:
-    """The journal as CSV or beancount; the response breaks off at an entry that differs from the log."""
+    """The journal in a language; the response breaks off at an entry that differs from the log."""
     served_run = server.run_for(caller, run)
     with served_run.opened() as db:  # fails before anything is sent
         count = log_edge(db).size
@@ -217,9 +217,9 @@ def export(
             yield from portion
 
     title = f"Assay, {served_run.name}"
-    lines = csv_lines(journal()) if language == "csv" else beancount_lines(journal, title)
-    kind = "text/csv" if language == "csv" else "text/plain"
-    name = f"{served_run.name}.{'csv' if language == 'csv' else 'beancount'}"
+    lines = export_lines(language, journal, title)
+    kind = "text/csv" if language is Language.CSV else "text/plain"
+    name = f"{served_run.name}.{language.value}"
     return StreamingResponse(
         _pieces(lines), media_type=f"{kind}; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},

@@ -56,14 +56,17 @@ def export(
     beancount: Annotated[
         bool, typer.Option("--beancount", help="Beancount, with balance assertions.")
     ] = False,
+    hledger: Annotated[bool, typer.Option("--hledger", help="hledger, with balance assertions.")] = False,
 ) -> None:
-    """Print the whole journal as CSV or for beancount.
+    """Print the whole journal as CSV, or for beancount or hledger.
 
     Example: assay ledger export runs/quickstart --csv
     """
     from assay.cli.ledger.lines import export_text
+    from assay.ledger.queries.export import Language
 
-    typer.echo(export_text(run, is_csv=csv, is_beancount=beancount), nl=False)
+    chosen = {Language.CSV: csv, Language.BEANCOUNT: beancount, Language.HLEDGER: hledger}
+    typer.echo(export_text(run, [language for language, is_wanted in chosen.items() if is_wanted]), nl=False)
 
 
 def prove(

@@ -9,7 +9,7 @@ was logged is an error, never a line of output.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,7 +22,7 @@ from assay.ledger.journal.reader import LedgerIntegrityError, read_journal
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.note import verifier_key
 from assay.ledger.log.signer import read_published
-from assay.ledger.queries.export import beancount_text, csv_text, happened_at, recorded_at
+from assay.ledger.queries.export import Language, export_lines, happened_at, recorded_at
 from assay.ledger.queries.lookup import account_kinds, add_up, entry_page, has_account, prove_entry
 from assay.orders.amounts import UNIT, money_text
 from assay.protocol.agreement.quorum import quorum
@@ -149,17 +149,17 @@ def entry_text(one: EntryShown) -> str:
     return "\n".join(lines)
 
 
-def export_text(run: Path, *, is_csv: bool, is_beancount: bool) -> str:
-    """The journal in one of two formats.
+def export_text(run: Path, languages: Sequence[Language]) -> str:
+    """The journal in a language.
 
     Raises:
-        ConfigError: none or both were requested.
+        ConfigError: none was requested, or several.
     """
-    if is_csv == is_beancount:
-        raise ConfigError("expected one of --csv and --beancount")
+    if len(languages) != 1:
+        raise ConfigError("expected one of --csv, --beancount and --hledger")
     with opened(find_books(run)) as db:
         found = list(read_journal(db))
-    return csv_text(found) if is_csv else beancount_text(found, f"Assay, {run.name}")
+    return "".join(export_lines(languages[0], lambda: found, f"Assay, {run.name}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

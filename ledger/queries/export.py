@@ -1,6 +1,6 @@
-"""Export: the journal as CSV or beancount text, every amount to the last unit.
+"""Export: the journal as CSV, beancount or hledger text, every amount to the last unit.
 
-Room: ledger (pure). CSV has one line per posting. Beancount can check its text:
+Room: ledger (pure). CSV has one line per posting. Beancount and hledger can check their text:
 each transaction sums to zero, and each account's balance
 is asserted on the day after the last entry. An entry's date is its block's, UTC, whenever the
 ledger service wrote it; a document, which no block has, is dated by when it was written.
@@ -9,8 +9,10 @@ ledger service wrote it; a document, which no block has, is dated by when it was
 from __future__ import annotations
 
 import csv
+import enum
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 
 from assay.ledger.accounts import NO_EPOCH, Account, Kind, Side
@@ -23,13 +25,33 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def csv_text(written: Sequence[Written]) -> str:
-    """The journal with one line per posting; amounts in token units, debits positive."""
-    return "".join(csv_lines(written))
+Journal = Callable[[], Iterable[Written]]  # the entries, oldest first; called again for each pass
+
+
+class Language(enum.Enum):
+    """What the journal is written in; its value is the file's ending."""
+
+    CSV = "csv"
+    BEANCOUNT = "beancount"  # versions 2 and 3
+    HLEDGER = "hledger"
+
+
+def export_lines(language: Language, journal: Journal, title: str) -> Iterator[str]:
+    """The journal in pieces, none larger than an entry.
+
+    Args:
+        language: To write it in.
+        journal: Called twice for the languages in which accounts are opened before use.
+        title: Of the file; CSV has none.
+    """
+    if language is Language.CSV:
+        return csv_lines(journal())
+    lines = _beancount(journal, title) if language is Language.BEANCOUNT else _hledger(journal, title)
+    return (f"{line}\n" for line in lines)
 
 
 def csv_lines(written: Iterable[Written]) -> Iterator[str]:
-    """`csv_text` in pieces, the header and then one for each entry, so that memory use is constant."""
+    """The header, and then for each entry a line per posting; amounts in token units, debits positive."""
     yield _csv([COLUMNS])
     for one in written:
         entry = one.entry
@@ -54,21 +76,6 @@ def csv_lines(written: Iterable[Written]) -> Iterator[str]:
         )
 
 
-def beancount_text(written: Sequence[Written], title: str) -> str:
-    """The journal in beancount's language (version 2 and 3)."""
-    return "".join(beancount_lines(lambda: written, title))
-
-
-def beancount_lines(journal: Callable[[], Iterable[Written]], title: str) -> Iterator[str]:
-    """`beancount_text` line by line.
-
-    Args:
-        journal: Returns the entries, oldest first; called twice, since accounts are opened before use.
-        title: Of the file.
-    """
-    return (f"{line}\n" for line in _beancount(journal, title))
-
-
 def recorded_at(one: Written) -> datetime:
     """Time at which an entry was written."""
     return datetime.fromtimestamp(one.recorded_ms / 1000, timezone.utc)
@@ -80,8 +87,16 @@ def happened_at(one: Written) -> datetime:
     return datetime.fromtimestamp(block_time, timezone.utc) if block_time else recorded_at(one)
 
 
-def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator[str]:
-    yield f'option "title" "{_quoted(title)}"'
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What must be known before the first entry is written, and after the last."""
+
+    opened: dict[Account, str]  # the day
+    balances: dict[Account, int]
+    day_after: str  # the last entry's; empty for an empty journal
+
+
+def _survey(journal: Journal) -> _Survey:
     opened: dict[Account, str] = {}
     balances: dict[Account, int] = {}
     last = ""
@@ -91,11 +106,22 @@ def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator
             day = min(_day(one), opened.get(posting.account, _day(one)))  # a fork's may be older
             opened[posting.account] = day
             balances[posting.account] = balances.get(posting.account, 0) + posting.amount
-    for asset in sorted({account.asset for account in opened}):
+    day_after = (date.fromisoformat(last) + timedelta(days=1)).isoformat() if last else ""
+    return _Survey(
+        {account: opened[account] for account in sorted(opened, key=_code)},
+        {account: balances[account] for account in sorted(balances, key=_code)},
+        day_after,
+    )
+
+
+def _beancount(journal: Journal, title: str) -> Iterator[str]:
+    survey = _survey(journal)
+    yield f'option "title" "{_quoted(title)}"'
+    for asset in sorted({account.asset for account in survey.opened}):
         yield f'option "operating_currency" "{_commodity(asset)}"'
     yield ""
-    for account, day in sorted(opened.items(), key=lambda item: item[0].code):
-        yield f"{day} open {beancount_account(account)} {_commodity(account.asset)}"
+    for account, day in survey.opened.items():
+        yield f"{day} open {account_name(account)} {_commodity(account.asset)}"
     for one in journal():
         entry = one.entry
         yield ""
@@ -106,19 +132,38 @@ def _beancount(journal: Callable[[], Iterable[Written]], title: str) -> Iterator
         yield f"  entry: {one.number}"
         yield f'  leaf: "{one.leaf.hex()}"'
         for posting in entry.postings:
-            account = posting.account
-            amount = decimal_text(posting.amount)
-            yield f"  {beancount_account(account)}  {amount} {_commodity(account.asset)}"
-    if last:
+            yield f"  {account_name(posting.account)}  {_amount(posting.account, posting.amount)}"
+    yield ""
+    for account, balance in survey.balances.items():
+        yield f"{survey.day_after} balance {account_name(account)}  {_amount(account, balance)}"
+
+
+def _hledger(journal: Journal, title: str) -> Iterator[str]:
+    survey = _survey(journal)
+    yield f"; {_one_line(title)}"
+    for asset in sorted({account.asset for account in survey.opened}):
+        yield f"commodity 1.{'0' * DECIMALS} {_commodity(asset)}"
+    for account in survey.opened:
+        yield f"account {account_name(account)}"
+    for one in journal():
+        entry = one.entry
         yield ""
-        day_after = (date.fromisoformat(last) + timedelta(days=1)).isoformat()
-        for account, balance in sorted(balances.items(), key=lambda item: item[0].code):
-            name, amount = beancount_account(account), decimal_text(balance)
-            yield f"{day_after} balance {name}  {amount} {_commodity(account.asset)}"
+        if not entry.postings:
+            yield f"; {_day(one)} {_one_line(entry.kind)} {_one_line(entry.key)}"
+            continue
+        yield f"{_day(one)} * {_one_line(entry.kind)}  ; entry: {one.number}, leaf: {one.leaf.hex()}"
+        yield f"    ; key: {_one_line(entry.key)}"
+        for posting in entry.postings:
+            yield f"    {account_name(posting.account)}  {_amount(posting.account, posting.amount)}"
+    if survey.balances:
+        yield f"\n{survey.day_after} * balances"
+    for account, balance in survey.balances.items():
+        asserted = f"{_amount(account, 0)} = {_amount(account, balance)}"
+        yield f"    {account_name(account)}  {asserted}"
 
 
-def beancount_account(account: Account) -> str:
-    """An account's beancount name: parts begin with a capital letter or a digit."""
+def account_name(account: Account) -> str:
+    """An account's name for both tools: parts begin with a capital letter or a digit."""
     root = "Assets" if account.kind.side is Side.DEBIT else "Liabilities"
     kind = account.kind.value.removeprefix("asset:").capitalize()
     what = {Kind.HELD: "Case", Kind.CASE_BOND: "Case", Kind.GIFT: "Contract"}.get(account.kind, "Run")
@@ -127,6 +172,14 @@ def beancount_account(account: Account) -> str:
     )
     epoch = "" if account.epoch == NO_EPOCH else f"E{account.epoch}"
     return ":".join(part for part in (root, kind, account.role.capitalize(), owner, epoch) if part)
+
+
+def _code(account: Account) -> str:
+    return account.code
+
+
+def _amount(account: Account, amount: int) -> str:
+    return f"{decimal_text(amount)} {_commodity(account.asset)}"
 
 
 def _commodity(asset: str) -> str:
@@ -151,3 +204,8 @@ def decimal_text(amount: int) -> str:
 
 def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _one_line(text: str) -> str:
+    """Text that ends neither its line nor an hledger description, whose comment a semicolon begins."""
+    return " ".join(text.replace(";", ",").split())

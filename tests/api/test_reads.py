@@ -22,7 +22,7 @@ from assay.ledger.journal.database import open_engine
 from assay.ledger.journal.reader import read_journal
 from assay.ledger.log.note import read_checkpoint
 from assay.ledger.merkle_log import append, leaf_hash, verify_inclusion
-from assay.ledger.queries.export import beancount_text, csv_text
+from assay.ledger.queries.export import Language, export_lines
 from assay.ledger.queries.lookup import EntryPage, entry_page, log_edge
 from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError
@@ -58,10 +58,16 @@ def test_pages_of_entries_are_the_journal(world_api: ApiWorld, reader: str):
     assert [int(p["amount"]) for one in found for p in one["postings"]] == [
         posting.amount for one in whole for posting in one.entry.postings
     ]
-    assert world_api.get("/v1/runs/paper/export", reader).text == csv_text(whole)
-    assert world_api.get("/v1/runs/paper/export?language=beancount", reader).text == beancount_text(
-        whole, "Assay, paper"
+    exported = "/v1/runs/paper/export"
+    assert world_api.get(exported, reader).text == "".join(
+        export_lines(Language.CSV, lambda: whole, "Assay, paper")
     )
+    for language in Language:
+        assert world_api.get(f"{exported}?language={language.value}", reader).text == "".join(
+            export_lines(language, lambda: whole, "Assay, paper")
+        )
+    refused = world_api.get(f"{exported}?language=datev", reader)
+    assert refused.status_code == 422 and "hledger" in refused.text
 
 
 def test_a_proof_and_a_settlements_rows_can_be_checked_by_their_reader(world_api: ApiWorld, reader: str):

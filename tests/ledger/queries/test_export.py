@@ -1,17 +1,25 @@
-"""Export: other tools add up the same sums from our text."""
+"""Export: beancount and hledger themselves accept the text, and add up the same sums."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
+import shutil
+import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
+
+import pytest
+from beancount import loader
+from beancount.core.data import Balance, Event, Transaction
+from beancount.core.data import Posting as Line
 
 from assay.ledger.accounts import ESCROW, TOKEN, budget, payable
 from assay.ledger.books import Books, Entry, Posting, book, document_entry
 from assay.ledger.journal.leaf import Written, leaf_of
-from assay.ledger.queries.export import COLUMNS, beancount_account, beancount_text, csv_text
+from assay.ledger.queries.export import COLUMNS, Language, account_name, export_lines
 from tests.ledger.a_run import BUDGET, RUN, EventStream, a_settlement, wallet
 
 DAY_MS = 86_400_000
@@ -43,62 +51,84 @@ def a_life() -> list[Entry]:
     return found
 
 
-class Adder:
-    """Reads the beancount text as beancount does, as far as we use it, and adds everything up again."""
-
-    DIRECTIVE = re.compile(r"(\d{4}-\d\d-\d\d) (open|balance|\*) (.*)")
-    POSTING = re.compile(r"  ([A-Z][A-Za-z0-9:-]*)  (-?\d+\.\d+) ([A-Z][A-Z0-9]*)")
-    ACCOUNT = re.compile(r"(Assets|Liabilities)(:[A-Z0-9][A-Za-z0-9-]*)+")
-
-    def __init__(self, text: str) -> None:
-        self.opened: dict[str, str] = {}
-        self.balances: dict[str, Decimal] = {}
-        self.transactions = self.asserted = 0
-        rest: dict[str, Decimal] = {}
-        day = ""
-        for line in text.splitlines():
-            if match := self.DIRECTIVE.fullmatch(line):
-                assert not any(rest.values()), f"a transaction sums to {rest}"
-                day, kind, what = match.groups()
-                rest = {}
-                if kind == "open":
-                    account, commodity = what.split()
-                    assert self.ACCOUNT.fullmatch(account) and account not in self.opened
-                    assert commodity == TOKEN.upper()
-                    self.opened[account] = day
-                elif kind == "balance":
-                    account, amount, _ = what.split()
-                    assert self.balances[account] == Decimal(amount)
-                    self.asserted += 1
-                else:
-                    self.transactions += 1
-            elif match := self.POSTING.fullmatch(line):
-                account, amount, commodity = match.groups()
-                assert self.opened[account] <= day, f"{account} is used before it is open"
-                self.balances[account] = self.balances.get(account, Decimal()) + Decimal(amount)
-                rest[commodity] = rest.get(commodity, Decimal()) + Decimal(amount)
-            else:
-                assert re.fullmatch(r'(option "[a-z_]+" ".*")|(  [a-z]+: .*)|', line), line
-        assert not any(rest.values())
+def text_of(language: Language, found: Sequence[Written], title: str = "a run") -> str:
+    return "".join(export_lines(language, lambda: found, title))
 
 
-def test_each_transaction_sums_to_zero_and_every_balance_is_asserted():
-    entries = a_life()
-    adder = Adder(beancount_text(written(entries), "a run"))
-
+def sums_of(entries: Sequence[Entry]) -> dict[str, Decimal]:
     sums: dict[str, Decimal] = {}
     for entry in entries:
         for posting in entry.postings:
-            name = beancount_account(posting.account)
+            name = account_name(posting.account)
             sums[name] = sums.get(name, Decimal()) + Decimal(posting.amount) / 10**6
-    assert adder.balances == sums
-    assert adder.transactions == len(entries)
-    assert adder.asserted == len(sums) == len(adder.opened)
-    assert sum(adder.balances.values()) == 0
+    return sums
+
+
+def read_beancount(text: str) -> list[object]:
+    """The directives that beancount finds in a text, once it has nothing to complain of."""
+    directives, errors, _ = loader.load_string(text)
+    assert not errors
+    return list(directives)
+
+
+def lines_of(directives: Sequence[object]) -> list[Line]:
+    return [line for one in directives if isinstance(one, Transaction) for line in one.postings]
+
+
+def hledger(text: str, *command: str) -> str:
+    """Output of hledger's command on a text."""
+    if shutil.which("hledger") is None:
+        pytest.skip("hledger is not installed")
+    ran = subprocess.run(
+        ["hledger", "-f", "-", *command], input=text, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def hledger_sums(text: str) -> dict[str, Decimal]:
+    rows = csv.reader(io.StringIO(hledger(text, "balance", "-N", "--empty", "-O", "csv")))
+    next(rows)
+    return {account: Decimal(amount.split()[0]) for account, amount in rows}
+
+
+def test_beancount_finds_our_sums_and_every_balance_asserted():
+    entries = a_life()
+    found = read_beancount(text_of(Language.BEANCOUNT, written(entries)))
+
+    sums: dict[str, Decimal] = {}
+    for line in lines_of(found):
+        assert line.units.currency == TOKEN.upper()
+        sums[line.account] = sums.get(line.account, Decimal()) + line.units.number
+    assert sums == sums_of(entries)
+    assert sum(isinstance(one, Transaction) for one in found) == len(entries)
+    assert {one.account for one in found if isinstance(one, Balance)} == set(sums)
+
+
+def test_hledger_checks_strictly_and_finds_our_sums():
+    entries = a_life()
+    text = text_of(Language.HLEDGER, written(entries))
+
+    hledger(text, "check", "--strict", "ordereddates")
+    assert hledger_sums(text) == sums_of(entries)
+    assert len(re.findall(r"^\d.* \* ", hledger(text, "print"), re.MULTILINE)) == len(entries) + 1
+
+
+def test_a_changed_amount_or_balance_is_refused_by_both():
+    found = written(a_life())
+    for language, check in ((Language.BEANCOUNT, read_beancount), (Language.HLEDGER, hledger_sums)):
+        text = text_of(language, found)
+        amounts = list(re.finditer(r" 10\.000000 AUSD", text))
+        for at in (amounts[0], amounts[-1]):
+            with pytest.raises(AssertionError):
+                check(f"{text[: at.start()]} 10.000001 AUSD{text[at.end() :]}")
 
 
 def test_a_clock_that_went_back_opens_accounts_in_time():
-    Adder(beancount_text(written(a_life(), step_ms=-DAY_MS), "a run"))
+    found = written(a_life(), step_ms=-DAY_MS)
+
+    assert lines_of(read_beancount(text_of(Language.BEANCOUNT, found)))
+    assert hledger_sums(text_of(Language.HLEDGER, found)) == sums_of(a_life())
 
 
 def test_an_entry_is_dated_by_its_block_and_a_document_by_when_it_was_written():
@@ -107,54 +137,61 @@ def test_an_entry_is_dated_by_its_block_and_a_document_by_when_it_was_written():
     issued = document_entry("invoice", 1, "{}")
     late = written([moved, issued], start_ms=(new_year_s + day_s) * 1000, step_ms=0)
 
-    rows = list(csv.DictReader(io.StringIO(csv_text(late[:1]))))
+    rows = list(csv.DictReader(io.StringIO(text_of(Language.CSV, late[:1]))))
     assert {row["time"] for row in rows} == {"2025-12-31T23:59:59+00:00"}
     assert {row["recorded"] for row in rows} == {"2026-01-02T00:00:00.000+00:00"}
-    text = beancount_text(late, "a run")
+    text = text_of(Language.BEANCOUNT, late)
     assert '2025-12-31 * "RunOpened"' in text
     assert '2026-01-02 event "document"' in text
+    text = text_of(Language.HLEDGER, late)
+    assert "2025-12-31 * RunOpened" in text
+    assert "; 2026-01-02 document" in text
 
 
-def test_amounts_are_exact_to_the_last_unit():
+@pytest.mark.parametrize("key", ['with "quotes"', "with ; and | and\na second line", "  2026-01-01 * x"])
+def test_amounts_are_exact_to_the_last_unit_whatever_the_key(key: str):
     entry = Entry(
-        key='with "quotes"', kind="test", block_number=1, block_hash=b"", block_time=1, epoch=0,
+        key=key, kind="test", block_number=1, block_hash=b"", block_time=1, epoch=0,
         postings=(
             Posting(account=ESCROW, amount=2**63 - 1),
             Posting(account=budget(RUN), amount=1 - 2**63),
         ),
     )  # fmt: skip
-    text = beancount_text(written([entry]), "a run")
+    found, most = written([entry]), Decimal("9223372036854.775807")
 
-    assert "9223372036854.775807 AUSD" in text and "-9223372036854.775807 AUSD" in text
-    Adder(text)
+    lines = lines_of(read_beancount(text_of(Language.BEANCOUNT, found)))
+    assert [line.units.number for line in lines] == [most, -most]
+    assert sorted(hledger_sums(text_of(Language.HLEDGER, found)).values()) == [-most, most]
 
 
 def test_no_two_accounts_share_a_name_there():
     accounts = {posting.account for entry in a_life() for posting in entry.postings}
     accounts |= {replace(payable("operator", wallet("x"), epoch)) for epoch in range(12)}
 
-    assert len({beancount_account(one) for one in accounts}) == len(accounts)
+    assert len({account_name(one) for one in accounts}) == len(accounts)
 
 
 def test_an_issued_document_is_an_event_and_moves_nothing():
     issued = document_entry("invoice", 1, "{}")
+    found = written([*a_life(), issued])
 
-    text = beancount_text(written([*a_life(), issued]), "a run")
-
-    (line,) = (line for line in text.splitlines() if " event " in line)
-    assert line.endswith(f' event "document" "{issued.key}"')
-    assert Adder(text.replace(line, "")).transactions == len(a_life())
-    assert csv_text(written([issued])).strip() == ",".join(COLUMNS)
+    directives = read_beancount(text_of(Language.BEANCOUNT, found))
+    (event,) = (one for one in directives if isinstance(one, Event))
+    assert (event.type, event.description) == ("document", issued.key)
+    assert sum(isinstance(one, Transaction) for one in directives) == len(a_life())
+    assert hledger_sums(text_of(Language.HLEDGER, found)) == sums_of(a_life())
+    assert text_of(Language.CSV, written([issued])).strip() == ",".join(COLUMNS)
 
 
 def test_empty_books_are_text_too():
-    assert Adder(beancount_text([], "nothing")).transactions == 0
-    assert csv_text([]).strip() == ",".join(COLUMNS)
+    assert read_beancount(text_of(Language.BEANCOUNT, [])) == []
+    assert hledger_sums(text_of(Language.HLEDGER, [])) == {}
+    assert text_of(Language.CSV, []).strip() == ",".join(COLUMNS)
 
 
 def test_the_csv_has_every_posting_once():
     found = written(a_life())
-    rows = list(csv.DictReader(io.StringIO(csv_text(found))))
+    rows = list(csv.DictReader(io.StringIO(text_of(Language.CSV, found))))
 
     told = [(int(r["entry"]), int(r["line"]), r["account"], int(r["amount"]), r["leaf_hash"]) for r in rows]
     assert told == [
