@@ -242,11 +242,14 @@ class Buyer:
         self.status.write_once("refund-due", "", **asdict(RefundDue(at_s=run.closes_at)))
         while await in_thread(chain.timestamp) < run.closes_at:
             await trio.sleep(POLL_S / 2)
-        await in_thread(chain.refund, run_id)
-        run = await in_thread(chain.run, run_id)
-        returned = 0 if run is None else run.returned
+        while run.free:  # anyone may refund: a move of another party that waits for its block refuses ours
+            await in_thread(chain.refund, run_id)
+            run = await in_thread(chain.run, run_id)
+            assert run is not None
+            if run.free:
+                await trio.sleep(POLL_S / 2)
         collected = await in_thread(self._collected, chain)
-        self.status.write_once("refunded", "", amount=returned, collected=collected)
+        self.status.write_once("refunded", "", amount=run.returned, collected=collected)
 
     def _collected(self, chain: Chain) -> int:
         """Our share of slashes so far, across restarts."""

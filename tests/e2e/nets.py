@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +165,16 @@ def wait_for_round(process: subprocess.Popen[str], run: Path, round_id: int) -> 
     _wait(process, lambda: any(r["kind"] == "round" and r["round"] >= round_id for r in reports(run)))
 
 
-def wait_for_active(process: subprocess.Popen[str], run: Path, after: int, count: int) -> None:
-    """Until a round after this one has contributions of so many nodes."""
-    _wait(
-        process,
-        lambda: any(
-            r["kind"] == "round" and r["round"] > after and r["active"] >= count for r in reports(run)
-        ),
-    )
+def wait_for_contributions(process: subprocess.Popen[str], run: Path, after: int, count: int) -> None:
+    """Until a round after this one has contributions of so many nodes in the books."""
+    books = (run / "participants" / "ledger" / "ledger.db").resolve().as_uri() + "?mode=ro"
+    most = "SELECT count(*) FROM contribution WHERE round > ? GROUP BY round ORDER BY 1 DESC LIMIT 1"
+
+    def found() -> bool:
+        with closing(sqlite3.connect(books, uri=True)) as db:
+            return (db.execute(most, (after,)).fetchone() or (0,))[0] >= count
+
+    _wait(process, found)
 
 
 def cancel(run: Path) -> None:

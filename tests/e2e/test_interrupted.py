@@ -28,7 +28,7 @@ from tests.e2e.nets import (
     pid_of,
     slashed,
     summary_of,
-    wait_for_active,
+    wait_for_contributions,
     wait_for_round,
     write_order,
 )
@@ -54,7 +54,7 @@ def cancelled(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             wait_for_round(process, run, WOKEN)
         finally:
             os.kill(hung, signal.SIGCONT)
-        wait_for_active(process, run, WOKEN, 4)
+        wait_for_contributions(process, run, WOKEN, 4)
         cancel(run)
         summary = summary_of(process)
         return Finished(run, summary, process.returncode)

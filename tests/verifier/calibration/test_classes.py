@@ -77,7 +77,9 @@ def test_segments_of_every_kind_are_measured_and_every_lie_about_one_is_found(fo
         segments = {Regime.SGD: 3, Regime.MUON: 3, Regime.FRESH: 1, Regime.ADAMW: 2}[row.measured.regime]
         assert row.measured.steps == 2 and row.audits == row.matches == 2 * segments  # after 1 and 2 steps
         assert row.measured.blocks == 2 * segments * 35
-        assert row.few_audits == row.few_matches == 25 * row.audits
+        assert row.few_audits == 25 * row.audits and row.few_false == 0
+        # One block of a small model can be far from the median on a processor: a draw of it is borderline.
+        assert row.few_matches >= 0.9 * row.few_audits
         # What SGD in float32 differs by here is all rounding of the parameters.
         is_quiet = (row.measured.dtype, row.measured.regime) == (Precision.FLOAT32, Regime.SGD)
         assert is_quiet or max(part.most for part in row.measured.seen) > 0
