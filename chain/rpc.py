@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from threading import Lock
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 import requests
 from eth_abi.abi import decode
@@ -41,6 +41,8 @@ T = TypeVar("T")
 REQUEST_S_MAX = 20
 NONCE_RETRIES_MAX = 8
 PRIORITY_FEE_WEI = 10**9
+# For less time, a used nonce without a receipt may be an endpoint whose machines are at different blocks.
+REPLACED_S = 5
 WORDS_MAX = 300  # characters of an endpoint's error that are repeated
 # What web3 and the decoders raise when an endpoint's answer is malformed.
 _NONSENSE = (
@@ -182,12 +184,19 @@ class Rpc:
             Unavailable: the endpoint is gone, or nothing was mined in time. Whether it will be mined
                 is then unknown: read the state before sending again.
         """
-        with self._lock:
-            tx_hash = self._submit(action, transaction)
-        sent = Sent(tx_hash=tx_hash, block_number=None, gas_used=0)
-        return self.settled(action, sent) if wait else sent
+        for _ in range(NONCE_RETRIES_MAX):
+            with self._lock:
+                tx_hash, nonce = self._submit(action, transaction)
+            sent = Sent(tx_hash=tx_hash, block_number=None, gas_used=0)
+            if not wait:
+                return sent
+            try:
+                return self._mined(action, tx_hash, nonce)
+            except _NonceTaken:
+                continue  # another process with this key replaced it in the pool: it is never mined
+        raise self._crowded_out(action)
 
-    def _submit(self, action: str, transaction: dict[str, Any]) -> bytes:
+    def _submit(self, action: str, transaction: dict[str, Any]) -> tuple[bytes, int]:
         sender = self.address
         draft = {"from": sender, **transaction}
         if "gas" not in draft:
@@ -195,20 +204,25 @@ class Rpc:
             estimate = self.read(action, lambda: int(self.web3.eth.estimate_gas(draft, "pending")))  # type: ignore[arg-type]
             draft["gas"] = estimate * 13 // 10 + 20_000
         for _ in range(NONCE_RETRIES_MAX):
-            raw, tx_hash = self._signed(action, draft)
+            raw, tx_hash, nonce = self._signed(action, draft)
             try:
                 self._offer(action, raw)
-                return tx_hash
+                return tx_hash, nonce
             except _NonceTaken:
                 if self._knows(action, tx_hash):
-                    return tx_hash  # our own bytes arrived in an earlier try
-        raise Unavailable(f"{action}: {NONCE_RETRIES_MAX} nonces of {sender} were used by other transactions")
+                    return tx_hash, nonce  # our own bytes arrived in an earlier try
+        raise self._crowded_out(action)
 
-    def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes]:
+    def _crowded_out(self, action: str) -> Unavailable:
+        return Unavailable(
+            f"{action}: {NONCE_RETRIES_MAX} nonces of {self.address} were used by other transactions"
+        )
+
+    def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes, int]:
         eth = self.web3.eth
         if self._chain_id is None:
             self._chain_id = self.read(action, lambda: int(eth.chain_id))
-        nonce = self.read(action, lambda: int(eth.get_transaction_count(draft["from"], "pending")))
+        nonce = self._nonce(action, "pending")
         base_fee = self.read(action, lambda: int(eth.get_block("latest")["baseFeePerGas"]))
         full = {
             **{name: value for name, value in draft.items() if name != "from"},
@@ -219,7 +233,10 @@ class Rpc:
             "value": draft.get("value", 0),
         }
         assert self._signer is not None
-        return self._signer.sign(action, full)
+        return *self._signer.sign(action, full), nonce
+
+    def _nonce(self, action: str, block: Literal["latest", "pending"]) -> int:
+        return self.read(action, lambda: int(self.web3.eth.get_transaction_count(self.address, block)))  # type: ignore[arg-type]
 
     def _offer(self, action: str, raw: bytes) -> None:
         """Submits the same bytes until the endpoint has accepted or refused them."""
@@ -241,20 +258,29 @@ class Rpc:
             return False
         return True
 
-    def receipt(self, action: str, tx_hash: bytes) -> Any:
+    def receipt(self, action: str, tx_hash: bytes, nonce: int | None = None) -> Any:
         """The receipt of a transaction, once it is mined.
+
+        Args:
+            action: Name for error texts.
+            tx_hash: The transaction.
+            nonce: Its nonce, to learn that another transaction of the account was mined with it.
 
         Raises:
             Unavailable: it was not mined within the client's limit.
         """
         deadline = time.monotonic() + self._receipt_s_max
-        pause_s = 0.01
+        pause_s, used_since = 0.01, None
         while True:
             try:
                 return self.read(action, lambda: _found(self.web3.eth.get_transaction_receipt, tx_hash))
             except _NotFound:
+                if used_since is not None and time.monotonic() - used_since > REPLACED_S:
+                    raise _NonceTaken from None
                 if time.monotonic() > deadline:
                     raise Unavailable(f"{action}: not mined within {self._receipt_s_max:.0f} s") from None
+            if nonce is not None and used_since is None and nonce < self._nonce(action, "latest"):
+                used_since = time.monotonic()
             time.sleep(pause_s)
             pause_s = min(0.2, pause_s * 1.5)
 
@@ -265,13 +291,14 @@ class Rpc:
             ChainRefused: it was mined and reverted.
             Unavailable: it was not mined within the client's limit.
         """
-        if sent.tx_hash is None:
-            return sent
-        receipt = self.receipt(action, sent.tx_hash)
+        return self._mined(action, sent.tx_hash) if sent.tx_hash is not None else sent
+
+    def _mined(self, action: str, tx_hash: bytes, nonce: int | None = None) -> Sent:
+        receipt = self.receipt(action, tx_hash, nonce)
         number = receipt["blockNumber"]
         if receipt["status"] != 1:
-            self._explain(action, sent.tx_hash, number)
-        return Sent(tx_hash=sent.tx_hash, block_number=number, gas_used=receipt["gasUsed"])
+            self._explain(action, tx_hash, number)
+        return Sent(tx_hash=tx_hash, block_number=number, gas_used=receipt["gasUsed"])
 
     def wait_for_pending(self) -> None:
         """Waits until the transactions pending at the call are mined, within the client's limit."""

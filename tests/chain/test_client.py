@@ -13,6 +13,7 @@ import pytest
 import requests
 from web3.types import FilterParams
 
+from assay.chain import rpc
 from assay.chain.client import ALREADY_DONE, ENTRIES_AT_ONCE, UNIT, Chain, ChainRefused
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
@@ -53,6 +54,31 @@ def test_two_clients_with_one_key_in_many_threads_lose_and_double_nothing(world:
         list(pool.map(pay, range(12)))
 
     assert [world.bank.token_balance(who) for who in payees] == list(range(1, 13))
+
+
+def test_a_transaction_that_another_with_the_same_key_replaces_is_sent_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    mine, other = world.as_(world.buyer), world.as_(world.buyer)
+    first, second = a_person().account, a_person().account
+    world.rpc("evm_setAutomine", False)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            replaced = pool.submit(transfer_token, mine, first, 5)
+            while world.rpc("eth_getBlockTransactionCountByNumber", "pending") == "0x0":
+                assert not replaced.done()
+            nonce = mine._rpc._nonce("test", "latest")
+            monkeypatch.setattr(other._rpc, "_nonce", lambda action, block: nonce)
+            with monkeypatch.context() as dearer:
+                dearer.setattr(rpc, "PRIORITY_FEE_WEI", 3 * rpc.PRIORITY_FEE_WEI)
+                other._move("pay", "AssayToken", "transfer", second, 7, wait=False)
+            while not replaced.done():
+                world.rpc("evm_mine")
+    finally:
+        world.rpc("evm_setAutomine", True)
+
+    assert replaced.result().tx_hash is not None
+    assert [world.bank.token_balance(who) for who in (first, second)] == [5, 7]
 
 
 def test_being_second_with_a_move_that_is_still_being_mined_is_success(world: World):
