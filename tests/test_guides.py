@@ -19,6 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from assay.bundle.read import read
+from assay.chain.commit_statement import evm_address
 from assay.cli.main import app
 from tests.test_golden_run import ARCHIVE
 
@@ -70,6 +71,12 @@ def peer(workplace: Path) -> str:
     return link.manifest.commits[0].commit.node.hex()
 
 
+@pytest.fixture(scope="module")
+def account(workplace: Path) -> str:
+    """The account of the spec's first node."""
+    return evm_address(read(workplace / "runs" / "quickstart").spec.nodes[0].account)
+
+
 def parsed(arguments: list[str]) -> str:
     """The command's name, once the command line has taken these arguments."""
     command: Any = get_command(app)
@@ -83,9 +90,12 @@ def parsed(arguments: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("guide", "line"), SHOWN, ids=[line for _, line in SHOWN])
-def test_a_command_of_a_guide_works(guide: str, line: str, workplace: Path, peer: str) -> None:
+def test_a_command_of_a_guide_works(guide: str, line: str, workplace: Path, peer: str, account: str) -> None:
     filled = (
-        line.replace("PEER", peer).replace("DIGEST", "ab" * 32).replace("RUN.toml FOLDER", "RUN.toml shards")
+        line.replace("PEER", peer)
+        .replace("DIGEST", "ab" * 32)
+        .replace("RUN 0x...", f"RUN {account}")
+        .replace("RUN.toml FOLDER", "RUN.toml shards")
     )
     arguments = shlex.split(re.sub(r"\bFILE$", "receipt.json", filled))[1:]
 

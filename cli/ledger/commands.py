@@ -19,7 +19,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a l
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands below to `assay ledger`."""
-    for command in (balance, entries, export, prove, audit, faults, settle):
+    for command in (balance, entries, statement, export, prove, audit, faults, settle):
         app.command()(command)
 
 
@@ -48,6 +48,29 @@ def entries(
     from assay.cli.ledger.lines import Entries, entry_text, read_entries
 
     show_each(read_entries(run, account), entry_text, Entries, as_json=as_json)
+
+
+def statement(
+    run: Run,
+    party: Annotated[
+        str, typer.Argument(metavar="PARTY", help="An address, or `buyer` or `treasury` of the run.")
+    ],
+    since: Annotated[
+        str | None, typer.Option(metavar="DAY", help="First day, UTC; default: the first entry's.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="DAY", help="Last day, UTC; default: the last entry's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a party earned, paid, paid in and took out, by the days of the chain's blocks.
+
+    Example: assay ledger statement runs/quickstart buyer --since 2026-01-01 --until 2026-12-31
+    """
+    from assay.cli.ledger.statement import read_statement, statement_lines
+
+    found = read_statement(run, party, since, until)
+    show(found, statement_lines(found), as_json=as_json)
 
 
 def export(

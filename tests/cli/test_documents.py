@@ -58,6 +58,7 @@ OFFLINE = {
     "registry show": "RUN",
     "ledger balance": "RUN",
     "ledger entries": "RUN --account payable",
+    "ledger statement": "RUN buyer",
     "ledger prove": "RUN 1",
     "ledger audit": "RUN",
     "ledger faults": "RUN",

@@ -287,6 +287,20 @@ def test_entries_are_chosen_by_account(assay: Assay, made: Path):
     assert (code, "no account begins with 'wages'" in err, "payable" in err) == (2, True, True)
 
 
+def test_a_statement_adds_up_from_its_opening_to_its_closing_balance(assay: Assay, made: Path):
+    _, out, _ = assay("ledger", "statement", made, "buyer", "--json")
+    _, text, _ = assay("ledger", "statement", made, "buyer")
+    code, later, _ = assay("ledger", "statement", made, "buyer", "--since", "2200-01-01")
+
+    found = json.loads(out)
+    signs = {"paid in": 1, "bonds": 1, "income": 1, "expense": -1, "taken out": -1}
+    moved = sum(signs[line["movement"]] * line["amount"] for line in found["lines"])
+    assert found["is_buyer"] and found["opening"] == 0 and found["closing"] == moved
+    assert {line["movement"] for line in found["lines"]} >= {"paid in", "expense", "taken out"}
+    assert text.count("ResultFinalized") == len(TABLES) and "opening balance" in text
+    assert code == 0 and "ResultFinalized" not in later
+
+
 def test_a_proof_can_be_checked_with_nothing_but_the_key(assay: Assay, made: Path):
     with closing(sqlite3.connect(f"file:{made / 'ledger.db'}?immutable=1", uri=True)) as db:
         keys = dict(db.execute("SELECT id, key FROM journal_entry").fetchall())
@@ -440,6 +454,10 @@ def test_an_altered_link_fails_the_check(assay: Assay, folder: Path):
         (["ledger", "audit", "{}/spec.cbor"], "not a book of accounts"),
         (["ledger", "export", "{}"], "one of --csv, --beancount and --hledger"),
         (["ledger", "export", "{}", "--csv", "--hledger"], "one of --csv, --beancount and --hledger"),
+        (["ledger", "statement", "{}", "0x12"], "expected an address"),
+        (["ledger", "statement", "{}", "0x" + "0" * 40], "no account of this address"),
+        (["ledger", "statement", "{}", "buyer", "--since", "today"], "expected a day"),
+        (["ledger", "statement", "{}", "buyer", "--since", "2026-02-01", "--until", "2026-01-01"], "before"),
         (["ledger", "prove", "{}", "999"], "no entry '999'"),
         (["ledger", "settle", "--check", "{}"], "expected RUN:EPOCH"),
         (["ledger", "settle", "--check", "{}:two"], "expected RUN:EPOCH"),
