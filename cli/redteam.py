@@ -21,6 +21,12 @@ def redteam(
     attack: Annotated[str, typer.Option(help="Run only attacks whose name contains this text.")] = "",
     seeds: Annotated[int, typer.Option(help="Number of runs of each attack.", min=1)] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One seed, fewer honest steps, no chain.")] = False,
+    honest_rounds: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Honest steps of two nodes on each code path, for each way of judging.", min=1
+        ),
+    ] = 350,
     as_json: AsJson = False,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table to this Markdown file.")] = None,
 ) -> None:
@@ -28,7 +34,7 @@ def redteam(
 
     Example: assay redteam --quick
     """
-    from assay.redteam.false_positives import Honest, audit_everywhere
+    from assay.redteam.false_positives import ROUNDS_QUICK, Honest, audit_everywhere
     from assay.redteam.table import as_markdown, counts, honest_lines, named, table_json, try_all
 
     chosen = [one for one in named(attack) if not (quick and one.is_slow)]
@@ -39,7 +45,9 @@ def redteam(
     for name in ("attack", "caught", "cost", "harm", "verdict"):
         table.add_column(name, overflow="fold")
     rows = try_all(chosen, 1 if quick else seeds)
-    honest: list[Honest] = [] if attack else audit_everywhere(is_quick=quick)
+    honest: list[Honest] = (
+        [] if attack else audit_everywhere(rounds=ROUNDS_QUICK if quick else honest_rounds, is_quick=quick)
+    )
     if markdown is not None:
         markdown.write_text(as_markdown(rows, honest) + "\n")
     if as_json:

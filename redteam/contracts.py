@@ -9,7 +9,6 @@ installed, the row is open: an attack that was not tried was not stopped.
 from __future__ import annotations
 
 import functools
-import os
 import re
 import subprocess
 import sys
@@ -79,7 +78,7 @@ def _verdicts() -> dict[str, set[str]]:
         return {}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--no-header", *wanted],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
         capture_output=True, text=True, timeout=_WAIT_S,
     )  # fmt: skip
     return endings(done.stdout)

@@ -73,7 +73,12 @@ def table_json(rows: Sequence[Row], honest: Sequence[Honest]) -> str:
             }
             for row in rows
         ],
-        "honest": {"audits": whole.audits, "blocks": whole.blocks, "false_slashes": whole.false_slashes},
+        "honest": {
+            "audits": whole.audits,
+            "blocks": whole.blocks,
+            "undecided": whole.undecided,
+            "false_slashes": whole.false_slashes,
+        },
     }
     return json.dumps(found, indent=1)
 
@@ -96,14 +101,15 @@ def as_markdown(rows: Sequence[Row], honest: Sequence[Honest]) -> str:
 
 
 def honest_lines(honest: Sequence[Honest]) -> list[str]:
-    """The honest side, by code path and in all."""
+    """The honest side, by way of judging and code path, and in all."""
     lines = [
-        "| honest, by code path | audits | blocks | false | of a block, below | of an audit, below |",
-        "|---|---|---|---|---|---|",
+        "| judged | code path | audits | blocks | undecided | false | of a block, below | an audit, below |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for one in [*honest, total(list(honest))] if len(honest) > 1 else honest:
         bounds = ("-", "-") if one.false_slashes else (f"{one.block_bound:.1e}", f"{one.audit_bound:.1e}")
-        lines.append(_line(one.path, f"{one.audits:,}", f"{one.blocks:,}", one.false_slashes, *bounds))
+        audits = f"{one.audits:,}", f"{one.blocks:,}", one.undecided, one.false_slashes
+        lines.append(_line(one.judging, one.path, *audits, *bounds))
     return lines
 
 

@@ -51,6 +51,7 @@ from assay.training.optimiser.step import Work
 from assay.training.optimiser.step import encode as encode_step
 from assay.training.transform.compress import gradient_blocks, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.worker import RecomputeWorker
 
@@ -75,7 +76,13 @@ def data_spec(folder: Path, seed: int) -> DataSpec:
 
 
 def lab_spec(
-    seed: int, data: DataSpec, *, model: ModelSpec = SMALL, rule: RuleSpec | None = None, blocks: int = 16
+    seed: int,
+    data: DataSpec,
+    *,
+    model: ModelSpec = SMALL,
+    rule: RuleSpec | None = None,
+    blocks: int = 16,
+    compute: ComputeSpec = FLOAT32_WHOLE,
 ) -> RunSpec:
     """A run of this model over this text in which every step is drawn."""
     base = a_spec(seed=seed, rounds=100_000)
@@ -84,7 +91,7 @@ def lab_spec(
     )
     spec = replace(
         base, model=model, data=data, rule=rule or demo, audit=replace(base.audit, blocks=blocks),
-        compute=FLOAT32_WHOLE,
+        compute=compute,
     )  # fmt: skip
     check_spec(spec)
     return spec
@@ -106,14 +113,27 @@ class StepClaim:
 
 
 class TestBed:
-    """A node after some honest rounds, a peer, and an auditor, all at one round."""
+    """A node after some honest rounds, a peer, and an auditor, all at one round.
 
-    def __init__(self, folder: Path, seed: int, *, rounds: int = ROUNDS_BEFORE, **choices: Any) -> None:
+    limits: of the auditor, for steps that it judges in the reference class. choices: those of `lab_spec`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        rounds: int = ROUNDS_BEFORE,
+        limits: Limits | None = None,
+        **choices: Any,
+    ) -> None:
         use_one_thread()
         self.seed, self.data, self.folder = seed, folder / "data", folder
         self.spec = lab_spec(seed, data_spec(self.data, seed), **choices)
         self.trainers = {peer: self._trainer(peer) for peer in (NODE, PEER)}
-        self.recompute_worker = RecomputeWorker(spec=self.spec, data=self.data, folder=folder / "auditor")
+        self.recompute_worker = RecomputeWorker(
+            spec=self.spec, data=self.data, folder=folder / "auditor", limits=limits
+        )
         self.bases: dict[PeerId, tuple[int, Digest]] = dict.fromkeys(self.trainers, (0, NO_DIGEST))
         for _ in range(rounds):
             self.pass_round()

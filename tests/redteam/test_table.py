@@ -10,12 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 import assay.verifier.audit.exact
+import assay.verifier.audit.worker
 from assay.cli.main import app
 from assay.redteam.attack import without
-from assay.redteam.false_positives import Honest, audit_honest, total
+from assay.redteam.false_positives import Honest, Judging, audit_honest, total
 from assay.redteam.table import ATTACKS, as_markdown, named, table_json, try_all
 from assay.training.model.loss import use_one_thread
-from assay.training.transform.compress import transition
+from assay.training.transform.compress import gradient_blocks, transition
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,6 +31,22 @@ def test_honest_steps_are_believed_block_by_block(tmp_path: Path) -> None:
     assert found.block_bound == pytest.approx(3 / found.blocks, rel=0.01)
 
 
+@pytest.mark.parametrize("judging", [Judging.REFERENCE, Judging.REFERENCE_BF16])
+def test_honest_steps_are_believed_in_the_reference_class(judging: Judging, tmp_path: Path) -> None:
+    found = audit_honest(2, 5, tmp_path, judging)
+
+    assert (found.judging, found.audits, found.undecided, found.false_slashes) == (judging.value, 4, 0, 0)
+
+
+@pytest.mark.parametrize("judging", [Judging.REFERENCE, Judging.REFERENCE_BF16])
+def test_a_step_beyond_the_limits_of_the_reference_class_is_counted(judging: Judging, tmp_path: Path) -> None:
+    def other_work(rule: Any, layout: Any, slope: Any, lr: Any) -> Any:
+        return gradient_blocks(rule, layout, -slope, lr)
+
+    with without(assay.verifier.audit.worker, "gradient_blocks", other_work):
+        assert audit_honest(1, 5, tmp_path, judging).false_slashes == 2
+
+
 def test_an_honest_step_that_is_not_believed_is_counted(tmp_path: Path) -> None:
     def other_hardware(compress: Any, before: Any, x: Any) -> Any:
         return transition(compress, before, x * (1 + 2**-20))
@@ -39,21 +56,21 @@ def test_an_honest_step_that_is_not_believed_is_counted(tmp_path: Path) -> None:
 
 
 def test_code_paths_add_up() -> None:
-    whole = total([Honest("a", 2, 30, 0), Honest("b", 3, 40, 1)])
-    assert (whole.path, whole.audits, whole.blocks, whole.false_slashes) == ("a, b", 5, 70, 1)
+    whole = total([Honest("one", "a", 2, 30, 1, 0), Honest("one", "b", 3, 40, 0, 1)])
+    assert whole == Honest("all", "a, b", 5, 70, 1, 1)
 
 
 def test_a_row_has_its_fields_and_no_others() -> None:
     rows = try_all(named("index bomb"), 2)
-    plain = json.loads(table_json(rows, [Honest("avx2", 2, 30, 0)]))
+    plain = json.loads(table_json(rows, [Honest("own", "avx2", 2, 30, 1, 0)]))
 
-    assert plain["honest"] == {"audits": 2, "blocks": 30, "false_slashes": 0}
+    assert plain["honest"] == {"audits": 2, "blocks": 30, "undecided": 1, "false_slashes": 0}
     assert [sorted(row) for row in plain["attacks"]] == [
         ["cost", "defence", "detection_rate", "harm", "name", "verdict"]
     ]
     assert plain["attacks"][0]["detection_rate"] == 1.0
     assert plain["attacks"][0]["verdict"] == "caught"
-    assert "| 23 | index bomb |" in as_markdown(rows, [Honest("avx2", 2, 30, 0)])
+    assert "| 23 | index bomb |" in as_markdown(rows, [Honest("own", "avx2", 2, 30, 1, 0)])
 
 
 def test_the_command_prints_json_for_one_attack() -> None:
