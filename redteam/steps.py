@@ -33,14 +33,10 @@ from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
-from assay.training.methods.choices import Choices, method_rule
-from assay.training.optimiser.inner import InnerState, inner_step
-from assay.training.optimiser.matrices import matrices
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.step import message
 from assay.training.transform.compress import transition
 from assay.verifier.audit.exact import check_opening, compare
-from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.messages import Finding
 
 AUDITS_OF_MANY = 250  # that a saboteur of one block of thousands wants to survive
@@ -324,69 +320,6 @@ def _prepared_sketch(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _unseen(claim))]
 
 
-def _free_ride(is_defended: bool, seed: int) -> Outcome:
-    """After one false step that nobody drew: a momentum beside which no gradient leaves a bit, and no work.
-
-    The node says that it is of another execution class, for in its own the sketch would show it.
-    """
-    lab = lab_of(seed)
-    layout, steps, honest = lab.trainer.layout, lab.trainer.steps, lab.before
-    earlier = steps.record(lab.round - 1)
-    assert earlier is not None
-    drawn = np.random.default_rng(seed).uniform(0.5, 1.0, (layout.blocks, 4096)).astype(np.float32)
-    caught, sizes = 0, (1e10, 1e30)
-    with ExitStack() as stack:
-        stack.enter_context(without(lab.recompute_worker, "limits", shipped()))
-        if not is_defended:
-            for module in (assay.training.optimiser.step, assay.verifier.audit.worker):
-                stack.enter_context(without(module, "carried_shares", _all_of_it))
-            stack.enter_context(without(assay.verifier.audit.tolerance, "_excuses_all", lambda *_: False))
-        for size in sizes:
-            false = replace(honest, error_NC=drawn * np.float32(size))
-            steps.keep(earlier, false, steps.tree(false))
-            claim = lab.claim(np.zeros_like(false.error_NC), before=false, cost=0.0)
-            claim = replace(claim, before=false)
-            commit, blocks = lab.keep(claim), lab.drawn(claim.update)
-            found = lab.recompute_worker.examine(
-                replace(commit, exec_class=Digest(b"\x07" * 32)),
-                claim.update,
-                steps.opening(lab.round, blocks),
-                blocks,
-            )
-            caught += found.outcome is Found.MISMATCH
-    steps.keep(earlier, honest, steps.tree(honest))
-    harm = "paid for every round of the run without a gradient" if caught < len(sizes) else "none"
-    return tallied(len(sizes), caught, 0.0, harm)
-
-
-def _obeyed_momentum(is_defended: bool, seed: int) -> Outcome:
-    """The same with Muon: a false momentum that decides every later step, whatever its gradient."""
-    local, layout = method_rule("muloco", Choices()).local, lab_of(seed).trainer.layout
-    drawn = np.random.default_rng(seed)
-    theta_P, lie_P, *slopes = (drawn.standard_normal(layout.parameters).astype(np.float32) for _ in range(4))
-    caught, sizes = 0, (1e10, 1e30)
-    unbounded = without(assay.training.optimiser.muon, "_share", lambda *_: np.float32(1))
-    with nullcontext() if is_defended else unbounded:
-        for size in sizes:
-            false = InnerState(theta_P, (lie_P * np.float32(size), np.zeros_like(lie_P)), 100)
-            one, other = (
-                inner_step(local, layout, np.float32(0.02), false, theta_P, slope_P) for slope_P in slopes
-            )
-            matrix = matrices(layout)[0]
-            caught += not np.array_equal(matrix.of(one.theta_P), matrix.of(other.theta_P))
-    harm = (
-        "none: each step needs its own gradient"
-        if caught
-        else "its matrices need no gradient until the reset"
-    )
-    return tallied(len(sizes), caught, 0.0, harm)
-
-
-def _all_of_it(_rule: Any, _rounds: int, _round: int, blocks: Any, *_: Any, **__: Any) -> Any:
-    """`carried_shares` of a rule that bounds nothing."""
-    return np.ones(len(blocks), np.float32)
-
-
 def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
     """One block of a large model is false in every step, audited a certain number of times.
 
@@ -482,14 +415,6 @@ STEP_ATTACKS = (
         "opened blocks: 16 of 22 here, by chance 64 of N in a large model",
         "a step that is drawn hides it with chance 1 - 16/22; then it leaks k signs of one block a round",
         _injection_once,
-    ),
-    Attack(
-        name="no work beside a false momentum", number=30, where=Where.STEP, run=_free_ride,
-        defence="the momentum that a step carries is bounded in size and in life",
-    ),
-    Attack(
-        name="Muon steps by a false momentum", number=30, where=Where.STEP, run=_obeyed_momentum,
-        defence="Muon's moments are bounded by the present gradient",
     ),
     _recomputed(
         "poison in one block", 14, "blocks drawn after the commit",

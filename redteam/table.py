@@ -15,13 +15,14 @@ from assay.redteam.byzantine_nodes import LIAR_ATTACKS
 from assay.redteam.byzantine_verifiers import JUDGE_ATTACKS
 from assay.redteam.contracts import CONTRACT_ATTACKS
 from assay.redteam.false_positives import Honest, total
+from assay.redteam.false_state import STATE_ATTACKS
 from assay.redteam.malformed import BYTES_ATTACKS
 from assay.redteam.rounds import ROUND_ATTACKS
 from assay.redteam.steps import STEP_ATTACKS
 from assay.redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
-    *STEP_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *ROUND_ATTACKS,
+    *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *ROUND_ATTACKS,
     *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 

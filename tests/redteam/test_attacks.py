@@ -19,6 +19,7 @@ SWITCHED = [attack for attack in QUICK if attack.has_off]
 # What this system does not stop. A row that leaves or joins this list changes docs/threat-model.md as well.
 OPEN = {
     "momentum injection, one block, once",
+    "steer by one false state",
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
     "five liars of eight nodes",
