@@ -157,7 +157,23 @@ def replay(
         IntegrityError: the run's chain or blobs are invalid.
     """
     delivered = read(run)
-    spec, peer = delivered.spec, find_node(delivered.run_states[-1].nodes, node)
+    peer = find_node(delivered.run_states[-1].nodes, node)
+    return replay_of(
+        delivered, peer, round_id, use_opening=use_opening, from_start=from_start, threads=threads
+    )
+
+
+def replay_of(
+    delivered: Delivered,
+    peer: PeerId,
+    round_id: int,
+    *,
+    use_opening: bool = True,
+    from_start: bool = False,
+    threads: int = 1,
+) -> Replayed:
+    """Recompute one accepted step of a run that was read; see `replay`."""
+    run, spec = delivered.root, delivered.spec
     commits = _commits_of(delivered, peer)
     if round_id not in commits:
         there = f"{len(commits)} from {min(commits)} to {max(commits)}" if commits else "none"

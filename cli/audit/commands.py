@@ -5,6 +5,7 @@ Room: cli (edge). A command parses, calls one library function, prints one resul
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,8 @@ from assay.cli.result import AsJson, document, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from assay.bundle.replay_step import ReplayReport
 
 audit_app = typer.Typer(
     no_args_is_help=True, help="Compute audit odds, report and replay audits, calibrate tolerances."
@@ -182,6 +185,37 @@ def audit_replay(
     done = replay(run, round_id, node, use_opening=opening, from_start=from_start, threads=threads)
     show(ReplayReport.of(done), replay_lines(done), as_json=as_json)
     raise typer.Exit(0 if done.is_ok else 1)
+
+
+@audit_app.command("spot")
+def audit_spot(
+    run: Run,
+    rate: Annotated[float, typer.Option(help="Chance of each accepted step to be recomputed.")] = 0.01,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Recompute private states too: proof, and slower.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the draw; default: one that nobody could know.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Torch threads; the number that the participants used.")
+    ] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute steps of a finished run that you draw yourself; exit status 1 if one is false.
+
+    Example: assay audit spot runs/quickstart --rate 0.05 --from-start
+    """
+    from assay.bundle.spot_check import spot_check, spot_lines, step_line
+
+    def tell(found: ReplayReport) -> None:
+        if not as_json:
+            typer.echo(step_line(found))
+
+    chosen = secrets.randbits(63) if seed is None else seed
+    check = spot_check(run, rate, chosen, from_start=from_start, threads=threads, on_step=tell)
+    show(check, spot_lines(check), as_json=as_json)
+    raise typer.Exit(0 if check.is_ok else 1)
 
 
 @audit_app.command("calibrate")

@@ -1,0 +1,91 @@
+"""Spot check: recomputes a share of a finished run's steps, drawn where nobody else can foresee the draw.
+
+Room: bundle (edge: reads a folder, holds torch). Verifiers' audits are drawn by the run's beacon. This draw
+is its reader's own, and also finds steps that no audit looked at. `replay_step` says what a replay proves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.bundle.read import Delivered, read
+from assay.bundle.replay_step import ReplayReport, replay_of
+from assay.protocol.errors import ConfigError
+from assay.protocol.types import PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotCheck:
+    """The drawn steps and what was found. steps: accepted ones of the run. seed: repeats the draw."""
+
+    steps: int
+    seed: int
+    found: tuple[ReplayReport, ...]
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing was found against any of them."""
+        return all(one.is_ok for one in self.found)
+
+
+def spot_check(
+    run: Path,
+    rate: float,
+    seed: int,
+    *,
+    from_start: bool = False,
+    threads: int = 1,
+    on_step: Callable[[ReplayReport], None] = lambda _: None,
+) -> SpotCheck:
+    """Recompute each accepted step with a certain chance, and one at least.
+
+    Args:
+        run: A finished run's folder, with updates and aggregates.
+        rate: The chance, above 0 and at most 1.
+        seed: Of the draw; one that nobody could know before.
+        from_start: Recompute private states from each node's last fresh start: proof in place of evidence.
+        threads: The participants' thread count.
+        on_step: Called with each result.
+
+    Raises:
+        ConfigError: the rate is no chance, or the folder is no run's.
+        IntegrityError: the run's chain or blobs are invalid.
+    """
+    if not 0 < rate <= 1:
+        raise ConfigError(f"--rate {rate}: expected more than 0 and at most 1")
+    delivered = read(run)
+    steps = _steps(delivered)
+    if not steps:
+        raise ConfigError(f"{run}: the run has no accepted step")
+    chance = random.Random(seed)
+    drawn = [step for step in steps if chance.random() < rate] or [chance.choice(steps)]
+    found = []
+    for round_id, peer in drawn:
+        done = replay_of(delivered, peer, round_id, from_start=from_start, threads=threads)
+        found.append(ReplayReport.of(done))
+        on_step(found[-1])
+    return SpotCheck(steps=len(steps), seed=seed, found=tuple(found))
+
+
+def step_line(one: ReplayReport) -> str:
+    """The result for one step, as a line for a person."""
+    verdict = one.verdict or "evidence"
+    signs = "" if one.equal_signs is None else f", {one.equal_signs:.1%} of sent signs are the gradient's own"
+    faults = "".join(f"; FAULT {fault}" for fault in one.faults)
+    return f"round {one.round:>6} of node {one.node.hex()[:8]}: {verdict}{signs}{faults}"
+
+
+def spot_lines(check: SpotCheck) -> Iterator[str]:
+    """What all drawn steps show together."""
+    proved = sum(one.verdict == "MATCH" for one in check.found)
+    false = sum(not one.is_ok for one in check.found)
+    yield f"{len(check.found)} of {check.steps} accepted steps drawn by seed {check.seed}"
+    yield f"{proved} proved, {len(check.found) - proved - false} with evidence alone, {false} false"
+
+
+def _steps(delivered: Delivered) -> list[tuple[int, PeerId]]:
+    """Accepted steps, by round and node."""
+    return [(at, one.commit.node) for at, link in enumerate(delivered.links) for one in link.manifest.commits]
