@@ -44,7 +44,7 @@ ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, qu
 buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and receive the model.")
 chain_app = typer.Typer(no_args_is_help=True, help="Run a local chain.")
 order_app = typer.Typer(no_args_is_help=True, help="Check, quote, fund, watch and end a run.")
-run_app = typer.Typer(no_args_is_help=True, help="List a network's runs, verify delivered ones.")
+run_app = typer.Typer(no_args_is_help=True, help="List a network's runs; fetch and verify delivered ones.")
 sim_app = typer.Typer(no_args_is_help=True, help="Simulate aggregation rules and attacks in one process.")
 EXIT_STATUS = (
     "Exit status: 0 done; 1 the answer is no, or not yet; 2 it could not be asked: misuse, a bad file, "
@@ -207,12 +207,27 @@ def chain_dev(
 
 
 @run_app.command("verify")
-def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")], as_json: AsJson = False) -> None:
+def run_verify(
+    folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")],
+    only: Annotated[
+        str | None, typer.Option(metavar="proof", help="Check what needs no updates and no weights.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Verify a delivered run offline: weights, certificates, receipts, settlements, every file.
 
     Example: assay run verify runs/quickstart
     """
     from assay.bundle.read import read
+
+    if only is not None:
+        from assay.bundle.proof import proof_lines, verify_proof
+
+        if only != "proof":
+            raise ConfigError(f"--only {only!r}: expected `proof`")
+        proved = verify_proof(read(folder))
+        show(proved, proof_lines(proved), as_json=as_json)
+        return
     from assay.bundle.verify import Verified, report_lines, verify
 
     def tell(round_id: int) -> None:
@@ -223,6 +238,28 @@ def run_verify(folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")], as_
     if sys.stderr.isatty():
         typer.echo("\r\033[K", err=True, nl=False)
     show(Verified.of(report), report_lines(report), as_json=as_json)
+
+
+@run_app.command("fetch")
+def run_fetch(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="URL...", help="Where the run's index.json is served; any holder will do."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Folder; default runs/<run id>.")] = None,
+    only: Annotated[str, typer.Option(metavar="proof|model|all", help="How much of the run.")] = "all",
+    run_id: Annotated[str | None, typer.Option(help="The run's id in the escrow contract.")] = None,
+    most: Annotated[float, typer.Option(metavar="GB", help="Give up beyond this.", min=0)] = 100.0,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a delivered run from web servers that nobody has to trust; goes on where it was stopped.
+
+    Example: assay run fetch http://127.0.0.1:8600/runs/quickstart/files --only proof
+    """
+    from assay.cli.fetch import fetch_run, fetched_lines
+
+    fetched = fetch_run(sources, out, only, run_id, most)
+    show(fetched, fetched_lines(fetched), as_json=as_json)
 
 
 @sim_app.command("train")

@@ -49,7 +49,7 @@ STATIC = Path(__file__).parent / "static"
 # Every file that may be served: an address is looked up here and never made into a path.
 FILES = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
 MEDIA_TYPES = {".css": "text/css", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
-CBOR, JSON = "application/cbor", "application/json"
+BYTES, CBOR, JSON = "application/octet-stream", "application/cbor", "application/json"
 METHODS = ["GET", "HEAD"]
 NUMBER_MAX = 10**9
 
@@ -206,6 +206,14 @@ def settlement(run: Run, number: int) -> Response:
     return Response(json.dumps(plain(settlement_file(settled_of(run, number)))), media_type=JSON)
 
 
+def delivered_file(run: Run, path: str) -> Response:
+    """One file of the delivered run, as it is stored; for `assay run fetch`."""
+    file = run.files.get(path)
+    if file is None or not file.is_file():
+        raise NoSuchPage(f"a delivered file {path[:80]!r}")
+    return FileResponse(file, media_type=BYTES)
+
+
 def static(path: str) -> Response:
     """One of the explorer's own files."""
     file = FILES.get(path)
@@ -219,6 +227,7 @@ EVIDENCE: dict[str, Callable[..., Response]] = {
     "/runs/{name}/deployment.json": deployment,
     "/runs/{name}/rounds/{number}.cbor": link,
     "/runs/{name}/settlements/{number}.json": settlement,
+    "/runs/{name}/files/{path:path}": delivered_file,
     "/static/{path:path}": static,
 }
 

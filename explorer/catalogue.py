@@ -1,7 +1,7 @@
 """Catalogue: the runs that one explorer serves, read and checked once when it starts.
 
-Room: explorer (edge: reads folders). A request reads no file: it looks a name up here, so no address leads
-out of the folders that the operator gave.
+Room: explorer (edge: reads folders). A request looks a name up here, so no address leads out of the folders
+that the operator gave, nor to a file that the run's index does not list.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from assay.bundle.fetch import Part
 from assay.bundle.read import read
 from assay.explorer.explored import Explored, explore
 from assay.explorer.pages.run import Damaged
-from assay.participant.index import IntegrityError
+from assay.participant.index import INDEX, IntegrityError, read_index
 
 Catalogue = Mapping[str, Explored | Damaged]  # by name, in the order given
 NAME_CHARS_MAX = 60
@@ -33,11 +34,21 @@ def open_runs(folders: Iterable[Path], on_run: Callable[[Explored | Damaged], No
     for folder in folders:
         name = _unused(folder.resolve().name, found)
         try:
-            found[name] = explore(name, read(folder))
+            found[name] = explore(name, read(folder), _delivered_files(folder))
         except IntegrityError as error:  # the others are served; this one's page says what is wrong
             found[name] = Damaged(name=name, reason=str(error))
         on_run(found[name])
     return found
+
+
+def _delivered_files(folder: Path) -> dict[str, Path]:
+    """The files of a run that the buyer signed for, and their index; none where the run has no index."""
+    root, path = folder.resolve(), folder / INDEX
+    if not path.is_file():
+        return {}
+    names = [INDEX, *(name for name in read_index(path.read_bytes()).files if Part.ALL.has(name))]
+    found = {name: (root / name).resolve() for name in names}
+    return {name: path for name, path in found.items() if path.is_relative_to(root) and path.is_file()}
 
 
 def _unused(folder: str, taken: Mapping[str, object]) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import final_audits
@@ -44,6 +46,7 @@ class Explored:
 
     name: str
     delivered: Delivered
+    files: Mapping[str, Path]  # that the buyer signed, by their names in the index
     commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
     losses: Mapping[int, float]  # mean over a round's commits, nats per token
     curve: Curve  # of these losses
@@ -56,8 +59,8 @@ class Explored:
     unpaid: Mapping[StepId, UnpaidReason]
 
 
-def explore(name: str, delivered: Delivered) -> Explored:
-    """The lookups of a run."""
+def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = MappingProxyType({})) -> Explored:
+    """The lookups of a run. files: those that a reader may fetch."""
     commits: dict[PeerId, dict[int, Commit]] = {peer: {} for peer in delivered.run_states[-1].nodes}
     losses: dict[int, float] = {}
     committed: dict[Digest, int] = {}
@@ -93,6 +96,7 @@ def explore(name: str, delivered: Delivered) -> Explored:
     return Explored(
         name=name,
         delivered=delivered,
+        files=files,
         commits=commits,
         losses=losses,
         curve=curve_of(losses),

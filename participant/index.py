@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import BadSignatureError, recover, sign_digest
+from assay.chain.statements import Address, BadSignatureError, recover, sign_digest
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError
 
 INDEX = "index.json"
 PARTICIPANTS = "participants"
 _PIECE = 1 << 20
+_PART = re.compile(r"(?!\.\.?$)[^/\\:\x00-\x1f]{1,200}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class IntegrityError(AssayError):
@@ -34,42 +38,66 @@ def write_index(folder: Path, key: bytes) -> None:
     (folder / INDEX).write_bytes(_spelled(files, signature))
 
 
-def check_index(folder: Path, signer: bytes) -> int:
-    """Check every file against the index; returns their number.
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A signed list of files. files: SHA-256 in hexadecimal, by name. signer: the account that signed it."""
 
-    Args:
-        folder: The run's folder.
-        signer: Address that must have signed the index, 20 bytes.
+    files: Mapping[str, str]
+    signer: Address
+
+
+def read_index(text: bytes) -> Index:
+    """The index in these bytes.
 
     Raises:
-        IntegrityError: a file, or the index itself, is missing, new or different.
+        IntegrityError: not an index in its canonical form, or a name in it that leads out of a folder.
     """
-    text = (folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b""
     try:
         body = parse_json(text)
         files, signature = dict(body["files"]), bytes.fromhex(body["signature"])
         author = recover(_digest(files), signature)
     except (ValueError, KeyError, TypeError, RecursionError, BadSignatureError) as error:
         raise IntegrityError(f"{INDEX}: missing or not an index ({error})") from None
-    # The list is canonical: an equivalent index in another form was altered too.
-    if author != evm_address(signer) or text != _spelled(files, signature):
+    if text != _spelled(files, signature):  # an equivalent index in another form was altered too
+        raise IntegrityError(f"{INDEX}: not in its canonical form")
+    for name, digest in files.items():
+        if not _is_name(name) or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+            raise IntegrityError(f"{INDEX}: {name!r} is no file's name with its SHA-256")
+    return Index(files, author)
+
+
+def check_index(folder: Path, signer: bytes, *, is_whole: bool = True) -> int:
+    """Check every file against the index; returns the number of those that are there.
+
+    Args:
+        folder: The run's folder.
+        signer: Address that must have signed the index, 20 bytes.
+        is_whole: Whether a file that is missing is an error.
+
+    Raises:
+        IntegrityError: a file, or the index itself, is missing, new or different.
+    """
+    index = read_index((folder / INDEX).read_bytes() if (folder / INDEX).is_file() else b"")
+    if index.signer != evm_address(signer):
         # The spec names the buyer; if it was altered, the index may be valid.
-        others = [name for name in sorted(files) if not _is_listed(folder, name, files[name])]
+        others = [
+            name for name, digest in sorted(index.files.items()) if not _is_listed(folder, name, digest)
+        ]
         beside = f"; beside it, altered since delivery: {', '.join(others[:3])}" if others else ""
         raise IntegrityError(f"{INDEX}: not signed by the buyer as it stands{beside}")
     present = set(_names(folder))
-    listed = {name for name in files if not _is_participants(name)}  # older indexes include them
-    for name in sorted(listed | present):
+    listed = {name for name in index.files if not _is_participants(name)}  # older indexes include them
+    for name in sorted(listed | present if is_whole else present):
         if name not in present:
             raise IntegrityError(f"{name}: missing")
-        if name not in files:
+        if name not in index.files:
             raise IntegrityError(f"{name}: not part of what was delivered")
-        if not _is_listed(folder, name, files[name]):
+        if not _is_listed(folder, name, index.files[name]):
             raise IntegrityError(f"{name}: altered since delivery")
-    return len(listed)
+    return len(present)
 
 
-def _is_listed(folder: Path, name: str, digest: object) -> bool:
+def _is_listed(folder: Path, name: str, digest: str) -> bool:
     path = folder / name
     return path.is_file() and path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == digest
 
@@ -79,6 +107,11 @@ def _names(folder: Path) -> Iterator[str]:
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name != INDEX and not _is_participants(name):
             yield name
+
+
+def _is_name(name: object) -> bool:
+    """Whether this is a path inside a folder, in one spelling, on every system."""
+    return isinstance(name, str) and all(_PART.fullmatch(part) for part in name.split("/"))
 
 
 def _is_participants(name: str) -> bool:

@@ -76,6 +76,7 @@ class RunPage:
     buyer: str
     ending: str
     manifests: int
+    files: int  # that a reader may fetch
     steps: int
     steps_unpaid: int
     nodes: int
@@ -212,6 +213,7 @@ def run_page(run: Explored) -> RunPage:
         buyer=evm_address(delivered.spec.buyer),
         ending=ending_of(last).text,
         manifests=len(delivered.links),
+        files=len(run.files),
         steps=sum(map(len, run.commits.values())),
         steps_unpaid=len(run.unpaid),
         nodes=len(run.commits),

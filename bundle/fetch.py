@@ -1,0 +1,281 @@
+"""Fetch: copies a delivered run, or the parts of it that are wanted, from web servers that nobody trusts.
+
+Room: bundle (edge: HTTP, files). A source is any address under which a run's folder is served as it is: an
+explorer, a static web server, an object store. The index names every file by its SHA-256 and is signed by the
+buyer, whom the spec names, whose digest the run id names. So any holder will do: a file that one source lacks
+or falsifies comes from the next, and a fetch that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, local
+from urllib.parse import quote, urlsplit
+
+import requests
+
+from assay.bundle.read import BUNDLE
+from assay.chain.commit_statement import evm_address
+from assay.ledger.settlement.results import run_id_of
+from assay.participant.index import INDEX, PARTICIPANTS, Index, IntegrityError, read_index
+from assay.protocol.encoding.codec import decode
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+
+SPEC = f"{BUNDLE}/spec.cbor"
+INDEX_BYTES_MAX = 64 << 20
+SPEC_BYTES_MAX = 4 << 20
+PARTIAL = ".fetch"  # folder of what is being fetched, under the fetched one
+AT_ONCE = 4  # requests
+ANSWER_S_MAX = 30  # to connect, and between two pieces of an answer
+PIECE_BYTES = 1 << 16  # what an answer is written in
+_NO_PROOF = ("updates/", "aggregates/", "model/", "adapter/", "base.npy")
+_NO_MODEL = ("updates/", "aggregates/", "base.npy")
+
+
+class Part(str, enum.Enum):
+    """How much of a run is fetched."""
+
+    PROOF = "proof"  # spec, certified chain, receipts, settlements, registry: no updates and no weights
+    MODEL = "model"  # the same with the model
+    ALL = "all"  # everything, from which the weights can be recomputed
+
+    def has(self, name: str) -> bool:
+        """Whether this file of a delivered run belongs to the part."""
+        if name.startswith(f"{PARTICIPANTS}/"):
+            return False
+        if self is Part.ALL:
+            return True
+        left_out = _NO_PROOF if self is Part.PROOF else _NO_MODEL
+        folder, _, rest = name.partition("/")
+        return folder == BUNDLE and not rest.startswith(left_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a fetch is. files: of the part, in all."""
+
+    files: int
+    files_done: int
+    bytes_fetched: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What was fetched. files_kept: those that were there before. buyer: whose signature the index has."""
+
+    run_id: Digest
+    buyer: str
+    folder: str
+    part: Part
+    files: int
+    files_kept: int
+    bytes_fetched: int
+
+
+def fetch(
+    sources: Sequence[str],
+    folder: Path | None = None,
+    *,
+    part: Part = Part.ALL,
+    run_id: Digest | None = None,
+    bytes_max: int = 100 << 30,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Fetched:
+    """Fetch a part of a delivered run into a folder; every file in it is then as the buyer signed it.
+
+    Files that are there and right are kept, others are fetched, a broken one from where it broke off.
+
+    Args:
+        sources: Addresses under which the run's `index.json` lies, in the order in which they are asked.
+        folder: Where the run is to lie, perhaps with an earlier fetch of it; None: in `runs`, by its id.
+        part: How much of it.
+        run_id: The run that is expected; None takes the one that the first source has.
+        bytes_max: The fetch ends before it has received more.
+        on_progress: Called after each file.
+
+    Raises:
+        ConfigError: an address, or a folder with another run.
+        IntegrityError: no source has an index that the run's buyer signed, or a file that it lists.
+        Unavailable: a source does not answer, and no other has the file.
+    """
+    client = _Client([_address(one) for one in sources], bytes_max)
+    text, spec = _start(client, run_id)
+    index, found_id = read_index(text), run_id_of(spec)
+    folder = folder or Path("runs") / found_id.hex()[:16]
+    names = sorted(name for name in index.files if part.has(name))
+    if (folder / INDEX).exists() and (folder / INDEX).read_bytes() != text:
+        raise ConfigError(f"{folder / INDEX}: of another run, or of this one as another buyer signed it")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / INDEX).write_bytes(text)
+    kept = done = 0
+    lock = Lock()
+
+    def one(name: str) -> None:
+        nonlocal kept, done
+        is_kept = _sha256(folder / name) == index.files[name]
+        if not is_kept:
+            client.file(name, index.files[name], folder)
+        with lock:
+            kept, done = kept + is_kept, done + 1
+            on_progress(Progress(files=len(names), files_done=done, bytes_fetched=client.received))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(one, name) for name in names]
+        try:
+            for future in futures:
+                future.result()
+        finally:  # after the first error, or Ctrl-C, nothing more is begun
+            pool.shutdown(cancel_futures=True)
+    shutil.rmtree(folder / PARTIAL, ignore_errors=True)
+    return Fetched(
+        run_id=found_id,
+        buyer=index.signer,
+        folder=str(folder),
+        part=part,
+        files=len(names),
+        files_kept=kept,
+        bytes_fetched=client.received,
+    )
+
+
+def _start(client: _Client, run_id: Digest | None) -> tuple[bytes, RunSpec]:
+    """The index and the spec of the first source that has both of one run, and of the expected one."""
+    faults: list[str] = []
+    for source in client.sources:
+        try:
+            text = client.small(source, INDEX, INDEX_BYTES_MAX)
+            index, body = read_index(text), client.small(source, SPEC, SPEC_BYTES_MAX)
+            spec = _spec(index, body)
+            if run_id is not None and run_id_of(spec) != run_id:
+                raise IntegrityError(f"{INDEX}: of run {run_id_of(spec).hex()}, expected {run_id.hex()}")
+        except (IntegrityError, Unavailable) as error:
+            faults.append(f"{source}{error}" if isinstance(error, IntegrityError) else str(error))
+            continue
+        return text, spec
+    raise IntegrityError("; ".join(faults))
+
+
+def _spec(index: Index, body: bytes) -> RunSpec:
+    if hashlib.sha256(body).hexdigest() != index.files.get(SPEC):
+        raise IntegrityError(f"{SPEC}: not the one in the index")
+    try:
+        spec = decode(RunSpec, body)
+    except AssayError as error:
+        raise IntegrityError(f"{SPEC}: {error}") from None
+    if index.signer != evm_address(spec.buyer):
+        raise IntegrityError(f"{INDEX}: signed by {index.signer}, not by the buyer {evm_address(spec.buyer)}")
+    return spec
+
+
+class _Client:
+    """Requests to sources that may be slow, lie, or send without end."""
+
+    def __init__(self, sources: Sequence[str], bytes_max: int) -> None:
+        self.sources, self.received = sources, 0
+        self._bytes_max, self._lock, self._local = bytes_max, Lock(), local()
+
+    def small(self, source: str, name: str, bytes_max: int) -> bytes:
+        """A whole file from one source.
+
+        Raises:
+            Unavailable: it has none, or a larger one.
+        """
+        body = bytearray()
+        with self._get(source, name, 0) as answer:
+            for piece in self._pieces(source, name, answer):
+                body += piece
+                if len(body) > bytes_max:
+                    raise Unavailable(f"{source}{name}: more than {bytes_max} bytes")
+        return bytes(body)
+
+    def file(self, name: str, sha256: str, folder: Path) -> None:
+        """Fetch a file, from the first source that has it as it must be.
+
+        Raises:
+            IntegrityError: somebody has another file of that name, and nobody this one.
+            Unavailable: nobody has it.
+        """
+        path, faults = folder / name, list[AssayError]()
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise ConfigError(f"{path}: a link that leads out of {folder}")
+        for one in (path.parent, folder / PARTIAL):
+            one.mkdir(parents=True, exist_ok=True)
+        partial = folder / PARTIAL / hashlib.sha256(name.encode()).hexdigest()
+        for source in self.sources:
+            try:
+                self._append(source, name, partial)
+                if _sha256(partial) == sha256:
+                    partial.replace(path)
+                    return
+                partial.unlink()
+                faults.append(IntegrityError(f"{name}: {source} has another file than the buyer signed"))
+            except Unavailable as error:
+                faults.append(error)
+        raise next((one for one in faults if isinstance(one, IntegrityError)), faults[-1])
+
+    def _append(self, source: str, name: str, partial: Path) -> None:
+        """Fetch what `partial` lacks, or all of it where the source cannot send a part."""
+        begun = partial.stat().st_size if partial.is_file() else 0
+        with self._get(source, name, begun) as answer:
+            goes_on = begun and answer.status_code == requests.codes.partial_content
+            with open(partial, "ab" if goes_on else "wb") as out:
+                for piece in self._pieces(source, name, answer):
+                    out.write(piece)
+
+    def _get(self, source: str, name: str, begun: int) -> requests.Response:
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+        asked = {"Range": f"bytes={begun}-"} if begun else {}
+        # Bytes as they are stored: what a server compresses could be small on the line and endless here.
+        headers = {"Accept-Encoding": "identity", **asked}
+        try:
+            answer: requests.Response = self._local.session.get(
+                source + quote(name), headers=headers, stream=True, timeout=ANSWER_S_MAX
+            )
+        except requests.RequestException as error:
+            raise Unavailable(f"{source}{name}: no answer ({type(error).__name__})") from None
+        if begun and answer.status_code == requests.codes.requested_range_not_satisfiable:
+            answer.close()
+            return self._get(source, name, 0)
+        if answer.status_code not in (requests.codes.ok, requests.codes.partial_content):
+            answer.close()
+            raise Unavailable(f"{source}{name}: answered with status {answer.status_code}")
+        return answer
+
+    def _pieces(self, source: str, name: str, answer: requests.Response) -> Iterator[bytes]:
+        if answer.headers.get("Content-Encoding", "identity") != "identity":
+            raise Unavailable(f"{source}{name}: sent in another encoding than asked for")
+        try:
+            for piece in answer.iter_content(PIECE_BYTES):
+                with self._lock:
+                    self.received += len(piece)
+                    if self.received > self._bytes_max:
+                        raise ConfigError(f"more than {self._bytes_max} bytes were received: see --most")
+                yield piece
+        except requests.RequestException as error:
+            raise Unavailable(f"{source}{name}: broke off ({type(error).__name__})") from None
+
+
+def _address(source: str) -> str:
+    parts = urlsplit(source)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(f"{source!r}: expected an address such as https://example.org/runs/mine")
+    return source.removesuffix(INDEX).rstrip("/") + "/"
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        hasher = hashlib.sha256()
+        while piece := file.read(PIECE_BYTES):
+            hasher.update(piece)
+    return hasher.hexdigest()

@@ -1,0 +1,244 @@
+"""A run comes from servers that lie, break off or send without end, and is then as its buyer signed it."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from assay.bundle.fetch import PARTIAL, PIECE_BYTES, Part, Progress, fetch
+from assay.bundle.proof import verify_proof
+from assay.bundle.read import read
+from assay.participant.index import INDEX, IntegrityError, write_index
+from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.types import Digest
+from tests.test_golden_run import ARCHIVE
+
+UPDATE = "bundle/updates/"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("golden")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a folder. bodies: what some names have in its place. asked: names and ranges, in order."""
+
+    def __init__(self, folder: Path, *, ranges: bool = True) -> None:
+        self.folder, self.ranges = folder, ranges
+        self.bodies: dict[str, bytes | None] = {}
+        self.cut_at: dict[str, int] = {}
+        self.asked: list[tuple[str, str | None]] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/some/where"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        name, asked = self.path.removeprefix("/some/where/"), self.headers.get("Range")
+        self.server.asked.append((name, asked))
+        path = self.server.folder / name
+        body = self.server.bodies.get(name, path.read_bytes() if path.is_file() else None)
+        if body is None:
+            self.send_error(404)
+            return
+        begun = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.server.ranges else 0
+        self.send_response(206 if begun else 200)
+        self.send_header("Content-Length", str(len(body) - begun))
+        self.end_headers()
+        cut = self.server.cut_at.pop(name, None)
+        self.wfile.write(body[begun:cut])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def serve(run: Path) -> Iterator[Serve]:
+    servers: list[Server] = []
+
+    def start(folder: Path = run, **how: bool) -> Server:
+        servers.append(Server(folder, **how))
+        Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def refused(kind: type[Exception], *words: str) -> Iterator[None]:
+    with pytest.raises(kind) as caught:
+        yield
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_whole_run_is_fetched_byte_for_byte(run: Path, serve: Serve, tmp_path: Path) -> None:
+    told: list[Progress] = []
+
+    fetched = fetch([serve().url], tmp_path / "copy", on_progress=told.append)
+
+    listed = set(json.loads((run / INDEX).read_bytes())["files"]) | {INDEX}
+    assert names(tmp_path / "copy") == listed
+    assert all((run / name).read_bytes() == (tmp_path / "copy" / name).read_bytes() for name in listed)
+    assert (fetched.run_id, fetched.files_kept) == (read(run).run_id, 0)
+    assert (told[-1].files_done, told[-1].files, fetched.files) == (len(listed) - 1,) * 3
+
+
+def test_the_proof_alone_is_checked_without_updates_and_weights(
+    run: Path, serve: Serve, tmp_path: Path
+) -> None:
+    server = serve()
+
+    fetch([f"{server.url}/{INDEX}"], tmp_path, part=Part.PROOF)
+
+    proved, whole = verify_proof(read(tmp_path)), read(run)
+    assert not any(name.startswith((UPDATE, "bundle/model")) for name in names(tmp_path))
+    assert (proved.run_id, proved.manifests) == (whole.run_id, len(whole.links))
+    assert proved.paid == sum(table.total for table in whole.tables.values()) > 0
+    assert proved.files == len(names(tmp_path)) - 1
+    receipt = min((tmp_path / "bundle/receipts").iterdir())
+    receipt.write_bytes(receipt.read_bytes() + b" ")
+    with refused(IntegrityError, receipt.name, "altered"):
+        verify_proof(read(tmp_path))
+
+
+def test_the_model_comes_with_the_proof(serve: Serve, tmp_path: Path) -> None:
+    fetch([serve().url], tmp_path, part=Part.MODEL)
+
+    assert "bundle/model/model.safetensors" in names(tmp_path)
+    assert not any(name.startswith(UPDATE) for name in names(tmp_path))
+
+
+def test_what_is_there_is_kept_and_what_broke_off_goes_on(run: Path, serve: Serve, tmp_path: Path) -> None:
+    server, name = serve(), "bundle/model/model.safetensors"
+    server.cut_at[name] = PIECE_BYTES + 1000
+    with refused(Unavailable, name, "broke off"):
+        fetch([server.url], tmp_path, part=Part.MODEL)
+    server.asked.clear()
+
+    fetched = fetch([server.url], tmp_path, part=Part.MODEL)
+
+    assert (name, f"bytes={PIECE_BYTES}-") in server.asked
+    assert (tmp_path / name).read_bytes() == (run / name).read_bytes()
+    assert fetched.files_kept > 0
+    assert not (tmp_path / PARTIAL).exists()
+
+
+def test_a_server_that_cannot_send_a_part_sends_all_of_it(run: Path, serve: Serve, tmp_path: Path) -> None:
+    server, name = serve(ranges=False), "bundle/model/model.safetensors"
+    server.cut_at[name] = PIECE_BYTES + 1000
+    with pytest.raises(Unavailable):
+        fetch([server.url], tmp_path, part=Part.MODEL)
+
+    fetch([server.url], tmp_path, part=Part.MODEL)
+
+    assert (tmp_path / name).read_bytes() == (run / name).read_bytes()
+
+
+@pytest.mark.parametrize("body", [None, b"another file", b""], ids=["none", "another", "empty"])
+def test_a_file_that_one_source_lacks_or_falsifies_comes_from_the_next(
+    body: bytes | None, run: Path, serve: Serve, tmp_path: Path
+) -> None:
+    liar, name = serve(), "bundle/deployment.json"
+    liar.bodies[name] = body
+
+    fetch([liar.url, serve().url], tmp_path, part=Part.PROOF)
+
+    assert (tmp_path / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_a_falsified_file_that_nobody_has_right_is_named(serve: Serve, tmp_path: Path) -> None:
+    liar, name = serve(), "bundle/deployment.json"
+    liar.bodies[name] = b"another file"
+
+    with refused(IntegrityError, name, "another file than the buyer signed"):
+        fetch([liar.url], tmp_path, part=Part.PROOF)
+
+    assert not (tmp_path / name).exists()
+
+
+def test_a_file_without_end_stops_the_fetch(serve: Serve, tmp_path: Path) -> None:
+    liar = serve()
+    liar.bodies["bundle/deployment.json"] = bytes(10_000_000)
+
+    with refused(ConfigError, "more than 5000000 bytes"):
+        fetch([liar.url], tmp_path, part=Part.PROOF, bytes_max=5_000_000)
+
+
+def test_an_index_of_somebody_else_is_refused_and_the_next_source_is_asked(
+    run: Path, serve: Serve, tmp_path: Path
+) -> None:
+    forged = tmp_path / "forged"
+    forged.mkdir()
+    for name in ("spec.cbor", "deployment.json"):
+        (forged / "bundle").mkdir(exist_ok=True)
+        (forged / "bundle" / name).write_bytes((run / "bundle" / name).read_bytes())
+    write_index(forged, b"\x07" * 32)
+    liar = serve(forged)
+
+    with refused(IntegrityError, "not by the buyer"):
+        fetch([liar.url], tmp_path / "one", part=Part.PROOF)
+    fetch([liar.url, serve().url], tmp_path / "two", part=Part.PROOF)
+
+    assert read(tmp_path / "two").run_id == read(run).run_id
+
+
+def test_another_run_than_the_expected_one_is_refused(serve: Serve, tmp_path: Path) -> None:
+    with refused(IntegrityError, "expected " + "07" * 32):
+        fetch([serve().url], tmp_path, run_id=Digest(b"\x07" * 32))
+    assert not names(tmp_path)
+
+
+def test_a_folder_with_another_run_is_left_alone(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text("{}")
+
+    with refused(ConfigError, "another run"):
+        fetch([serve().url], tmp_path)
+    assert (tmp_path / INDEX).read_text() == "{}"
+
+
+def test_a_link_that_leads_out_of_the_folder_is_not_written_through(serve: Serve, tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    (inside / "bundle").symlink_to(outside)
+
+    with refused(ConfigError, "leads out"):
+        fetch([serve().url], inside, part=Part.PROOF)
+    assert not names(outside)
+
+
+@pytest.mark.parametrize("source", ["runs/mine", "ftp://example.org/run", "http://", "http://x/?a=b"])
+def test_what_is_no_address_is_refused(source: str, tmp_path: Path) -> None:
+    with refused(ConfigError, "expected an address"):
+        fetch([source], tmp_path)
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with refused(IntegrityError, "no answer"):
+        fetch(["http://127.0.0.1:9/run"], tmp_path)
