@@ -82,6 +82,28 @@ def _coasting(is_defended: bool, seed: int) -> Outcome:
     return tallied(runs, len(caught), 0.75, harm)
 
 
+def _coasting_owner(is_defended: bool, seed: int) -> Outcome:
+    """The same by an owner of three nodes that take turns, so that each tells a third of the lies."""
+    rng, runs, steps, rules = random.Random(seed), 40, 1000, a_spec(probation=10, floor_ppm=50_000).audit
+    caught = []
+    for _ in range(runs):
+        clean, told = [200, 200, 200], 0
+        for number in range(steps):
+            who, is_false = number // 4 % 3, number % 4 == 0
+            told += is_false
+            is_audited = is_defended or clean[who] < rules.probation
+            rate = audit_rate_ppm(rules, clean[who]) if is_audited else 0
+            if is_drawn(Digest(rng.randbytes(32)), NODE, rate):
+                if is_false:
+                    caught.append(told)
+                    break
+                clean[who] += 1
+    expected = odds.steps_until(odds.hit(Fraction(1, 20), Fraction(1)), Fraction(1, 2))
+    middle = sorted(caught)[len(caught) // 2] if caught else 0
+    harm = f"{middle} lies before one is drawn, as by one node (median of {runs}; formula {expected})"
+    return tallied(runs, len(caught), 0.75, harm)
+
+
 def _trust_farming(is_defended: bool, seed: int) -> Outcome:
     """Honest for 200,000 audits, then always false: at 1 / clean without a floor it is hardly drawn."""
     rng, runs, steps = random.Random(seed), 60, 400
@@ -277,6 +299,8 @@ LIAR_ATTACKS = (
            defence="the draw; quorum of auditors; ban"),
     Attack(name="coasting: skip every 4th step", number=8, where=Where.CHAIN, run=_coasting,
            defence="audit floor (5 %)"),
+    Attack(name="coasting: three nodes of one owner take turns", number=8, where=Where.CHAIN,
+           run=_coasting_owner, defence="audit floor (5 %), of each node"),
     Attack(name="trust farming", number=8, where=Where.CHAIN, run=_trust_farming,
            defence="the rate never falls under its floor"),
     Attack(name="forged hardware quote", number=36, where=Where.CHAIN, run=_forged_quote,
