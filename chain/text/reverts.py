@@ -11,8 +11,8 @@ from typing import Any
 from assay.chain.text.times import time_text
 from assay.chain.text.units import UNIT, money_text
 
-# {0:money} is an amount, {0:moment} a chain time, {0} anything.
-_TEXTS = {
+# By an error's name. {0:money} is an amount, {0:moment} a chain time, {0} anything.
+TEXTS = {
     # stake
     "AccountBanned": "the account {0} equivocated, was slashed and can never stake again",
     "BelowMinimum": "{0:money} would be active; expected nothing, or at least {1:money}",
@@ -80,7 +80,7 @@ _TEXTS = {
 
 def revert_text(name: str, arguments: tuple[Any, ...]) -> str:
     """Explanation of the error of this name; empty for one that no transaction of ours can cause."""
-    text = _TEXTS.get(name, "")
+    text = TEXTS.get(name, "")
     try:
         return text.format(*map(_Argument, arguments))
     except (IndexError, ValueError, TypeError):  # not our error of this name
