@@ -3,7 +3,8 @@
     python -m benchmarks.past_parameters [--model gpt-125m] [--rounds 15]
 
 DeMo with its defaults; every round applies one node's random message. A process of its own for each figure:
-all recent rounds in memory, and as many as `RECENT_BYTES` hold.
+a verifier's with all recent rounds in memory, and with as many as `RECENT_BYTES` hold, and a node's, which
+needs no round of the past.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ def main() -> None:
     parser.add_argument("--model", default="gpt-125m", choices=PRESETS)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--room", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--node", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.room is not None:
-        print(_measure(args.model, args.rounds, args.room))
+        print(_measure(args.model, args.rounds, args.room, is_node=args.node))
         return
     print(f"machine: {machine()}")
-    for name, room_bytes in (("all in memory", 1 << 50), ("as it is", RECENT_BYTES)):
-        words = ["--model", args.model, "--rounds", str(args.rounds), "--room", str(room_bytes)]
+    for name, room_bytes, *more in (
+        ("verifier, all in memory", 1 << 50), ("verifier", RECENT_BYTES), ("node", RECENT_BYTES, "--node"),
+    ):  # fmt: skip
+        words = ["--model", args.model, "--rounds", str(args.rounds), "--room", str(room_bytes), *more]
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.past_parameters", *words],
             capture_output=True, text=True, check=True,
@@ -51,13 +55,14 @@ def main() -> None:
         print(f"{args.model}, {name}: {done.stdout.strip()}")
 
 
-def _measure(model: str, rounds: int, room_bytes: int) -> str:
+def _measure(model: str, rounds: int, room_bytes: int, *, is_node: bool) -> str:
     spec = replace(a_spec(rule=a_rule("demo"), rounds=10_000), model=PRESETS[model])
     layout, k = layout_of(spec.model), spec.rule.compress.k
     rng, blocks = np.random.default_rng(0), np.arange(layout.blocks)
     index = np.sort(rng.permuted(np.tile(np.arange(128), (layout.blocks, 1)), axis=1)[:, :k], axis=1)
     with tempfile.TemporaryDirectory() as folder:
-        parameters = PublicState(spec, Path(folder), kept_rounds(spec), room_bytes=room_bytes)
+        keep, save_every = spec.rule.read_lag if is_node else kept_rounds(spec), kept_rounds(spec)
+        parameters = PublicState(spec, Path(folder), keep, save_every=save_every, room_bytes=room_bytes)
         before_s = time.process_time()
         for round_id in range(rounds):
             signs = np.where(rng.random(index.shape) < 0.5, -1, 1).astype(np.int8)
@@ -65,8 +70,9 @@ def _measure(model: str, rounds: int, room_bytes: int) -> str:
             parameters.apply(round_id, encode_round(spec.rule, mean, layout.blocks))
         round_s = (time.process_time() - before_s) / rounds
         before_s = time.process_time()
-        parameters.at(rounds - 1)
-        parameters.at(max(rounds - kept_rounds(spec), 0))
+        if not is_node:
+            parameters.at(rounds - 1)
+            parameters.at(max(rounds - keep, 0))
         replay_s = time.process_time() - before_s
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     copy = 4 * layout.parameters

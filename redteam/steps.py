@@ -175,7 +175,7 @@ def _one_token(lab: TestBed) -> list[Trial]:
 
 
 def _stale(lab: TestBed) -> list[Trial]:
-    read, trials = lab.trainer.parameters.read, []
+    read, trials = lab.recompute_worker.parameters.read, []
     for age in (1, 2):
         old = read(lab.round - age)
         claim = lab.claim(lab.x_of(lab.batch(), theta=old))

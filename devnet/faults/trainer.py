@@ -48,10 +48,18 @@ class FaultyTrainer(Trainer):
 
 
 class StaleParameters(FaultyTrainer):
-    """Computes the gradient at the parameters of the round before."""
+    """Computes the gradient at the parameters of the round before, once it has seen one pass."""
+
+    _stale_P: Floats | None = None
+
+    def apply(self, round_id: int, aggregate: bytes) -> Digest:
+        self._stale_P = super()._read(round_id)
+        return super().apply(round_id, aggregate)
 
     def _read(self, round_id: int) -> Floats:
-        return super()._read(round_id - 1 if self.is_false(round_id) and round_id else round_id)
+        if self._stale_P is None or not self.is_false(round_id):
+            return super()._read(round_id)
+        return self._stale_P
 
 
 class WrongData(FaultyTrainer):

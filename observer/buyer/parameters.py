@@ -31,7 +31,8 @@ class Replay:
 
     def __init__(self, me: Participant) -> None:
         self._me = me
-        self._parameters = PublicState(me.spec, me.config.folder / "parameters", CHECKPOINT_ROUNDS, me.base)
+        folder = me.config.folder / "parameters"
+        self._parameters = PublicState(me.spec, folder, 0, me.base, save_every=CHECKPOINT_ROUNDS)
         self._me.store.set_value(self._state_name(self.round), self._parameters.digest())
 
     @property

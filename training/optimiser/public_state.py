@@ -64,6 +64,7 @@ class PublicState:
         keep: int,
         base: Path | None = None,
         *,
+        save_every: int | None = None,
         room_bytes: int = RECENT_BYTES,
     ) -> None:
         """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start.
@@ -73,6 +74,7 @@ class PublicState:
             folder: Of the checkpoints; nobody else writes here.
             keep: Rounds before the newest whose theta can be asked for.
             base: The file of imported parameters, for a run that starts from such.
+            save_every: Rounds between checkpoints, `keep` at least; None: `keep`.
             room_bytes: Of the theta of recent rounds in memory. What local work reads is always there.
 
         Raises:
@@ -80,7 +82,7 @@ class PublicState:
         """
         self.spec, self.layout = spec, layout_of(spec.model)
         self._folder, self._keep, self._base = folder, keep, base
-        self._save_every = -(-keep // spec.state_every) * spec.state_every
+        self._save_every = -(-(save_every or keep) // spec.state_every) * spec.state_every
         fit = room_bytes // (4 * self.layout.parameters)
         self._in_memory = min(max(fit, 1 + spec.rule.read_lag), keep + 1)
         folder.mkdir(parents=True, exist_ok=True)
