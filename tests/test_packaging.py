@@ -45,6 +45,13 @@ def test_every_room_is_held_by_the_import_contracts() -> None:
     assert held == {".".join(name.split(".")[:2]) for name in packages_in_tree()}
 
 
+def test_every_room_says_that_it_is_typed() -> None:
+    shipped = configuration()["tool"]["setuptools"]["package-data"]["*"]  # type: ignore[index]
+
+    assert shipped == ["py.typed"]
+    assert all((ROOT / name.split(".")[1] / "py.typed").exists() for name in packages_in_tree())
+
+
 @pytest.mark.slow
 def test_no_other_distribution_installs_a_package_named_assay() -> None:
     owners = {
