@@ -9,6 +9,7 @@ its commitment is sent, and stays secret until the chain reveals all verdicts at
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import trio
 
@@ -17,7 +18,8 @@ from assay.participant.compute import HELD_MAX, AtRound, Hold
 from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
-from assay.protocol.audits import Audit, AuditStatus, judges_in_reference
+from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.audits import Audit, AuditStatus, judges_in_reference, last_commitment
 from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, digest, encode
@@ -32,6 +34,7 @@ from assay.protocol.messages import (
     Verdict,
     VerdictCommitment,
 )
+from assay.protocol.params import AuditSpec
 from assay.protocol.state_transition import RunState, StepId, may_commit_verdict, may_open_verdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
@@ -47,6 +50,35 @@ OPENINGS_TRIED_MAX = 3  # per audit: bounds the work that announcers of invalid 
 
 
 WITHHELD = Examined(finding=Finding(Outcome.WITHHELD, NO_DIGEST, 0, 0), exec_class=NO_DIGEST)
+
+
+def is_due(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int, arrived: Collection[PeerId]) -> bool:
+    """Whether a verifier that may commit to a verdict should recompute the step now.
+
+    A second auditor is wanted rounds after the first, when more than one may commit already, and all of these
+    would recompute for the one that counts. So those before it in the order are given `takeover_rounds` each
+    from when a commitment was first wanted of them, and nobody works while all that are wanted have arrived.
+    In the last f + 1 manifests in which a missing commitment can arrive, nobody waits for anybody.
+
+    Args:
+        rules: Of the run.
+        audit: One in which `may_commit_verdict` holds for the verifier.
+        verifier: The one that asks.
+        at: The next manifest.
+        arrived: Verifiers whose commitments are here, also those that no manifest has carried yet.
+    """
+    last = last_commitment(rules, audit)
+    if audit.ruling is AuditStatus.DISPUTED:
+        return True
+    given = {*arrived, *(commitment.verifier for commitment in audit.commitments)} - {verifier}
+    missing = audit.wanted - len(given)
+    if missing <= 0:
+        return at >= last
+    # The beacon that asks for one more is in the manifest after the last commitment's.
+    since = 2 + max((commitment.round for commitment in audit.commitments), default=int(audit.round))
+    before = sum(one not in given for one in audit.order[: audit.order.index(verifier)])
+    is_late = at >= last - faults_tolerated(len(audit.order))
+    return is_late or at - since >= max(before - missing + 1, 0) * rules.takeover_rounds
 
 
 class AuditRunner:
@@ -97,6 +129,8 @@ class AuditRunner:
                 self._nursery.start_soon(self._hold, tuple(late[:HELD_MAX]))
             for audit in run_state.audits.values():
                 if may_commit_verdict(run_state, audit, self._me.me):
+                    if not self._is_due(run_state, audit):
+                        continue
                     if (task := _name(audit)) not in self._busy:
                         self._busy.add(task)
                         self._nursery.start_soon(self._bind, audit, task)
@@ -104,6 +138,17 @@ class AuditRunner:
                     self._open(run_state, audit)
             self._forget_closed(run_state)
             await self._follower.grown(int(run_state.round))
+
+    def _is_due(self, run_state: RunState, audit: Audit) -> bool:
+        """Whether to judge this audit now, or to leave it to those before us for a while: see `is_due`."""
+        pooled = self._driver.round.commitments
+        arrived = {
+            verifier
+            for verifier in audit.order
+            if (signed := pooled.get((audit.round, audit.node, verifier))) is not None
+            and signed.commitment.pattern == audit.pattern
+        }
+        return is_due(self._me.spec.audit, audit, self._me.me, int(run_state.round), arrived)
 
     async def _hold(self, rounds: tuple[RoundId, ...]) -> None:
         """Keep the parameters of steps whose openings are overdue: they may be judged hours later."""

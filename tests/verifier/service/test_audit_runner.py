@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from assay.network.blob_store import DiskBlobs
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.audits import Audit, AuditStatus, CommittedVerdict, may_commit_verdict
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import PeerFault
 from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
@@ -23,7 +23,7 @@ from assay.testing.members import RUN_ID
 from assay.testing.messages import a_sketch_opening, sketch_of
 from assay.testing.run import a_start, grow
 from assay.testing.signed import NODES, a_member, a_spec
-from assay.verifier.service.audit_runner import AuditRunner
+from assay.verifier.service.audit_runner import AuditRunner, is_due
 
 NODE = a_member(NODES[0]).peer
 
@@ -104,3 +104,74 @@ def test_a_committee_member_judges_by_the_sketch_that_the_node_shows_it_and_with
     assert trio.run(sketch, clock=clock) is None
     shown[(audit.round, audit.node)] = a_sketch_opening(audit)
     assert trio.run(sketch, clock=clock) == sketch_of(audit.round, audit.node)
+
+
+RULES = replace(a_spec().audit, audit_rounds=10, takeover_rounds=2)
+
+
+def due(audit: Audit, at: int, arrived: frozenset[int] = frozenset()) -> list[int]:
+    """Places in the order of those who recompute now, of those who may commit."""
+    there = {audit.order[place] for place in arrived}
+    return [
+        place
+        for place, verifier in enumerate(audit.order)
+        if may_commit_verdict(RULES, audit, verifier, at) and is_due(RULES, audit, verifier, at, there)
+    ]
+
+
+def an_open_audit() -> Audit:
+    """Of a step of round 0, with nothing said about it."""
+    audit = grow(a_start(), 2).audits[(0, members.NODES[0])]
+    assert (audit.wanted, audit.commitments, len(audit.order)) == (1, (), 4)
+    return audit
+
+
+def committed(audit: Audit, *places: int, wanted: int, at: int = 3) -> Audit:
+    commitments = tuple(CommittedVerdict(audit.order[place], Digest(bytes(32)), at) for place in places)
+    return replace(audit, commitments=commitments, auditors_wanted=wanted)
+
+
+def test_the_first_auditor_recomputes_at_once_and_the_next_take_over_in_their_time() -> None:
+    audit = an_open_audit()
+
+    found = {at: due(audit, at) for at in range(2, 10)}
+
+    assert found == {
+        2: [0],
+        3: [0],
+        4: [0, 1],
+        5: [0, 1],
+        6: [0, 1, 2],
+        7: [0, 1, 2],
+        8: [0, 1, 2, 3],
+        9: [0, 1, 2, 3],
+    }
+
+
+def test_only_one_more_recomputes_when_a_second_auditor_is_wanted() -> None:
+    audit = committed(an_open_audit(), 0, wanted=2)
+    may = [place for place in range(4) if may_commit_verdict(RULES, audit, audit.order[place], 5)]
+
+    assert may == [1, 2]  # by the rule, for the first is late by its clock
+    assert {at: due(audit, at) for at in (5, 6, 7)} == {5: [1], 6: [1], 7: [1, 2]}
+
+
+def test_nobody_recomputes_what_has_arrived_but_is_in_no_manifest_until_the_last_chance() -> None:
+    audit = an_open_audit()
+
+    assert [due(audit, at, frozenset({0})) for at in (4, 8)] == [[0], [0]]  # its author repeats it
+    assert due(audit, 9, frozenset({0})) == [0, 1, 2, 3]
+
+
+def test_a_missing_commitment_is_everybodys_work_in_the_last_manifests_that_can_carry_it() -> None:
+    audit = committed(an_open_audit(), 0, wanted=2, at=5)
+
+    assert due(audit, 7) == [1]
+    assert due(audit, 8) == due(audit, 9) == [1, 2, 3]  # of two leaders one is honest
+
+
+def test_in_a_dispute_nobody_waits_for_anybody() -> None:
+    audit = a_disputed_audit()
+    places = [place for place in range(4) if may_commit_verdict(a_spec().audit, audit, audit.order[place], 4)]
+
+    assert places and all(is_due(a_spec().audit, audit, audit.order[place], 4, ()) for place in places)
