@@ -68,6 +68,15 @@ class LogPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Loss on tokens that nobody trained on, in 10^-6 nats per token, as the buyer's process measured it."""
+
+    first_micro: int  # of the parameters that the training started from
+    last_micro: int  # of the delivered ones
+    tokens: int  # it was measured on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """The release key, which signs the provenance. A checker's `sign` returns the signature it read."""
 
@@ -94,6 +103,7 @@ class Finished:
     declarations: Declarations
     log_point: LogPoint | None = None
     anchor: Anchored | None = None
+    held_out: HeldOut | None = None  # None: the buyer has not the data
 
     @property
     def nodes(self) -> tuple[Member, ...]:

@@ -35,6 +35,7 @@ from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 BUNDLE = "bundle"  # of a delivered run's folder
+REPORT = "report.json"  # of its training, in the bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class Delivered:
     links: tuple[CertifiedManifest, ...]
     run_states: tuple[RunState, ...]
     settled: Mapping[int, Settled]  # by epoch
+    sizes: Mapping[Digest, int]  # bytes of the files of updates and aggregates that are there, by name
+    report: bytes | None  # the content of `report.json`, unchecked; None: there is none
 
     @property
     def bundle(self) -> Path:
@@ -126,6 +129,12 @@ def read(root: Path) -> Delivered:
         links=tuple(links),
         run_states=tuple(run_states),
         settled=dict(_settled(root, spec, deployment, links, run_states)),
+        sizes={
+            Digest(bytes.fromhex(path.stem)): path.stat().st_size
+            for folder in ("updates", "aggregates")
+            for path in (root / BUNDLE / folder).glob("[0-9a-f]" * 64 + ".bin")
+        },
+        report=_bytes(root, f"{BUNDLE}/{REPORT}") if (root / BUNDLE / REPORT).is_file() else None,
     )
 
 

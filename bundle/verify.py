@@ -10,6 +10,7 @@ recomputed; then the whole bundle is written a second time and must be equal byt
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,13 +18,17 @@ from pathlib import Path
 
 from assay.bundle.check_anchor import check_books_anchor
 from assay.bundle.check_registry import read_registry_claims
-from assay.bundle.finished import Anchored, Finished, LogPoint, Registered
+from assay.bundle.finished import Anchored, Finished, HeldOut, LogPoint, Registered
+from assay.bundle.held_out import check_held_out, held_out_loss
 from assay.bundle.inputs import RunInputs, read_inputs
-from assay.bundle.read import BUNDLE, Delivered
+from assay.bundle.read import BUNDLE, REPORT, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
+from assay.bundle.report.picture import PICTURE_BYTES_MAX, check_other_version
+from assay.bundle.report.training import claimed_loss
+from assay.bundle.report.training_page import loss_text
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
-from assay.bundle.write import ANCHOR, write_bundle
+from assay.bundle.write import ANCHOR, PICTURES, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
 from assay.ledger.settlement.ending import ending_of
@@ -60,21 +65,34 @@ class Report:
     log_point: LogPoint | None
     anchor: Anchored | None
     anchored: str  # how the books compare with the anchor; empty without one, or without books
+    drawn_by: str  # another version of matplotlib, whose pictures were not compared; empty if they were
+    held_out: HeldOut | None
+    is_measured: bool  # whether the held-out loss was measured again
 
 
-def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: None) -> Report:
+def verify(
+    delivered: Delivered, *, data: Path | None = None, on_round: Callable[[int], None] = lambda _: None
+) -> Report:
     """Check everything of a delivered run that `read` has not.
 
     Args:
         delivered: The run.
+        data: A folder with its data, to measure the held-out loss again.
         on_round: Called with each round that was replayed; this takes the longest.
 
     Raises:
         IntegrityError: the first check that fails; the message begins with the file's name.
+        ConfigError: `data` has other data, or not all of it.
     """
     root, spec = delivered.root, delivered.spec
     index_files = check_index(root, spec.buyer)
     _check_rules(spec)
+    if delivered.report is None:
+        raise IntegrityError(
+            f"{BUNDLE}/{REPORT}: missing; a bundle that was written before there were training reports is "
+            "verified with the version of Assay that wrote it"
+        )
+    held_out = claimed_loss(delivered.report, spec)
     inputs = _inputs(delivered)
     public = replay(delivered, inputs, on_round)
     claims = read_registry_claims(delivered, inputs)
@@ -94,6 +112,7 @@ def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: 
         declarations=claims.declarations,
         log_point=claims.log_point,
         release=claims.release,
+        held_out=held_out,
     )
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / BUNDLE
@@ -101,7 +120,9 @@ def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: 
             write_bundle(again, finished)
         except BadReleaseError as error:
             raise IntegrityError(f"{BUNDLE}/{FOLDER}/{PROVENANCE}: {error}") from None
-        bundle_files = _compare(again, delivered.bundle)
+        bundle_files, drawn_by = _compare(again, delivered.bundle)
+    if data is not None and held_out is not None:
+        check_held_out(held_out, held_out_loss(spec, inputs, public.theta_P, data))
     if (root / SUMMARY).is_file():  # only a network on one machine has one; the index lists it
         _check_summary(delivered, claims.registered)
     has_books = (root / BOOKS).is_file()  # likewise; a buyer has only their anchor
@@ -117,6 +138,9 @@ def verify(delivered: Delivered, *, on_round: Callable[[int], None] = lambda _: 
         log_point=claims.log_point,
         anchor=finished.anchor,
         anchored=check_books_anchor(root, finished.anchor) if finished.anchor and has_books else "",
+        drawn_by=drawn_by,
+        held_out=held_out,
+        is_measured=data is not None,
     )
 
 
@@ -193,6 +217,12 @@ def report_lines(report: Report) -> Iterator[str]:
         )
     else:
         yield "finality: no proof that any result is final on chain"
+    if report.held_out is not None:
+        loss, tokens = loss_text(report.held_out.last_micro), report.held_out.tokens
+        how = (
+            "measured here again" if report.is_measured else "by the buyer; `--data FOLDER` measures it again"
+        )
+        yield f"held-out loss: {loss} nats per token on {tokens:,} tokens, {how}"
     if report.registered is None:
         yield "registry: the model was not on record when it was delivered"
     else:
@@ -202,7 +232,8 @@ def report_lines(report: Report) -> Iterator[str]:
         size, cosigners = report.log_point.size, len(report.log_point.cosigners)
         yield f"books: {size} leaves at a checkpoint cosigned by {cosigners} of {members} verifiers"
     count = report.bundle_files
-    yield f"bundle: written again from the certified chain, all {count} files equal byte for byte"
+    pictures = f" but pictures by {report.drawn_by}, which were not compared" if report.drawn_by else ""
+    yield f"bundle: written again from the certified chain, all {count} files equal byte for byte{pictures}"
     if (run.root / SUMMARY).is_file():
         yield "summary: money as settled, the model's record as registered"
     if report.anchor is not None:
@@ -277,18 +308,34 @@ def _anchor(delivered: Delivered) -> Anchored | None:
     return found
 
 
-def _compare(made: Path, given: Path) -> int:
-    """Number of files, if both folders have the same files with the same bytes."""
+def _compare(made: Path, given: Path) -> tuple[int, str]:
+    """Number of files, and who drew pictures that were not compared, if both folders are otherwise equal.
+
+    Each file has the same bytes in both, or is a picture that another version of matplotlib drew.
+    """
     ours = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     theirs = {path.relative_to(given) for path in given.rglob("*") if path.is_file()}
+    drawn_by = ""
     for name in sorted(ours | theirs):
         if name not in theirs:
             raise IntegrityError(f"bundle/{name}: missing")
         if name not in ours:
             raise IntegrityError(f"bundle/{name}: does not belong to this run")
-        if (made / name).read_bytes() != (given / name).read_bytes():
+        if (made / name).read_bytes() == (given / name).read_bytes():
+            continue
+        if name not in PICTURES:
             raise IntegrityError(f"bundle/{name}: differs from what the certified chain says")
-    return len(ours)
+        drawn_by = _drawn_by(given / name, f"bundle/{name}", (made / REPORT).read_bytes())
+    return len(ours), drawn_by
+
+
+def _drawn_by(path: Path, name: str, report: bytes) -> str:
+    try:
+        if (size := path.stat().st_size) > PICTURE_BYTES_MAX:
+            raise ValueError(f"{size} bytes, expected at most {PICTURE_BYTES_MAX}")
+        return check_other_version(path.read_bytes(), hashlib.sha256(report).hexdigest())
+    except ValueError as error:
+        raise IntegrityError(f"{name}: {error}") from None
 
 
 def _check_summary(delivered: Delivered, registered: Registered | None) -> None:

@@ -9,6 +9,7 @@ or not at all.
     data/    manifest of the data, its tokenizer and chat template    base.npy  imported parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
     adapter/ what `peft` loads beside the base, if an adapter was trained; `model` has it merged
+    report.json report.html   loss, steps, traffic, audits, time and cost by round; bundle/report/training.py
     registry/  what the model is made of, its record on chain; bundle/registry/files.py
 """
 
@@ -18,6 +19,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,13 @@ from safetensors.numpy import save_file
 
 from assay.bundle.finished import Finished
 from assay.bundle.inputs import RunInputs
+from assay.bundle.read import REPORT
 from assay.bundle.receipts import facts_of, round_receipts
 from assay.bundle.registry.files import FOLDER, registry_files
-from assay.bundle.registry.model_card import model_card
+from assay.bundle.registry.model_card import PICTURE, model_card
+from assay.bundle.report.picture import picture
+from assay.bundle.report.training import report_json, report_of_facts
+from assay.bundle.report.training_page import training_page
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_file
 from assay.chain.proofs.result_anchor import ANCHORS
 from assay.protocol.encoding.codec import encode
@@ -52,6 +58,8 @@ from assay.training.model.hugging_face import (
 from assay.training.model.initial import BASE
 
 ANCHOR, ADAPTER = "anchor.json", "adapter"
+REPORT_PAGE = "report.html"
+PICTURES = (Path("model") / PICTURE, Path(ADAPTER) / PICTURE)
 
 
 def write_bundle(folder: Path, run: Finished) -> Digest:
@@ -70,26 +78,31 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     (partial / "deployment.json").write_text(run.deployment.to_json())
     if run.anchor is not None:
         _write_json(partial / ANCHOR, run.anchor)
-    _write_chain(partial, run)
+    sizes = _write_chain(partial, run)
     _write_settlements(partial, run)
     _write_inputs(partial, run.inputs)
-    _write_receipts_and_model(partial, run, run.state)
+    _write_receipts_and_model(partial, run, sizes)
     os.replace(partial, folder)
     return run.state
 
 
-def _write_chain(folder: Path, run: Finished) -> None:
+def _write_chain(folder: Path, run: Finished) -> dict[Digest, int]:
+    """Write the chain and the bytes it names; returns the size of each update and aggregate."""
+    sizes: dict[Digest, int] = {}
+
+    def write(place: str, name: Digest) -> None:
+        sizes[name] = (folder / place / f"{name.hex()}.bin").write_bytes(run.load(name))
+
     for name in ("links", "updates", "aggregates"):
         (folder / name).mkdir()
     for certified in run.links:
         manifest = certified.manifest
         (folder / "links" / f"{int(manifest.round):06d}.cbor").write_bytes(encode(certified))
         for signed in manifest.commits:
-            update = signed.commit.update
-            (folder / "updates" / f"{update.hex()}.bin").write_bytes(run.load(update))
+            write("updates", signed.commit.update)
         if manifest.aggregate != NO_DIGEST:
-            aggregate = manifest.aggregate
-            (folder / "aggregates" / f"{aggregate.hex()}.bin").write_bytes(run.load(aggregate))
+            write("aggregates", manifest.aggregate)
+    return sizes
 
 
 def _write_settlements(folder: Path, run: Finished) -> None:
@@ -112,7 +125,7 @@ def _write_inputs(folder: Path, inputs: RunInputs) -> None:
         np.save(folder / BASE, inputs.base, allow_pickle=False)
 
 
-def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> None:
+def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest, int]) -> None:
     tables = {epoch: one.settlement for epoch, one in run.settled.items()}
     facts = tuple(facts_of(run.spec, run.run_id, run.links, tables))
     (folder / "receipts").mkdir()
@@ -138,16 +151,28 @@ def _write_receipts_and_model(folder: Path, run: Finished, state: Digest) -> Non
     )
     if chat is not None:
         (model / CHAT_TEMPLATE).write_bytes(chat.text.encode())  # where newer versions keep it
-    card = model_card(run.spec, run.run_id, facts, state, run.ending.text)
-    (model / "README.md").write_text(card)
+    times = [link.manifest.time_s for link in run.links]
+    named = (run.spec.name, run.run_id)
+    report = report_of_facts(named, run.ending.rounds, facts, times, tables, sizes, run.held_out)
+    body = report_json(report)
+    (folder / REPORT).write_bytes(body)
+    (folder / REPORT_PAGE).write_text(training_page(report))
+    drawn = picture(report, hashlib.sha256(body).hexdigest())
+    card = model_card(run, report)
+    _write_card(model, card, drawn)
     adapter = b""
     if run.spec.model.is_adapted:
         _write_adapter(folder / ADAPTER, run)
-        (folder / ADAPTER / "README.md").write_text(card)
+        _write_card(folder / ADAPTER, card, drawn)
         adapter = _sha256(folder / ADAPTER / ADAPTER_WEIGHTS)
     (folder / FOLDER).mkdir()
     for name, body in registry_files(run, facts, _sha256(model / WEIGHTS), adapter).items():
         (folder / FOLDER / name).write_bytes(body)
+
+
+def _write_card(folder: Path, card: str, drawn: bytes) -> None:
+    (folder / "README.md").write_text(card)
+    (folder / PICTURE).write_bytes(drawn)
 
 
 def _write_adapter(folder: Path, run: Finished) -> None:

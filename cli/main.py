@@ -44,7 +44,9 @@ ledger_app = typer.Typer(no_args_is_help=True, help="Keep the books of a run, qu
 buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and receive the model.")
 chain_app = typer.Typer(no_args_is_help=True, help="Run a local chain.")
 order_app = typer.Typer(no_args_is_help=True, help="Check, quote, fund, watch and end a run.")
-run_app = typer.Typer(no_args_is_help=True, help="List a network's runs; fetch and verify delivered ones.")
+run_app = typer.Typer(
+    no_args_is_help=True, help="List a network's runs; fetch, verify and report delivered ones."
+)
 sim_app = typer.Typer(no_args_is_help=True, help="Simulate aggregation rules and attacks in one process.")
 EXIT_STATUS = (
     "Exit status: 0 done; 1 the answer is no, or not yet; 2 it could not be asked: misuse, a bad file, "
@@ -212,6 +214,9 @@ def run_verify(
     only: Annotated[
         str | None, typer.Option(metavar="proof", help="Check what needs no updates and no weights.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the run's data: measure the held-out loss again.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify a delivered run offline: weights, certificates, receipts, settlements, every file.
@@ -234,7 +239,7 @@ def run_verify(
         if sys.stderr.isatty():
             typer.echo(f"\rround {round_id} replayed", err=True, nl=False)
 
-    report = verify(read(folder), on_round=tell)
+    report = verify(read(folder), data=data, on_round=tell)
     if sys.stderr.isatty():
         typer.echo("\r\033[K", err=True, nl=False)
     show(Verified.of(report), report_lines(report), as_json=as_json)
@@ -260,6 +265,29 @@ def run_fetch(
 
     fetched = fetch_run(sources, out, only, run_id, most)
     show(fetched, fetched_lines(fetched), as_json=as_json)
+
+
+@run_app.command("report")
+def run_report(
+    folder: Annotated[Path, typer.Argument(metavar="RUNS/NAME")],
+    as_json: AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report to this file, as one self-contained HTML page.")
+    ] = None,
+) -> None:
+    """Report the training of a delivered run: loss, steps, traffic, audits, time and cost, by round.
+
+    Example: assay run report runs/quickstart --html training.html
+    """
+    from assay.bundle.read import read
+    from assay.bundle.report.run import write_page
+    from assay.bundle.report.training import training_report
+    from assay.bundle.report.training_page import report_lines, training_page
+
+    found = training_report(read(folder))
+    if html is not None:
+        write_page(html, training_page(found))
+    show(found, report_lines(found), as_json=as_json)
 
 
 @sim_app.command("train")

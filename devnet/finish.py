@@ -14,7 +14,9 @@ from pathlib import Path
 
 from assay.bundle.read import Delivered, read
 from assay.bundle.registry.files import FOLDER, RECORD
+from assay.bundle.report.charts import MICRO
 from assay.bundle.report.labels import Labels, write_labels
+from assay.bundle.report.training import training_report
 from assay.devnet.faults.behaviours import Behaviour, parse_behaviour
 from assay.devnet.provision import ProvisionedNetwork
 from assay.devnet.summary import (
@@ -34,14 +36,8 @@ from assay.observer.ledger_service.status import AgreementReport
 from assay.participant.index import write_index
 from assay.protocol.identity import peer_of
 from assay.protocol.messages import Commit
-from assay.protocol.params import RunSpec
 from assay.protocol.types import PeerId
-from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.layout import layout_of
-from assay.training.model.hugging_face import read_theta
-from assay.training.model.initial import BASE, frozen_parameters, starting_parameters
-
-VALIDATION_SEQUENCES = 128
 
 
 def finish(
@@ -58,7 +54,7 @@ def finish(
     commits = [[signed.commit for signed in link.manifest.commits] for link in links]
     rounds = settled.ending.rounds
     training = commits[:rounds]
-    validation_first, validation_last = _validation(spec, root)
+    held_out = training_report(delivered).held_out
     accepted = [commit for group in commits for commit in group]
     verdicts = [signed.verdict for link in links for signed in link.manifest.verdicts]
     behaviours, auditors = _behaviours(network)
@@ -76,8 +72,8 @@ def finish(
         loss=Losses(
             first=finite(_mean_loss(training[0] if training else [])),
             last=finite(_mean_loss(training[-1] if training else [])),
-            validation_first=finite(validation_first),
-            validation_last=finite(validation_last),
+            validation_first=None if held_out is None else held_out.first_micro / MICRO,
+            validation_last=None if held_out is None else held_out.last_micro / MICRO,
         ),
         state_agreement=agreement.ok,
         record=_record(root / "bundle" / FOLDER / RECORD),
@@ -146,17 +142,3 @@ def _wire(delivered: Delivered, commits: list[Commit]) -> WireFigures:
     return wire_figures(
         len(commits), sum(commit.update_bytes for commit in commits), coefficients, layout.parameters
     )
-
-
-def _validation(spec: RunSpec, root: Path) -> tuple[float, float]:
-    """Held-out loss of the starting point and of the delivered model, in nats per token."""
-    from assay.training.model.adapter import merged
-    from assay.training.model.loss import mean_loss, use_one_thread
-
-    use_one_thread()
-    whole, base = spec.model.whole, root / "data" / BASE
-    layout = layout_of(whole)
-    held_out = validation_tokens(read_tokens(root / "data", spec.data), spec, VALIDATION_SEQUENCES)
-    first = merged(spec.model, frozen_parameters(spec, base), starting_parameters(spec, base))
-    last = read_theta(root / "bundle" / "model", whole)
-    return mean_loss(whole, layout, first, held_out), mean_loss(whole, layout, last, held_out)

@@ -1,8 +1,8 @@
-"""Drawings: the loss curve and the map of audits, reduced to a bounded size and drawn as SVG paths.
+"""Drawings: the map of audits, reduced to a bounded size and drawn as SVG paths.
 
-Room: explorer (pure). However long the run, a curve has at most `CURVE_COLUMNS` columns and a map at
-most `MAP_CELLS` cells: of several rounds in one, the curve keeps the lowest and the highest loss, the map the
-worst outcome. A map is one letter a cell, so that a page's JSON holds it in few bytes.
+Room: explorer (pure). However long the run, a map has at most `MAP_CELLS` cells: of several rounds in one, it
+keeps the worst outcome. It is one letter a cell, so that a page's JSON holds it in few bytes. Curves:
+bundle/report/charts.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.state_transition import StepId
 from assay.protocol.types import PeerId, RoundId
 
-CURVE_COLUMNS = 300
-CURVE_WIDTH, CURVE_HEIGHT = 600, 160
 MAP_CELLS, MAP_COLUMNS, MAP_ROWS = 4000, 120, 50
 CELL = 10  # units of the drawing that a cell is high
 
@@ -47,15 +45,6 @@ _WORST = "".join(MARKS) + ACCEPTED + NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A curve over rounds. points: (round, lowest, highest) of each column, in order; empty without any."""
-
-    points: tuple[tuple[int, float, float], ...]
-    first: float
-    last: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
     """One node's line of the map: a letter for each cell, and the same in words."""
 
@@ -72,37 +61,6 @@ class AuditMap:
     step: int
     rows: tuple[AuditRow, ...]
     omitted: int
-
-
-def curve_of(values: Mapping[int, float]) -> Curve:
-    """The curve of some values by round, ascending."""
-    rounds = list(values)
-    points = []
-    for column in range(min(CURVE_COLUMNS, len(rounds))):
-        low, high = (len(rounds) * at // min(CURVE_COLUMNS, len(rounds)) for at in (column, column + 1))
-        part = [values[one] for one in rounds[low:high]]
-        points.append((rounds[low], min(part), max(part)))
-    first, last = (values[rounds[0]], values[rounds[-1]]) if rounds else (0.0, 0.0)
-    return Curve(points=tuple(points), first=first, last=last)
-
-
-def curve_path(curve: Curve) -> str:
-    """The SVG path of a curve, scaled to `CURVE_WIDTH` and `CURVE_HEIGHT`; a single round is a short line."""
-    if not curve.points:
-        return ""
-    low, high = curve_range(curve)
-    start, span = curve.points[0][0], max(curve.points[-1][0] - curve.points[0][0], 1)
-    parts = []
-    for at, lowest, highest in curve.points:
-        x = (at - start) * CURVE_WIDTH / span
-        for value in (highest, lowest) if highest > lowest else (highest,):
-            parts.append(f"{x:.1f} {(high - value) * CURVE_HEIGHT / ((high - low) or 1):.1f}")
-    return "M" + "L".join(parts if len(parts) > 1 else [*parts, f"4 {parts[0].split()[1]}"])
-
-
-def curve_range(curve: Curve) -> tuple[float, float]:
-    """The lowest and the highest value of a curve."""
-    return min(low for _, low, _ in curve.points), max(high for _, _, high in curve.points)
 
 
 def audit_map(

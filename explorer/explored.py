@@ -13,7 +13,9 @@ from types import MappingProxyType
 
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import final_audits
-from assay.explorer.drawings import AuditMap, Curve, audit_map, curve_of
+from assay.bundle.report.charts import Chart, charts_of
+from assay.bundle.report.training import TrainingReport, training_report
+from assay.explorer.drawings import AuditMap, audit_map
 from assay.ledger.settlement.payouts import Row, UnpaidReason
 from assay.protocol.audits import Audit
 from assay.protocol.encoding.codec import digest
@@ -48,8 +50,8 @@ class Explored:
     delivered: Delivered
     files: Mapping[str, Path]  # that the buyer signed, by their names in the index
     commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
-    losses: Mapping[int, float]  # mean over a round's commits, nats per token
-    curve: Curve  # of these losses
+    report: TrainingReport
+    charts: tuple[Chart, ...]  # of this report
     map: AuditMap
     audits: Mapping[StepId, Audit]  # in their final status, by round and node
     verdicts: Mapping[StepId, tuple[CarriedVerdict, ...]]  # on a step, as the chain took them
@@ -60,9 +62,17 @@ class Explored:
 
 
 def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = MappingProxyType({})) -> Explored:
-    """The lookups of a run. files: those that a reader may fetch."""
+    """The lookups of a run.
+
+    Args:
+        name: Of its pages.
+        delivered: The run.
+        files: Those that a reader may fetch.
+
+    Raises:
+        IntegrityError: the file of an update or an aggregate is missing.
+    """
     commits: dict[PeerId, dict[int, Commit]] = {peer: {} for peer in delivered.run_states[-1].nodes}
-    losses: dict[int, float] = {}
     committed: dict[Digest, int] = {}
     verdicts: dict[StepId, list[CarriedVerdict]] = {}
     judged: dict[PeerId, list[CarriedVerdict]] = {peer: [] for peer in delivered.spec.verifier_peers}
@@ -73,9 +83,6 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
             certified[signer] += 1
         for signed in manifest.commits:
             commits[signed.commit.node][at] = signed.commit
-        if manifest.commits:
-            total = sum(signed.commit.loss_micro for signed in manifest.commits)
-            losses[at] = total / len(manifest.commits) / 1e6
         for seal in manifest.commitments:
             committed.setdefault(seal.commitment.verdict, at)
         for opened in manifest.verdicts:
@@ -93,13 +100,14 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         for step in table.unpaid:
             unpaid[RoundId(step.round), step.node] = step.reason
     audits = dict(sorted(final_audits(delivered.run_states).items()))
+    report = training_report(delivered)
     return Explored(
         name=name,
         delivered=delivered,
         files=files,
         commits=commits,
-        losses=losses,
-        curve=curve_of(losses),
+        report=report,
+        charts=charts_of(report),
         map=audit_map(delivered.calendar.rounds, commits, audits),
         audits=audits,
         verdicts={step: tuple(found) for step, found in verdicts.items()},

@@ -7,12 +7,15 @@ run's texts. A value that a template needs and does not get is an error, never a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
+from assay.bundle.report.charts import figure_html
 from assay.chain.text.units import UNIT, money_text
 from assay.explorer import drawings
 from assay.protocol.encoding.json_text import plain
@@ -56,19 +59,17 @@ _TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters |= {
+_FILTERS: dict[str, Callable[..., Any]] = {
     "money": money_text,
     "when": _when,
     "ppm": lambda value: f"{value / 1e4:.4g} %",
     "loss": _loss,
-    "curve_path": drawings.curve_path,
-    "curve_range": drawings.curve_range,
+    "figure": lambda chart: Markup(figure_html(chart)),  # it escapes every text
     "map_paths": drawings.map_paths,
 }
+_TEMPLATES.filters |= _FILTERS
 _TEMPLATES.globals |= {
     "UNIT": UNIT,
     "CELL": drawings.CELL,
-    "CURVE_WIDTH": drawings.CURVE_WIDTH,
-    "CURVE_HEIGHT": drawings.CURVE_HEIGHT,
     "MARK_TEXT": drawings.MARK_TEXT,
 }

@@ -7,34 +7,38 @@ which YAML reads unchanged.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
-from assay.ledger.journal.round_facts import RoundFacts
-from assay.protocol.audits import AuditStatus
+from assay.bundle.finished import Finished
+from assay.bundle.report.charts import MICRO
+from assay.bundle.report.training import TrainingReport
+from assay.bundle.report.training_page import figures_of
 from assay.protocol.params import RunSpec
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST
 from assay.training.layout import layout_of
 
+PICTURE = "training.png"
+# Licences that the hub knows by these names; any other is `other` there, with its name.
+HUB_LICENCES = frozenset((
+    "afl-3.0", "agpl-3.0", "apache-2.0", "artistic-2.0", "bsd-2-clause", "bsd-3-clause", "bsl-1.0",
+    "cc-by-4.0", "cc-by-nc-4.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-4.0", "cc-by-nd-4.0", "cc-by-sa-4.0",
+    "cc0-1.0", "ecl-2.0", "epl-2.0", "eupl-1.1", "eupl-1.2", "gpl-2.0", "gpl-3.0", "isc", "lgpl-2.1",
+    "lgpl-3.0", "mit", "mpl-2.0", "ms-pl", "ncsa", "odbl", "ofl-1.1", "osl-3.0", "unlicense", "wtfpl", "zlib",
+))  # fmt: skip
 _ADAPTER_USE = """
 The adapter alone: `peft.PeftModel.from_pretrained(base, "adapter")`, with `base` loaded from its own folder.
 """
 
 
-def model_card(spec: RunSpec, run_id: Digest, facts: Sequence[RoundFacts], state: Digest, rounds: str) -> str:
-    """The text of README.md beside the weights.
+def model_card(run: Finished, report: TrainingReport) -> str:
+    """The text of README.md beside the weights, and beside an adapter's.
 
     Args:
-        spec: The run.
-        run_id: Its id on chain.
-        facts: Of the whole chain.
-        state: Digest of the delivered parameters.
-        rounds: How many it trained for, and why not for more.
+        run: The run.
+        report: Of its training.
     """
-    commits = [commit for one in facts for commit in one.commits]
-    rulings = [audit.ruling for one in facts for audit in one.ruled]
-    passed = sum(ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED) for ruling in rulings)
+    spec, run_id, state, rounds = run.spec, run.run_id, run.state, run.ending.text
     name = json.dumps(spec.name)
-    model, count = spec.model, len({commit.node for commit in commits})
+    model, count = spec.model, report.totals.nodes
     is_drawn = spec.model.base == NO_DIGEST
     rows = {
         "Run": f"`{run_id.hex()}`",
@@ -45,13 +49,7 @@ def model_card(spec: RunSpec, run_id: Digest, facts: Sequence[RoundFacts], state
         f"{model.heads} heads ({model.kv_heads} keys and values), context {model.context:,}",
         "Started from": "the seed" if is_drawn else f"imported parameters `{spec.model.base.hex()}`",
         "Rounds": rounds,
-        "Tokens processed": f"{sum(commit.tokens for commit in commits):,}",
-        "Contributions accepted": str(len(commits)),
-        "Nodes": str(count),
         "Verifiers": str(len(spec.verifiers)),
-        "Audits drawn": str(sum(len(one.drawn) for one in facts)),
-        "Audits passed": str(passed),
-        "Faults confirmed": str(sum(ruling is AuditStatus.CONFIRMED for ruling in rulings)),
         "Data": spec.data.source,
         "Data licence": spec.data.licence,
         "Data Merkle root": f"`{spec.data.root.hex()}`",
@@ -71,15 +69,13 @@ def model_card(spec: RunSpec, run_id: Digest, facts: Sequence[RoundFacts], state
         )
     return f"""---
 model_name: {name}
-license: other
-license_name: {json.dumps(spec.data.licence)}
-pipeline_tag: text-generation
+{_licence(run.declarations.licence)}pipeline_tag: text-generation
 tags:
 - assay
 - demo-optimizer
 - verifiable-training
 training_data: {json.dumps(spec.data.source)}
----
+{_model_index(spec, report)}---
 
 # {spec.name}
 
@@ -91,11 +87,12 @@ recomputed.
 |---|---|
 {table}
 
-## Check it
+{_training(report)}## Check it
 
 Everything needed is in this bundle: `spec.cbor` (what was agreed), `links/` (the certified chain),
 `updates/` and `aggregates/` (the bytes it names), `receipts/` (what became of each contribution) and
-`settlements/` (who was paid what, with the verifiers' signatures). `registry/` says what the model is made
+`settlements/` (who was paid what, with the verifiers' signatures). `report.html` shows the training round
+by round. `registry/` says what the model is made
 of, with its record on chain where there is one. {made} `data/manifest.json` names every
 source with its licence and every shard of the data by its hash.
 
@@ -107,6 +104,62 @@ source with its licence and every shard of the data by its hash.
 
 The model has seen nothing but the data named above and repeats what it holds. Nobody has tested it for
 any use.
+"""
+
+
+def _licence(declared: str) -> str:
+    """Lines of the front matter; none where the buyer chose no licence for the model."""
+    if not declared:
+        return ""
+    known = declared.lower()
+    if known in HUB_LICENCES:
+        return f"license: {known}\n"
+    return f"license: other\nlicense_name: {json.dumps(declared)}\n"
+
+
+def _model_index(spec: RunSpec, report: TrainingReport) -> str:
+    """Lines of the front matter with the held-out loss; none where nobody measured it."""
+    held_out = report.held_out
+    if held_out is None:
+        return ""
+    return f"""model-index:
+- name: {json.dumps(spec.name)}
+  results:
+  - task:
+      type: text-generation
+    dataset:
+      name: {json.dumps(spec.data.source)}
+      type: {json.dumps(f"assay:{spec.data.root.hex()}")}
+      split: held out
+    metrics:
+    - type: loss
+      name: Loss in nats per token on {held_out.tokens} held-out tokens
+      value: {held_out.last_micro / MICRO:.4f}
+      verified: false
+"""
+
+
+def _training(report: TrainingReport) -> str:
+    if report.totals.loss_micro is None:
+        return ""
+    held_out = "Nothing was measured on the held-out tokens."
+    if report.held_out is not None:
+        held_out = (
+            f"The held-out loss is the buyer's measurement, on {report.held_out.tokens:,} tokens\nthat "
+            "nobody trained on; `assay run verify --data` repeats it."
+        )
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures_of(report))
+    return f"""## Training
+
+![Loss by round: the median of the nodes, and the band from the lowest to the highest]({PICTURE})
+
+| | |
+|---|---|
+{rows}
+
+The loss is in nats per token, as nodes state and sign it of their own steps, before each is applied: the
+median of a round's nodes. {held_out}
+
 """
 
 

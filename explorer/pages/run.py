@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from assay.bundle.report.charts import Chart
 from assay.chain.commit_statement import evm_address
-from assay.explorer.drawings import AuditMap, Curve
+from assay.explorer.drawings import AuditMap
 from assay.explorer.explored import Explored
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
 from assay.ledger.settlement.ending import ending_of
@@ -67,7 +68,7 @@ class VerifierLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """One run: its terms, parties, curve, audits and money. Amounts are token units."""
+    """One run: its terms, parties, charts, audits and money. Amounts are token units."""
 
     TEMPLATE: ClassVar[str] = "run.html"
     head: Head
@@ -81,7 +82,7 @@ class RunPage:
     steps_unpaid: int
     nodes: int
     epochs: int
-    losses: Curve
+    charts: Sequence[Chart]
     map: AuditMap
     audits: Mapping[str, int]  # by status
     paid: Mapping[str, int]  # by role
@@ -97,7 +98,7 @@ class RoundLine:
     commits: int
     verdicts: int
     signers: int
-    loss: float | None
+    loss_micro: int | None  # median of its nodes
     digest: Digest
 
 
@@ -218,7 +219,7 @@ def run_page(run: Explored) -> RunPage:
         steps_unpaid=len(run.unpaid),
         nodes=len(run.commits),
         epochs=len(delivered.settled),
-        losses=run.curve,
+        charts=run.charts,
         map=run.map,
         audits=_by_status(run),
         paid={role: sum(table.paid(role) for table in delivered.tables.values()) for role in roles},
@@ -246,7 +247,7 @@ def rounds_page(run: Explored, page: int) -> RoundsPage:
             commits=len(link.manifest.commits),
             verdicts=len(link.manifest.verdicts),
             signers=len(link.certificate.verifiers),
-            loss=run.losses.get(at),
+            loss_micro=_loss(run, at),
             digest=link.block.manifest,
         )
         for at, link in enumerate(links, paging.first)
@@ -331,6 +332,12 @@ def state_text(record: NodeRecord) -> str:
     if record.banned:
         return f"banned: the fault in round {record.fault_round} is confirmed"
     return "left its seat" if record.has_left else "in good standing"
+
+
+def _loss(run: Explored, at: int) -> int | None:
+    rounds = run.report.rounds
+    spread = rounds[at].loss_micro if at < len(rounds) else None
+    return None if spread is None else spread.median
 
 
 def _by_status(run: Explored) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Buyer service: follows a run, recomputes its model, refunds the unspent escrow, and writes the bundle.
 
-Room: observer (edge). One trio process; arithmetic, chain and files in threads. It needs no torch, and of the
-data only the manifest: parameters follow from the certified aggregates.
+Room: observer (edge). One trio process; arithmetic, chain and files in threads. It needs of the data only the
+manifest: parameters follow from the certified aggregates. Where it has all of them, it measures the held-out
+loss, and needs torch for this alone.
 
     replay every round --> all epochs final --> close --> collect, refund --> register model --> bundle
 Every stage reads its progress from the chain or from its own files, so the process may be killed at any
@@ -18,7 +19,8 @@ from typing import TypeVar
 
 import trio
 
-from assay.bundle.finished import Anchored, Finished, Registered, Settled
+from assay.bundle.finished import Anchored, Finished, HeldOut, Registered, Settled
+from assay.bundle.held_out import held_out_loss
 from assay.bundle.inputs import RunInputs, read_inputs
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
@@ -47,6 +49,7 @@ from assay.protocol.calendar import Calendar
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.inventory import inventory
+from assay.training.data.shards import shard_path
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -54,6 +57,7 @@ POLL_S = 1.0
 CASES_S_MAX = 120.0  # wait for slash rewards
 CERTIFICATE_TRIES = 5
 PROOF_S_MAX = 30.0  # wait for the proof that a result is final
+CHECKED_BYTES_MAX = 1 << 35  # of data, hashed before the held-out loss is measured: a minute or two
 REGISTER_S_MAX = 120.0  # wait for the model's record
 
 
@@ -337,10 +341,23 @@ class Buyer:
             registered=registered,
             declarations=self.me.config.declarations,
             log_point=log_point,
+            held_out=await trio.to_thread.run_sync(self._held_out, inputs),
         )
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
         self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())
         log.info("bundle written", extra={"state": state.hex()[:8]})
+
+    def _held_out(self, inputs: RunInputs) -> HeldOut | None:
+        """The held-out loss, where the folder of data has them all and they are not too many to check."""
+        spec, theta, data = self.me.spec, self.replay.theta, self.me.config.data
+        is_small = spec.data.tokens * spec.data.token_bytes <= CHECKED_BYTES_MAX
+        if not is_small or not all(shard_path(data, shard).is_file() for shard in inputs.manifest.shards):
+            return None
+        try:
+            return held_out_loss(spec, inputs, theta, data)
+        except (AssayError, MemoryError) as error:
+            log.warning("no held-out loss", extra={"reason": str(error)})
+            return None
 
 
 async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -54,6 +54,8 @@ def told(bundle: Path) -> RegistryClaims:
         links=run.links,
         run_states=(a_history(),),
         settled=run.settled,
+        sizes={},
+        report=None,
     )
     return read_registry_claims(delivered, run.inputs)
 

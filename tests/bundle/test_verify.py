@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from assay.bundle import verify as verifying
 from assay.bundle.check_anchor import check_books_anchor
 from assay.bundle.finished import Anchored
 from assay.bundle.read import find_node, read
+from assay.bundle.report.picture import PICTURE_BYTES_MAX
 from assay.bundle.verify import Report, Verified, report_lines, verify
 from assay.participant.index import IntegrityError
-from assay.protocol.encoding.json_text import read_plain
+from assay.protocol.encoding.json_text import canonical_json, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
+from tests.bundle.report.test_picture import a_png
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,48 @@ def test_files_that_are_altered_missing_or_too_many_are_named(run: Path) -> None
         card.write_bytes(text)
     (run / "bundle" / "more").write_bytes(b"")
     with pytest.raises(IntegrityError, match=r"^bundle/more: does not belong"):
+        verify(read(run))
+
+
+def test_a_report_that_differs_is_refused_wherever_it_differs(run: Path) -> None:
+    bundle = run / "bundle"
+    told = json.loads((bundle / "report.json").read_text())
+    told["rounds"][3]["loss_micro"]["median"] -= 1
+    for name, body in (
+        ("report.json", canonical_json(told)),
+        ("report.html", (bundle / "report.html").read_bytes().replace(b"Loss", b"Gain")),
+        ("model/training.png", (bundle / "model" / "training.png").read_bytes() + b"\0"),
+    ):
+        kept = (bundle / name).read_bytes()
+        assert body != kept
+        (bundle / name).write_bytes(body)
+        with pytest.raises(IntegrityError, match=rf"^bundle/{name}: differs"):
+            verify(read(run))
+        (bundle / name).write_bytes(kept)
+
+
+def test_a_bundle_from_before_there_were_reports_is_refused_with_a_word(run: Path) -> None:
+    (run / "bundle" / "report.json").unlink()
+
+    with pytest.raises(
+        IntegrityError, match=r"^bundle/report\.json: missing; .* version of Assay that wrote it"
+    ):
+        verify(read(run))
+
+
+def test_a_picture_by_another_matplotlib_is_not_compared_and_the_lines_say_so(run: Path) -> None:
+    path = run / "bundle" / "model" / "training.png"
+    report = hashlib.sha256((run / "bundle" / "report.json").read_bytes()).hexdigest()
+    path.write_bytes(a_png("matplotlib 2.0.0", report))
+
+    lines = [line for line in report_lines(verify(read(run))) if line.startswith("bundle: ")]
+
+    assert lines and lines[0].endswith("but pictures by matplotlib 2.0.0, which were not compared")
+    path.write_bytes(a_png("matplotlib 2.0.0", "00" * 32))
+    with pytest.raises(IntegrityError, match=r"^bundle/model/training\.png: drawn from another report"):
+        verify(read(run))
+    path.write_bytes(b"\x89PNG" + bytes(PICTURE_BYTES_MAX))
+    with pytest.raises(IntegrityError, match=r"^bundle/model/training\.png: .* bytes, expected at most"):
         verify(read(run))
 
 

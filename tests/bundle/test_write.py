@@ -269,9 +269,9 @@ def test_a_step_without_pay_says_why():
 def test_the_card_has_front_matter_and_the_digest_of_what_is_delivered(folder: Path):
     card = (folder / "model" / "README.md").read_text()
 
-    assert card.startswith('---\nmodel_name: "tiny"\nlicense: other\nlicense_name: "none"\n')
+    assert card.startswith('---\nmodel_name: "tiny"\nlicense: mit\npipeline_tag: ')
     assert state_digest(finished().theta).hex() in card
-    assert "| Contributions accepted | 18 |" in card
+    assert "| steps accepted | 18 |" in card
 
 
 def test_a_folder_that_is_there_is_left_as_it_is(folder: Path):

@@ -51,6 +51,7 @@ ELSEWHERE = {
 OFFLINE = {
     "run verify": "RUN",
     "run verify --only": "RUN --only proof",
+    "run report": "RUN",
     "audit report": "RUN",
     "audit replay": "RUN:7:NODE --from-start",
     "audit spot": "RUN --rate 0.05 --seed 1",

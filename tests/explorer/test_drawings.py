@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from assay.explorer.drawings import (
-    CURVE_COLUMNS,
     MAP_CELLS,
     MAP_COLUMNS,
     MAP_ROWS,
@@ -16,8 +12,6 @@ from assay.explorer.drawings import (
     MARKS,
     SHAPES,
     audit_map,
-    curve_of,
-    curve_path,
     map_paths,
 )
 from assay.protocol.audits import AuditStatus
@@ -25,28 +19,6 @@ from assay.protocol.types import PeerId, RoundId
 from tests.explorer.an_explorer import golden, golden_explored, rulings
 
 RUN = golden_explored()
-
-
-@given(st.dictionaries(st.integers(0, 10**6), st.floats(0, 2**64), max_size=2000))
-def test_a_curve_is_bounded_and_keeps_both_extremes(values: dict[int, float]):
-    values = dict(sorted(values.items()))
-
-    curve = curve_of(values)
-
-    assert len(curve.points) == min(len(values), CURVE_COLUMNS)
-    if values:
-        assert min(low for _, low, _ in curve.points) == min(values.values())
-        assert max(high for _, _, high in curve.points) == max(values.values())
-    assert len(curve_path(curve)) < 2 * CURVE_COLUMNS * 14 + 20
-
-
-def test_a_single_spike_of_a_long_run_is_on_its_curve():
-    values = dict.fromkeys(range(10000), 1.0) | {4_321: 9.0, 4_322: 0.5}
-
-    curve = curve_of(values)
-
-    assert len(curve.points) == CURVE_COLUMNS
-    assert [point for point in curve.points if point[1:] != (1.0, 1.0)] == [(4_300, 0.5, 9.0)]
 
 
 def test_the_map_of_the_recorded_run_shows_each_step():

@@ -1,0 +1,76 @@
+"""Held out: the loss of a run's model on tokens that nobody trained on, before and after the training.
+
+Room: bundle (edge: reads a folder of data). Whoever has the data measures it: the buyer's process at the
+delivery, and anybody later, `assay run verify --data`. Machines agree on it within `TOLERANCE`, not bit for
+bit.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.bundle.finished import HeldOut
+from assay.bundle.inputs import RunInputs
+from assay.participant.index import IntegrityError
+from assay.protocol.params import RunSpec
+from assay.training.data.batches import read_tokens, validation_tokens
+from assay.training.layout import layout_of
+from assay.training.model.adapter import merged
+from assay.training.model.flops import flop_per_token
+
+SEQUENCES_MAX = 128
+FLOP_MAX = 10**13  # for one of the two losses: minutes on two cores
+TOLERANCE = 1e-3  # of the loss; other code paths change its fifth digit
+MICRO = 10**6
+
+
+def held_out_loss(spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32], data: Path) -> HeldOut | None:
+    """The loss of the starting and of the delivered parameters.
+
+    Args:
+        spec: The run.
+        inputs: Checked against it.
+        theta: The delivered parameters.
+        data: A folder with all shards of the data.
+
+    Returns:
+        None if a loss is not finite.
+
+    Raises:
+        ConfigError: a shard is missing or altered, or these are other data.
+    """
+    from assay.training.model.loss import mean_loss, use_one_thread
+
+    use_one_thread()
+    whole, frozen = spec.model.whole, inputs.frozen(spec)
+    flop = flop_per_token(whole) * whole.context // 3  # of one sequence, forward alone
+    tokens = validation_tokens(
+        read_tokens(data, spec.data), spec, max(1, min(SEQUENCES_MAX, FLOP_MAX // flop))
+    )
+    first, last = (
+        mean_loss(whole, layout_of(whole), merged(spec.model, frozen, one), tokens)
+        for one in (inputs.start(spec), theta)
+    )
+    if not (math.isfinite(first) and math.isfinite(last)):
+        return None
+    return HeldOut(
+        first_micro=round(first * MICRO), last_micro=round(last * MICRO), tokens=len(tokens) * whole.context
+    )
+
+
+def check_held_out(claimed: HeldOut, measured: HeldOut | None) -> None:
+    """Do nothing if a measurement confirms what a bundle claims.
+
+    Raises:
+        IntegrityError: it does not.
+    """
+    if measured is None:
+        raise IntegrityError("bundle/report.json: held-out loss: it is not finite")
+    for name in ("first_micro", "last_micro"):
+        given, found = getattr(claimed, name), getattr(measured, name)
+        if abs(given - found) > TOLERANCE * found:
+            raise IntegrityError(f"bundle/report.json: held-out loss: {name} {given}, measured here {found}")

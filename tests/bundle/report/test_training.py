@@ -1,0 +1,154 @@
+"""Training report: its figures are those of the chain and the tables, and one liar moves no curve."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.bundle.finished import HeldOut
+from assay.bundle.read import Delivered, read
+from assay.bundle.report.audits import final_audits, kind_of
+from assay.bundle.report.training import (
+    TrainingReport,
+    _spread,
+    claimed_loss,
+    report_json,
+    training_report,
+)
+from assay.bundle.report.training_page import report_lines, training_page
+from assay.participant.index import IntegrityError
+from assay.protocol.encoding.json_text import parse_json, plain, read_plain
+
+
+@pytest.fixture(scope="module")
+def delivered(recorded_run: Path) -> Delivered:
+    return read(recorded_run)
+
+
+@pytest.fixture(scope="module")
+def report(delivered: Delivered) -> TrainingReport:
+    return training_report(delivered)
+
+
+def test_each_round_has_the_sums_of_its_commits_and_the_sizes_of_its_files(
+    delivered: Delivered, report: TrainingReport
+) -> None:
+    assert [one.round for one in report.rounds] == list(range(delivered.calendar.rounds))
+    for one in report.rounds:
+        manifest = delivered.links[one.round].manifest
+        commits = [signed.commit for signed in manifest.commits]
+        assert (one.accepted, one.time_s) == (len(commits), manifest.time_s)
+        assert one.tokens == sum(commit.tokens for commit in commits)
+        assert one.sent_bytes == sum(len(delivered.update(commit)) for commit in commits) > 0
+        assert one.aggregate_bytes == len(delivered.aggregate(one.round)) > 0
+        losses = [commit.loss_micro for commit in commits]
+        assert one.loss_micro is not None
+        assert (one.loss_micro.lowest, one.loss_micro.highest) == (min(losses), max(losses))
+
+
+def test_every_audit_of_the_run_is_counted_once_under_its_final_outcome(
+    delivered: Delivered, report: TrainingReport
+) -> None:
+    expected = Counter(
+        (int(audit.round), kind_of(audit)) for audit in final_audits(delivered.run_states).values()
+    )
+    found = {(one.round, kind): count for one in report.rounds for kind, count in one.audits.items()}
+
+    assert found == dict(expected)
+    assert report.totals.audited == expected.total() > 0
+    assert report.totals.faults == 1
+
+
+def test_the_money_is_that_of_the_tables_and_adds_up(delivered: Delivered, report: TrainingReport) -> None:
+    tables = delivered.tables
+
+    assert report.totals.spent == sum(table.total for table in tables.values()) == report.epochs[-1].spent
+    assert [one.operators + one.verifiers + one.fee for one in report.epochs] == [
+        table.total for table in tables.values()
+    ]
+    assert [one.last_round for one in report.epochs] == [4, 9]
+    assert report.totals.unpaid == sum(len(table.unpaid) for table in tables.values()) > 0
+
+
+def test_the_median_is_between_the_two_in_the_middle_and_one_liar_does_not_move_it() -> None:
+    honest = [4_000_001, 4_000_003, 4_000_005]
+
+    for lie in (0, 10**9):
+        spread = _spread([lie, *honest])
+        assert spread is not None and min(honest) <= spread.median <= max(honest)
+    assert (spread := _spread(honest)) is not None and spread.median == 4_000_003
+    assert (spread := _spread([1, 4])) is not None and spread.median == 2
+    assert _spread([]) is None
+
+
+def test_the_file_is_read_and_written_byte_for_byte(report: TrainingReport) -> None:
+    body = report_json(report)
+
+    assert report_json(read_plain(TrainingReport, parse_json(body))) == body
+
+
+def test_a_missing_update_is_named(delivered: Delivered) -> None:
+    name = delivered.links[3].manifest.commits[0].commit.update
+    sizes = {one: size for one, size in delivered.sizes.items() if one != name}
+
+    with pytest.raises(IntegrityError, match=name.hex()):
+        training_report(replace(delivered, sizes=sizes))
+
+
+def test_the_held_out_loss_is_the_one_part_that_is_copied(
+    delivered: Delivered, report: TrainingReport
+) -> None:
+    claimed = HeldOut(first_micro=5_500_000, last_micro=4_400_000, tokens=64)
+    body = report_json(replace(report, held_out=claimed, totals=replace(report.totals, accepted=10**6)))
+
+    found = training_report(replace(delivered, report=body))
+
+    assert found == replace(report, held_out=claimed)
+    assert any("5.5000 to 4.4000" in line for line in report_lines(found))
+    assert training_report(replace(delivered, report=None)) == replace(report, held_out=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tokens": 0}, "0 tokens"),
+        ({"tokens": 10**9}, "are held out"),
+        ({"last_micro": -1}, "no commit could state"),
+        ({"first_micro": 10**9 + 1}, "no commit could state"),
+        ({"last_micro": 1.5}, r"last_micro: 1\.5, expected"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_held_out_loss_that_cannot_be_is_refused(
+    delivered: Delivered, report: TrainingReport, change: dict[str, Any], words: str
+) -> None:
+    told = plain(replace(report, held_out=HeldOut(first_micro=1, last_micro=1, tokens=1)))
+    told["held_out"] |= change
+
+    with pytest.raises(IntegrityError, match=rf"^bundle/report\.json: .*{words}"):
+        claimed_loss(json.dumps(told).encode(), delivered.spec)
+
+
+def test_the_page_names_no_other_place_and_shows_a_strangers_text_as_text(report: TrainingReport) -> None:
+    page = training_page(replace(report, run='<script src="https://example.org/x.js">\n'))
+
+    assert "<script" not in page and "&lt;script" in page
+    for loading in ("src=", "href=", "url(", "@import"):
+        assert loading not in page.replace("src=&quot;", "")
+    assert page.count("<svg viewBox") > 6
+
+
+def test_a_run_without_a_round_has_a_page_without_charts(report: TrainingReport) -> None:
+    nothing = replace(
+        report, rounds=(), epochs=(), totals=replace(report.totals, rounds=0, loss_micro=None, seconds=0)
+    )
+
+    page = training_page(nothing)
+
+    assert "No round was trained." in page and "<svg" not in page
+    assert not any(line.startswith("loss") for line in report_lines(nothing))

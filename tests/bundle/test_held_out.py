@@ -1,0 +1,61 @@
+"""Held out: the loss is that of the held-out tokens alone, and a claim of another is refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from assay.bundle.finished import HeldOut
+from assay.bundle.held_out import check_held_out, held_out_loss
+from assay.bundle.inputs import read_inputs
+from assay.bundle.read import read
+from assay.bundle.verify import report_lines, verify
+from assay.participant.index import IntegrityError
+from assay.protocol.errors import ConfigError
+from assay.training.model.hugging_face import read_theta
+
+CLAIM = HeldOut(first_micro=5_000_000, last_micro=4_000_000, tokens=64)
+
+
+def test_the_recorded_loss_is_measured_again_from_the_recorded_data(recorded_run: Path) -> None:
+    report = verify(read(recorded_run), data=recorded_run / "data")
+
+    assert report.held_out is not None and report.held_out.last_micro < report.held_out.first_micro - 100_000
+    (line,) = (one for one in report_lines(report) if one.startswith("held-out"))
+    assert line.endswith("measured here again")
+
+
+def test_other_data_give_no_loss(recorded_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(recorded_run / "data", tmp_path / "data")
+    shard = next((tmp_path / "data" / "shards").iterdir())
+    body = bytearray(shard.read_bytes())
+    body[7] ^= 1
+    shard.write_bytes(bytes(body))
+
+    with pytest.raises(ConfigError, match="shard"):
+        verify(read(recorded_run), data=tmp_path / "data")
+
+
+def test_parameters_that_are_not_finite_have_no_loss(recorded_run: Path) -> None:
+    spec = read(recorded_run).spec
+    inputs = read_inputs(spec, recorded_run / "bundle" / "data", None)
+    theta = read_theta(recorded_run / "bundle" / "model", spec.model)
+    assert held_out_loss(spec, inputs, theta, recorded_run / "data") is not None
+
+    assert held_out_loss(spec, inputs, theta * np.float32("nan"), recorded_run / "data") is None
+
+
+def test_a_claim_within_the_tolerance_stands_and_one_beyond_it_is_refused() -> None:
+    check_held_out(CLAIM, replace(CLAIM, last_micro=4_003_999))
+    for measured in (
+        replace(CLAIM, last_micro=4_004_100),
+        replace(CLAIM, last_micro=3_995_900),
+        replace(CLAIM, first_micro=5_006_000),
+        None,
+    ):
+        with pytest.raises(IntegrityError, match=r"^bundle/report\.json: held-out loss: "):
+            check_held_out(CLAIM, measured)
