@@ -8,6 +8,8 @@ supplier there is no invoice: the output is marked pro forma and takes no number
     address = ["Weg 1", "10115 Berlin"]
     vat_id = "DE123456789"
     tax_note = "Reverse charge."       # may be left out
+    currency = "EUR"                   # may be left out: then amounts are in the token alone
+    rates = "rates.csv"                # beside this file: ledger/invoices/rates.py
 """
 
 from __future__ import annotations
@@ -22,15 +24,18 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
 from assay.chain.text.units import UNIT, money_text
+from assay.ledger.invoices.billing import Terms
 from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text
 from assay.ledger.invoices.figures import final_epochs
 from assay.ledger.invoices.pdf import pdf_bytes
+from assay.ledger.invoices.rates import currency_of, minor_text, parse_rates
 from assay.ledger.invoices.store import Parties, credit, issue, pro_forma
 from assay.ledger.journal.database import open_engine
 from assay.orders.toml import read_tables
 from assay.protocol.errors import ConfigError
 
 SUPPLIER = "supplier.toml"
+RATES_CHARS_MAX = 64 << 20
 _Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
 _Address = Annotated[tuple[_Text, ...], Field(strict=False, max_length=LINES_MAX)]
 
@@ -41,6 +46,8 @@ class _Supplier(BaseModel):
     address: Annotated[_Address, Field(min_length=1)]
     vat_id: _Text
     tax_note: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    currency: str = ""
+    rates: str = ""
 
 
 class _Buyer(BaseModel):
@@ -110,6 +117,8 @@ def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
         tokens = f", {sum(line.tokens for line in lines):,} tokens" if what == "training" else ""
         amount = made.sign * sum(line.amount for line in lines)
         yield f"    {what:<14}{money_text(amount):>20} {UNIT}{tokens}"
+    if made.billed is not None:
+        yield f"    {'net':<14}{minor_text(made.sign * made.billed.net):>20} {made.billed.currency}"
     for one in made.facts.not_charged:
         steps = f"{one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens"
         yield f"    not charged   {steps}: {one.reason.text}"
@@ -158,9 +167,31 @@ def read_supplier(path: Path) -> Parties:
             supplier=Party(name=seller.name, address=seller.address, vat_id=seller.vat_id),
             buyer=Party(name=buyer.name, address=buyer.address, vat_id=buyer.vat_id),
             tax_note=seller.tax_note,
+            terms=_terms(path, seller),
         )
     except ValueError as error:
         raise ConfigError(f"{path.name}: {error}") from None
+
+
+def _terms(path: Path, seller: _Supplier) -> Terms | None:
+    """The terms of documents in a currency; None where the file names none."""
+    if bool(seller.currency) != bool(seller.rates):
+        raise ConfigError("[supplier] currency and rates go together")
+    if not seller.currency:
+        return None
+    currency, rates = currency_of(seller.currency), path.parent / seller.rates
+    try:
+        with open(rates, encoding="utf-8-sig", newline="") as file:
+            text = file.read(RATES_CHARS_MAX + 1)
+        if len(text) > RATES_CHARS_MAX:
+            raise ConfigError(f"more than {RATES_CHARS_MAX} characters")
+        return Terms(currency=currency, rates=parse_rates(text))
+    except OSError as error:
+        raise ConfigError(f"{seller.rates}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{seller.rates}: is not UTF-8 text") from None
+    except ConfigError as error:
+        raise ConfigError(f"{seller.rates}: {error}") from None
 
 
 def _epochs(chosen: int | None, final: list[int], count: int) -> tuple[int, int]:

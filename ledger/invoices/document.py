@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -21,12 +22,18 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from assay.chain.text.units import UNIT
+from assay.ledger.invoices.billing import Billed
+from assay.ledger.invoices.rates import EpochRate, minor_text, rate_text, time_text
 from assay.ledger.settlement.payouts import UnpaidReason
 from assay.protocol.errors import ConfigError
 
 TEXT_CHARS_MAX, LINES_MAX = 200, 8  # of a party's name, and of its address
 SERIES = ("invoice", "credit")
-AMOUNTS = frozenset({"amount", "total", "worth", "funded", "refunded", "price_per_mtoken"})
+AMOUNTS = frozenset(
+    {"amount", "total", "worth", "funded", "refunded", "price_per_mtoken", "line_nets", "nano"}
+)
+# Fields that documents of before did not have: left out of the JSON while they say nothing.
+LATER = frozenset({"billed"})
 COLUMNS = ("document", "epoch", "what", "peer", "account", "tokens", "amount", "currency", "note")
 
 
@@ -136,6 +143,7 @@ class Document:
     tax_note: str = ""
     facts: Facts
     escrow: Escrow
+    billed: Billed | None = None  # in a national currency, if the supplier states rates
     salt: str = ""  # 32 random hexadecimal digits: the hash in the log tells nobody else who bought
 
     @property
@@ -161,6 +169,7 @@ class Document:
 
 
 _DOCUMENT = TypeAdapter(Document)
+_FORMULA = re.compile(r"[=+@\t\r]|-(?![0-9.]+$)")
 
 
 def name_of(run_id: str, series: str, number: int) -> str:
@@ -216,13 +225,25 @@ def from_json(text: str) -> Document:
 
 
 def csv_text(document: Document) -> str:
-    """CSV with one line for each item charged or not charged, and the total; amounts in token units."""
+    """CSV with one line for each item charged or not charged, and the total.
+
+    Amounts in token units are integers. Those in a national currency follow as rows of their own, as
+    decimals, so that a column of amounts of one currency adds up to that currency's total.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in _rows(document):
         writer.writerow((document.name, *(_harmless(cell) for cell in row)))
     return out.getvalue()
+
+
+def rate_note(rate: EpochRate, currency: str) -> str:
+    """A rate with its source and the times that made it the one which holds."""
+    return (
+        f"1 {UNIT} = {rate_text(rate.nano)} {currency} ({rate.source}, {time_text(rate.time_s)}; "
+        f"supplied {time_text(rate.supplied_s)})"
+    )
 
 
 def _rows(document: Document) -> Iterator[tuple[object, ...]]:
@@ -233,16 +254,26 @@ def _rows(document: Document) -> Iterator[tuple[object, ...]]:
     for one in facts.not_charged:
         yield (one.epoch, "not charged", "", "", one.tokens, 0, UNIT, f"{one.steps} steps: {one.reason.text}")
     yield ("", "total", "", document.buyer.account, "", document.total, UNIT, document.reason)
+    billed = document.billed
+    if billed is None:
+        return
+    notes = {one.epoch: rate_note(one, billed.currency) for one in billed.rates}
+    for line, net in zip(facts.lines, billed.line_nets, strict=True):
+        note = notes[line.epoch]
+        amount = minor_text(sign * net)
+        yield (line.epoch, line.what, line.peer, line.account, "", amount, billed.currency, note)
+    yield ("", "net total", "", "", "", minor_text(sign * billed.net), billed.currency, document.reason)
 
 
 def _harmless(cell: object) -> object:
     # A spreadsheet runs text that begins so as a formula; negative amounts are numbers and stay.
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 def _plain(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
-        return {key: _plain(one, key) for key, one in value.items()}
+        kept = {key: one for key, one in value.items() if one or key not in LATER}
+        return {key: _plain(one, key) for key, one in kept.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(one, name) for one in value]
     return str(value) if name in AMOUNTS else value

@@ -93,6 +93,26 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
     )
 
 
+def supply_times(db: Connection, run_id: bytes, facts: Facts) -> dict[int, int]:
+    """When each epoch of a document was supplied: the time of the block that made its result final.
+
+    Returns:
+        Unix seconds by epoch.
+
+    Raises:
+        LedgerIntegrityError: the event and the journal's entry have other times.
+    """
+    numbers = [basis.entry for basis in facts.bases if basis.entry]
+    logged = {one.number: one.entry.block_time for one in read_entries(db, numbers)}
+    found = {}
+    for basis in facts.bases:
+        final, _ = _result(db, run_id, basis.epoch)
+        if basis.entry:
+            _same(basis.epoch, "time of its final result", final.block_time, logged[basis.entry])
+        found[basis.epoch] = final.block_time
+    return found
+
+
 def read_escrow(db: Connection, run_id: bytes) -> Escrow:
     """The buyer's deposits and refunds so far, from the journal."""
     free = budget(run_id)

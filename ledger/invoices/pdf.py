@@ -18,7 +18,8 @@ from fpdf.enums import XPos, YPos
 from fpdf.errors import FPDFException
 
 from assay.chain.text.units import UNIT, money_text
-from assay.ledger.invoices.document import Document, Party
+from assay.ledger.invoices.document import Document, Party, rate_note
+from assay.ledger.invoices.rates import minor_text
 from assay.protocol.errors import ConfigError
 
 _BODY, _SMALL, _TITLE = 9, 7, 16  # points
@@ -65,6 +66,7 @@ def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
     paper.add_page()
     _head(paper, document)
     _lines(paper, document)
+    _billed(paper, document)
     _not_charged(paper, document)
     _basis(paper, document)
     return bytes(paper.output())
@@ -74,6 +76,7 @@ def _check_characters(paper: FPDF, document: Document, font: Path | None) -> Non
     supplier, buyer = document.supplier, document.buyer
     texts = [supplier.name, supplier.vat_id, *supplier.address, buyer.name, buyer.vat_id, *buyer.address]
     texts += [document.tax_note, document.reason, document.facts.run_name]
+    texts += [one.source for one in document.billed.rates] if document.billed else []
     face: Any = paper.fonts["body"]
     known = set(face.cmap)
     lacking = sorted({one for one in "".join(texts) if ord(one) not in known})
@@ -123,6 +126,24 @@ def _lines(paper: FPDF, document: Document) -> None:
     escrow = document.escrow
     paid, back = money_text(escrow.funded), money_text(escrow.refunded)
     _text(paper, f"Escrow when this was made: {paid} {UNIT} paid in, {back} {UNIT} given back to the buyer.")
+    paper.ln(3)
+
+
+def _billed(paper: FPDF, document: Document) -> None:
+    """The same lines in a national currency, and the rates."""
+    billed = document.billed
+    if billed is None:
+        return
+    _text(paper, f"In {billed.currency}", bold=True)
+    _row(paper, (*_HEADS[:4], "", billed.currency), bold=True, rule="B")
+    for line, net in zip(document.facts.lines, billed.line_nets, strict=True):
+        amount = minor_text(document.sign * net)
+        _row(paper, (str(line.epoch), line.what, line.peer[:16], line.account, "", amount))
+    total = minor_text(document.sign * billed.net)
+    _row(paper, ("", "", "", "", "Net total", total), bold=True, rule="T")
+    paper.ln(2)
+    for one in billed.rates:
+        _text(paper, f"Epoch {one.epoch}: {rate_note(one, billed.currency)}", size=_SMALL)
     paper.ln(3)
 
 

@@ -18,8 +18,9 @@ from sqlalchemy.engine import Connection, Engine
 
 from assay.chain.commit_statement import evm_address
 from assay.ledger.books import document_entry, document_hash
+from assay.ledger.invoices.billing import Terms, bill
 from assay.ledger.invoices.document import Document, Party, credit_of, from_json, name_of, to_json
-from assay.ledger.invoices.figures import read_escrow, read_facts
+from assay.ledger.invoices.figures import read_escrow, read_facts, supply_times
 from assay.ledger.journal.database import writing
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.tables import TABLES
@@ -33,11 +34,12 @@ _INVOICE = TABLES["invoice"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parties:
-    """Seller, buyer and tax note of an invoice."""
+    """Seller, buyer and tax note of an invoice, and the terms by which it is stated in a currency."""
 
     supplier: Party
     buyer: Party  # its account is the run's
     tax_note: str = ""
+    terms: Terms | None = None  # None: amounts in the token alone
 
 
 def pro_forma(
@@ -152,6 +154,12 @@ def _drafted(
 ) -> Document:
     account = evm_address(spec.buyer)
     buyer = Party() if parties is None else parties.buyer
+    terms = None if parties is None else parties.terms
+    facts = read_facts(db, spec, run_id, first, last)
+    billed = None
+    if terms is not None:
+        lines = [(line.epoch, line.amount) for line in facts.lines]
+        billed = bill(lines, supply_times(db, run_id, facts), terms)
     return Document(
         series=series,
         number=number,
@@ -159,7 +167,8 @@ def _drafted(
         supplier=Party() if parties is None else parties.supplier,
         buyer=Party(name=buyer.name, address=buyer.address, vat_id=buyer.vat_id, account=account),
         tax_note="" if parties is None else parties.tax_note,
-        facts=read_facts(db, spec, run_id, first, last),
+        facts=facts,
+        billed=billed,
         escrow=read_escrow(db, run_id),
         salt="" if parties is None else _salt(),
     )

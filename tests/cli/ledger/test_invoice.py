@@ -150,3 +150,42 @@ def test_a_mistake_is_one_line_and_exit_2(
     code, _, err = assay("invoice", *(str(word).format(folder) for word in words))
 
     assert (code, err.count("\n"), expected in err) == (2, 1, True), err
+
+
+RATES = "time,currency,rate,source\n2023-11-01T00:00:00Z,EUR,0.5,example exchange\n"
+IN_EURO = SUPPLIER.replace("vat_id", 'currency = "EUR"\nrates = "rates.csv"\nvat_id', 1)
+
+
+def test_with_a_rates_file_the_invoice_is_in_euro_too(
+    assay: Assay, folder: Path, supplier: Path, tmp_path: Path
+):
+    supplier.write_text(IN_EURO)
+    supplier.with_name("rates.csv").write_text(RATES)
+
+    code, out, err = assay("invoice", folder, "--epoch", 0, "--csv", tmp_path / "i.csv")
+
+    assert (code, err) == (0, "")
+    assert "EUR" in out
+    assert "1 aUSD = 0.5 EUR (example exchange, 2023-11-01 00:00:00 UTC" in (tmp_path / "i.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("toml", "rates", "words"),
+    [
+        (IN_EURO, None, "rates.csv: cannot be read"),
+        (IN_EURO, b"\xff", "rates.csv: is not UTF-8 text"),
+        (IN_EURO, b"a,b\n", "rates.csv: line 1: the columns are"),
+        (IN_EURO.replace('"EUR"', '"aUSD"'), RATES.encode(), "currency 'aUSD', expected one of"),
+        (IN_EURO.replace('rates = "rates.csv"\n', ""), RATES.encode(), "currency and rates go together"),
+    ],
+)
+def test_a_currency_without_usable_rates_is_refused(
+    assay: Assay, folder: Path, supplier: Path, toml: str, rates: bytes | None, words: str
+):
+    supplier.write_text(toml)
+    if rates is not None:
+        supplier.with_name("rates.csv").write_bytes(rates)
+
+    code, out, err = assay("invoice", folder)
+
+    assert (code, out, err.count("\n"), words in err) == (2, "", 1, True), err
