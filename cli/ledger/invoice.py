@@ -10,6 +10,8 @@ supplier there is no invoice: the output is marked pro forma and takes no number
     tax_note = "Reverse charge."       # may be left out
     currency = "EUR"                   # may be left out: then amounts are in the token alone
     rates = "rates.csv"                # beside this file: ledger/invoices/rates.py
+
+With `[supplier] country` VAT is decided too; docs/operators.md has the whole file.
 """
 
 from __future__ import annotations
@@ -17,19 +19,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
 from assay.chain.text.units import UNIT, money_text
-from assay.ledger.invoices.billing import Terms
-from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text
+from assay.ledger.invoices.billing import Taxation, Terms
+from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text, total_rows
 from assay.ledger.invoices.figures import final_epochs
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.rates import currency_of, minor_text, parse_rates
 from assay.ledger.invoices.store import Parties, credit, issue, pro_forma
+from assay.ledger.invoices.vat import Customer, Seller, VatRate
 from assay.ledger.journal.database import open_engine
 from assay.orders.toml import read_tables
 from assay.protocol.errors import ConfigError
@@ -48,6 +52,12 @@ class _Supplier(BaseModel):
     tax_note: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
     currency: str = ""
     rates: str = ""
+    country: str = ""
+    registration: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    scheme: Literal["standard", "small"] = "standard"
+    consumers_abroad: Literal["", "oss", "home"] = ""
+    prices: Literal["", "net", "gross"] = ""
+    payment_terms: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
 
 
 class _Buyer(BaseModel):
@@ -55,6 +65,17 @@ class _Buyer(BaseModel):
     name: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
     address: _Address = ()
     vat_id: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    country: str = ""
+    registration: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    kind: Literal["", "business", "consumer"] = ""
+
+
+class _VatRate(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    country: _Text
+    percent: Annotated[str, Field(pattern=r"^[0-9]{1,2}(\.[0-9]{1,2})?$")]
+    first: date
+    last: date | None = None
 
 
 class SupplierFile(BaseModel):
@@ -63,6 +84,7 @@ class SupplierFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
     supplier: _Supplier
     buyer: _Buyer = _Buyer()
+    vat_rate: list[_VatRate] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +140,8 @@ def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
         amount = made.sign * sum(line.amount for line in lines)
         yield f"    {what:<14}{money_text(amount):>20} {UNIT}{tokens}"
     if made.billed is not None:
-        yield f"    {'net':<14}{minor_text(made.sign * made.billed.net):>20} {made.billed.currency}"
+        for what, minor, note in total_rows(made.billed):
+            yield f"    {what:<17}{minor_text(made.sign * minor):>17} {made.billed.currency}  {note}".rstrip()
     for one in made.facts.not_charged:
         steps = f"{one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens"
         yield f"    not charged   {steps}: {one.reason.text}"
@@ -164,20 +187,63 @@ def read_supplier(path: Path) -> Parties:
         found = read_tables(path, SupplierFile)
         seller, buyer = found.supplier, found.buyer
         return Parties(
-            supplier=Party(name=seller.name, address=seller.address, vat_id=seller.vat_id),
-            buyer=Party(name=buyer.name, address=buyer.address, vat_id=buyer.vat_id),
+            supplier=_party(seller),
+            buyer=_party(buyer),
             tax_note=seller.tax_note,
-            terms=_terms(path, seller),
+            terms=_terms(path, found),
         )
     except ValueError as error:
         raise ConfigError(f"{path.name}: {error}") from None
 
 
-def _terms(path: Path, seller: _Supplier) -> Terms | None:
+def _party(given: _Supplier | _Buyer) -> Party:
+    return Party(
+        name=given.name,
+        address=given.address,
+        vat_id=given.vat_id,
+        country=given.country,
+        registration=given.registration,
+    )
+
+
+def _taxation(found: SupplierFile) -> Taxation | None:
+    """What VAT is decided by; None where the supplier names no country."""
+    seller, buyer = found.supplier, found.buyer
+    if not seller.country:
+        return None
+    if seller.tax_note:
+        raise ConfigError("[supplier] tax_note and country: with a country the tax is decided, and worded")
+    if not buyer.country or not buyer.kind:
+        raise ConfigError("[buyer] country and kind are needed to decide VAT")
+    return Taxation(
+        seller=Seller(
+            country=seller.country,
+            vat_id=seller.vat_id,
+            scheme=seller.scheme,
+            consumers_abroad=seller.consumers_abroad,
+        ),
+        customer=Customer(country=buyer.country, kind=buyer.kind, vat_id=buyer.vat_id),
+        vat_rates=tuple(
+            VatRate(country=one.country, rate_bp=_basis_points(one.percent), first=one.first, last=one.last)
+            for one in found.vat_rate
+        ),
+        prices=seller.prices,
+    )
+
+
+def _basis_points(percent: str) -> int:
+    whole, _, part = percent.partition(".")
+    return int(whole) * 100 + int(part.ljust(2, "0"))
+
+
+def _terms(path: Path, found: SupplierFile) -> Terms | None:
     """The terms of documents in a currency; None where the file names none."""
+    seller = found.supplier
     if bool(seller.currency) != bool(seller.rates):
         raise ConfigError("[supplier] currency and rates go together")
     if not seller.currency:
+        if seller.country:
+            raise ConfigError("[supplier] country: VAT needs a currency and its rates")
         return None
     currency, rates = currency_of(seller.currency), path.parent / seller.rates
     try:
@@ -185,13 +251,19 @@ def _terms(path: Path, seller: _Supplier) -> Terms | None:
             text = file.read(RATES_CHARS_MAX + 1)
         if len(text) > RATES_CHARS_MAX:
             raise ConfigError(f"more than {RATES_CHARS_MAX} characters")
-        return Terms(currency=currency, rates=parse_rates(text))
+        parsed = parse_rates(text)
     except OSError as error:
         raise ConfigError(f"{seller.rates}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{seller.rates}: is not UTF-8 text") from None
     except ConfigError as error:
         raise ConfigError(f"{seller.rates}: {error}") from None
+    return Terms(
+        currency=currency,
+        rates=parsed,
+        taxation=_taxation(found),
+        payment_terms=seller.payment_terms,
+    )
 
 
 def _epochs(chosen: int | None, final: list[int], count: int) -> tuple[int, int]:

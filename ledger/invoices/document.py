@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from assay.chain.text.units import UNIT
 from assay.ledger.invoices.billing import Billed
 from assay.ledger.invoices.rates import EpochRate, minor_text, rate_text, time_text
+from assay.ledger.invoices.vat import percent_text
 from assay.ledger.settlement.payouts import UnpaidReason
 from assay.protocol.errors import ConfigError
 
@@ -31,9 +32,10 @@ TEXT_CHARS_MAX, LINES_MAX = 200, 8  # of a party's name, and of its address
 SERIES = ("invoice", "credit")
 AMOUNTS = frozenset(
     {"amount", "total", "worth", "funded", "refunded", "price_per_mtoken", "line_nets", "nano"}
+    | {"tax", "paid"}
 )
 # Fields that documents of before did not have: left out of the JSON while they say nothing.
-LATER = frozenset({"billed"})
+LATER = frozenset({"billed", "country", "registration"})
 COLUMNS = ("document", "epoch", "what", "peer", "account", "tokens", "amount", "currency", "note")
 
 
@@ -45,9 +47,11 @@ class Party:
     address: tuple[str, ...] = ()
     vat_id: str = ""
     account: str = ""  # on chain
+    country: str = ""  # ISO 3166
+    registration: str = ""  # number in a company register
 
     def __post_init__(self) -> None:
-        texts = (self.name, self.vat_id, self.account, *self.address)
+        texts = (self.name, self.vat_id, self.account, self.country, self.registration, *self.address)
         if len(self.address) > LINES_MAX or any(len(text) > TEXT_CHARS_MAX for text in texts):
             raise ValueError(
                 f"a party of {LINES_MAX} address lines and {TEXT_CHARS_MAX} characters each at most"
@@ -238,6 +242,18 @@ def csv_text(document: Document) -> str:
     return out.getvalue()
 
 
+def total_rows(billed: Billed) -> Iterator[tuple[str, int, str]]:
+    """The sums of a document in its currency: name, minor units, note."""
+    yield "net total", billed.net, ""
+    if billed.vat is None:
+        return
+    rate = percent_text(billed.vat.rate_bp)
+    yield "VAT", billed.tax, billed.vat.reason or f"{rate} % of {billed.vat.country}"
+    yield "total with VAT", billed.gross, ""
+    yield "paid from escrow", billed.paid, ""
+    yield "due", billed.due, billed.payment_terms
+
+
 def rate_note(rate: EpochRate, currency: str) -> str:
     """A rate with its source and the times that made it the one which holds."""
     return (
@@ -262,7 +278,8 @@ def _rows(document: Document) -> Iterator[tuple[object, ...]]:
         note = notes[line.epoch]
         amount = minor_text(sign * net)
         yield (line.epoch, line.what, line.peer, line.account, "", amount, billed.currency, note)
-    yield ("", "net total", "", "", "", minor_text(sign * billed.net), billed.currency, document.reason)
+    for what, minor, note in total_rows(billed):
+        yield ("", what, "", "", "", minor_text(sign * minor), billed.currency, note)
 
 
 def _harmless(cell: object) -> object:

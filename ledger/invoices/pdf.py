@@ -18,8 +18,9 @@ from fpdf.enums import XPos, YPos
 from fpdf.errors import FPDFException
 
 from assay.chain.text.units import UNIT, money_text
-from assay.ledger.invoices.document import Document, Party, rate_note
+from assay.ledger.invoices.document import Document, Party, rate_note, total_rows
 from assay.ledger.invoices.rates import minor_text
+from assay.ledger.invoices.vat import percent_text
 from assay.protocol.errors import ConfigError
 
 _BODY, _SMALL, _TITLE = 9, 7, 16  # points
@@ -76,7 +77,9 @@ def _check_characters(paper: FPDF, document: Document, font: Path | None) -> Non
     supplier, buyer = document.supplier, document.buyer
     texts = [supplier.name, supplier.vat_id, *supplier.address, buyer.name, buyer.vat_id, *buyer.address]
     texts += [document.tax_note, document.reason, document.facts.run_name]
-    texts += [one.source for one in document.billed.rates] if document.billed else []
+    texts += [supplier.registration, supplier.country, buyer.registration, buyer.country]
+    if document.billed:
+        texts += [document.billed.payment_terms, *(one.source for one in document.billed.rates)]
     face: Any = paper.fonts["body"]
     known = set(face.cmap)
     lacking = sorted({one for one in "".join(texts) if ord(one) not in known})
@@ -121,7 +124,7 @@ def _lines(paper: FPDF, document: Document) -> None:
         _row(paper, (str(line.epoch), line.what, line.peer[:16], line.account, tokens, amount))
     _row(paper, ("", "", "", "", "Total", money_text(document.total)), bold=True, rule="T")
     paper.ln(2)
-    if document.series == "invoice":
+    if document.series == "invoice" and document.billed is None:
         _text(paper, "Paid from the run's escrow on chain; nothing is due.")
     escrow = document.escrow
     paid, back = money_text(escrow.funded), money_text(escrow.refunded)
@@ -139,9 +142,18 @@ def _billed(paper: FPDF, document: Document) -> None:
     for line, net in zip(document.facts.lines, billed.line_nets, strict=True):
         amount = minor_text(document.sign * net)
         _row(paper, (str(line.epoch), line.what, line.peer[:16], line.account, "", amount))
-    total = minor_text(document.sign * billed.net)
-    _row(paper, ("", "", "", "", "Net total", total), bold=True, rule="T")
+    for at, (what, minor, _) in enumerate(total_rows(billed)):
+        total = minor_text(document.sign * minor)
+        _row(paper, ("", "", "", "", what.capitalize(), total), bold=True, rule="" if at else "T")
     paper.ln(2)
+    first, last = billed.supplied
+    _text(paper, f"Supplied on {first}." if first == last else f"Supplied from {first} to {last}.")
+    if billed.vat is not None:
+        _text(
+            paper,
+            f"VAT category {billed.vat.category}, {percent_text(billed.vat.rate_bp)} %. {billed.vat.reason}",
+        )
+    _text(paper, billed.payment_terms)
     for one in billed.rates:
         _text(paper, f"Epoch {one.epoch}: {rate_note(one, billed.currency)}", size=_SMALL)
     paper.ln(3)
@@ -186,11 +198,13 @@ def _basis(paper: FPDF, document: Document) -> None:
 
 
 def _party(paper: FPDF, party: Party) -> None:
-    for text in (party.name, *party.address):
+    for text in (party.name, *party.address, party.country):
         if text:
             _text(paper, text)
     if party.vat_id:
         _text(paper, f"VAT number {party.vat_id}")
+    if party.registration:
+        _text(paper, f"registered as {party.registration}")
     if party.account:
         _text(paper, f"account {party.account}")
 

@@ -10,7 +10,7 @@ A wrong invoice is cancelled whole by a credit note; then its epochs may be invo
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -165,7 +165,7 @@ def _drafted(
         number=number,
         issued_ms=issued_ms,
         supplier=Party() if parties is None else parties.supplier,
-        buyer=Party(name=buyer.name, address=buyer.address, vat_id=buyer.vat_id, account=account),
+        buyer=replace(buyer, account=account),
         tax_note="" if parties is None else parties.tax_note,
         facts=facts,
         billed=billed,

@@ -189,3 +189,44 @@ def test_a_currency_without_usable_rates_is_refused(
     code, out, err = assay("invoice", folder)
 
     assert (code, out, err.count("\n"), words in err) == (2, "", 1, True), err
+
+
+AT_HOME = IN_EURO.replace(
+    'vat_id = "DE123456789"', 'vat_id = "DE136695976"\ncountry = "DE"\nprices = "gross"', 1
+).replace('name = "Mira Labs"', 'name = "Mira Labs"\ncountry = "DE"\nkind = "business"')
+AT_HOME += '[[vat_rate]]\ncountry = "DE"\npercent = "19"\nfirst = 2021-01-01\n'
+
+
+def test_with_countries_the_tax_is_decided_and_shown(assay: Assay, folder: Path, supplier: Path):
+    supplier.write_text(AT_HOME)
+    supplier.with_name("rates.csv").write_text(RATES)
+
+    code, out, err = assay("invoice", folder, "--epoch", 0)
+
+    assert (code, err) == (0, "")
+    assert "19.00 % of DE" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('kind = "business"', ""), "[buyer] country and kind are needed"),
+        (('kind = "business"', 'kind = "shop"'), "kind"),
+        (('"DE136695976"', '"DE136695977"'), "supplier's VAT number"),
+        (('prices = "gross"', ""), "prices says whether"),
+        (('percent = "19"', 'percent = "19 %"'), "percent"),
+        (("first = 2021-01-01", "first = 2031-01-01"), "no rate of VAT of DE in force on 2023-11-14"),
+        (('prices = "gross"', 'tax_note = "none"'), "tax_note and country"),
+        (('currency = "EUR"\nrates = "rates.csv"', ""), "VAT needs a currency and its rates"),
+    ],
+)
+def test_a_tax_that_cannot_be_decided_issues_nothing(
+    assay: Assay, folder: Path, supplier: Path, change: tuple[str, str], words: str
+):
+    assert change[0] in AT_HOME
+    supplier.write_text(AT_HOME.replace(*change))
+    supplier.with_name("rates.csv").write_text(RATES)
+
+    code, out, err = assay("invoice", folder)
+
+    assert (code, out, err.count("\n"), words in err) == (2, "", 1, True), err

@@ -7,18 +7,22 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pypdf import PdfReader
 from sqlalchemy.engine import Engine
 
-from assay.ledger.invoices.billing import Terms
+from assay.ledger.invoices.billing import Billed, Taxation, Terms, bill
 from assay.ledger.invoices.document import csv_text, from_json, to_json
 from assay.ledger.invoices.figures import supply_times
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.rates import Rate
 from assay.ledger.invoices.store import Parties, credit, issue, read_document
+from assay.ledger.invoices.vat import Customer, Seller, VatRate
 from assay.ledger.journal.database import open_engine, reading
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.protocol.errors import ConfigError
@@ -139,3 +143,89 @@ def test_the_pdf_prints_the_rate_and_the_total(books: Engine):
 
     assert "1 aUSD = 0.8612 EUR (example exchange, 2023-11-14" in text
     assert "Net total" in text
+
+
+# ---- value added tax
+
+DAY_S = 1_700_000_000  # 2023-11-14
+AT_HOME = Taxation(
+    seller=Seller(country="DE", vat_id="DE136695976", scheme="standard"),
+    customer=Customer(country="DE", kind="business"),
+    vat_rates=(VatRate(country="DE", rate_bp=1900, first=date(2021, 1, 1)),),
+    prices="gross",
+)
+ONE_TOKEN = 10**6
+
+
+def billed(taxation: Taxation | None, *lines: int, currency: str = "EUR", terms: str = "30 days") -> Billed:
+    rates = (Rate(time_s=LONG_AGO, currency=currency, nano=10**9, source="x"),)
+    stated = Terms(currency=currency, rates=rates, taxation=taxation, payment_terms=terms)
+    return bill([(0, amount) for amount in lines], {0: DAY_S}, stated)
+
+
+def test_gross_prices_contain_the_tax_and_nothing_is_due():
+    made = billed(AT_HOME, 100 * ONE_TOKEN, 19 * ONE_TOKEN)
+
+    assert (made.line_nets, made.tax, made.paid) == ((8403, 1597), 1900, 11900)
+    assert (made.gross, made.due) == (11900, 0)
+    assert made.payment_terms == "Paid from the run's escrow on chain; nothing is due."
+
+
+def test_net_prices_leave_the_tax_due_under_the_suppliers_terms():
+    made = billed(replace(AT_HOME, prices="net"), 100 * ONE_TOKEN)
+
+    assert (made.net, made.tax, made.paid, made.due) == (10000, 1900, 10000, 1900)
+    assert made.payment_terms == "30 days"
+    with pytest.raises(ConfigError, match="payment_terms"):
+        billed(replace(AT_HOME, prices="net"), 100 * ONE_TOKEN, terms="")
+
+
+@given(st.lists(st.integers(0, 10**15), min_size=1, max_size=20), st.sampled_from(["net", "gross"]))
+def test_net_and_tax_are_the_total_and_the_tax_is_its_rate_to_a_cent(lines: list[int], prices: str):
+    made = billed(replace(AT_HOME, prices=prices), *lines)
+
+    assert made.net + made.tax == made.gross == made.paid + made.due
+    assert abs(made.tax * 10_000 - made.net * 1900) <= 10_000
+    assert made.due == (0 if prices == "gross" else made.tax)
+
+
+def test_tax_is_stated_in_its_states_own_currency():
+    with pytest.raises(ConfigError, match=r"VAT of DE is stated in EUR \(article 230\), not in SEK"):
+        billed(AT_HOME, ONE_TOKEN, currency="SEK")
+    abroad = replace(AT_HOME, customer=Customer(country="US", kind="business"))
+    assert billed(abroad, ONE_TOKEN, currency="SEK").tax == 0
+
+
+def test_who_pays_the_tax_is_stated_or_none_is_charged():
+    with pytest.raises(ConfigError, match="prices says whether the escrow pays it"):
+        billed(replace(AT_HOME, prices=""), ONE_TOKEN)
+
+
+def test_a_document_has_one_rate_of_tax():
+    new_year = 1_704_067_200
+    rates = (
+        VatRate(country="DE", rate_bp=1900, first=date(2021, 1, 1), last=date(2023, 12, 31)),
+        VatRate(country="DE", rate_bp=2000, first=date(2024, 1, 1)),
+    )
+    terms = Terms(
+        currency="EUR",
+        rates=(Rate(time_s=new_year - 86_400, currency="EUR", nano=10**9, source="x"),),
+        taxation=replace(AT_HOME, vat_rates=rates),
+    )
+    lines = [(0, ONE_TOKEN), (1, ONE_TOKEN)]
+
+    assert bill(lines, {0: new_year - 2, 1: new_year - 1}, terms).vat
+    with pytest.raises(ConfigError, match="changes with epoch 1: invoice the epochs apart"):
+        bill(lines, {0: new_year - 1, 1: new_year}, terms)
+
+
+def test_an_invoice_with_tax_is_stored_as_it_was_issued(books: Engine):
+    seller = replace(SELLER, terms=Terms(currency="EUR", rates=(EUR,), taxation=AT_HOME))
+    made = issue(books, SPEC, RUN, 0, 1, seller, NOW_MS)
+
+    with reading(books) as db:
+        assert read_document(db, "invoice", 1) == made
+    assert made.billed is not None and made.billed.tax > 0
+    text = "\n".join(page.extract_text() for page in PdfReader(io.BytesIO(pdf_bytes(made))).pages)
+    assert "VAT category S, 19.00 %" in text
+    assert "Supplied on 2023-11-14." in text
