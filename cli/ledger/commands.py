@@ -223,6 +223,13 @@ def invoice(
         Path | None,
         typer.Option(metavar="FILE", help="Write the document to this CSV file, one line per item."),
     ] = None,
+    ubl: Annotated[
+        Path | None, typer.Option(metavar="FILE.xml", help="Write the document as UBL 2.1 of EN 16931.")
+    ] = None,
+    facturx: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.pdf", help="Write the document as Factur-X: PDF/A-3 with its CII."),
+    ] = None,
     supplier: Annotated[
         Path | None,
         typer.Option(metavar="FILE.toml", help="The supplier; default: supplier.toml beside the books."),
@@ -241,7 +248,15 @@ def invoice(
     from assay.cli.ledger.invoice import InvoiceOptions, invoice_lines, write_invoice
 
     options = InvoiceOptions(
-        epoch=epoch, pdf=pdf, csv=csv, supplier=supplier, credit=credit, reason=reason, font=font
+        epoch=epoch,
+        pdf=pdf,
+        csv=csv,
+        ubl=ubl,
+        facturx=facturx,
+        supplier=supplier,
+        credit=credit,
+        reason=reason,
+        font=font,
     )
     made = write_invoice(run, options)
     show(made, invoice_lines(made), as_json=as_json)

@@ -17,7 +17,7 @@ With `[supplier] country` VAT is decided too; docs/operators.md has the whole fi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -29,8 +29,9 @@ from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, o
 from assay.chain.text.units import UNIT, money_text
 from assay.ledger.invoices.billing import Taxation, Terms
 from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text, total_rows
+from assay.ledger.invoices.en16931 import UBL, xml_bytes
 from assay.ledger.invoices.figures import final_epochs
-from assay.ledger.invoices.pdf import pdf_bytes
+from assay.ledger.invoices.pdf import facturx_bytes, pdf_bytes
 from assay.ledger.invoices.rates import currency_of, minor_text, parse_rates
 from assay.ledger.invoices.store import Parties, credit, issue, pro_forma
 from assay.ledger.invoices.vat import Customer, Seller, VatRate
@@ -94,6 +95,8 @@ class InvoiceOptions:
     epoch: int | None = None
     pdf: Path | None = None
     csv: Path | None = None
+    ubl: Path | None = None
+    facturx: Path | None = None
     supplier: Path | None = None
     credit: int | None = None
     reason: str = ""
@@ -122,12 +125,18 @@ def write_invoice(run: Path, options: InvoiceOptions) -> WrittenInvoice:
         LedgerIntegrityError: the records of an epoch differ.
     """
     made = make_document(run, options, time.time_ns() // 1_000_000)
-    if options.pdf is not None:
-        _write(options.pdf, pdf_bytes(made, options.font))
-    if options.csv is not None:
-        _write(options.csv, csv_text(made).encode())
-    files = tuple(path for path in (options.pdf, options.csv) if path is not None)
-    return WrittenInvoice(name=made.name, total=made.total, document=made, files=files)
+    forms: tuple[tuple[Path | None, Callable[[], bytes]], ...] = (
+        (options.pdf, lambda: pdf_bytes(made, options.font)),
+        (options.csv, lambda: csv_text(made).encode()),
+        (options.ubl, lambda: xml_bytes(made, UBL)),
+        (options.facturx, lambda: facturx_bytes(made, options.font)),
+    )
+    files = []
+    for path, form in forms:
+        if path is not None:
+            _write(path, form())
+            files.append(path)
+    return WrittenInvoice(name=made.name, total=made.total, document=made, files=tuple(files))
 
 
 def invoice_lines(written: WrittenInvoice) -> Iterator[str]:

@@ -166,6 +166,12 @@ class Document:
         return name_of(self.facts.run_id, self.series, self.number)
 
     @property
+    def corrected_name(self) -> str:
+        """Display name of the invoice that a credit note cancels."""
+        assert self.corrects is not None
+        return name_of(self.facts.run_id, "invoice", self.corrects)
+
+    @property
     def epochs_text(self) -> str:
         """Epoch 3, or epochs 0 to 7."""
         first, last = self.facts.first_epoch, self.facts.last_epoch

@@ -2,6 +2,8 @@
 
 Room: ledger (edge: reads a font file). The text can be searched and copied; the font is
 embedded, and a character that it lacks raises an error instead of printing an empty box.
+Factur-X is the same pages as PDF/A-3 with the document's CII embedded: fpdf2 refuses what PDF/A-3 does
+not allow, and adds the colour profile; the metadata that names the embedded invoice is factur-x's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from fpdf.errors import FPDFException
 
 from assay.chain.text.units import UNIT, money_text
 from assay.ledger.invoices.document import Document, Party, rate_note, total_rows
+from assay.ledger.invoices.en16931 import CII, xml_bytes
 from assay.ledger.invoices.rates import minor_text
 from assay.ledger.invoices.vat import percent_text
 from assay.protocol.errors import ConfigError
@@ -33,14 +36,37 @@ _HEADS = ("Epoch", "What", "Node", "Paid to", "Tokens", UNIT)
 class _Paper(FPDF):
     """A4 pages with the document's name and a page number in the footer."""
 
-    def __init__(self, foot: str) -> None:
-        super().__init__(format="A4")
+    def __init__(self, foot: str, compliance: str | None) -> None:
+        super().__init__(format="A4", enforce_compliance=compliance)
         self._foot = foot
 
     def footer(self) -> None:
         self.set_y(-12)
         self.set_font("body", "", _SMALL)
         self.cell(0, _SMALL_MM, f"{self._foot}, page {self.page_no()}", align="C")
+
+
+def facturx_bytes(document: Document, font: Path | None = None) -> bytes:
+    """The document as a Factur-X file: PDF/A-3 with the document's CII.
+
+    Raises:
+        ConfigError: as `pdf_bytes` and `xml_bytes`.
+    """
+    xml = xml_bytes(document, CII)
+    paper = _printed(document, font, "PDF/A-3B")
+    issued = _issued(document)
+    paper.embed_file(
+        bytes=xml,
+        basename="factur-x.xml",
+        mime_type="text/xml",
+        associated_file_relationship="Data",
+        desc="Factur-X invoice",
+        creation_date=issued,
+        modification_date=issued,
+        compress=True,
+    )
+    paper.set_xmp_metadata(_metadata(document))
+    return bytes(paper.output())
 
 
 def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
@@ -53,9 +79,13 @@ def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
     Raises:
         ConfigError: the font cannot be read or lacks a character.
     """
-    paper = _Paper(document.name)
-    paper.set_creation_date(datetime.fromtimestamp(document.issued_ms // 1000, timezone.utc))
-    paper.set_title(f"{_TITLES[document.series]} {document.name}")
+    return bytes(_printed(document, font, None).output())
+
+
+def _printed(document: Document, font: Path | None, compliance: str | None) -> FPDF:
+    paper = _Paper(document.name, compliance)
+    paper.set_creation_date(_issued(document))
+    paper.set_title(_title(document))
     paper.set_lang("en")
     try:
         paper.add_font("body", "", font or font_files_ttf["SourceSansPro"])
@@ -70,7 +100,39 @@ def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
     _billed(paper, document)
     _not_charged(paper, document)
     _basis(paper, document)
-    return bytes(paper.output())
+    return paper
+
+
+def _metadata(document: Document) -> str:
+    """XMP that declares PDF/A-3B and the embedded invoice."""
+    from facturx.facturx import generate_xmp_object
+    from lxml import etree
+
+    made = generate_xmp_object(
+        {
+            "pdfa3_flavor": "B",
+            "title": _title(document),
+            "author": document.supplier.name,
+            "subject": f"{_title(document)}, {document.epochs_text} of {document.facts.run_name}",
+            "producer": "fpdf2",
+            "creator_tool": "assay",
+            "timestamp": _issued(document).isoformat(),
+            "version": "1.0",
+            "documenttype": "INVOICE",
+            "xml_filename": "factur-x.xml",
+            "xmp_level": "EN 16931",
+            "urn": "urn:factur-x:pdfa:CrossIndustryDocument:invoice:1p0#",
+        }
+    )
+    return str(etree.tostring(made, encoding="unicode"))
+
+
+def _title(document: Document) -> str:
+    return f"{_TITLES[document.series]} {document.name}"
+
+
+def _issued(document: Document) -> datetime:
+    return datetime.fromtimestamp(document.issued_ms // 1000, timezone.utc)
 
 
 def _check_characters(paper: FPDF, document: Document, font: Path | None) -> None:
@@ -91,14 +153,13 @@ def _check_characters(paper: FPDF, document: Document, font: Path | None) -> Non
 
 def _head(paper: FPDF, document: Document) -> None:
     facts = document.facts
-    _text(paper, f"{_TITLES[document.series]} {document.name}", size=_TITLE, bold=True, height=9)
-    issued = datetime.fromtimestamp(document.issued_ms // 1000, timezone.utc).date().isoformat()
+    _text(paper, _title(document), size=_TITLE, bold=True, height=9)
+    issued = _issued(document).date().isoformat()
     _text(paper, f"{issued}, for {document.epochs_text} of the training run {facts.run_name}")
     if document.series == "pro forma":
         _text(paper, "Not an invoice: the supplier's name and VAT number are not on record.", bold=True)
     if document.series == "credit":
-        invoice = f"{facts.run_id[:8].upper()}-{document.corrects:06d}"
-        _text(paper, f"Cancels the whole of invoice {invoice}: {document.reason}", bold=True)
+        _text(paper, f"Cancels the whole of invoice {document.corrected_name}: {document.reason}", bold=True)
     paper.ln(3)
     _text(paper, "Supplier", bold=True)
     _party(paper, document.supplier)
