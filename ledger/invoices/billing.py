@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 
-from assay.ledger.invoices.rates import BASIS, EpochRate, Rate, converted, epoch_rates, half_up
+from assay.ledger.invoices.rates import BASIS, EpochRate, Rate, converted, epoch_rates, half_up, shared
 from assay.ledger.invoices.vat import Customer, Seller, Vat, VatRate, tax_currency, vat_of
 from assay.protocol.errors import ConfigError
 
@@ -144,7 +144,8 @@ def _with_tax(
     if prices == NET:
         nets = converted(amounts)
         return nets, half_up(sum(nets) * vat.rate_bp, BASIS)
-    nets = converted(amounts, tax_bp=vat.rate_bp)
+    # Of what was paid to a cent, so that the tax is within 0.6 of its rate on the stated net.
+    nets = shared([line * BASIS for line in converted(amounts)], BASIS + vat.rate_bp)
     return nets, paid - sum(nets)
 
 

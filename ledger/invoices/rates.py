@@ -122,21 +122,25 @@ def epoch_rates(rates: Sequence[Rate], currency: str, supplied: Mapping[int, int
     return tuple(made)
 
 
-def converted(amounts: Sequence[tuple[int, int]], *, tax_bp: int = 0) -> tuple[int, ...]:
+def converted(amounts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Amounts of token units in minor units of a currency; their sum is rounded half up, once.
-
-    Each result is the difference of two rounded running sums, so it is within one minor unit of its
-    exact value, none is negative, and together they are the rounded exact sum.
 
     Args:
         amounts: Token units, and the rate's billionths; neither is negative.
-        tax_bp: Basis points of a tax that the amounts contain and the results shall not.
     """
-    whole = 10**DECIMALS * RATE_UNIT * (BASIS + tax_bp)
+    return shared([amount * nano * MINOR for amount, nano in amounts], 10**DECIMALS * RATE_UNIT)
+
+
+def shared(amounts: Sequence[int], divisor: int) -> tuple[int, ...]:
+    """Quotients of amounts, none of them negative, whose sum is the rounded quotient of the sum.
+
+    Each result is the difference of two rounded running sums, so it is within one of its exact value, and
+    none is negative.
+    """
     exact, before, made = 0, 0, []
-    for amount, nano in amounts:
-        exact += amount * nano * MINOR * BASIS
-        after = half_up(exact, whole)
+    for amount in amounts:
+        exact += amount
+        after = half_up(exact, divisor)
         made.append(after - before)
         before = after
     return tuple(made)

@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pypdf import PdfReader
 from sqlalchemy.engine import Engine
@@ -181,11 +181,13 @@ def test_net_prices_leave_the_tax_due_under_the_suppliers_terms():
 
 
 @given(st.lists(st.integers(0, 10**15), min_size=1, max_size=20), st.sampled_from(["net", "gross"]))
+@example([0, 0, 79, 174, 502, 1048, 1048, 1048, 1048, 2301, 2301, 3259, 7094, 26622, 54838, 4984794, 49697215,
+          116212271, 24_939_378_808], "gross")  # fmt: skip
 def test_net_and_tax_are_the_total_and_the_tax_is_its_rate_to_a_cent(lines: list[int], prices: str):
     made = billed(replace(AT_HOME, prices=prices), *lines)
 
     assert made.net + made.tax == made.gross == made.paid + made.due
-    assert abs(made.tax * 10_000 - made.net * 1900) <= 10_000
+    assert abs(made.tax * 10_000 - made.net * 1900) <= (5_000 if prices == "net" else 5_950)
     assert made.due == (0 if prices == "gross" else made.tax)
 
 
