@@ -113,6 +113,15 @@ install_hledger() {  # the ledger's tests have it read exported books; without i
         || say "not installed, so only beancount reads exported books; for both:  sudo apt-get install hledger"
 }
 
+install_promtool() {  # the tests of the alerts run in it; unpacked alone, as its package would start a server
+    command -v promtool >/dev/null || [ -x build/prometheus/usr/bin/promtool ] && return
+    say "promtool (for the tests of alerts)"
+    mkdir -p build/prometheus
+    (as_root apt-get update -qq && cd build/prometheus && apt-get download -qq prometheus >/dev/null 2>&1 \
+        && dpkg -x prometheus_*.deb . && rm prometheus_*.deb) \
+        || say "not installed, so the alerts' own tests are skipped; for them:  sudo apt-get install prometheus"
+}
+
 find_python
 need_system_packages
 install_python_packages
@@ -124,4 +133,5 @@ if [ "${1:-}" = "--dev" ]; then
     install_postgresql
     install_browser
     install_hledger
+    install_promtool
 fi

@@ -37,7 +37,7 @@ if sys.version_info < (3, 11):
 
 
 THREADS_MAX = 1024
-DEFAULT_PORT = 4001
+DEFAULT_PORT, PORT_MAX = 4001, 65_535
 ANY_IPV4, ANY_IPV6 = "0.0.0.0", "::"
 
 
@@ -74,6 +74,9 @@ class ProcessFile(BaseModel):
     one_rpc_suffices: bool = False  # a ledger's: go on while some of them are unreachable
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
+    metrics: Annotated[str, Field(max_length=80)] | None = (
+        None  # "127.0.0.1:9100": Prometheus is answered there
+    )
     known_answers: Path | None = None  # list of this node's known-answer tasks
     limits: Path | None = None  # calibration of other execution classes, if it is not the shipped one
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
@@ -130,6 +133,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         least_price=given.least_price,
         books=given.books,
         declarations=_declarations(path.name, given.registry),
+        metrics=None if given.metrics is None else _metrics_address(path.name, given.metrics),
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
     )
@@ -172,6 +176,24 @@ def _declarations(name: str, given: DeclarationsSection | None) -> Declarations:
         )
     except ValueError as error:
         raise ConfigError(f"{name}: [registry] {error}") from None
+
+
+def _metrics_address(name: str, text: str) -> tuple[str, int]:
+    """The IP address and the port at which Prometheus is answered.
+
+    Raises:
+        ConfigError: no IP address and port.
+    """
+    host, _, port = text.rpartition(":")
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+        if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= PORT_MAX):
+            raise ValueError
+    except ValueError:
+        raise ConfigError(
+            f"{name}: metrics: {text!a}, expected an IP address and a port such as 127.0.0.1:9100"
+        ) from None
+    return str(address), int(port)
 
 
 def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = False) -> None:

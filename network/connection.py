@@ -67,6 +67,7 @@ class Connection:
         self._queued_bytes = 0
         self._waiting: dict[int, _Waiting] = {}
         self._pings: dict[int, trio.Event] = {}
+        self.latency_s: float | None = None  # of the newest answered ping
         self._numbers = itertools.count()
         self._news = trio.Event()
 
@@ -123,12 +124,14 @@ class Connection:
         number = next(self._numbers) % 2**32
         answered = self._pings[number] = trio.Event()
         outgoing = _Outgoing(frames.encode_frame(Kind.PING, frames.pack_id(number)))
+        began_s = trio.current_time()
         try:
             with trio.move_on_after(timeout_s):
                 self._queue.appendleft(outgoing)  # a ping must not wait behind 2 MiB of notifications
                 self._queued_bytes += len(outgoing.frame)
                 self.wake()
                 await answered.wait()
+                self.latency_s = trio.current_time() - began_s
                 return True
             return False
         finally:

@@ -30,6 +30,7 @@ from assay.network.fetch import Pull, Threads, fetch
 from assay.network.inbox import Inbox, Notification
 from assay.network.peers import PeerAddress, Peers
 from assay.network.request_server import Handler, RequestServer
+from assay.network.traffic import Traffic
 from assay.protocol.errors import ConfigError, PeerFault
 from assay.protocol.types import Digest, PeerId
 
@@ -78,6 +79,15 @@ class Host:
     def connected(self) -> frozenset[PeerId]:
         """The members with a live connection now."""
         return self._peers.connected()
+
+    def latencies(self) -> dict[PeerId, float]:
+        """Seconds of the newest answered ping, by peer."""
+        known = ((peer, one.latency_s) for peer, one in self._connections.items())
+        return {peer: latency_s for peer, latency_s in known if latency_s is not None}
+
+    def traffic(self) -> Traffic:
+        """The bytes of messages and blobs so far."""
+        return self._peers.traffic
 
     def dropped_notifications(self) -> Mapping[PeerId, int]:
         """Count of notifications dropped so far because their sender flooded us, by sender."""

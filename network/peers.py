@@ -30,6 +30,7 @@ from multiaddr import Multiaddr
 from assay.network import frames, limits
 from assay.network.guard import harden, reset_quietly
 from assay.network.identity import key_pair, libp2p_id, peer_id
+from assay.network.traffic import CountedStream, Traffic
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.types import PeerId
 
@@ -67,6 +68,7 @@ class Peers:
         self._timing = timing
         self._moved: dict[PeerId, PeerAddress] = {}  # members that are elsewhere than `keep` was told
         self._changed = trio.Event()
+        self.traffic = Traffic()
         self._on_change: Callable[[PeerId], None] = lambda _peer: None
         self._jitter = random.Random()  # jitter of dial times only
         identity = key_pair(seed)
@@ -156,7 +158,7 @@ class Peers:
             if members_only and not self.is_member(peer):
                 await reset_quietly(stream)
             else:
-                await serve(peer, stream)
+                await serve(peer, CountedStream(stream, self.traffic))
 
         self.libp2p.set_stream_handler(protocol, handle)
 
@@ -209,7 +211,8 @@ class Peers:
             raise Unavailable(f"peer {name}: not connected")
         try:
             with trio.fail_after(self._timing.open_stream_s):
-                return await self.libp2p.new_stream(libp2p_id(peer), [protocol])
+                stream = await self.libp2p.new_stream(libp2p_id(peer), [protocol])
+                return CountedStream(stream, self.traffic)
         except trio.TooSlowError as error:
             raise Unavailable(f"peer {name}: no stream within {self._timing.open_stream_s} s") from error
         except Exception as error:  # libp2p's errors share no base class

@@ -127,6 +127,7 @@ class Service:
                 me.spec, me.store, me.config.folder, me.spec.verifier_peers, lambda: self._host
             ),
             pushes=self.pushes,
+            worked=me.readings.worked,
         )
         self.steps = StepFiles(
             me.config.folder,

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import SignedRecord, read_records, takes_place_of
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keys.keyring import Keys, load_keys
+from assay.participant.readings import Readings
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.identity import Domain, peer_of
@@ -70,6 +71,7 @@ class Config:
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
     threads: int = 1  # 0: measure the fastest number at the first start
+    metrics: tuple[str, int] | None = None  # IP address and port at which Prometheus is answered
 
     @property
     def has_run(self) -> bool:
@@ -90,6 +92,7 @@ class Participant:
     store: Store
     blobs: DiskBlobs
     ledger_service: PeerId | None = None  # whose books a verifier cosigns, and a buyer packs
+    readings: Readings = field(default_factory=Readings)  # for the metrics
 
     @property
     def base(self) -> Path | None:

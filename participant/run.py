@@ -16,6 +16,7 @@ import trio
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Door, Participant, open_network
 from assay.participant.follower import Follower
+from assay.participant.metrics.serve import serving_metrics
 from assay.participant.pushes import Pushes
 from assay.participant.refresh import refresh_records
 from assay.protocol.encoding.codec import decode_any
@@ -41,7 +42,7 @@ async def participate(
     door: Door | None = None,
     pushes: Pushes | None = None,
 ) -> AsyncIterator[tuple[Host, trio.Nursery]]:
-    """Open the participant's host, and serve the certified chain to its peers.
+    """Open the participant's host, and serve the certified chain to its peers, and its metrics.
 
     Args:
         me: The participant.
@@ -79,6 +80,7 @@ async def participate(
         door = replace(door, handlers={name: after_ready(one) for name, one in door.handlers.items()})
     async with (
         open_network(me, {"links": follower.answer_links, **waiting}, door) as host,
+        serving_metrics(me, follower, host),
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))

@@ -63,6 +63,7 @@ class StateSync:
         fetch: Callable[[Digest], Awaitable[bytes]],
         snapshots: Snapshots | None = None,
         pushes: Pushes | None = None,
+        worked: Callable[[str, float], None] = lambda _request, _seconds: None,
     ) -> None:
         """Configure the worker; it starts with the first call.
 
@@ -75,8 +76,9 @@ class StateSync:
             fetch: Gets a blob from peers; raises Unavailable.
             snapshots: Used when more than `REPLAYED_MAX` rounds are missing; None: all are replayed.
             pushes: Aggregates that verifiers send before we ask for them.
+            worked: See `WorkerProcess`.
         """
-        self.child = WorkerProcess(module, start, log_path, self._started)
+        self.child = WorkerProcess(module, start, log_path, self._started, worked)
         self._store, self._blobs, self._fetch, self._snapshots = store, blobs, fetch, snapshots
         self._pushes = pushes
         self._at = -1

@@ -53,7 +53,12 @@ class WorkerProcess:
     """A worker process."""
 
     def __init__(
-        self, module: str, start: Message, log_path: Path, started: Callable[[RoundId], None]
+        self,
+        module: str,
+        start: Message,
+        log_path: Path,
+        started: Callable[[RoundId], None],
+        worked: Callable[[str, float], None] = lambda _request, _seconds: None,
     ) -> None:
         """Configure the worker; it starts with the first call.
 
@@ -63,7 +68,9 @@ class WorkerProcess:
             start: The first request to each new process.
             log_path: File for its standard error.
             started: Told the round that a new process is at, before the call that caused it.
+            worked: Told the name of each answered request, and the seconds it took.
         """
+        self._worked = worked
         self._module, self._start, self._log_path, self._started = module, start, log_path, started
         self._process: trio.Process | None = None
         self._lock = trio.Lock()
@@ -86,7 +93,11 @@ class WorkerProcess:
             with trio.CancelScope(shield=True):
                 if self._process is None or self._process.poll() is not None:
                     await self._restart()
-                return await self._exchange(request, answer)
+                began_s = trio.current_time()
+                try:
+                    return await self._exchange(request, answer)
+                finally:
+                    self._worked(type(request).__name__, trio.current_time() - began_s)
 
     async def close(self) -> None:
         """End the worker."""

@@ -13,13 +13,15 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import HotKey
-from assay.chain.statements import Address, Delegation, sign
+from assay.chain.statements import OPERATOR, VERIFIER, Address, Delegation, sign, term_of
 from assay.chain.text.times import time_text, when_text
 from assay.participant.keys.keyring import Keys
+from assay.participant.readings import Holdings
 from assay.protocol.errors import AssayError, ConfigError
 
 if TYPE_CHECKING:  # web3 takes a second to import
     from assay.chain.client import Chain, Sent
+    from assay.chain.reader import ChainReader
     from assay.participant.config import Participant
 
 log = logging.getLogger(__name__)
@@ -81,7 +83,7 @@ def delegation_fault(found: HotKey | None, account: Address, until_s: int) -> st
 
 
 async def watch_delegation(me: Participant) -> None:
-    """Log a warning, every hour, while our hot key's delegation ends within `WARN_S`."""
+    """Read our stake and our hot key's delegation every hour; warn while the latter ends within `WARN_S`."""
 
     from assay.participant.wallet.claims import open_chain
 
@@ -89,6 +91,7 @@ async def watch_delegation(me: Participant) -> None:
         chain = open_chain(me)
         now_s, hot = chain.timestamp(), evm_address(me.keys.hot_address)
         found = chain.hot_key(hot)
+        me.readings.holdings = holdings(chain, me, 0 if found is None else found.expiry)
         left_s = 0 if found is None else found.expiry - now_s
         return delegation_fault(found, evm_address(me.keys.account_address), now_s + WARN_S), left_s
 
@@ -103,3 +106,19 @@ async def watch_delegation(me: Participant) -> None:
             log.debug("delegation not read", extra={"reason": str(error)})
             wait_s = RETRY_S
         await trio.sleep(wait_s)
+
+
+def holdings(chain: ChainReader, me: Participant, hot_key_expiry: int) -> Holdings:
+    """A member's stake, and the lot that backs it: a node's for the run, a verifier's for its term."""
+    account, run = evm_address(me.keys.account_address), chain.run(me.run_id)
+    is_verifier = me.me in me.spec.verifier_peers
+    commitment = term_of(chain.set_version_of(me.run_id)) if is_verifier else bytes(me.run_id)
+    role = VERIFIER if is_verifier else OPERATOR
+    lot = chain.lot_of(account, role, commitment)
+    return Holdings(
+        stake=chain.stake_of(account, role).active,
+        lot=lot.amount,
+        lot_until=lot.until,
+        needed_until=0 if run is None else run.deadline,
+        hot_key_expiry=hot_key_expiry,
+    )

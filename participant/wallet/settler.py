@@ -115,7 +115,7 @@ class Settler:
             AssayError: the contracts cannot be read now.
         """
         await trio.to_thread.run_sync(self._check)
-        look = await self._look(chain)
+        look = self._me.readings.look = await self._look(chain)
         self._watch, effects = duties.step(self._watch, look)
         done = []
         for effect in effects:

@@ -66,6 +66,29 @@ def test_a_password_that_others_may_read_is_refused(tmp_path: Path) -> None:
         read_process_file(file)
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:9100", ("127.0.0.1", 9100)),
+        ("[::1]:1", ("::1", 1)),
+        ("10.0.0.7:65535", ("10.0.0.7", 65_535)),
+    ],
+)
+def test_metrics_are_off_or_at_the_address_that_the_file_names(
+    tmp_path: Path, text: str, expected: tuple[str, int]
+) -> None:
+    assert read_process_file(a_file(tmp_path))[0].metrics is None
+    assert read_process_file(a_file(tmp_path, metrics=f'"{text}"'))[0].metrics == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["9100", ":9100", "localhost:9100", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:+1"]
+)
+def test_an_address_of_metrics_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="expected an IP address and a port such as"):
+        read_process_file(a_file(tmp_path, metrics=f'"{text}"'))
+
+
 def test_what_a_role_may_add_is_handed_on(tmp_path: Path) -> None:
     url = "postgresql://assay@localhost/books"
     given = {"known_answers": '"known-answers.txt"', "limits": '"../limits.json"', "books": f'"{url}"'}

@@ -64,6 +64,25 @@ def test_facts_and_requests_arrive_with_their_authenticated_sender():
     run(main)
 
 
+def test_a_host_knows_its_latency_to_a_peer_and_the_bytes_that_went_each_way():
+    async def main() -> None:
+        async with (
+            a_host("alice") as alice,
+            a_host("bob", handlers={"echo": echo}) as bob,
+            connected(alice, bob),
+        ):
+            sent, received = alice.traffic().sent, alice.traffic().received
+            await alice.request(bob.peer, "echo", bytes(100_000), timeout_s=10)
+            assert 100_000 <= alice.traffic().sent - sent < 110_000
+            assert 100_000 <= alice.traffic().received - received < 110_000
+            assert bob.traffic().received >= 100_000
+            await until(lambda: bob.peer in alice.latencies())
+            assert 0 < alice.latencies()[bob.peer] < PATIENCE_S
+            assert set(alice.latencies()) <= alice.connected()
+
+    run(main)
+
+
 def test_requests_in_flight_together_each_get_their_own_answer():
     async def slow_first(_peer, body):
         await trio.sleep(0.3 if body == b"0" else 0)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from assay.chain.state import HotKey
-from assay.chain.statements import address_of
-from assay.participant.wallet.delegation import delegation_fault, delegation_text
-from assay.testing.members import an_account_key
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from assay.chain.state import HotKey, LotState, StakeState
+from assay.chain.statements import OPERATOR, VERIFIER, address_of, term_of
+from assay.participant.readings import Holdings
+from assay.participant.wallet.delegation import delegation_fault, delegation_text, holdings
+from assay.testing.members import RUN_ID, an_account_key, peer
+from assay.testing.signed import NODES, VERIFIERS, a_spec
 from tests.a_network import NOW
 
 NORA, MALLORY = address_of(an_account_key("nora")), address_of(an_account_key("mallory"))
@@ -32,3 +39,41 @@ def test_what_a_person_reads_names_account_and_end():
     assert f"by {MALLORY}, NOT" in delegation_text(hot, HotKey(account=MALLORY, expiry=NOW), NORA, 0)
     assert "EXPIRED" in delegation_text(hot, HotKey(account=NORA, expiry=NOW), NORA, NOW)
     assert "(in 10 s)" in delegation_text(hot, HotKey(account=NORA, expiry=NOW + 10), NORA, NOW)
+
+
+LOTS = {
+    (OPERATOR, bytes(RUN_ID)): LotState(amount=500, until=NOW + 7, cases=0),
+    (VERIFIER, term_of(4)): LotState(amount=900, until=NOW + 9, cases=0),
+}
+
+
+class AChain:
+    """A chain with these lots, by role and commitment, and one verifier set, number 4."""
+
+    def run(self, _run_id: bytes) -> Any:
+        return SimpleNamespace(deadline=NOW + 5)
+
+    def set_version_of(self, _run_id: bytes) -> int:
+        return 4
+
+    def lot_of(self, _account: str, role: int, commitment: bytes) -> LotState:
+        return LOTS[role, commitment]
+
+    def stake_of(self, _account: str, role: int) -> StakeState:
+        return StakeState(active=1000 + role, free=0, unbonding=0, minimum=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "lot", "until_s", "role"), [(NODES[0], 500, 7, 0), (VERIFIERS[0], 900, 9, 1)]
+)
+def test_a_nodes_lot_is_for_the_run_and_a_verifiers_for_its_term(
+    name: str, lot: int, until_s: int, role: int
+) -> None:
+    me: Any = SimpleNamespace(
+        me=peer(name), run_id=RUN_ID, spec=a_spec(), keys=SimpleNamespace(account_address=bytes(20))
+    )
+    chain: Any = AChain()
+
+    assert holdings(chain, me, NOW + 3) == Holdings(
+        stake=1000 + role, lot=lot, lot_until=NOW + until_s, needed_until=NOW + 5, hot_key_expiry=NOW + 3
+    )

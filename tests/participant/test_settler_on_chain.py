@@ -35,6 +35,7 @@ from assay.ledger.settlement.duties import (
 from assay.ledger.settlement.duties import Veto as VetoCase
 from assay.ledger.settlement.payouts import Row, Settlement
 from assay.ledger.settlement.results import epoch_result
+from assay.participant.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
 from assay.protocol.state_transition import start
@@ -106,7 +107,10 @@ class Town:
             tower = self.towers.get(person)
             if tower is None:
                 me: Any = SimpleNamespace(
-                    spec=self.spec, deployment=self.world.deployment, run_id=Digest(self.world.run_id)
+                    spec=self.spec,
+                    deployment=self.world.deployment,
+                    run_id=Digest(self.world.run_id),
+                    readings=Readings(),
                 )
                 follower: Any = SimpleNamespace(
                     run_state=start(self.spec, Digest(self.world.run_id)), settlements=self.settlements

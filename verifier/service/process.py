@@ -172,6 +172,7 @@ class Service:
             store=me.store,
             blobs=me.blobs,
             fetch=self._fetch,
+            worked=me.readings.worked,
         )
         self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
         self._host: Host
