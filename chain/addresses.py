@@ -23,12 +23,13 @@ CONTRACTS: dict[str, str] = {
     "SlashCourt": "slash_court",
     "ModelRegistry": "model_registry",
     "Directory": "directory",
+    "AppealCourt": "appeal_court",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The eight contracts of one deployment.
+    """The nine contracts of one deployment.
 
     `deployment_id` is 32 random bytes: two fresh local chains share chain id and addresses, so it
     alone prevents replay of old signatures. `block` is where reading events starts.
@@ -45,6 +46,7 @@ class Deployment:
     slash_court: Address
     model_registry: Address
     directory: Address
+    appeal_court: Address
 
     def __post_init__(self) -> None:
         if len(self.deployment_id) != 32:

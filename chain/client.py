@@ -18,8 +18,10 @@ from assay.chain.proofs.payout_tree import PayoutTree
 from assay.chain.reader import ChainReader, NotShown
 from assay.chain.rpc import ALREADY_DONE, ChainRefused, Sent
 from assay.chain.state import (
+    AppealPhase,
     CasePhase,
     CaseState,
+    DefencePhase,
     EpochPhase,
     EpochState,
     EscrowState,
@@ -458,6 +460,90 @@ class Chain(ChainReader):
         return self._once(
             lambda: self.case(case_id).phase == CasePhase.EXPIRED,
             lambda: self._move("expire case", "SlashCourt", "expire", case_id),
+        )
+
+    # ---- appeals
+
+    def appeal_case(self, case_id: bytes, operators: int, positions: Sequence[bytes]) -> Sent:
+        """Appeals a case against this account within its veto window; locks the bond.
+
+        Args:
+            case_id: The case, which is about a step of this account's node.
+            operators: Of the step's program.
+            positions: Of its trace, at the ends of the parts of the whole program.
+        """
+
+        def send() -> Sent:
+            self._approve("AppealCourt", int(self._ask("AppealCourt", "bond")))
+            return self._move("appeal", "AppealCourt", "appeal", case_id, operators, list(positions))
+
+        return self._once(lambda: self.appeal(case_id).phase is not AppealPhase.NONE, send)
+
+    def defend_order(
+        self,
+        case_id: bytes,
+        part: int,
+        positions: Sequence[bytes],
+        statement: Statement,
+        signature: bytes,
+    ) -> Sent:
+        """Defends an order that this account signed, by the first wrong part; locks the bond.
+
+        Args:
+            case_id: The case.
+            part: The first part whose end is wrong.
+            positions: As claimed by the appeal.
+            statement: The accused's about its step, which shows that the order is about one.
+            signature: Of the accused's hot key on it.
+        """
+
+        def send() -> Sent:
+            self._approve("AppealCourt", int(self._ask("AppealCourt", "bond")))
+            shown = (values(statement), signature)
+            return self._move("defend", "AppealCourt", "defend", case_id, part, list(positions), *shown)
+
+        return self._once(lambda: self.defence(case_id, self.address)[0].phase is not DefencePhase.NONE, send)
+
+    def cut_part(self, case_id: bytes, defender: str, positions: Sequence[bytes]) -> Sent:
+        """Cuts the part that a defender named, as the accused."""
+        return self._once(
+            lambda: self.defence(case_id, defender)[0].phase is not DefencePhase.CUT,
+            lambda: self._move("cut", "AppealCourt", "cut", case_id, defender, list(positions)),
+        )
+
+    def choose_part(self, case_id: bytes, part: int, positions: Sequence[bytes]) -> Sent:
+        """Names the first wrong part of the last cut, as a defender."""
+        return self._once(
+            lambda: self.defence(case_id, self.address)[0].phase is not DefencePhase.CHOOSE,
+            lambda: self._move("choose", "AppealCourt", "choose", case_id, part, list(positions)),
+        )
+
+    def draw_appeal_jury(self, case_id: bytes, defender: str) -> Sent:
+        """Draws the jury of a defence; anyone may, `AppealCourt.drawDelay` blocks after it was asked for."""
+        return self._once(
+            lambda: bool(self.defence(case_id, defender)[1].seats),
+            lambda: self._move("draw jury", "AppealCourt", "drawJury", case_id, defender),
+        )
+
+    def vote_on_defence(self, case_id: bytes, defender: str, end: bytes, is_right: bool) -> Sent:
+        """Answers as a juror whether the operator that is left leads to the position `end`."""
+        return self._unless_refused(
+            "AlreadyVoted",
+            lambda: self._move("vote", "AppealCourt", "vote", case_id, defender, end, is_right),
+        )
+
+    def lapse_defence(self, case_id: bytes, defender: str) -> Sent:
+        """Ends a defence whose next move did not come in time, or whose appeal ended; anyone may."""
+        return self._once(
+            lambda: self.defence(case_id, defender)[0].phase is DefencePhase.ENDED,
+            lambda: self._move("lapse", "AppealCourt", "lapse", case_id, defender),
+        )
+
+    def conclude_appeal(self, case_id: bytes) -> Sent:
+        """Ends an appeal that no defence succeeded against: the case is reversed; anyone may."""
+        return self._once(
+            lambda: self.appeal(case_id).phase is not AppealPhase.OPEN,
+            lambda: self._move("conclude", "AppealCourt", "conclude", case_id),
         )
 
     # ---- models and verifiers

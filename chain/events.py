@@ -472,6 +472,29 @@ class RunAnnounced(ChainEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Appealed(ChainEvent):
+    """The accused of a case claims `positions` of its step's trace; defences begin until `answer_by`."""
+
+    CONTRACT: ClassVar[str] = "AppealCourt"
+    case_id: bytes
+    run_id: bytes
+    operators: int
+    positions: tuple[bytes, ...]
+    answer_by: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(ChainEvent):
+    """The accused cut the part that `defender` named; the next move, until `until`, is the defender's."""
+
+    CONTRACT: ClassVar[str] = "AppealCourt"
+    case_id: bytes
+    defender: Address
+    positions: tuple[bytes, ...]
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gifted(ChainEvent):
     """`amount` reached a contract by a plain transfer: it is owed to nobody and stays there.
 
@@ -523,4 +546,4 @@ EVENTS: tuple[type[ChainEvent], ...] = (
     LogAnchored,
 )
 # Asked for one kind at a time: the books do not read them, whose size strangers decide.
-OTHER_EVENTS: tuple[type[ChainEvent], ...] = (LotLocked, RecordAnnounced, RunAnnounced)
+OTHER_EVENTS: tuple[type[ChainEvent], ...] = (LotLocked, RecordAnnounced, RunAnnounced, Appealed, Cut)

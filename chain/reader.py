@@ -17,8 +17,10 @@ from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.deployment.code_check import OWN_CODE, check_code, links_of
 from assay.chain.deployment.parameters import GETTERS, ChainParams
 from assay.chain.events import (
+    Appealed,
     CaseOpened,
     ChainEvent,
+    Cut,
     LotLocked,
     RecordAnnounced,
     ResultProposed,
@@ -32,11 +34,14 @@ from assay.chain.proposals import CertifiedResult, certified_result_of
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.signer import Signer
 from assay.chain.state import (
+    AppealState,
     CaseState,
+    DefenceState,
     EpochState,
     EscrowState,
     FinalEscrow,
     HotKey,
+    JuryState,
     LotState,
     S,
     StakeState,
@@ -293,6 +298,32 @@ class ChainReader:
         return read_events_of(
             self._rpc, self.deployment, CaseOpened, (None, None, topic), from_block, to_block
         )
+
+    def appeal(self, case_id: bytes) -> AppealState:
+        """The appeal of a case; of phase NONE if nobody appealed."""
+        return self._state(AppealState, "AppealCourt", "getAppeal", case_id)
+
+    def defence(self, case_id: bytes, defender: str) -> tuple[DefenceState, JuryState]:
+        """A member's defence of an appealed order, and its jury, without seats until it is drawn."""
+        found = self._ask("AppealCourt", "getDefence", case_id, defender)
+        return self._rpc.read(
+            "AppealCourt.getDefence",
+            lambda: (state_of(DefenceState, found[0]), state_of(JuryState, found[1])),
+        )
+
+    def appeal_positions(self, case_id: bytes, from_block: int) -> tuple[bytes, ...]:
+        """What the accused claimed when it appealed; empty if that was before `from_block`."""
+        found = self._of_case(Appealed, (f"0x{case_id.hex()}",), from_block)
+        return found[-1].positions if found else ()
+
+    def cut_positions(self, case_id: bytes, defender: str, from_block: int) -> tuple[bytes, ...]:
+        """What the accused claimed of the part that a defender named last; empty if it has not yet."""
+        indexed = f"0x{case_id.hex()}", f"0x{defender[2:].lower():0>64}"
+        found = self._of_case(Cut, indexed, from_block)
+        return found[-1].positions if found else ()
+
+    def _of_case(self, kind: type[E], indexed: tuple[str, ...], from_block: int) -> list[E]:
+        return read_events_of(self._rpc, self.deployment, kind, indexed, from_block, self.block_number())
 
     def rewards_of(self, account: str) -> int:
         """Slash rewards and returned bonds waiting for `collect`, token units."""

@@ -34,11 +34,32 @@ class CasePhase(IntEnum):
     EXECUTED = 3  # slashed, not yet paid out: a veto still reverses it
     EXPIRED = 4
     PAID = 5
+    APPEALED = 6  # stopped until the appeal has ended
 
     @property
     def is_over(self) -> bool:
         """Whether the case is closed."""
         return self in (CasePhase.VETOED, CasePhase.EXPIRED, CasePhase.PAID)
+
+
+class AppealPhase(IntEnum):
+    """AppealCourt.State."""
+
+    NONE = 0
+    OPEN = 1
+    WON = 2
+    LOST = 3
+    LAPSED = 4
+
+
+class DefencePhase(IntEnum):
+    """AppealCourt.Phase."""
+
+    NONE = 0
+    CUT = 1
+    CHOOSE = 2
+    JURY = 3
+    ENDED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +173,57 @@ class CaseState:
     run_id: bytes
     evidence_hash: bytes
     lot: bytes  # the commitment of the offender's lot: the run's id, or the set's number
+    signers: int  # bitmap of the members of the run's set that signed the order
 
 
-S = TypeVar("S", EscrowState, EpochState, CaseState)
-_PHASES: dict[type, type[IntEnum]] = {EpochState: EpochPhase, CaseState: CasePhase}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppealState:
+    """The appeal of one case."""
+
+    phase: AppealPhase
+    answer_by: int
+    operators: int
+    playing: int  # defences that have not ended
+    signers: int
+    version: int
+    accused: Address
+    opener: Address
+    run_id: bytes
+    positions: bytes  # hash of the claimed positions
+    bond_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefenceState:
+    """One member's defence of an order that is appealed."""
+
+    phase: DefencePhase
+    until: int  # end of the time for the next move
+    first: int
+    last: int
+    asked: int  # block in which its jury was asked for
+    entries: int
+    start: bytes  # the position at `first`, agreed on
+    end: bytes  # the position at `last`, rejected
+    positions: bytes
+    bond_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JuryState:
+    """The jury of a defence; bitmaps of seats."""
+
+    seats: tuple[Address, ...]
+    right: int
+    wrong: int
+
+
+S = TypeVar("S", EscrowState, EpochState, CaseState, AppealState, DefenceState, JuryState)
+_PHASES: dict[type, type[IntEnum]] = {
+    EpochState: EpochPhase,
+    CaseState: CasePhase,
+    AppealState: AppealPhase,
+}
 
 
 def state_of(kind: type[S], struct: Any) -> S:
@@ -164,7 +232,9 @@ def state_of(kind: type[S], struct: Any) -> S:
     Raises:
         TypeError: the struct's fields are not this kind's.
     """
-    fields = {snake(name): value for name, value in struct._asdict().items()}
+    fields: dict[str, Any] = {snake(name): value for name, value in struct._asdict().items()}
+    if kind is DefenceState:
+        fields["phase"] = DefencePhase(fields["phase"])
     if kind in _PHASES:
         fields["phase"] = _PHASES[kind](fields.pop("state"))
     return kind(**fields)

@@ -15,7 +15,7 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 const OUT = process.argv[2] ?? join(HERE, "artefacts");
 const CONTRACTS = [
   "AssayToken", "VerifierSet", "StakeVault", "SlashCourt", "RunEscrow", "EpochSettlement", "ModelRegistry",
-  "Directory",
+  "Directory", "AppealCourt",
 ];
 const SETTINGS = {
   evmVersion: "cancun",

@@ -18,6 +18,7 @@ from assay.protocol.errors import ConfigError
 _PLACE = re.compile(re.escape(b"\x7f" + bytes(32)))  # PUSH32 of zero: an immutable before construction
 OWN_CODE = (
     "VerifierSet", "StakeVault", "SlashCourt", "RunEscrow", "EpochSettlement", "ModelRegistry", "Directory",
+    "AppealCourt",
 )  # fmt: skip
 LINKS: Mapping[str, str] = {
     "token": "AssayToken",
@@ -26,6 +27,7 @@ LINKS: Mapping[str, str] = {
     "verifierSet": "VerifierSet",
     "escrow": "RunEscrow",
     "settlement": "EpochSettlement",
+    "appeals": "AppealCourt",
 }
 
 

@@ -105,10 +105,11 @@ def _arguments(
         "EpochSettlement",
         "ModelRegistry",
         "Directory",
+        "AppealCourt",
     ]
     made = [] if coin is not None else ["AssayToken"]
     token = coin or _created(deployer, nonce)
-    verifier_set, vault, court, escrow, settlement, *_ = (
+    verifier_set, vault, court, escrow, settlement, _, _, appeals = (
         _created(deployer, nonce + at + len(made)) for at in range(len(order))
     )
     members = sorted(verifiers, key=lambda account: int(account, 16))
@@ -120,6 +121,7 @@ def _arguments(
             vault,
             verifier_set,
             escrow,
+            appeals,
             (
                 p.evidence_window_s,
                 p.veto_window_s,
@@ -149,6 +151,12 @@ def _arguments(
         ],
         [escrow, settlement, verifier_set],
         [escrow, vault],
+        [
+            court,
+            verifier_set,
+            escrow,
+            (p.appeal_move_s, p.appeal_vote_s, p.draw_delay_blocks, p.jury_seats, p.appeal_bond),
+        ],
     ]
     arguments = {contract: [deployment_id, *rest] for contract, rest in zip(order, given, strict=True)}
     return {**{contract: [p.token_supply] for contract in made}, **arguments}

@@ -40,6 +40,9 @@ class ChainParams:
     jury_seats: int
     challenge_bond: int  # of an epoch's first proposal and first challenge; below 2^96
     case_bond: int  # below 2^96
+    appeal_move_s: int  # for each move of an appeal, five at most
+    appeal_vote_s: int  # for its jury
+    appeal_bond: int  # below 2^96
     min_operator_stake: int
     min_verifier_stake: int
     slash_buyer_ppm: int  # at most 500,000; of a slash by order
@@ -64,6 +67,9 @@ LOCALNET = ChainParams(
     jury_seats=5,
     challenge_bond=10 * UNIT,
     case_bond=10 * UNIT,
+    appeal_move_s=5,
+    appeal_vote_s=10,
+    appeal_bond=10 * UNIT,
     min_operator_stake=100 * UNIT,
     min_verifier_stake=1_000 * UNIT,
     slash_buyer_ppm=200_000,
@@ -87,6 +93,9 @@ MAINNET = ChainParams(
     jury_seats=15,
     challenge_bond=500 * UNIT,
     case_bond=500 * UNIT,
+    appeal_move_s=86_400,
+    appeal_vote_s=3 * 86_400,
+    appeal_bond=500 * UNIT,
     min_operator_stake=1_000 * UNIT,
     min_verifier_stake=10_000 * UNIT,
     slash_buyer_ppm=200_000,
@@ -111,6 +120,9 @@ GETTERS: Mapping[str, tuple[str, str, tuple[Any, ...]]] = {
     "draw_delay_blocks": ("EpochSettlement", "drawDelay", ()),
     "jury_seats": ("EpochSettlement", "jurySeats", ()),
     "case_bond": ("SlashCourt", "caseBond", ()),
+    "appeal_move_s": ("AppealCourt", "moveWindow", ()),
+    "appeal_vote_s": ("AppealCourt", "voteWindow", ()),
+    "appeal_bond": ("AppealCourt", "bond", ()),
     "min_operator_stake": ("StakeVault", "minStake", (OPERATOR,)),
     "min_verifier_stake": ("StakeVault", "minStake", (VERIFIER,)),
     "slash_buyer_ppm": ("StakeVault", "buyerPpm", ()),

@@ -5,6 +5,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
+import {Juries, Jury} from "./Juries.sol";
 import {EpochResult, Judge, Statements} from "./Statements.sol";
 import {Tokens} from "./Tokens.sol";
 
@@ -24,6 +25,7 @@ import {Tokens} from "./Tokens.sol";
 ///         clear it.
 contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     using Tokens for IERC20;
+    using Juries for Jury;
     using Statements for EpochResult;
 
     enum State {
@@ -84,12 +86,6 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 lost; // digest of its rejected predecessor; zero while that is not rejected
     }
 
-    struct Jury {
-        address[] seats;
-        uint32 right; // bitmap of seats
-        uint32 wrong; // bitmap of seats
-    }
-
     /// @notice One line of a payout table, and its proof.
     struct Row {
         uint256 index;
@@ -103,8 +99,6 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         bytes32 modelHash;
     }
 
-    uint8 public constant JURY_SEATS_MIN = 3;
-    uint8 public constant JURY_SEATS_MAX = 31;
     /// @dev A million times the first bond, from which on it stays.
     uint8 private constant LEVEL_MAX = 20;
 
@@ -163,10 +157,6 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     error WrongSetVersion(uint32 arrived, uint32 pinned);
     error WrongPrevious(bytes32 arrived, bytes32 expected);
     error WrongResult(bytes32 arrived, bytes32 pending);
-    error JuryIsDrawn();
-    error TooEarlyToDraw(uint64 fromBlock);
-    error NotAJuror(address who);
-    error AlreadyVoted(address who);
     error WindowOver(uint64 endedAt);
     error TooEarly(uint64 readyAt);
     error PreviousNotFinal(uint64 epoch);
@@ -187,7 +177,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (escrow_.settlement() != address(this) || p.challengeWindow == 0 || p.claimPeriod == 0) revert BadParams();
         // Without time to answer, or with nothing to lose, any challenge would be the end of any result.
         if (p.resolveWindow == 0 || p.bond == 0) revert BadParams();
-        if (p.drawDelay == 0 || p.jurySeats < JURY_SEATS_MIN || p.jurySeats > JURY_SEATS_MAX) revert BadParams();
+        if (p.drawDelay == 0 || p.jurySeats < Juries.SEATS_MIN || p.jurySeats > Juries.SEATS_MAX) revert BadParams();
         if (p.sink == address(0) || p.sink == address(this)) revert BadParams(); // coins refuse the one, the books the other
         // Stake must outlive every road that can end in a slash for this epoch's work.
         uint256 slowest = uint256(p.challengeWindow) + p.resolveWindow + court.vetoWindow() + court.executeWindow()
@@ -244,8 +234,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     ///         in which it is possible: in one block all callers draw the same jury.
     function drawJury(bytes32 runId, uint64 epoch) external nonReentrant {
         Kept storage e = _in(runId, epoch, State.CHALLENGED);
-        if (_juries[runId][epoch].seats.length != 0) revert JuryIsDrawn();
-        if (block.number < e.asked + drawDelay) revert TooEarlyToDraw(e.asked + drawDelay);
+        _juries[runId][epoch].requireDue(e.asked, drawDelay);
         address[] memory jury = verifierSet.draw(
             keccak256(abi.encode(block.prevrandao, runId, epoch, e.digest, _level[runId][epoch])),
             jurySeats,
@@ -265,23 +254,9 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         Kept storage e = _in(runId, epoch, State.CHALLENGED);
         if (block.timestamp >= e.until) revert WindowOver(e.until);
         if (digest != e.digest) revert WrongResult(digest, e.digest);
-        Jury storage jury = _juries[runId][epoch];
-        uint256 seats = jury.seats.length;
-        uint32 mine = 0;
-        for (uint256 k = 0; k < seats; k++) {
-            if (jury.seats[k] == msg.sender) mine |= uint32(1 << k);
-        }
-        if (mine == 0) revert NotAJuror(msg.sender);
-        if ((jury.right | jury.wrong) & mine != 0) revert AlreadyVoted(msg.sender);
-        uint32 side = (isRight ? jury.right : jury.wrong) | mine;
+        (uint32 side, bool isDecided) = _juries[runId][epoch].cast(msg.sender, isRight);
         emit Voted(runId, epoch, msg.sender, isRight);
-        if (2 * _count(side) > seats) {
-            _decide(runId, epoch, e, isRight, side);
-        } else if (isRight) {
-            jury.right = side;
-        } else {
-            jury.wrong = side;
-        }
+        if (isDecided) _decide(runId, epoch, e, isRight, side);
     }
 
     /// @notice Ends a challenge that no jury answered in time: the result stands again, for a new window. Half of the
@@ -468,12 +443,11 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         (address challenger, address proposer) = (e.challenger, e.proposer);
         (uint128 asked, uint128 put) = (bondOf(runId, epoch), _bondAt(e.level));
         uint128 lost = isRight ? asked : put;
-        address[] memory seats = _juries[runId][epoch].seats;
-        uint128 fee = uint128(lost / 2 / _count(side));
+        address[] memory winners = _juries[runId][epoch].accountsOf(side);
+        uint128 fee = uint128(lost / 2 / winners.length);
         uint128 spent = 0;
-        for (uint256 k = 0; k < seats.length; k++) {
-            if (side >> k & 1 == 0) continue;
-            _owe(runId, epoch, seats[k], fee);
+        for (uint256 k = 0; k < winners.length; k++) {
+            _owe(runId, epoch, winners[k], fee);
             spent += fee;
         }
         _owe(runId, epoch, isRight ? proposer : challenger, lost / 2);
@@ -520,9 +494,5 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         if (next.state != State.NONE && next.lost == 0) next.lost = digest;
         emit ResultRejected(runId, epoch, digest, total);
         escrow.release(runId, total, uint64(block.timestamp) + challengeWindow);
-    }
-
-    function _count(uint32 bits) private pure returns (uint256 count) {
-        for (; bits != 0; bits &= bits - 1) count++;
     }
 }

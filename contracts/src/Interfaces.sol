@@ -2,7 +2,7 @@
 pragma solidity 0.8.37;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
-import {EpochResult} from "./Statements.sol";
+import {EpochResult, Statement} from "./Statements.sol";
 
 // What the contracts of one deployment ask of each other, and nothing more.
 
@@ -15,7 +15,7 @@ interface IVerifierSet {
         returns (uint256 weight, uint256 signers);
     function vault() external view returns (IStakeVault);
     function requireStaked(uint64 until) external view;
-    function isSeated(uint32 version, address account) external view returns (bool);
+    function seatOf(uint32 version, address account) external view returns (uint256);
     function entryCount() external view returns (uint256);
     function draw(
         bytes32 seed,
@@ -60,6 +60,7 @@ interface IStakeVault {
     function lockBond(bytes32 caseId, address who, uint128 amount) external;
     function returnBond(bytes32 caseId) external;
     function burnBond(bytes32 caseId) external;
+    function shareBond(bytes32 bondId, address winner, address[] calldata jurors) external;
 }
 
 interface IRunEscrow {
@@ -87,4 +88,9 @@ interface ISlashCourt {
     function vetoWindow() external view returns (uint64);
     function executeWindow() external view returns (uint64);
     function margin() external view returns (uint64);
+    function payoutDelay() external view returns (uint64);
+    function statementDigest(Statement calldata s) external view returns (bytes32);
+    function appeals() external view returns (address);
+    function suspend(bytes32 caseId, address who) external returns (bytes32 runId, uint64 signers, address opener);
+    function resume(bytes32 caseId, bool isReversed) external;
 }

@@ -18,7 +18,8 @@ import {Tokens} from "./Tokens.sol";
 ///     NONE --openCase--> OPEN --veto window over, execute--> EXECUTED --delay over, payOut--> PAID
 ///                          |                                    |
 ///                          |--veto (quorum of the current set)--+--> VETOED (bond burnt, pot back)
-///                          '--not executed in time, expire----> EXPIRED (bond burnt)
+///                          |--not executed in time, expire----> EXPIRED (bond burnt)
+///                          '--appeal--> APPEALED --won--> VETOED; else OPEN again, for a new execute window
 contract SlashCourt is Judge, Guarded {
     using Tokens for IERC20;
     using Statements for Statement;
@@ -38,7 +39,8 @@ contract SlashCourt is Judge, Guarded {
         VETOED,
         EXECUTED,
         EXPIRED,
-        PAID
+        PAID,
+        APPEALED
     }
 
     struct Params {
@@ -65,6 +67,7 @@ contract SlashCourt is Judge, Guarded {
         bytes32 runId;
         bytes32 evidenceHash;
         bytes32 lot; // the commitment of the lot that it is about
+        uint64 signers; // bitmap of the members of the run's set that signed the order
     }
 
     /// @dev Counts up until no case was opened for a whole period: no 30 days see more than the cap.
@@ -82,6 +85,7 @@ contract SlashCourt is Judge, Guarded {
     IStakeVault public immutable vault;
     IVerifierSet public immutable verifierSet;
     IRunEscrow public immutable escrow;
+    address public immutable appeals;
     uint64 public immutable evidenceWindow;
     uint64 public immutable vetoWindow;
     uint64 public immutable executeWindow;
@@ -118,6 +122,8 @@ contract SlashCourt is Judge, Guarded {
     );
     event CaseExecuted(bytes32 indexed caseId, uint256 amount, uint64 payableAt);
     event CaseClosed(bytes32 indexed caseId, State outcome);
+    event CaseAppealed(bytes32 indexed caseId);
+    event CaseResumed(bytes32 indexed caseId, uint64 executeBy);
     event ReportCommitted(address indexed reporter, bytes32 commitment);
 
     error BadParams();
@@ -129,6 +135,8 @@ contract SlashCourt is Judge, Guarded {
     error WrongState(State state);
     error TooEarly(uint64 readyAt);
     error WindowOver(uint64 endedAt);
+    error NotTheAccused(address who);
+    error OnlyAppeals();
     error NotCommitted(bytes32 commitment);
     error CommittedInThisBlock(bytes32 commitment);
 
@@ -137,9 +145,10 @@ contract SlashCourt is Judge, Guarded {
         IStakeVault vault_,
         IVerifierSet verifierSet_,
         IRunEscrow escrow_,
+        address appeals_,
         Params memory p
     ) Judge("AssaySlashCourt", deploymentId_) {
-        if (vault_.court() != address(this)) revert BadParams();
+        if (vault_.court() != address(this) || appeals_ == address(0)) revert BadParams();
         if (p.casePpmMax == 0 || p.casePpmMax > PPM || p.vetoWindow == 0 || p.executeWindow == 0) revert BadParams();
         if (p.payoutDelay == 0 || p.reportWindow == 0 || p.caseBond == 0) revert BadParams();
         // Free stake leaves no sooner than a contradiction in the last piece of work can be reported.
@@ -151,6 +160,7 @@ contract SlashCourt is Judge, Guarded {
         vault = vault_;
         verifierSet = verifierSet_;
         escrow = escrow_;
+        appeals = appeals_;
         evidenceWindow = p.evidenceWindow;
         vetoWindow = p.vetoWindow;
         executeWindow = p.executeWindow;
@@ -208,7 +218,9 @@ contract SlashCourt is Judge, Guarded {
         (bytes32 first, bytes32 second) = _resultDigests(a, b);
         if (a.runId != b.runId || a.epoch != b.epoch || first == second) revert NotAContradiction();
         (address account, address signer) = _oneAccount(first, sigA, second, sigB);
-        if (!verifierSet.isSeated(escrow.setVersionOf(a.runId), account)) revert UnknownSigner(signer);
+        // No member has seat zero: equal is what is meant.
+        // slither-disable-next-line incorrect-equality
+        if (verifierSet.seatOf(escrow.setVersionOf(a.runId), account) == 0) revert UnknownSigner(signer);
         _punish(doubleResultId(account, a.runId, a.epoch), account, signer, a.runId, first, second, salt);
     }
 
@@ -226,12 +238,13 @@ contract SlashCourt is Judge, Guarded {
         // To the second from which the run's lots can be released.
         uint64 endsAt = escrow.closesAtOf(r.runId) + evidenceWindow;
         if (block.timestamp >= endsAt) revert WindowOver(endsAt);
+        // The weight is not needed: verify reverts below a quorum.
         // slither-disable-next-line unused-return
-        verifierSet.verify(version, slashOrderDigest(r), certType, cert);
+        (, uint256 signers) = verifierSet.verify(version, slashOrderDigest(r), certType, cert);
         punished[r.offenceId] = true;
         bytes32 lot = r.role == VERIFIER ? bytes32(uint256(version)) : r.runId;
         uint32 ppm = _useCap(r.offender, r.role, lot, r.ppm);
-        _open(r, lot, ppm);
+        _open(r, lot, ppm, uint64(signers));
         vault.hold(r.offender, r.role, lot);
         vault.lockBond(r.offenceId, msg.sender, caseBond);
         token.pull(caseBond);
@@ -248,12 +261,7 @@ contract SlashCourt is Judge, Guarded {
         if (block.timestamp >= until) revert WindowOver(until);
         // slither-disable-next-line unused-return
         verifierSet.verify(verifierSet.currentVersion(), vetoDigest(caseId, reasonHash), certType, cert);
-        c.state = State.VETOED;
-        _giveBackCap(c);
-        emit CaseClosed(caseId, State.VETOED);
-        if (isExecuted) vault.restore(caseId);
-        vault.unhold(c.offender, c.role, c.lot);
-        vault.burnBond(caseId);
+        _reverse(caseId, c, isExecuted);
     }
 
     /// @notice Carries a slash order out after its veto window. Anyone may call.
@@ -289,6 +297,37 @@ contract SlashCourt is Judge, Guarded {
         emit CaseClosed(caseId, State.EXPIRED);
         vault.unhold(c.offender, c.role, c.lot);
         vault.burnBond(caseId);
+    }
+
+    // ---- an appeal, which the appeal court judges
+
+    /// @notice Stops a case while the account that it accuses appeals it; the appeal court's move.
+    /// @dev   It resumes the case in bounded time, so the case still has an exit.
+    function suspend(bytes32 caseId, address who)
+        external
+        nonReentrant
+        returns (bytes32 runId, uint64 signers, address opener)
+    {
+        if (msg.sender != appeals) revert OnlyAppeals();
+        Case storage c = _in(caseId, State.OPEN);
+        if (c.offender != who || c.role != OPERATOR) revert NotTheAccused(who);
+        if (block.timestamp >= c.vetoEndsAt) revert WindowOver(c.vetoEndsAt);
+        c.state = State.APPEALED;
+        emit CaseAppealed(caseId);
+        return (c.runId, c.signers, c.opener);
+    }
+
+    /// @notice Ends a case as a veto does, or lets it go on for a whole execute window; the appeal court's move.
+    function resume(bytes32 caseId, bool isReversed) external nonReentrant {
+        if (msg.sender != appeals) revert OnlyAppeals();
+        Case storage c = _in(caseId, State.APPEALED);
+        if (isReversed) {
+            _reverse(caseId, c, false);
+            return;
+        }
+        uint64 from = block.timestamp > c.vetoEndsAt ? uint64(block.timestamp) : c.vetoEndsAt;
+        (c.state, c.executeBy) = (State.OPEN, from + executeWindow);
+        emit CaseResumed(caseId, c.executeBy);
     }
 
     // ---- who leaves early
@@ -373,7 +412,16 @@ contract SlashCourt is Judge, Guarded {
         if (vault.accountOf(other) != account) revert DifferentSigners(signer, other);
     }
 
-    function _open(SlashOrder calldata r, bytes32 lot, uint32 ppm) private {
+    function _reverse(bytes32 caseId, Case storage c, bool isExecuted) private {
+        c.state = State.VETOED;
+        _giveBackCap(c);
+        emit CaseClosed(caseId, State.VETOED);
+        if (isExecuted) vault.restore(caseId);
+        vault.unhold(c.offender, c.role, c.lot);
+        vault.burnBond(caseId);
+    }
+
+    function _open(SlashOrder calldata r, bytes32 lot, uint32 ppm, uint64 signers) private {
         uint64 vetoEndsAt = uint64(block.timestamp) + vetoWindow;
         uint64 executeBy = vetoEndsAt + executeWindow;
         _cases[r.offenceId] = Case({
@@ -388,7 +436,8 @@ contract SlashCourt is Judge, Guarded {
             opener: msg.sender,
             runId: r.runId,
             evidenceHash: r.evidenceHash,
-            lot: lot
+            lot: lot,
+            signers: signers
         });
         emit CaseOpened(
             r.offenceId,
@@ -433,7 +482,7 @@ contract SlashCourt is Judge, Guarded {
     /// @dev A case that ends without a slash no longer counts. Once a period has passed since the case was opened, its
     ///      lot's count may have started again without it, so a later end gives nothing back.
     function _giveBackCap(Case storage c) private {
-        uint64 openedAt = c.executeBy - vetoWindow - executeWindow;
+        uint64 openedAt = c.vetoEndsAt - vetoWindow;
         if (block.timestamp < openedAt + CAP_PERIOD) _usage[c.offender][c.role][c.lot].ppm -= c.ppm;
     }
 

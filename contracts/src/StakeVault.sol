@@ -16,7 +16,7 @@ import {Tokens} from "./Tokens.sol";
 ///         else; a contradiction takes all three parts. What a case took waits in a pot, from which it is paid out, or
 ///         goes back into the lot. A lot is released once nothing about its commitment can be disputed: an evidence window
 ///         after the commitment is over, or after the court discharged the lot's owner.
-/// @dev    Only the slash court can slash or hold a lot; there is no pause.
+/// @dev    Only the slash court can slash or hold a lot, only it and the appeal court keep bonds here; there is no pause.
 contract StakeVault is Judge, Guarded {
     using Tokens for IERC20;
     using Statements for Delegation;
@@ -74,7 +74,7 @@ contract StakeVault is Judge, Guarded {
 
     struct Bond {
         address who;
-        uint96 amount; // zero once returned or burnt
+        uint96 amount; // zero once returned, shared or burnt
     }
 
     struct HotKey {
@@ -170,6 +170,12 @@ contract StakeVault is Judge, Guarded {
 
     modifier onlyCourt() {
         if (msg.sender != court) revert OnlyCourt();
+        _;
+    }
+
+    /// @dev Bonds alone are also the appeal court's.
+    modifier onlyCourts() {
+        if (msg.sender != court && msg.sender != ISlashCourt(court).appeals()) revert OnlyCourt();
         _;
     }
 
@@ -372,7 +378,7 @@ contract StakeVault is Judge, Guarded {
     }
 
     /// @notice Books a bond whose tokens the court sent here just before.
-    function lockBond(bytes32 caseId, address who, uint128 amount) external onlyCourt {
+    function lockBond(bytes32 caseId, address who, uint128 amount) external onlyCourts {
         if (bonds[caseId].amount != 0) revert BondTaken(caseId);
         bonds[caseId] = Bond(who, SafeCast.toUint96(amount));
         bondsTotal += amount;
@@ -380,7 +386,7 @@ contract StakeVault is Judge, Guarded {
     }
 
     /// @notice Credits a case's bond to the account that put it up.
-    function returnBond(bytes32 caseId) external onlyCourt {
+    function returnBond(bytes32 caseId) external onlyCourts {
         (address who, uint256 amount) = _unlocked(caseId);
         _credit(who, amount);
         emit BondReturned(caseId, who, amount);
@@ -390,6 +396,23 @@ contract StakeVault is Judge, Guarded {
         (address who, uint256 amount) = _unlocked(caseId);
         emit BondBurnt(caseId, who, amount);
         token.push(sink, amount);
+    }
+
+    /// @notice Divides a lost bond: one half to the winner, one to the jurors in equal parts. What is left over, without
+    ///         jurors that half, burns.
+    function shareBond(bytes32 bondId, address winner, address[] calldata jurors) external onlyCourts nonReentrant {
+        (address who, uint256 amount) = _unlocked(bondId);
+        uint256 left = amount - amount / 2;
+        _credit(winner, amount / 2);
+        emit BondReturned(bondId, winner, amount / 2);
+        uint256 fee = jurors.length == 0 ? 0 : left / jurors.length;
+        for (uint256 i = 0; i < jurors.length; i++) {
+            _credit(jurors[i], fee);
+            emit BondReturned(bondId, jurors[i], fee);
+        }
+        left -= fee * jurors.length;
+        emit BondBurnt(bondId, who, left);
+        token.push(sink, left);
     }
 
     // ---- reads

@@ -186,8 +186,9 @@ contract VerifierSet is Judge {
         return uint256(versions[version].size) * 2 / 3 + 1;
     }
 
-    function isSeated(uint32 version, address account) external view returns (bool) {
-        return _seat[version][account] != 0;
+    /// @notice One more than a member's position in a set, which is its bit in a certificate's bitmap; zero for others.
+    function seatOf(uint32 version, address account) external view returns (uint256) {
+        return _seat[version][account];
     }
 
     function entryCount() external view returns (uint256) {

@@ -2,6 +2,7 @@
 pragma solidity 0.8.37;
 
 import {EpochSettlement} from "../src/EpochSettlement.sol";
+import {Juries} from "../src/Juries.sol";
 import {RunEscrow} from "../src/RunEscrow.sol";
 import {SlashCourt} from "../src/SlashCourt.sol";
 import {StakeVault} from "../src/StakeVault.sol";
@@ -280,13 +281,13 @@ contract JusticeTest is World {
     function test_aJurorVotesOnceAndAStrangerNever() public {
         bytes32 d = propose(result(0, 0, THIEF));
         challenge(0);
-        vm.expectPartialRevert(EpochSettlement.TooEarlyToDraw.selector);
+        vm.expectPartialRevert(Juries.TooEarlyToDraw.selector);
         settlement.drawJury(runId, 0);
         vm.roll(vm.getBlockNumber() + DRAW_DELAY);
         settlement.drawJury(runId, 0);
-        vm.expectPartialRevert(EpochSettlement.JuryIsDrawn.selector);
+        vm.expectPartialRevert(Juries.JuryIsDrawn.selector);
         settlement.drawJury(runId, 0);
-        vm.expectPartialRevert(EpochSettlement.NotAJuror.selector);
+        vm.expectPartialRevert(Juries.NotAJuror.selector);
         settlement.vote(runId, 0, d, true);
         address first = settlement.getEpoch(runId, 0).jury[0];
         vm.prank(first);
@@ -296,7 +297,7 @@ contract JusticeTest is World {
         settlement.vote(runId, 0, d, true);
         if (state(0) != EpochSettlement.State.CHALLENGED) return; // it had most seats
         vm.prank(first);
-        vm.expectPartialRevert(EpochSettlement.AlreadyVoted.selector);
+        vm.expectPartialRevert(Juries.AlreadyVoted.selector);
         settlement.vote(runId, 0, d, false);
     }
 

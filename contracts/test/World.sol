@@ -3,6 +3,7 @@ pragma solidity 0.8.37;
 
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {SafeERC20} from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import {AppealCourt} from "../src/AppealCourt.sol";
 import {AssayToken} from "../src/AssayToken.sol";
 import {EpochSettlement} from "../src/EpochSettlement.sol";
 import {IRunEscrow, ISlashCourt, IStakeVault, IVerifierSet} from "../src/Interfaces.sol";
@@ -42,6 +43,7 @@ abstract contract World {
     uint256 internal constant FEE = 20;
     uint256 internal constant MIN_VERIFIER_STAKE = 1_000;
     uint96 internal constant CASE_BOND = 700;
+    uint96 internal constant APPEAL_BOND = 900;
     uint256 internal constant PPM = 1_000_000;
     uint32 internal constant CASE_PPM_MAX = 300_000;
 
@@ -52,6 +54,7 @@ abstract contract World {
     SlashCourt public court;
     RunEscrow public escrow;
     EpochSettlement public settlement;
+    AppealCourt public appeals;
     uint256[] internal hotKeys; // of the verifiers, ascending by address
 
     function deploy() internal {
@@ -64,9 +67,9 @@ abstract contract World {
         vm.warp(1_000 * DAY);
         address[] memory members = verifiers(4);
         uint256 nonce = vm.getNonce(address(this));
-        address[6] memory made;
+        address[7] memory made;
         made[0] = address(coin);
-        for (uint256 i = 1; i < 6; i++) {
+        for (uint256 i = 1; i < 7; i++) {
             made[i] = vm.computeCreateAddress(address(this), nonce + i - 1);
         }
         set = new VerifierSet(ID, IStakeVault(made[2]), members);
@@ -82,6 +85,7 @@ abstract contract World {
             IStakeVault(made[2]),
             IVerifierSet(made[1]),
             IRunEscrow(made[4]),
+            made[6],
             SlashCourt.Params(7 * DAY, 3 * DAY, 7 * DAY, DAY, 7 * DAY, DAY, CASE_PPM_MAX, CASE_BOND)
         );
         escrow = new RunEscrow(ID, IERC20(made[0]), IVerifierSet(made[1]), made[5], 2 * DAY);
@@ -92,6 +96,13 @@ abstract contract World {
             IVerifierSet(made[1]),
             ISlashCourt(made[3]),
             EpochSettlement.Params(DAY, 3 * DAY, 30 * DAY, DRAW_DELAY, SEATS, BOND, SINK)
+        );
+        appeals = new AppealCourt(
+            ID,
+            ISlashCourt(made[3]),
+            IVerifierSet(made[1]),
+            IRunEscrow(made[4]),
+            AppealCourt.Params(DAY, 3 * DAY, DRAW_DELAY, SEATS, APPEAL_BOND)
         );
         for (uint256 i = 0; i < members.length; i++) {
             join(members[i], hotKeys[i]);

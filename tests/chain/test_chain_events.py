@@ -7,7 +7,15 @@ import pytest
 from assay.chain.addresses import CONTRACTS
 from assay.chain.events import EVENTS, OTHER_EVENTS, ChainEvent
 from assay.chain.rpc import artefact
-from assay.chain.state import CaseState, EpochState, EscrowState, field_names, snake
+from assay.chain.state import (
+    AppealState,
+    CaseState,
+    DefenceState,
+    EpochState,
+    EscrowState,
+    field_names,
+    snake,
+)
 
 BOOKKEEPING_FREE = {
     "LotReleased",
@@ -17,6 +25,14 @@ BOOKKEEPING_FREE = {
     "Enlisted",
     "JuryDrawn",
     "Voted",
+    "CaseAppealed",
+    "CaseResumed",
+    "Defended",
+    "JuryAsked",
+    "AppealJuryDrawn",
+    "AppealVoted",
+    "DefenceEnded",
+    "AppealEnded",
 }  # move no money, or follow from another event in the same transaction
 PLACE = field_names(ChainEvent)
 
@@ -46,6 +62,8 @@ def test_no_event_of_the_contracts_is_overlooked():
         (EscrowState, "RunEscrow", "getRun"),
         (EpochState, "EpochSettlement", "getEpoch"),
         (CaseState, "SlashCourt", "getCase"),
+        (AppealState, "AppealCourt", "getAppeal"),
+        (DefenceState, "AppealCourt", "getDefence"),
     ],
 )
 def test_a_state_has_the_fields_of_its_struct_in_order(kind: type, contract: str, view: str):
