@@ -54,6 +54,7 @@ from assay.training.optimiser.momentum_root import momentum_leaves
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks
+from assay.verifier.audit.carried import carried
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.messages import opening_bytes_max
 from assay.verifier.audit.worker import RecomputeWorker
@@ -238,9 +239,9 @@ def _demo(name: str, most: int = BLOCKS) -> str:
             opened = decode(Opening, body, opening_bytes_max(rule, layout, len(blocks)))
             before, after = check_opening(opened, pair.commit, blocks, rule, layout.blocks)
             every = np.ones(len(blocks), np.bool_)
-            carried = pair.recompute_worker.carried(pair.commit, blocks, before, x_BC, mean)
+            kept_BC = carried(pair.spec, layout, int(pair.commit.round), blocks, before, x_BC, mean)
             finding = compare(
-                rule.compress, blocks, every, carried, after, sent, x_BC,
+                rule.compress, blocks, every, kept_BC, after, sent, x_BC,
                 recomputed=NO_DIGEST, is_work_equal=True,
             )  # fmt: skip
             assert finding.outcome is Outcome.MATCH

@@ -1,10 +1,15 @@
-"""Referee: finds the first operator on which two traces differ, recomputes it alone and says who was wrong.
+"""Referee: narrows a claim about a whole program to one operator, which is then recomputed alone.
 
-Room: training (pure). Both claim a root over the outputs of the same operators on the same sources. A referee
-descends from the root to the first leaf that differs, in at most log2(n) + 1 questions to each; on every leaf
-before it both agree, so these digests bind the operator's inputs. Whoever gives an answer that is not under
-its root, an input that is not the one agreed on, or an output that is not the operator's, is at fault. An
-honest claimant never is.
+Room: training (pure). One party, the claimant, claims the positions of its trace at the ends of up to 64
+parts. Whoever doubts the claim names the first part whose end is wrong by its own trace; the claimant cuts
+that part again, until one operator is left. The doubter accepts the position before it and rejects the one
+after it, so that a judge decides by that operator alone:
+
+    claimant --`claimed`--> ends of parts --`first_wrong`--> one part --> ... --> one operator --`is_right`
+
+A claimant that ran the program wins whatever part is named; a false claim loses to whoever ran it. Neither
+depends on what the other says later: no two claims of one claimant are compared. `AppealCourt` holds both to
+their times, docs/protocol.md, section 7b.
 
 Reference:
     Arun et al., "Verde: Verification via Refereed Delegation for Machine Learning Programs",
@@ -16,119 +21,97 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from assay.protocol.encoding import merkle
-from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import Digest
 from assay.training.reference.operators import Array, Operator, run_one
-from assay.training.reference.trace import Answer, leaf, output_digest
+from assay.training.reference.trace import Trace, after, output_digest, trace_of
 
-
-class Claimant(Protocol):
-    """A party that claims to have run all operators."""
-
-    @property
-    def root(self) -> Digest:
-        """Of its trace."""
-
-    def answer(self, index: int) -> Answer:
-        """Its digest of one operator's output."""
-
-    def output(self, index: int) -> Array:
-        """That output itself."""
+PARTS = 64  # of one cut: AppealCourt.PARTS
+OPERATORS_MAX = PARTS**3  # AppealCourt.OPERATORS_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a referee found: at which operator, and which of the two claimants are at fault."""
+class Shown:
+    """What the claimant shows a judge of one operator.
 
-    index: int | None
-    at_fault: tuple[bool, bool]
+    outputs: digests of the outputs of all operators before it. arrays: those outputs that are its inputs.
+    """
 
-
-class AtFault(Exception):
-    """A claimant (0 or 1) gave something that is not under its root."""
-
-    def __init__(self, claimant: int, reason: str) -> None:
-        super().__init__(f"claimant {claimant}: {reason}")
-        self.claimant = claimant
+    outputs: tuple[Digest, ...]
+    arrays: Mapping[str, Array]
 
 
-def settle(
-    program: Sequence[Operator], sources: Mapping[str, Array], claimants: tuple[Claimant, Claimant]
-) -> Finding:
-    """Which of two claimants are at fault, by one operator's computation.
+def ends_of(first: int, last: int) -> tuple[int, ...]:
+    """Where the parts of operators `first` to `last`, exclusive, end: as many parts as there may be."""
+    parts = min(last - first, PARTS)
+    return tuple(first + (last - first) * (part + 1) // parts for part in range(parts))
+
+
+def claimed(trace: Trace, first: int, last: int) -> tuple[Digest, ...]:
+    """The positions that a claimant with this trace states for a cut."""
+    return tuple(trace.positions[end] for end in ends_of(first, last))
+
+
+def first_wrong(known: Sequence[Digest], first: int, last: int, told: Sequence[Digest]) -> int:
+    """The first part whose end is not a known position; the last part if all are.
 
     Args:
-        program: The operators that both claim to have run.
-        sources: What these start from; checked by the caller against what the step committed to.
-        claimants: Their roots must not change while they are asked.
-    """
-    index = None
-    try:
-        index = first_difference(*claimants, len(program))
-        if index is None:
-            return Finding(None, (False, False))
-        operator, before = program[index], {one.name: i for i, one in enumerate(program[:index])}
-        inputs = {
-            name: _agreed(claimants, before[name], len(program)) if name in before else sources[name]
-            for name in operator.inputs
-        }
-        claimed = [_answer(claimants, side, index, len(program)).output for side in (0, 1)]
-    except AtFault as fault:
-        return Finding(index, (fault.claimant == 0, fault.claimant == 1))
-    try:
-        first, second = (not judge(operator, inputs, one) for one in claimed)
-    except (ValueError, TypeError, LookupError, ArithmeticError):
-        return Finding(index, (True, True))  # they agreed on inputs that no honest run has
-    return Finding(index, (first, second))
-
-
-def first_difference(one: Claimant, other: Claimant, count: int) -> int | None:
-    """The first of `count` operators on which two claimants differ; nothing if they agree on all.
+        known: The positions of the doubter's own trace, from `START` on. What lies beyond them is wrong.
+        first, last: The operators that were cut.
+        told: The claimed positions at the ends of the parts.
 
     Raises:
-        AtFault: an answer is not under its claimant's root.
+        ValueError: there are not as many claims as parts.
     """
-    claimants = one, other
-    if one.root == other.root:
-        return None
-    first, width = 0, count  # they differ among these, and on none before
-    while width > 1:
-        answers = [_answer(claimants, side, first, count) for side in (0, 1)]
-        half = 1 << (width - 1).bit_length() - 1
-        while width > 1 and _left(answers[0], first, half) != _left(answers[1], first, half):
-            width, half = half, half // 2
-        if width > 1:
-            first, width = first + half, width - half
-    return first
+    ends = ends_of(first, last)
+    if len(told) != len(ends):
+        raise ValueError(f"{len(told)} positions for {len(ends)} parts")
+    for part, (end, position) in enumerate(zip(ends, told, strict=True)):
+        if end >= len(known) or known[end] != position:
+            return part
+    return len(ends) - 1
 
 
-def judge(operator: Operator, inputs: Mapping[str, Array], claimed: Digest) -> bool:
-    """Whether an operator's output on these inputs has the claimed digest."""
-    return output_digest(run_one(operator, inputs)) == claimed
+def show(program: Sequence[Operator], outputs: Sequence[Array], trace: Trace, index: int) -> Shown:
+    """What a claimant with these outputs shows of the operator at `index`."""
+    before = {operator.name: output for operator, output in zip(program[:index], outputs, strict=False)}
+    wanted = {name: before[name] for name in program[index].inputs if name in before}
+    return Shown(trace.outputs[:index], wanted)
 
 
-def _left(answer: Answer, first: int, half: int) -> Digest:
-    """Root of the `half` leaves, a power of two, that begin with the answer's."""
-    path = answer.path[: half.bit_length() - 1]
-    return merkle.root_of_path(leaf(first, answer.output), 0, half, path)
+def is_right(
+    program: Sequence[Operator],
+    sources: Mapping[str, Array],
+    index: int,
+    positions: tuple[Digest, Digest],
+    shown: Shown,
+) -> bool:
+    """Whether one operator leads from the position before it to the one after it.
 
-
-def _answer(claimants: Sequence[Claimant], side: int, index: int, count: int) -> Answer:
-    answer = claimants[side].answer(index)
+    Args:
+        program: The operators that were claimed to have run.
+        sources: What these start from, as far as this operator needs it; checked by the caller against what
+            the step committed to.
+        index: Of the operator.
+        positions: The claimed ones before and after it.
+        shown: By the claimant, whose fault it is if this is not what the first position binds.
+    """
+    if not 0 <= index < len(program) or len(shown.outputs) != index:
+        return False
+    start, end = positions
+    if trace_of(shown.outputs).positions[-1] != start:
+        return False
+    operator, before = program[index], {one.name: i for i, one in enumerate(program[:index])}
+    inputs: dict[str, Array] = {}
+    for name in operator.inputs:
+        if name not in before:
+            inputs[name] = sources[name]
+        elif name not in shown.arrays or output_digest(shown.arrays[name]) != shown.outputs[before[name]]:
+            return False
+        else:
+            inputs[name] = shown.arrays[name]
     try:
-        merkle.check(leaf(index, answer.output), index, count, answer.path, claimants[side].root)
-    except MalformedMessage as cause:
-        raise AtFault(side, str(cause)) from None
-    return answer
-
-
-def _agreed(claimants: Sequence[Claimant], index: int, count: int) -> Array:
-    """An output on which both agree."""
-    agreed = _answer(claimants, 0, index, count).output
-    output = claimants[0].output(index)
-    if output_digest(output) != agreed:
-        raise AtFault(0, f"output {index} is not the one in its trace")
-    return output
+        output = run_one(operator, inputs)
+    except (ValueError, TypeError, LookupError, ArithmeticError):
+        return False  # no honest run has such inputs, or the operator has no output
+    return after(start, output_digest(output)) == end

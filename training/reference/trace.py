@@ -1,43 +1,31 @@
-"""Trace: the digest of every operator's output, under one Merkle root.
+"""Trace: the digest of every operator's output, and of every position between two operators.
 
-Room: training (pure). Two parties that ran the same operators on the same sources have the same root; if not,
-their traces show where they parted (referee.py). A digest covers dtype, shape and little-endian values.
+Room: training (pure). Two parties that ran the same operators on the same sources have the same positions; if
+not, the first position that differs names the operator at which they parted (referee.py). An output's digest
+covers dtype, shape and little-endian values; a position's covers all outputs before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from blake3 import blake3
 
-from assay.protocol.encoding import merkle
 from assay.protocol.types import Digest
 from assay.training.reference.gradient import run
 from assay.training.reference.operators import Array, Operator
 
-_DOMAIN = blake3(b"assay/operator-trace/1").digest()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An operator's output digest, and the siblings of its leaf from the leaf up."""
-
-    output: Digest
-    path: tuple[Digest, ...]
+START = Digest(blake3(b"assay/operator-trace/2").digest())  # the position before the first operator
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Digests of all outputs in order, and the tree over them."""
+    """Digests of all outputs in order, and the positions: one more, from `START` on."""
 
     outputs: tuple[Digest, ...]
-    tree: merkle.Tree
-
-    def answer(self, index: int) -> Answer:
-        """The digest at an index, as it can be checked against the root."""
-        return Answer(self.outputs[index], self.tree.proof(index))
+    positions: tuple[Digest, ...]
 
 
 def traced(program: tuple[Operator, ...], arrays: Mapping[str, Array]) -> tuple[Trace, Array]:
@@ -47,9 +35,17 @@ def traced(program: tuple[Operator, ...], arrays: Mapping[str, Array]) -> tuple[
     return trace_of(outputs), last
 
 
-def trace_of(outputs: list[Digest]) -> Trace:
+def trace_of(outputs: Iterable[Digest]) -> Trace:
     """The trace with these digests."""
-    return Trace(tuple(outputs), merkle.tree([leaf(i, output) for i, output in enumerate(outputs)]))
+    told, positions = tuple(outputs), [START]
+    for output in told:
+        positions.append(after(positions[-1], output))
+    return Trace(told, tuple(positions))
+
+
+def after(position: Digest, output: Digest) -> Digest:
+    """The position after one more operator."""
+    return Digest(blake3(position + output).digest())
 
 
 def output_digest(output: Array) -> Digest:
@@ -59,8 +55,3 @@ def output_digest(output: Array) -> Digest:
     whole = blake3(f"assay/operator-output/1|{little.str}|{shape}|".encode())
     whole.update(np.ascontiguousarray(output, little).reshape(-1).view(np.uint8).data)
     return Digest(whole.digest())
-
-
-def leaf(index: int, output: Digest) -> Digest:
-    """The leaf that binds an operator's index to its output."""
-    return merkle.leaf_hash(_DOMAIN, index, output)

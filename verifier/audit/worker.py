@@ -31,11 +31,10 @@ from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
-from assay.training.fragments import fragment_blocks
 from assay.training.layout import to_blocks
 from assay.training.model.initial import frozen_parameters
 from assay.training.model.loss import loss_and_gradient
-from assay.training.optimiser.carry import carried_shares, mean_block
+from assay.training.optimiser.carry import mean_block
 from assay.training.optimiser.inner import Gradient, InnerState, roots_of, run_steps
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.public_state import THETA, PublicState, kept_rounds
@@ -44,6 +43,7 @@ from assay.training.optimiser.step import begin, way_sketch
 from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks, in_basis, work_sketch
 from assay.verifier.audit.bias_memory import BiasMemory
+from assay.verifier.audit.carried import carried, carried_as_shown, is_synced
 from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, worse_of
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
@@ -56,11 +56,10 @@ from assay.verifier.audit.messages import (
 )
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
 from assay.verifier.audit.segment_limits import limits_of, regime_of
-from assay.verifier.audit.tolerance import floor_of, judge, measure
+from assay.verifier.audit.tolerance import floor_of, judge
 
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
-_SLACK = 1.25  # of the error's limit, between classes: their blocks differ in length by less
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
@@ -191,7 +190,17 @@ class RecomputeWorker(ComputeWorker):
                     spec.rule.compress,
                     limit,
                     blocks,
-                    self._carried_as_shown(commit, blocks, redone, sent),
+                    carried_as_shown(
+                        spec,
+                        layout,
+                        int(commit.round),
+                        blocks,
+                        (redone.before_BC, redone.after_BC),
+                        sent,
+                        redone.x_BC,
+                        mean=redone.mean,
+                        floor=redone.floor,
+                    ),
                     redone.after_BC,
                     sent,
                     redone.x_BC,
@@ -205,8 +214,8 @@ class RecomputeWorker(ComputeWorker):
             return compare(
                 spec.rule.compress,
                 blocks,
-                self._is_synced(int(commit.round))[blocks],
-                self.carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean),
+                is_synced(spec, layout, int(commit.round))[blocks],
+                carried(spec, layout, int(commit.round), blocks, redone.before_BC, redone.x_BC, redone.mean),
                 redone.after_BC,
                 sent,
                 redone.x_BC,
@@ -306,8 +315,8 @@ class RecomputeWorker(ComputeWorker):
             compared = compare(
                 spec.rule.compress,
                 blocks,
-                self._is_synced(round_id)[blocks],
-                self.carried(commit, blocks, opened.before_BC, opened.x_BC, 0.0),
+                is_synced(spec, layout, round_id)[blocks],
+                carried(spec, layout, round_id, blocks, opened.before_BC, opened.x_BC, 0.0),
                 opened.after_BC,
                 sent,
                 opened.x_BC,
@@ -372,67 +381,6 @@ class RecomputeWorker(ComputeWorker):
         except FloatingPointError:
             return math.nan, np.full_like(theta_P, np.nan)
         return found
-
-    def carried(
-        self,
-        commit: Commit,
-        blocks: list[int],
-        before_BC: NDArray[np.float32],
-        x_BC: NDArray[np.float32],
-        mean: float,
-        slack: float = 1.0,
-    ) -> NDArray[np.float32]:
-        """The opened error as far as the step carries it; blocks of other fragments as they are."""
-        round_id = int(commit.round)
-        own = np.flatnonzero(self._is_synced(round_id)[blocks])
-        share_B = carried_shares(
-            self.spec.rule,
-            self.spec.rounds,
-            round_id,
-            np.array(blocks)[own],
-            before_BC[own],
-            row_lengths(x_BC[own]),
-            mean,
-            slack=slack,
-        )
-        carried_BC = before_BC.copy()
-        carried_BC[own] *= share_B[:, None]
-        return carried_BC
-
-    def _carried_as_shown(
-        self, commit: Commit, blocks: list[int], redone: Redone, sent: Update
-    ) -> NDArray[np.float32]:
-        """The carried error as another class may have it, whose x is a little longer than ours, or shorter.
-
-        Block by block the one that the opening is nearer to: blocks near their limits may lie on either side.
-        """
-        longer_BC, shorter_BC = (
-            self.carried(commit, blocks, redone.before_BC, redone.x_BC, redone.mean, slack)
-            for slack in (_SLACK, 1 / _SLACK)
-        )
-        if np.array_equal(longer_BC, shorter_BC) or not np.isfinite(redone.x_BC).all():
-            return longer_BC
-        longer_B, shorter_B = (
-            measure(
-                self.spec.rule.compress,
-                blocks,
-                carried_BC,
-                redone.after_BC,
-                sent,
-                redone.x_BC,
-                floor=redone.floor,
-            ).rho_B
-            for carried_BC in (longer_BC, shorter_BC)
-        )
-        return np.where((longer_B <= shorter_B)[:, None], longer_BC, shorter_BC)
-
-    def _is_synced(self, round_id: int) -> NDArray[np.bool_]:
-        """Which blocks nodes send in a round. Shape (N,)."""
-        fragments = self.spec.rule.fragments
-        is_synced: NDArray[np.bool_] = (
-            fragment_blocks(self.parameters.layout, fragments) == round_id % fragments
-        )
-        return is_synced
 
 
 def _steps_of(spec: RunSpec, segment: int) -> tuple[int, int]:

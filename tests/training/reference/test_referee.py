@@ -1,4 +1,4 @@
-"""Referee: whoever lies about any operator is found at fault, and an honest claimant never is."""
+"""Referee: a claim that is false anywhere loses to whoever ran the program; an honest one never does."""
 
 from __future__ import annotations
 
@@ -19,8 +19,16 @@ from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.presets import gpt_spec, llama_spec
 from assay.training.reference.gradient import reference_loss_and_gradient, run
 from assay.training.reference.operators import TOKENS, operators, run_one, sources
-from assay.training.reference.referee import Finding, first_difference, judge, settle
-from assay.training.reference.trace import Answer, output_digest, trace_of, traced
+from assay.training.reference.referee import (
+    OPERATORS_MAX,
+    PARTS,
+    claimed,
+    ends_of,
+    first_wrong,
+    is_right,
+    show,
+)
+from assay.training.reference.trace import START, after, output_digest, trace_of, traced
 
 LLAMA = llama_spec(layers=2, width=12, heads=3, kv_heads=1, hidden=7, context=5, vocabulary=11)
 MODELS = {
@@ -64,15 +72,34 @@ class Claimed:
             output = run_one(operator, held)
             held[operator.name] = change(output) if index == lie else output
             self.outputs.append(held[operator.name])
-        self.trace = trace_of([output_digest(output) for output in self.outputs])
-        self.root, self.asked = self.trace.tree.root, 0
+        self.trace = trace_of(output_digest(output) for output in self.outputs)
 
-    def answer(self, index):
-        self.asked += 1
-        return self.trace.answer(index)
 
-    def output(self, index):
-        return self.outputs[index]
+def narrowed(claimant, count, pick):
+    """The operator at which a claim ends, and the positions before and after it; `pick` names the parts."""
+    first, last, start = 0, count, START
+    for _ in range(3):
+        told = claimed(claimant.trace, first, last)
+        part = pick(first, last, told)
+        edges = (first, *ends_of(first, last))
+        start = told[part - 1] if part else start
+        first, last = edges[part], edges[part + 1]
+        if last - first == 1:
+            return first, (start, told[part])
+    raise AssertionError("three cuts do not narrow it to one operator")
+
+
+def doubts(known):
+    """How a doubter with these positions names parts."""
+    return lambda first, last, told: first_wrong(known, first, last, told)
+
+
+def outcome(name, claimant, pick):
+    """Where the claim ended, and whether a judge of that operator finds it right."""
+    program, arrays = a_program(name)
+    index, positions = narrowed(claimant, len(program), pick)
+    shown = show(program, claimant.outputs, claimant.trace, index)
+    return index, is_right(program, arrays, index, positions, shown)
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +108,13 @@ def honest():
 
 
 @every_model
-def test_a_lie_in_any_single_operator_loses_on_either_side(name, honest):
+def test_a_lie_in_any_single_operator_is_narrowed_to_it_and_loses(name, honest):
     program, arrays = a_program(name)
     for index in range(len(program)):
         if program[index].name.endswith(("inputs", "targets")):
             continue  # moved tokens may lie outside the vocabulary; see below
         liar = Claimed(program, arrays, lie=index)
-        assert settle(program, arrays, (honest[name], liar)) == Finding(index, (False, True))
-        assert settle(program, arrays, (liar, honest[name])) == Finding(index, (True, False))
+        assert outcome(name, liar, doubts(honest[name].trace.positions)) == (index, False)
 
 
 @every_model
@@ -96,69 +122,63 @@ def test_other_tokens_than_the_committed_ones_lose(name, honest):
     program, arrays = a_program(name)
     liar = Claimed(program, arrays, lie=0, change=lambda tokens: (tokens + 1) % 11)
 
-    assert settle(program, arrays, (honest[name], liar)) == Finding(0, (False, True))
+    assert outcome(name, liar, doubts(honest[name].trace.positions)) == (0, False)
 
 
 @every_model
-def test_two_honest_claimants_have_nothing_to_settle(name, honest):
-    program, arrays = a_program(name)
+def test_an_honest_claim_wins_at_every_operator_that_a_liar_can_name(name, honest):
+    program, _ = a_program(name)
+    for target in range(len(program)):
 
-    assert settle(program, arrays, (honest[name], Claimed(program, arrays))) == Finding(None, (False, False))
+        def towards(first, last, _told, target=target):
+            return next(part for part, end in enumerate(ends_of(first, last)) if end > target)
 
-
-@every_model
-def test_two_liars_both_lose_where_the_first_of_them_lies(name):
-    program, arrays = a_program(name)
-    one = Claimed(program, arrays, lie=40)
-    other = Claimed(program, arrays, lie=40, change=lambda output: moved(moved(output) + output))
-
-    assert settle(program, arrays, (one, other)) == Finding(40, (True, True))
+        assert outcome(name, honest[name], towards) == (target, True)
 
 
 @every_model
-def test_answers_that_are_not_under_the_root_lose(name, honest):
-    """Whoever changes its story while it is asked, at any question, in the digest or in the path."""
+def test_a_claimant_that_changes_its_story_between_cuts_loses(name, honest):
+    """It tells one trace at first and another, or the truth, in a later cut: no two are compared."""
     program, arrays = a_program(name)
-    truth = honest[name]
-
-    class Wavering(Claimed):
-        patience, way = 0, 0
-
-        def answer(self, index):
-            told = super().answer(index)
-            if self.asked <= self.patience:
-                return told
-            return replace(told, output=truth.trace.outputs[index]) if self.way else truth.answer(index)
-
-    for way in (0, 1):
-        for lie in (3, 20, len(program) - 1):
-            for patience in range(4):
-                liar = Wavering(program, arrays, lie=lie)
-                liar.patience, liar.way = patience, way
-                finding = settle(program, arrays, (truth, liar))
-                assert finding.at_fault == (False, True)
-                liar.asked = 0
-                assert settle(program, arrays, (liar, truth)).at_fault == (True, False)
+    known, count = honest[name].trace.positions, len(program)
+    for lie in (3, 20, count - 1):
+        liar, truth = Claimed(program, arrays, lie=lie), honest[name]
+        told = claimed(liar.trace, 0, count)
+        part = first_wrong(known, 0, count, told)
+        edges = (0, *ends_of(0, count))
+        first, last = edges[part], edges[part + 1]
+        for story in (truth, Claimed(program, arrays, lie=first)):
+            inner = [*claimed(story.trace, first, last)[:-1], told[part]]  # the contract holds it to the end
+            one = first_wrong(known, first, last, inner)
+            ends = (first, *ends_of(first, last))
+            assert ends[one + 1] - ends[one] == 1  # these programs are small
+            positions = (inner[one - 1] if one else known[first]), inner[one]
+            shown = show(program, truth.outputs, truth.trace, ends[one])
+            assert positions[0] == known[ends[one]] and not is_right(
+                program, arrays, ends[one], positions, shown
+            )
 
 
 @every_model
-def test_a_path_too_long_or_too_short_loses(name, honest):
+def test_what_is_shown_must_be_what_the_position_before_binds(name, honest):
     program, arrays = a_program(name)
-    for change in (lambda path: path[:-1], lambda path: (*path, Digest(bytes(32))), lambda _: ()):
-        liar = Claimed(program, arrays, lie=9)
-        liar.answer = lambda i, liar=liar, change=change: Answer(
-            liar.trace.outputs[i], change(liar.trace.answer(i).path)
-        )
-        assert settle(program, arrays, (honest[name], liar)).at_fault == (False, True)
+    truth, index = honest[name], 30
+    positions = truth.trace.positions[index], truth.trace.positions[index + 1]
+    shown = show(program, truth.outputs, truth.trace, index)
+    (given,) = [one for one in program[index].inputs if one in shown.arrays][:1]
+    wrong = [
+        replace(shown, outputs=shown.outputs[:-1]),
+        replace(shown, outputs=(*shown.outputs, shown.outputs[0])),
+        replace(shown, outputs=(Digest(bytes(32)), *shown.outputs[1:])),
+        replace(shown, arrays={**shown.arrays, given: moved(shown.arrays[given])}),
+        replace(shown, arrays={}),
+    ]
 
-
-@every_model
-def test_inputs_other_than_those_agreed_on_lose(name, honest):
-    program, arrays = a_program(name)
-    liar = Claimed(program, arrays, lie=30)
-    liar.output = lambda index: moved(liar.outputs[index])
-
-    assert settle(program, arrays, (liar, honest[name])).at_fault == (True, False)
+    assert is_right(program, arrays, index, positions, shown)
+    for one in wrong:
+        assert not is_right(program, arrays, index, positions, one)
+    for beyond in (-1, len(program)):
+        assert not is_right(program, arrays, beyond, positions, shown)
 
 
 @every_model
@@ -181,41 +201,50 @@ def test_inputs_that_do_not_fit_each_other_are_refused_before_compiled_code(name
 
 
 @every_model
-def test_liars_who_agree_on_inputs_of_the_wrong_size_both_lose(name):
+def test_a_claim_on_inputs_of_the_wrong_size_is_wrong_and_does_not_crash(name):
     program, arrays = a_program(name)
     index = next(i for i, one in enumerate(program) if one.name == "0/slope/layer0.mlp.x")
     (place,) = [i for i, one in enumerate(program) if one.name == program[index].inputs[0]]
-    pair = [Claimed(program, arrays) for _ in range(2)]
-    for number, one in enumerate(pair):
-        one.outputs[place] = one.outputs[place][:-1]
-        one.outputs[index] = one.outputs[index] + number
-        one.trace = trace_of([output_digest(output) for output in one.outputs])
-        one.root = one.trace.tree.root
+    liar = Claimed(program, arrays)
+    liar.outputs[place] = liar.outputs[place][:-1]
+    liar.trace = trace_of(output_digest(output) for output in liar.outputs)
+    shown = show(program, liar.outputs, liar.trace, index)
 
-    assert settle(program, arrays, tuple(pair)) == Finding(index, (True, True))
-
-
-class Leaves:
-    """A claimant of made-up digests."""
-
-    def __init__(self, digests):
-        self.trace, self.asked = trace_of(digests), 0
-        self.root = self.trace.tree.root
-
-    def answer(self, index):
-        self.asked += 1
-        return self.trace.answer(index)
+    positions = liar.trace.positions[index], liar.trace.positions[index + 1]
+    assert not is_right(program, arrays, index, positions, shown)
 
 
-@given(st.integers(1, 200), st.data())
-def test_the_first_difference_is_found_in_logarithmically_many_questions(count, data):
-    different = data.draw(st.sets(st.integers(0, count - 1)))
-    digests = [Digest(bytes([i]) * 32) for i in range(count)]
-    one = Leaves(digests)
-    other = Leaves([Digest(bytes(32)[1:] + b"\x01") if i in different else d for i, d in enumerate(digests)])
+@given(st.integers(1, OPERATORS_MAX), st.data())
+def test_parts_are_whole_and_three_cuts_reach_every_operator(count, data):
+    target = data.draw(st.integers(0, count - 1))
+    first, last = 0, count
+    for _ in range(3):
+        ends = ends_of(first, last)
+        assert ends[-1] == last and len(ends) == min(last - first, PARTS)
+        assert all(a < b for a, b in zip((first, *ends), ends, strict=False))
+        part = next(part for part, end in enumerate(ends) if end > target)
+        first, last = (first, *ends)[part], ends[part]
+    assert (first, last) == (target, target + 1)
 
-    assert first_difference(one, other, count) == min(different, default=None)
-    assert max(one.asked, other.asked) <= (count - 1).bit_length()
+
+@given(st.integers(1, 300), st.data())
+def test_the_part_named_is_the_first_whose_end_is_not_known(count, data):
+    known = trace_of(Digest(i.to_bytes(32, "big")) for i in range(count)).positions
+    lie = data.draw(st.integers(0, count))
+    told = [known[end] if end <= lie else Digest(bytes(32)) for end in ends_of(0, count)]
+    part = first_wrong(known, 0, count, told)
+    wrong = [end > lie for end in ends_of(0, count)]
+
+    assert part == (wrong.index(True) if any(wrong) else len(wrong) - 1)
+    with pytest.raises(ValueError):
+        first_wrong(known, 0, count, told[:-1])
+
+
+def test_what_a_doubter_does_not_know_is_wrong():
+    known = trace_of(Digest(bytes([i]) * 32) for i in range(9)).positions
+    told = [*known[1:], after(known[-1], Digest(b"f" * 32))]
+
+    assert first_wrong(known, 0, 10, told) == 9
 
 
 @every_model
@@ -233,7 +262,7 @@ def test_a_trace_is_that_of_the_gradient_and_every_operator_can_be_repeated_alon
     assert np.array_equal(gradient, expected)
     assert trace.outputs[-1] == output_digest(expected)
     for operator, digest in zip(program, trace.outputs, strict=True):
-        assert judge(operator, held, digest)
+        assert output_digest(run_one(operator, held)) == digest
     assert np.array_equal(run(program[:20], arrays, lambda *_: None), honest[name].outputs[19])
 
 

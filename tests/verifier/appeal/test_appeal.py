@@ -1,0 +1,198 @@
+"""An appeal over real steps: the honest win against any defence, a lie loses to one honest signer."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Commit
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.members import NODES, RUN_ID
+from assay.testing.messages import a_commit
+from assay.training.codec.wire import decode_update, encode_aggregate
+from assay.training.data.batches import read_tokens
+from assay.training.data.shards import write_tokens
+from assay.training.model.loss import use_one_thread
+from assay.training.reference.operators import run_one
+from assay.training.reference.referee import claimed, ends_of, first_wrong
+from assay.training.reference.trace import START, Trace, output_digest, trace_of
+from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.appeal.evidence import (
+    StepSources,
+    batch_of,
+    case_id_of,
+    evidence_of,
+    holds,
+    parse_evidence,
+)
+from assay.verifier.appeal.program import HOLDS, program_of, why_not
+from assay.verifier.audit.limits import agreed_limits, shipped
+from tests.faulty import a_faulty_trainer
+from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
+
+# What changes more of a step than the limits between classes allow. Other lies are none in the step itself,
+# or smaller than any hardware's noise: docs/contracts.md, "Appeals".
+CHEATS = ("stale-parameters", "wrong-data", "random-update", "no-feedback", "other-base")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    use_one_thread()
+
+
+@dataclass
+class Party:
+    """A node's step as it claims it, and what everybody can know of it."""
+
+    spec: object
+    commit: Commit
+    sources: StepSources
+    tokens: object
+
+    def __post_init__(self):
+        self.program = program_of(self.spec, agreed_limits(self.spec), self.commit)
+        arrays, self.outputs = self.sources.arrays(self.spec), []
+        for operator in self.program[:-1]:
+            arrays[operator.name] = run_one(operator, arrays)
+            self.outputs.append(arrays[operator.name])
+        self.known = trace_of(map(output_digest, self.outputs))  # by public sources alone
+        self.claims([*self.outputs, HOLDS])
+
+    def claims(self, outputs) -> None:
+        self.told = outputs
+        self.trace: Trace = trace_of(map(output_digest, outputs))
+
+    def verdict(self, pick) -> tuple[int, bool]:
+        """The operator that is left, and what jurors find who have the data and this evidence."""
+        first, last, start = 0, len(self.program), START
+        while True:
+            told = claimed(self.trace, first, last)
+            part = pick(first, last, told)
+            start, edges = (told[part - 1] if part else start), (first, *ends_of(first, last))
+            first, last = edges[part], edges[part + 1]
+            if last - first == 1:
+                break
+        body = evidence_of(self.commit, self.program, self.sources, self.told, self.trace, first)
+        evidence = parse_evidence(body, case_id_of(self.commit))
+        return first, holds(self.spec, self.program, evidence, (start, told[part]), self.tokens)
+
+    def doubted(self) -> tuple[int, bool]:
+        return self.verdict(lambda *cut: first_wrong(self.known.positions, *cut))
+
+
+def a_party(folder, behaviour: str) -> Party:
+    """A node that behaves so in its last round, in which it is accused."""
+    base = a_run()
+    spec = replace(base, audit=replace(base.audit, limits=shipped().digest()), state_every=1)
+    node = NODES[0]
+    write_tokens(folder / "data", [TEXT])
+    trainer = a_faulty_trainer(
+        behaviour, CHEAT_ROUND, spec=spec, run_id=RUN_ID, node=node, data=folder / "data",
+        folder=folder / "node", salt_key=bytes(32),
+    )  # fmt: skip
+    base_, root, blocks = 0, NO_DIGEST, trainer.layout.blocks
+    for number in range(CHEAT_ROUND + 1):
+        theta = trainer.parameters.read(number).copy()
+        step = trainer.step(number, Digest(hashlib.sha256(b"manifest %d" % number).digest()), base_, root)
+        before = trainer.steps.private(base_)
+        base_, root = number + 1, step.commit.momentum_after
+        update = decode_update(step.update, blocks, spec.rule.compress.k)
+        trainer.apply(number, encode_aggregate(mean_over_senders({node: update}, blocks), blocks))
+    after = trainer.steps.private(base_)
+    tokens = read_tokens(folder / "data", spec.data)
+    sources = StepSources(
+        theta, batch_of(spec, step.commit, tokens), before.error_NC, after.error_NC, step.update
+    )
+    return Party(spec, step.commit, sources, tokens)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory) -> Party:
+    return a_party(tmp_path_factory.mktemp("honest"), "honest")
+
+
+def test_an_honest_node_wins_whichever_operator_a_lying_quorum_names(honest):
+    for target in range(len(honest.program)):
+
+        def towards(first, last, _told, target=target):
+            return next(part for part, end in enumerate(ends_of(first, last)) if end > target)
+
+        assert honest.verdict(towards) == (target, True)
+
+
+def test_a_defence_by_who_recomputed_an_honest_step_ends_at_the_finding_and_fails(honest):
+    assert honest.doubted() == (len(honest.program) - 1, True)
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_false_step_loses_at_the_finding_to_who_recomputed_its_gradient(tmp_path, cheat):
+    party = a_party(tmp_path, cheat)
+
+    assert party.doubted() == (len(party.program) - 1, False)
+
+
+def test_a_false_step_with_a_made_up_gradient_loses_wherever_the_lie_is(tmp_path):
+    """The accused bends one output, so that what follows agrees with what it sent."""
+    party = a_party(tmp_path, "random-update")
+    for index in range(2, len(party.program) - 1, 7):
+        bent = [*party.outputs, HOLDS]
+        bent[index] = bent[index] + bent[index].dtype.type(1)
+        party.claims(bent)
+
+        assert party.doubted() == (index, False)
+
+
+def test_a_gradient_made_to_fit_what_was_sent_loses_at_the_gradient(tmp_path):
+    party = a_party(tmp_path, "random-update")
+    fit = np.random.default_rng(0).standard_normal(party.outputs[-1].shape).astype(np.float32)
+    party.claims([*party.outputs[:-1], fit, HOLDS])
+
+    assert party.doubted() == (len(party.program) - 2, False)
+
+
+def refused(party: Party, match: str, **changes) -> None:
+    """Evidence of the finding in which this was changed shows nothing."""
+    index = len(party.program) - 1 if "theta" not in changes else _first_with_theta(party)
+    body = evidence_of(party.commit, party.program, party.sources, party.told, party.trace, index)
+    evidence = replace(parse_evidence(body, case_id_of(party.commit)), **changes)
+    positions = party.trace.positions[index], party.trace.positions[index + 1]
+    with pytest.raises(MalformedMessage, match=match):
+        holds(party.spec, party.program, evidence, positions, party.tokens)
+
+
+def _first_with_theta(party: Party) -> int:
+    return next(i for i, operator in enumerate(party.program) if operator.name == "0/forward/embed")
+
+
+def test_every_source_is_the_one_that_the_commit_binds(honest):
+    flipped = bytearray(honest.sources.before_NC.tobytes())
+    flipped[0] ^= 1
+    refused(honest, "private state", before=bytes(flipped))
+    refused(honest, "private state", after=honest.sources.before_NC.tobytes())
+    refused(honest, "message", update=honest.sources.update + b"\0")
+    refused(honest, "bytes", before=bytes(flipped[:-4]))
+    refused(honest, "bytes", outputs=b"x")
+    theta = honest.sources.theta_P + np.float32(1)
+    refused(honest, "parameters", theta=theta.tobytes())
+    refused(honest, "finite", theta=np.full_like(theta, np.nan).tobytes())
+
+
+def test_evidence_about_another_step_is_refused(honest):
+    body = evidence_of(honest.commit, honest.program, honest.sources, honest.told, honest.trace, 0)
+    with pytest.raises(MalformedMessage, match="expected"):
+        parse_evidence(body, case_id_of(a_commit(3, NODES[0])))
+    with pytest.raises(MalformedMessage):
+        parse_evidence(body[:-1], case_id_of(honest.commit))
+
+
+def test_what_no_program_decides_says_why(honest):
+    spec, commit = honest.spec, honest.commit
+
+    assert why_not(spec, commit) is None
+    assert "limits" in why_not(replace(spec, audit=replace(spec.audit, limits=NO_DIGEST)), commit)
+    assert "state_every" in why_not(spec, replace(commit, state=NO_DIGEST))
+    assert "name the parameters" in why_not(replace(spec, rule=replace(spec.rule, apply_lag=1)), commit)

@@ -1,0 +1,223 @@
+"""Evidence: what the accused shows jurors of one operator of its step, as a file, and how they check it.
+
+Room: verifier (pure). Everything is bound by the case's id: that is the digest of a commit, and the commit
+binds the parameters, the batch, the message and the error before and after. Outputs of operators are bound by
+the position before the operator, which the appeal court has. Nothing here is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.encoding import merkle
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import INT_MAX, Max, decode, digest, encode
+from assay.protocol.errors import MalformedMessage
+from assay.protocol.messages import Commit
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest
+from assay.protocol.update_rule import BLOCK_SIZE
+from assay.training.data.batches import Tokens, batch_positions, batch_tokens
+from assay.training.frozen import ALL_TRAINED, Frozen
+from assay.training.layout import layout_of
+from assay.training.model.initial import state_digest
+from assay.training.optimiser.momentum_root import private_leaves
+from assay.training.reference.operators import TOKENS, Array, Operator
+from assay.training.reference.operators import sources as gradient_sources
+from assay.training.reference.referee import OPERATORS_MAX, Shown, is_right, show
+from assay.training.reference.trace import Trace
+from assay.verifier.appeal.program import AFTER, BEFORE, UPDATE, why_not
+
+DTYPES = ("<f4", "<f8", "<i8")
+INPUTS_MAX = 4096  # of one operator: the slopes of all parameters are inputs of its last but one
+NAME_CHARS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownArray:
+    """One output of an earlier operator."""
+
+    TAG: ClassVar[bytes] = b"assay/shown-array/1"
+    name: Annotated[str, Max(NAME_CHARS_MAX)]
+    dtype: Annotated[str, Max(3)]
+    shape: Annotated[tuple[int, ...], Max(4)]
+    data: Annotated[bytes, Max(INT_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvidence:
+    """The evidence about one operator. Sources that it does not need are empty."""
+
+    TAG: ClassVar[bytes] = b"assay/step-evidence/1"
+    commit: Commit
+    index: int
+    outputs: Annotated[bytes, Max(32 * OPERATORS_MAX)]  # digests of all outputs before it
+    arrays: Annotated[tuple[ShownArray, ...], Max(INPUTS_MAX)]
+    theta: Annotated[bytes, Max(INT_MAX)]
+    before: Annotated[bytes, Max(INT_MAX)]
+    after: Annotated[bytes, Max(INT_MAX)]
+    update: Annotated[bytes, Max(INT_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSources:
+    """All that a step starts from, as its node has it. Shapes: P = parameters, N = blocks, C = 4096."""
+
+    theta_P: NDArray[np.float32]
+    tokens: NDArray[np.int64]
+    before_NC: NDArray[np.float32]
+    after_NC: NDArray[np.float32]
+    update: bytes
+
+    def arrays(self, spec: RunSpec, frozen: Frozen = ALL_TRAINED) -> dict[str, Array]:
+        """By the names that the program's operators use."""
+        return {
+            **gradient_sources(layout_of(spec.model), self.theta_P, self.tokens, frozen),
+            BEFORE: self.before_NC,
+            AFTER: self.after_NC,
+            UPDATE: np.frombuffer(self.update, np.uint8),
+        }
+
+
+def case_id_of(commit: Commit) -> Digest:
+    """The case about a step: the offence's id, `Audit.offence_id`."""
+    return Digest(hashlib.sha256(b"assay/offence/1" + digest(commit)).digest())
+
+
+def batch_of(spec: RunSpec, commit: Commit, tokens: Tokens) -> NDArray[np.int64]:
+    """What a step must have trained on."""
+    return batch_tokens(tokens, batch_positions(spec, commit.node, int(commit.round)), spec.model.context)
+
+
+def evidence_of(
+    commit: Commit,
+    program: Sequence[Operator],
+    sources: StepSources,
+    outputs: Sequence[Array],
+    trace: Trace,
+    index: int,
+) -> bytes:
+    """The file that shows jurors the operator at `index`."""
+    shown, wanted = show(program, outputs, trace, index), set(program[index].inputs)
+    names = {operator.name for operator in program} | {BEFORE, AFTER, UPDATE, TOKENS}
+    needs_theta = bool(wanted - names)
+    return encode(
+        StepEvidence(
+            commit=commit,
+            index=index,
+            outputs=b"".join(shown.outputs),
+            arrays=tuple(_packed(name, array) for name, array in sorted(shown.arrays.items())),
+            theta=_bytes(sources.theta_P) if needs_theta else b"",
+            before=_bytes(sources.before_NC) if BEFORE in wanted else b"",
+            after=_bytes(sources.after_NC) if AFTER in wanted else b"",
+            update=sources.update if UPDATE in wanted else b"",
+        )
+    )
+
+
+def parse_evidence(body: bytes, case_id: bytes) -> StepEvidence:
+    """Evidence that is about this case.
+
+    Raises:
+        MalformedMessage: it is not such a file, or about another step.
+    """
+    found = decode(StepEvidence, body, INT_MAX)
+    if case_id_of(found.commit) != case_id:
+        raise MalformedMessage(
+            f"evidence about case {case_id_of(found.commit).hex()[:8]}, expected {case_id.hex()[:8]}"
+        )
+    return found
+
+
+def holds(
+    spec: RunSpec,
+    program: Sequence[Operator],
+    evidence: StepEvidence,
+    positions: tuple[Digest, Digest],
+    tokens: Tokens,
+    frozen: Frozen = ALL_TRAINED,
+) -> bool:
+    """Whether the shown operator leads from the position before it to the one after it.
+
+    Args:
+        spec: The run.
+        program: `program_of` this step.
+        evidence: From `parse_evidence`.
+        positions: What the appeal court has: agreed on, and rejected.
+        tokens: The run's data, checked.
+        frozen: The run's frozen parameters, checked.
+
+    Raises:
+        MalformedMessage: a source is not the one that the commit binds, so that nothing is shown.
+    """
+    if not 0 <= evidence.index < len(program) or why_not(spec, evidence.commit):
+        return False
+    if len(evidence.outputs) % 32:
+        raise MalformedMessage(f"evidence: {len(evidence.outputs)} bytes of digests")
+    outputs = tuple(Digest(evidence.outputs[at : at + 32]) for at in range(0, len(evidence.outputs), 32))
+    arrays = {one.name: _unpacked(one) for one in evidence.arrays}
+    needed = set(program[evidence.index].inputs) - {operator.name for operator in program}
+    sources = _sources(spec, evidence, needed, tokens, frozen)
+    return is_right(program, sources, evidence.index, positions, Shown(outputs, arrays))
+
+
+def _sources(
+    spec: RunSpec, evidence: StepEvidence, needed: set[str], tokens: Tokens, frozen: Frozen
+) -> Mapping[str, Array]:
+    """The sources that an operator needs, each bound by the commit."""
+    commit, layout, found = evidence.commit, layout_of(spec.model), dict[str, Array](frozen.arrays())
+    if TOKENS in needed:
+        found[TOKENS] = batch_of(spec, commit, tokens)
+    if needed - {TOKENS, BEFORE, AFTER, UPDATE} - set(found):
+        theta_P = _floats(evidence.theta, layout.parameters)
+        if state_digest(theta_P) != commit.state:
+            raise MalformedMessage("evidence: parameters that are not the commit's")
+        found.update(gradient_sources(layout, theta_P, np.zeros((0, 0), np.int64)) | found)
+    states = (BEFORE, evidence.before, commit.momentum_before), (AFTER, evidence.after, commit.momentum_after)
+    for name, data, root in states:
+        if name in needed:
+            blocks_NC = _floats(data, layout.blocks * BLOCK_SIZE).reshape(layout.blocks, BLOCK_SIZE)
+            if merkle.tree(private_leaves(commit.run_id, blocks_NC, None)).root != root:
+                raise MalformedMessage(f"evidence: a private state ({name}) that is not the commit's")
+            found[name] = blocks_NC
+    if UPDATE in needed:
+        if blob_digest(evidence.update) != commit.update:
+            raise MalformedMessage("evidence: a message that is not the commit's")
+        found[UPDATE] = np.frombuffer(evidence.update, np.uint8)
+    return found
+
+
+def _floats(data: bytes, count: int) -> NDArray[np.float32]:
+    if len(data) != 4 * count:
+        raise MalformedMessage(f"evidence: {len(data)} bytes, expected {4 * count}")
+    values = np.frombuffer(data, "<f4").astype(np.float32)
+    if not np.isfinite(values).all():
+        raise MalformedMessage("evidence: a value that is not finite")
+    return values
+
+
+def _bytes(array: NDArray[np.float32]) -> bytes:
+    return np.ascontiguousarray(array, "<f4").tobytes()
+
+
+def _packed(name: str, array: Array) -> ShownArray:
+    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return ShownArray(name=name, dtype=little.dtype.str, shape=array.shape, data=little.tobytes())
+
+
+def _unpacked(shown: ShownArray) -> Array:
+    if shown.dtype not in DTYPES or 8 * math.prod(shown.shape) < len(shown.data):
+        raise MalformedMessage(
+            f"evidence: {len(shown.data)} bytes of {shown.dtype:.3} in shape {shown.shape}"
+        )
+    try:
+        return np.frombuffer(shown.data, shown.dtype).astype(shown.dtype[1:]).reshape(shown.shape)
+    except ValueError as error:
+        raise MalformedMessage(f"evidence: {shown.name:.40}: {error}") from None
