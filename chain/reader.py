@@ -305,11 +305,18 @@ class ChainReader:
 
     def defence(self, case_id: bytes, defender: str) -> tuple[DefenceState, JuryState]:
         """A member's defence of an appealed order, and its jury, without seats until it is drawn."""
-        found = self._ask("AppealCourt", "getDefence", case_id, defender)
-        return self._rpc.read(
-            "AppealCourt.getDefence",
-            lambda: (state_of(DefenceState, found[0]), state_of(JuryState, found[1])),
+        return (
+            self._state(DefenceState, "AppealCourt", "getDefence", case_id, defender),
+            self._state(JuryState, "AppealCourt", "getJury", case_id, defender),
         )
+
+    def appeal_windows(self) -> tuple[int, int]:
+        """Blocks from a defence's last move to its jury, and seconds in which that answers."""
+        return int(self._ask("AppealCourt", "drawDelay")), int(self._ask("AppealCourt", "voteWindow"))
+
+    def set_members(self, version: int) -> tuple[Address, ...]:
+        """The accounts of a verifier set, in the order of a certificate's bitmap."""
+        return tuple(self._ask("VerifierSet", "members", version))
 
     def appeal_positions(self, case_id: bytes, from_block: int) -> tuple[bytes, ...]:
         """What the accused claimed when it appealed; empty if that was before `from_block`."""

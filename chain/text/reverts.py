@@ -71,6 +71,17 @@ TEXTS = {
     "NotAContradiction": "the two statements do not contradict each other",
     "NotCommitted": "this account committed to no such report; without a commitment there is no reward",
     "UnknownSigner": "no account delegated to the key {0}",
+    # appeals
+    "AlreadyAppealed": "the case {0} was appealed before",
+    "BadCut": "{0} parts, expected {1}",
+    "BadOperators": "a program of {0} operators, expected 1 to 262144",
+    "DefencesPlay": "{0} defences have not ended yet",
+    "NotASigner": "the account {0} did not sign this order",
+    "NotTheAccused": "the account {0} is not accused of a step in this case",
+    "NotTheStep": "the case {0} is not about the step of this statement",
+    "OnlyAppeals": "only the appeal court may do this",
+    "OtherPositions": "positions {0}, expected {1}",
+    "WrongPhase": "this is not the defence's next move (phase {0})",
     # money and gas
     "ERC20InsufficientBalance": "the account {0} has {1:money}, but {2:money} are needed",
     "ERC20InsufficientAllowance": "the contract may take {1:money}, but {2:money} are needed",

@@ -297,8 +297,12 @@ contract AppealCourt is Guarded {
         return _appeals[caseId];
     }
 
-    function getDefence(bytes32 caseId, address defender) external view returns (Defence memory, Jury memory) {
-        return (_defences[caseId][defender], _juries[caseId][defender]);
+    function getDefence(bytes32 caseId, address defender) external view returns (Defence memory) {
+        return _defences[caseId][defender];
+    }
+
+    function getJury(bytes32 caseId, address defender) external view returns (Jury memory) {
+        return _juries[caseId][defender];
     }
 
     /// @notice Into how many parts operators `first` to `last`, exclusive, are cut. Part k ends before operator

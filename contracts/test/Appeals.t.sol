@@ -101,7 +101,7 @@ abstract contract AppealWorld is World {
     }
 
     function defenceOf(address who) internal view returns (AppealCourt.Defence memory d) {
-        (d,) = appeals.getDefence(caseId, who);
+        d = appeals.getDefence(caseId, who);
     }
 
     /// @notice Cuts and choices until one operator is left; `pick` chooses, or the truth where it is zero.
@@ -124,7 +124,7 @@ abstract contract AppealWorld is World {
         bool isRight = d.end == truth(d.last) && (d.first == 0 || d.start == truth(d.first));
         vm.roll(vm.getBlockNumber() + DRAW_DELAY);
         appeals.drawJury(caseId, who);
-        (, Jury memory jury) = appeals.getDefence(caseId, who);
+        Jury memory jury = appeals.getJury(caseId, who);
         for (uint256 k = 0; k < jury.seats.length && defenceOf(who).phase == AppealCourt.Phase.JURY; k++) {
             vm.prank(jury.seats[k]);
             (bool voted,) = address(appeals).call(abi.encodeCall(appeals.vote, (caseId, who, d.end, isRight)));

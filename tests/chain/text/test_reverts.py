@@ -17,7 +17,7 @@ GIVEN = {"address": "0x" + "ab" * 20, "bytes32": b"\xcd" * 32}
 
 
 @pytest.mark.parametrize(
-    "contract", ["StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt", "Directory"]
+    "contract", ["StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt", "Directory", "AppealCourt"]
 )
 def test_every_no_that_an_account_can_meet_has_words(contract: str):
     for entry in artefact(contract)["abi"]:
