@@ -54,6 +54,22 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def held_parameters(folder: Path, round_id: int) -> NDArray[np.float32] | None:
+    """theta that a process keeps of an old round, see `PublicState.hold`; None if it keeps none."""
+    path = _held_path(folder, round_id)
+    if not path.exists():
+        return None
+    try:
+        held: NDArray[np.float32] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise Diverged(f"{path.name} cannot be read ({error})") from None
+    return held
+
+
+def _held_path(folder: Path, round_id: int) -> Path:
+    return folder / f"held-{round_id:08d}.npy"
+
+
 class PublicState:
     """theta_r for the newest round r and the `keep` rounds before it, with the rest of the newest state."""
 
@@ -122,8 +138,8 @@ class PublicState:
         """
         if round_id in self._recent:
             return self._recent[round_id]
-        if self._held_path(round_id).exists():
-            held: NDArray[np.float32] = np.load(self._held_path(round_id), allow_pickle=False)
+        held = held_parameters(self._folder, round_id)
+        if held is not None:
             return held
         if not self._oldest <= round_id <= self.round:
             raise Diverged(
@@ -205,9 +221,9 @@ class PublicState:
             if int(path.stem.split("-")[1]) not in wanted:
                 path.unlink()
         for round_id in sorted(wanted & set(range(self._oldest, self.round + 1))):
-            if not self._held_path(round_id).exists():
+            if not _held_path(self._folder, round_id).exists():
                 try:
-                    write_array(self._held_path(round_id), self.at(round_id))
+                    write_array(_held_path(self._folder, round_id), self.at(round_id))
                 except OSError as error:
                     raise Unavailable(
                         f"parameters of round {round_id} cannot be kept ({error.strerror})"
@@ -262,9 +278,6 @@ class PublicState:
 
     def _path(self, round_id: int) -> Path:
         return self._folder / f"public-{round_id:08d}.safetensors"
-
-    def _held_path(self, round_id: int) -> Path:
-        return self._folder / f"held-{round_id:08d}.npy"
 
     def _first(self) -> OuterState:
         return start_public(self.spec, starting_parameters(self.spec, self._base))

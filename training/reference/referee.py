@@ -1,15 +1,7 @@
-"""Referee: narrows a claim about a whole program to one operator, which is then recomputed alone.
+"""Referee: recomputes the one operator to which a claim about a whole program was narrowed, and judges it.
 
-Room: training (pure). One party, the claimant, claims the positions of its trace at the ends of up to 64
-parts. Whoever doubts the claim names the first part whose end is wrong by its own trace; the claimant cuts
-that part again, until one operator is left. The doubter accepts the position before it and rejects the one
-after it, so that a judge decides by that operator alone:
-
-    claimant --`claimed`--> ends of parts --`first_wrong`--> one part --> ... --> one operator --`is_right`
-
-A claimant that ran the program wins whatever part is named; a false claim loses to whoever ran it. Neither
-depends on what the other says later: no two claims of one claimant are compared. `AppealCourt` holds both to
-their times, docs/protocol.md, section 7b.
+Room: training (pure). The position before the operator is agreed on, so it binds the operator's inputs; the
+one after it is what the claimant says and its doubter rejects (narrowing.py).
 
 Reference:
     Arun et al., "Verde: Verification via Refereed Delegation for Machine Learning Programs",
@@ -26,9 +18,6 @@ from assay.protocol.types import Digest
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import Trace, after, output_digest, trace_of
 
-PARTS = 64  # of one cut: AppealCourt.PARTS
-OPERATORS_MAX = PARTS**3  # AppealCourt.OPERATORS_MAX
-
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -39,37 +28,6 @@ class Shown:
 
     outputs: tuple[Digest, ...]
     arrays: Mapping[str, Array]
-
-
-def ends_of(first: int, last: int) -> tuple[int, ...]:
-    """Where the parts of operators `first` to `last`, exclusive, end: as many parts as there may be."""
-    parts = min(last - first, PARTS)
-    return tuple(first + (last - first) * (part + 1) // parts for part in range(parts))
-
-
-def claimed(trace: Trace, first: int, last: int) -> tuple[Digest, ...]:
-    """The positions that a claimant with this trace states for a cut."""
-    return tuple(trace.positions[end] for end in ends_of(first, last))
-
-
-def first_wrong(known: Sequence[Digest], first: int, last: int, told: Sequence[Digest]) -> int:
-    """The first part whose end is not a known position; the last part if all are.
-
-    Args:
-        known: The positions of the doubter's own trace, from `START` on. What lies beyond them is wrong.
-        first, last: The operators that were cut.
-        told: The claimed positions at the ends of the parts.
-
-    Raises:
-        ValueError: there are not as many claims as parts.
-    """
-    ends = ends_of(first, last)
-    if len(told) != len(ends):
-        raise ValueError(f"{len(told)} positions for {len(ends)} parts")
-    for part, (end, position) in enumerate(zip(ends, told, strict=True)):
-        if end >= len(known) or known[end] != position:
-            return part
-    return len(ends) - 1
 
 
 def show(program: Sequence[Operator], outputs: Sequence[Array], trace: Trace, index: int) -> Shown:

@@ -15,9 +15,8 @@ from blake3 import blake3
 
 from assay.protocol.types import Digest
 from assay.training.reference.gradient import run
+from assay.training.reference.narrowing import START
 from assay.training.reference.operators import Array, Operator
-
-START = Digest(blake3(b"assay/operator-trace/2").digest())  # the position before the first operator
 
 
 @dataclass(frozen=True, slots=True)

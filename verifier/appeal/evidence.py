@@ -29,9 +29,10 @@ from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import layout_of
 from assay.training.model.initial import state_digest
 from assay.training.optimiser.momentum_root import private_leaves
+from assay.training.reference.narrowing import OPERATORS_MAX
 from assay.training.reference.operators import TOKENS, Array, Operator
 from assay.training.reference.operators import sources as gradient_sources
-from assay.training.reference.referee import OPERATORS_MAX, Shown, is_right, show
+from assay.training.reference.referee import Shown, is_right, show
 from assay.training.reference.trace import Trace
 from assay.verifier.appeal.program import AFTER, BEFORE, UPDATE, why_not
 
@@ -122,14 +123,14 @@ def evidence_of(
     )
 
 
-def parse_evidence(body: bytes, case_id: bytes) -> StepEvidence:
-    """Evidence that is about this case.
+def parse_evidence(body: bytes, case_id: bytes | None) -> StepEvidence:
+    """Evidence that is about this case; or, with none, about any.
 
     Raises:
         MalformedMessage: it is not such a file, or about another step.
     """
     found = decode(StepEvidence, body, INT_MAX)
-    if case_id_of(found.commit) != case_id:
+    if case_id is not None and case_id_of(found.commit) != case_id:
         raise MalformedMessage(
             f"evidence about case {case_id_of(found.commit).hex()[:8]}, expected {case_id.hex()[:8]}"
         )

@@ -73,6 +73,43 @@ class Examined:
     exec_class: Digest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceStep:
+    """Asks for the trace of a step's gradient, whose parameters must still be here; answered by `Traced`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/trace-step/1"
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """The positions of a trace, 32 bytes each; empty where no program decides the step."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/traced/1"
+    positions: Annotated[bytes, Max(INT_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeOperator:
+    """Asks whether the operator in a file of evidence leads from `start` to `end`; answered by `Judged`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/judge-operator/1"
+    case_id: Digest
+    operators: int  # that the accused says there are
+    index: int
+    start: Digest
+    end: Digest
+    evidence: Annotated[str, Max(PATH_CHARS_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Whether it does."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/judged/1"
+    is_right: bool
+
+
 def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
     """Upper bound in bytes of any opening of this many blocks of a step of this rule."""
     blocks = min(block_count, layout.blocks) * BLOCK_OPENING_BYTES_MAX + HEAD_BYTES_MAX

@@ -51,7 +51,11 @@ from assay.verifier.audit.messages import (
     Examine,
     Examined,
     Finding,
+    Judged,
+    JudgeOperator,
     RecomputeStart,
+    Traced,
+    TraceStep,
     opening_bytes_max,
 )
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
@@ -60,6 +64,7 @@ from assay.verifier.audit.tolerance import floor_of, judge
 
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
+_APPEALS = "assay.verifier.appeal.answers"  # likewise
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
@@ -100,7 +105,7 @@ class RecomputeWorker(ComputeWorker):
     memory: file of the bias memory, which outlives this process; None keeps nothing.
     """
 
-    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, Examine)
+    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, Examine, TraceStep, JudgeOperator)
 
     def __init__(
         self,
@@ -125,6 +130,10 @@ class RecomputeWorker(ComputeWorker):
 
     def answer(self, request: Message) -> Message:
         """Do what a request asks for, see `ComputeWorker.answer`."""
+        if isinstance(request, TraceStep):
+            return Traced(positions=self._trace(request.commit))
+        if isinstance(request, JudgeOperator):
+            return Judged(is_right=self._judge(request))
         if not isinstance(request, Examine):
             return super().answer(request)
         try:
@@ -354,6 +363,23 @@ class RecomputeWorker(ComputeWorker):
         start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.last_BC.shape)
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
         return _Opened(before_BC, after_BC, in_basis(spec.rule, way_BSS), shown, start)
+
+    def _trace(self, commit: Commit) -> bytes:
+        """The positions of the gradient's trace; empty where no program decides the step."""
+        if self.limits is None:
+            return b""
+        answers = importlib.import_module(_APPEALS)
+        theta_P = self.parameters.read(int(commit.round))
+        found: bytes = answers.positions_of(self.spec, self.limits, commit, theta_P, self.tokens, self.frozen)
+        return found
+
+    def _judge(self, request: JudgeOperator) -> bool:
+        """Whether a shown operator is right; without limits none is."""
+        if self.limits is None:
+            return False
+        answers = importlib.import_module(_APPEALS)
+        found: bool = answers.is_right(self.spec, self.limits, request, self.tokens, self.frozen)
+        return found
 
     def _gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]

@@ -18,17 +18,10 @@ from assay.training.frozen import Frozen
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.presets import gpt_spec, llama_spec
 from assay.training.reference.gradient import reference_loss_and_gradient, run
+from assay.training.reference.narrowing import OPERATORS_MAX, PARTS, START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import TOKENS, operators, run_one, sources
-from assay.training.reference.referee import (
-    OPERATORS_MAX,
-    PARTS,
-    claimed,
-    ends_of,
-    first_wrong,
-    is_right,
-    show,
-)
-from assay.training.reference.trace import START, after, output_digest, trace_of, traced
+from assay.training.reference.referee import is_right, show
+from assay.training.reference.trace import after, output_digest, trace_of, traced
 
 LLAMA = llama_spec(layers=2, width=12, heads=3, kv_heads=1, hidden=7, context=5, vocabulary=11)
 MODELS = {
@@ -79,7 +72,7 @@ def narrowed(claimant, count, pick):
     """The operator at which a claim ends, and the positions before and after it; `pick` names the parts."""
     first, last, start = 0, count, START
     for _ in range(3):
-        told = claimed(claimant.trace, first, last)
+        told = claimed(claimant.trace.positions, first, last)
         part = pick(first, last, told)
         edges = (first, *ends_of(first, last))
         start = told[part - 1] if part else start
@@ -143,12 +136,15 @@ def test_a_claimant_that_changes_its_story_between_cuts_loses(name, honest):
     known, count = honest[name].trace.positions, len(program)
     for lie in (3, 20, count - 1):
         liar, truth = Claimed(program, arrays, lie=lie), honest[name]
-        told = claimed(liar.trace, 0, count)
+        told = claimed(liar.trace.positions, 0, count)
         part = first_wrong(known, 0, count, told)
         edges = (0, *ends_of(0, count))
         first, last = edges[part], edges[part + 1]
         for story in (truth, Claimed(program, arrays, lie=first)):
-            inner = [*claimed(story.trace, first, last)[:-1], told[part]]  # the contract holds it to the end
+            inner = [
+                *claimed(story.trace.positions, first, last)[:-1],
+                told[part],
+            ]  # the contract holds it to the end
             one = first_wrong(known, first, last, inner)
             ends = (first, *ends_of(first, last))
             assert ends[one + 1] - ends[one] == 1  # these programs are small

@@ -17,9 +17,9 @@ from assay.training.codec.wire import decode_update, encode_aggregate
 from assay.training.data.batches import read_tokens
 from assay.training.data.shards import write_tokens
 from assay.training.model.loss import use_one_thread
+from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import run_one
-from assay.training.reference.referee import claimed, ends_of, first_wrong
-from assay.training.reference.trace import START, Trace, output_digest, trace_of
+from assay.training.reference.trace import Trace, output_digest, trace_of
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.appeal.evidence import (
     StepSources,
@@ -70,7 +70,7 @@ class Party:
         """The operator that is left, and what jurors find who have the data and this evidence."""
         first, last, start = 0, len(self.program), START
         while True:
-            told = claimed(self.trace, first, last)
+            told = claimed(self.trace.positions, first, last)
             part = pick(first, last, told)
             start, edges = (told[part - 1] if part else start), (first, *ends_of(first, last))
             first, last = edges[part], edges[part + 1]
@@ -84,14 +84,14 @@ class Party:
         return self.verdict(lambda *cut: first_wrong(self.known.positions, *cut))
 
 
-def a_party(folder, behaviour: str) -> Party:
+def a_party(folder, behaviour: str, run_id=RUN_ID, **changes) -> Party:
     """A node that behaves so in its last round, in which it is accused."""
     base = a_run()
-    spec = replace(base, audit=replace(base.audit, limits=shipped().digest()), state_every=1)
+    spec = replace(base, audit=replace(base.audit, limits=shipped().digest()), state_every=1, **changes)
     node = NODES[0]
     write_tokens(folder / "data", [TEXT])
     trainer = a_faulty_trainer(
-        behaviour, CHEAT_ROUND, spec=spec, run_id=RUN_ID, node=node, data=folder / "data",
+        behaviour, CHEAT_ROUND, spec=spec, run_id=run_id, node=node, data=folder / "data",
         folder=folder / "node", salt_key=bytes(32),
     )  # fmt: skip
     base_, root, blocks = 0, NO_DIGEST, trainer.layout.blocks

@@ -1,0 +1,62 @@
+"""Answers: what a recompute worker answers about an appealed step.
+
+Room: verifier (edge: a file of evidence). Loaded when it is asked for: the reference class is compiled code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.protocol.errors import Unavailable
+from assay.protocol.messages import Commit
+from assay.protocol.params import RunSpec
+from assay.training.data.batches import Tokens
+from assay.training.frozen import Frozen
+from assay.training.layout import layout_of
+from assay.training.reference.narrowing import START
+from assay.training.reference.operators import sources
+from assay.training.reference.trace import traced
+from assay.verifier.appeal.evidence import batch_of, holds, parse_evidence
+from assay.verifier.appeal.program import program_of, why_not
+from assay.verifier.audit.limits import Limits
+from assay.verifier.audit.messages import JudgeOperator
+
+
+def positions_of(
+    spec: RunSpec,
+    limits: Limits,
+    commit: Commit,
+    theta_P: NDArray[np.float32],
+    tokens: Tokens,
+    frozen: Frozen,
+) -> bytes:
+    """The positions of a step's gradient, from public sources; empty where no program decides it."""
+    if why_not(spec, commit):
+        return b""
+    program = program_of(spec, limits, commit)[:-1]
+    arrays = sources(layout_of(spec.model), theta_P, batch_of(spec, commit, tokens), frozen)
+    try:
+        return b"".join(traced(program, arrays)[0].positions)
+    except FloatingPointError:  # no claim about such a step is right, wherever it is doubted
+        return bytes(START)
+
+
+def is_right(spec: RunSpec, limits: Limits, request: JudgeOperator, tokens: Tokens, frozen: Frozen) -> bool:
+    """Whether a shown operator is right.
+
+    Raises:
+        MalformedMessage: it is no evidence about this case, so nothing is shown.
+        Unavailable: the file cannot be read.
+    """
+    try:
+        body = Path(request.evidence).read_bytes()
+    except OSError as error:
+        raise Unavailable(f"evidence {request.evidence}: {error.strerror}") from None
+    evidence = parse_evidence(body, request.case_id)
+    program = program_of(spec, limits, evidence.commit)
+    if (evidence.index, len(program)) != (request.index, request.operators):
+        return False
+    return holds(spec, program, evidence, (request.start, request.end), tokens, frozen)
