@@ -17,6 +17,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from assay.cli.api import api_app
+from assay.cli.appeal import appeal_app
 from assay.cli.attest import attest_app
 from assay.cli.audit.commands import audit_app, receipt_app
 from assay.cli.claim import claim
@@ -58,6 +59,7 @@ for panel, groups in {
         "key": key_app,
         "network": network_app,
         "stake": stake_app,
+        "appeal": appeal_app,
         "node": node_app,
         "verifier": verifier_app,
         "ledger": ledger_app,

@@ -26,7 +26,7 @@ from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.progress import report_rounds
 from assay.node.seat import drained, leave_when_asked, return_when_overdue, take_seat
 from assay.node.steps import StepFiles
-from assay.participant.compute import AtRound
+from assay.participant.compute import AtRound, Hold
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.pushes import Pushes, push
@@ -169,6 +169,7 @@ class Service:
             if not await take_seat(self.me, self.follower, self.state_sync, host):
                 return
             nursery.start_soon(self._fetch_ahead)
+            nursery.start_soon(self._keep_for_appeal)
             await self._train()
             await drained(self.me, self.follower)
             ending = asdict(ending_of(self.follower.run_state))
@@ -216,6 +217,21 @@ class Service:
                     await self.follower.grown(int(run_state.round))
                     scope.cancel()
         log.info("training is over", extra=asdict(ending_of(self.follower.run_state)))
+
+    async def _keep_for_appeal(self) -> None:
+        """Keep the parameters that a convicted step started from, which its appeal needs; ends with that."""
+        while not self._is_banned:
+            await self.follower.grown(int(self.follower.run_state.round))
+        wanted = RoundId(self.follower.run_state.nodes[self.me.me].fault_round)
+        try:
+            await self.state_sync.child.call(Hold(rounds=(wanted,)), AtRound)
+        except AssayError as error:
+            log.error("no appeal is possible: the step's parameters are gone", extra={"reason": str(error)})
+
+    @property
+    def _is_banned(self) -> bool:
+        record = self.follower.run_state.nodes.get(self.me.me)
+        return record is not None and record.banned
 
     async def _contribute(self, run_state: RunState) -> None:
         """Send this round's commit to every verifier, repeatedly until the round is final."""

@@ -10,6 +10,8 @@ that anybody may send, but votes, lots and bonds, which are the participant's ow
     owed to us --CollectBond, CollectReward
     two results of one signer --ReportDouble
     a case that the manifests do not imply --Veto     one that they imply --Execute, PayOut, or Expire
+    an appeal --Defend, Choose--> one operator --DrawAppealJury, VoteOnDefence--> lost, or the defence fails
+    no move in time --LapseDefence     no defence left --ConcludeAppeal
 """
 
 from __future__ import annotations
@@ -18,7 +20,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from assay.chain.proposals import DoubleResult
-from assay.chain.state import CasePhase, CaseState, EpochPhase, EpochState, EscrowState
+from assay.chain.state import (
+    AppealPhase,
+    AppealState,
+    CasePhase,
+    CaseState,
+    DefencePhase,
+    DefenceState,
+    EpochPhase,
+    EpochState,
+    EscrowState,
+    JuryState,
+)
 from assay.chain.statements import Address
 from assay.protocol.types import NO_DIGEST
 
@@ -148,11 +161,62 @@ class Expire:
     case_id: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defend:
+    """Defend an order that we signed against its appeal, by the first part that is wrong."""
+
+    case_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choose:
+    """Name the first wrong part of what the accused has cut for us."""
+
+    case_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawAppealJury:
+    """Draw the jury of a defence."""
+
+    case_id: bytes
+    defender: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteOnDefence:
+    """Answer as a juror whether the operator that is left leads to `end`."""
+
+    case_id: bytes
+    defender: Address
+    end: bytes
+    is_right: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LapseDefence:
+    """End a defence whose next move did not come in time, or whose appeal has ended."""
+
+    case_id: bytes
+    defender: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConcludeAppeal:
+    """Reverse a case whose appeal no defence succeeded against."""
+
+    case_id: bytes
+
+
 Effect = (
     Propose | Challenge | DrawJury | Vote | TimeOut | ClearOrphan | Finalize | Sweep | Refund
     | Release | Enlist | CollectBond | CollectReward | ReportDouble | Veto | Execute | PayOut | Expire
+    | Defend | Choose | DrawAppealJury | VoteOnDefence | LapseDefence | ConcludeAppeal
 )  # fmt: skip
-OUR_OWN = (Challenge, DrawJury, Vote, Enlist, CollectBond, CollectReward)  # these wait for nobody else
+OUR_OWN = (  # these wait for nobody else
+    Challenge, DrawJury, Vote, Enlist, CollectBond, CollectReward,
+    Defend, Choose, DrawAppealJury, VoteOnDefence,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +239,27 @@ class CaseView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DefenceView:
+    """One member's defence of an appealed order, and our opinion of the operator that is left."""
+
+    defender: Address
+    state: DefenceState
+    jury: JuryState
+    is_right: bool | None = None  # None where we cannot say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppealView:
+    """The appeal of one case. may_defend: we signed its order, and know the step's trace."""
+
+    case_id: bytes
+    state: AppealState
+    defences: tuple[DefenceView, ...]
+    may_defend: bool = False
+    may_judge: bool = False  # as a juror, from evidence that may still come
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """The contracts of one run at one time."""
 
@@ -186,6 +271,9 @@ class Look:
     escrow: EscrowState | None
     epochs: tuple[EpochView, ...]  # from 0 on, without gaps
     cases: tuple[CaseView, ...] = ()
+    appeals: tuple[AppealView, ...] = ()
+    draw_delay: int = 0  # blocks from a defence's last move to its jury
+    vote_window_s: int = 0  # in which that jury answers
     doubles: tuple[DoubleResult, ...] = ()  # not punished yet
     bonds_owed: int = 0
     rewards_owed: int = 0
@@ -212,7 +300,7 @@ def step(watch: Watch, look: Look) -> tuple[Watch, tuple[Effect, ...]]:
         for view in look.cases
         if view.state.execute_by - look.now <= watch.patience_s
     }
-    wanted = (*_results(look), *_cases(look), *_doubles(look), *_ends(look))
+    wanted = (*_results(look), *_cases(look), *_appeals(look), *_doubles(look), *_ends(look))
     since = {effect: watch.since.get(effect, look.at_s) for effect in wanted}
     tried = {effect: at for effect, at in watch.tried.items() if effect in since}
     due = tuple(
@@ -294,6 +382,46 @@ def _cases(look: Look) -> Iterator[Effect]:
                 yield Execute(case_id=view.case_id)
             case CasePhase.EXECUTED if look.now >= state.payable_at:
                 yield PayOut(case_id=view.case_id)
+
+
+def _appeals(look: Look) -> Iterator[Effect]:
+    for view in look.appeals:
+        is_open = view.state.phase is AppealPhase.OPEN
+        for one in view.defences:
+            if one.state.phase not in (DefencePhase.NONE, DefencePhase.ENDED):
+                yield from _defence(look, view, one, is_open=is_open)
+        if not is_open:
+            continue
+        if look.now < view.state.answer_by:
+            is_ours = any(
+                one.defender == look.me and one.state.phase is not DefencePhase.NONE for one in view.defences
+            )
+            if view.may_defend and not is_ours:
+                yield Defend(case_id=view.case_id)
+        elif not view.state.playing:
+            yield ConcludeAppeal(case_id=view.case_id)
+
+
+def _defence(look: Look, view: AppealView, one: DefenceView, *, is_open: bool) -> Iterator[Effect]:
+    """The next move of a defence that has not ended."""
+    state, case_id, defender = one.state, view.case_id, one.defender
+    if not is_open or look.now >= state.until:
+        yield LapseDefence(case_id=case_id, defender=defender)
+    elif state.phase is DefencePhase.CHOOSE:
+        if one.defender == look.me and view.may_defend:
+            yield Choose(case_id=view.case_id)
+    elif state.phase is DefencePhase.JURY and not one.jury.seats:
+        if look.block >= state.asked + look.draw_delay:
+            yield DrawAppealJury(case_id=case_id, defender=defender)
+    elif state.phase is DefencePhase.JURY:
+        voted = one.jury.right | one.jury.wrong
+        is_juror = any(who == look.me and not voted >> seat & 1 for seat, who in enumerate(one.jury.seats))
+        # The accused has to show the operator: what is not shown in three quarters of the time is wrong.
+        is_late = 4 * (state.until - look.now) < look.vote_window_s
+        if is_juror and (one.is_right is not None or (view.may_judge and is_late)):
+            yield VoteOnDefence(
+                case_id=case_id, defender=defender, end=state.end, is_right=bool(one.is_right)
+            )
 
 
 def _doubles(look: Look) -> Iterator[Effect]:

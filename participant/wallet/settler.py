@@ -11,17 +11,26 @@ everybody can do has not been done for a while; they challenge, judge and vote a
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult, double_results
-from assay.chain.state import CaseState, EpochPhase, EpochState
-from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, term_of
+from assay.chain.state import AppealPhase, CaseState, DefencePhase, EpochPhase, EpochState
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, Statement, term_of
 from assay.ledger.settlement import duties
-from assay.ledger.settlement.duties import CaseView, Effect, EpochView, Look, Watch
+from assay.ledger.settlement.duties import (
+    AppealView,
+    CaseView,
+    DefenceView,
+    Effect,
+    EpochView,
+    Look,
+    Watch,
+)
 from assay.ledger.settlement.results import (
     double_vote_order_of,
     epoch_result,
@@ -37,6 +46,7 @@ from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import read_judges
 from assay.protocol.errors import AssayError
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.reference.narrowing import first_wrong
 
 if TYPE_CHECKING:
     from assay.chain.client import Chain, ChainReader
@@ -47,6 +57,19 @@ TAKEOVER_S = 60.0  # for which a watchtower leaves the ordinary moves to the led
 CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
 REASON = bytes(32)  # of challenges and vetoes: the evidence is the chain of manifests
 OwnResult = Callable[[int], Awaitable[EpochResult]]
+
+
+class AppealHands(Protocol):
+    """What a verifier knows of the steps that appeals are about."""
+
+    async def positions(self, case_id: bytes) -> Sequence[bytes] | None:
+        """The positions of the step's trace, from public sources; None if it is not ours to defend."""
+
+    def statement(self, case_id: bytes) -> tuple[Statement, bytes] | None:
+        """The accused's statement about the step, and its signature; None if we have none."""
+
+    async def is_right(self, case_id: bytes, operators: int, defence: DefenceView) -> bool | None:
+        """Whether the operator that is left is right; None if no evidence is here."""
 
 
 class Settler:
@@ -62,6 +85,7 @@ class Settler:
         own_result: OwnResult | None = None,
         handlers: Mapping[str, Handler] | None = None,
         pays_others: bool = False,
+        appeals: AppealHands | None = None,
     ) -> None:
         """Does nothing before `run`.
 
@@ -74,15 +98,18 @@ class Settler:
                 it a posted result is judged by its payout table, and its model is believed.
             handlers: A verifier's own, which sign as others' do.
             pays_others: Whether to claim for payees that stay away.
+            appeals: With it, orders that we signed are defended, and operators judged.
         """
         self._me, self._follower, self._check = me, follower, check
         self._own_result, self._pays_others = own_result, pays_others
-        self._handlers = handlers or {}
+        self._handlers, self._appeals = handlers or {}, appeals
         self._watch = Watch(patience_s=patience_s)
         self._case_ids: list[bytes] = []
         self._proposals: list[CertifiedResult] = []
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
+        self._signed: set[bytes] = set()  # appealed cases whose order we signed
+        self._appeal_windows = (0, 0)  # blocks to a jury, and seconds for its answer
         self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._lots_end: int | None = None  # chain time from which the run's lots may be released
         self._host: Host
@@ -140,7 +167,8 @@ class Settler:
                 break
             is_right = await self._opinion(epoch, state)
             epochs.append(EpochView(epoch=epoch, state=state, is_ripe=is_ripe, is_right=is_right))
-        return await trio.to_thread.run_sync(self._read, chain, tuple(epochs))
+        look = await trio.to_thread.run_sync(self._read, chain, tuple(epochs))
+        return replace(look, appeals=tuple([await self._with_opinions(view, look) for view in look.appeals]))
 
     def _read(self, chain: ChainReader, epochs: tuple[EpochView, ...]) -> Look:
         block = chain.block_number()
@@ -164,6 +192,9 @@ class Settler:
             escrow=chain.run(self._me.run_id),
             epochs=epochs,
             cases=tuple(cases),
+            appeals=self._read_appeals(chain),
+            draw_delay=self._appeal_windows[0],
+            vote_window_s=self._appeal_windows[1],
             doubles=tuple(
                 found
                 for found in double_results(self._me.deployment, self._proposals, chain.account_of)
@@ -174,6 +205,42 @@ class Settler:
             entries_lacking=chain.entries_lacking(chain.address),
             free_lots=self._free_lots(chain),
         )
+
+    def _read_appeals(self, chain: ChainReader) -> tuple[AppealView, ...]:
+        """The appeals of cases that are not over, with every defence that has begun."""
+        found = []
+        for case_id in self._case_ids:
+            state = chain.appeal(case_id)
+            if state.phase is AppealPhase.NONE:
+                continue
+            defences = []
+            for seat, account in enumerate(chain.set_members(state.version)):
+                if state.signers >> seat & 1:
+                    defence, jury = chain.defence(case_id, account)
+                    if defence.phase is not DefencePhase.NONE:
+                        defences.append(DefenceView(defender=account, state=defence, jury=jury))
+                    self._signed |= {case_id} if account == chain.address else set()
+            found.append(AppealView(case_id=case_id, state=state, defences=tuple(defences)))
+        if found and self._appeal_windows == (0, 0):
+            self._appeal_windows = chain.appeal_windows()
+        return tuple(found)
+
+    async def _with_opinions(self, view: AppealView, look: Look) -> AppealView:
+        """The same, with what we know of the step."""
+        hands = self._appeals
+        if hands is None or view.state.phase is not AppealPhase.OPEN:
+            return view
+        defences = []
+        for one in view.defences:
+            is_asked = one.state.phase is DefencePhase.JURY and look.me in one.jury.seats
+            is_right = await hands.is_right(view.case_id, view.state.operators, one) if is_asked else None
+            defences.append(replace(one, is_right=is_right))
+        may_defend = (
+            view.case_id in self._signed
+            and hands.statement(view.case_id) is not None
+            and await hands.positions(view.case_id) is not None
+        )
+        return replace(view, defences=tuple(defences), may_defend=may_defend, may_judge=True)
 
     def _free_lots(self, chain: ChainReader) -> tuple[duties.Release, ...]:
         """The lots of this run's members that can be released now, once the run is long enough over."""
@@ -263,7 +330,33 @@ class Settler:
                 await run_sync(chain.pay_out_case, case_id)
             case duties.Expire(case_id=case_id):
                 await run_sync(chain.expire_case, case_id)
+            case duties.Defend(case_id=case_id) | duties.Choose(case_id=case_id):
+                await self._doubt(chain, case_id, look, is_first=isinstance(effect, duties.Defend))
+            case duties.DrawAppealJury(case_id=case_id, defender=defender):
+                await run_sync(chain.draw_appeal_jury, case_id, defender)
+            case duties.VoteOnDefence(case_id=case_id, defender=defender, end=end, is_right=is_right):
+                await run_sync(chain.vote_on_defence, case_id, defender, end, is_right)
+            case duties.LapseDefence(case_id=case_id, defender=defender):
+                await run_sync(chain.lapse_defence, case_id, defender)
+            case duties.ConcludeAppeal(case_id=case_id):
+                await run_sync(chain.conclude_appeal, case_id)
         log.info("contract served", extra={"did": str(effect)})
+
+    async def _doubt(self, chain: Chain, case_id: bytes, look: Look, *, is_first: bool) -> None:
+        """Name the first wrong part of an appeal's claim, or of the accused's last cut."""
+        assert self._appeals is not None  # else nothing may be defended
+        known, shown = await self._appeals.positions(case_id), self._appeals.statement(case_id)
+        assert known is not None and shown is not None
+        view = next(one for one in look.appeals if one.case_id == case_id)
+        since, run_sync = self._me.deployment.block, trio.to_thread.run_sync
+        if is_first:
+            told = await run_sync(chain.appeal_positions, case_id, since)
+            part = first_wrong(known, 0, view.state.operators, told)
+            await run_sync(chain.defend_order, case_id, part, told, *shown)
+            return
+        (mine,) = [one.state for one in view.defences if one.defender == look.me]
+        told = await run_sync(chain.cut_positions, case_id, look.me, since)
+        await run_sync(chain.choose_part, case_id, first_wrong(known, mine.first, mine.last, told), told)
 
     async def _claim_for_others(self, chain: Chain, look: Look) -> None:
         for view in look.epochs:

@@ -44,6 +44,8 @@ ELSEWHERE = {
     "registry check": "cli/test_registry.py",
     "registry sign-withdrawal": "cli/test_registry.py",
     "registry withdraw": "cli/test_registry.py",
+    "appeal open": "cli/test_appeal_commands.py",
+    "appeal vote": "cli/test_appeal_commands.py",
     "join": "e2e/test_founding.py",
     "run fetch": "explorer/test_fetch.py",
     "doctor": "e2e/test_founding.py",

@@ -54,6 +54,7 @@ from assay.protocol.messages import (
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest
+from assay.verifier.service.appeals import Appeals
 from assay.verifier.service.driver import EVIDENCE
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class ChainDuties:
 
     def __init__(self, me: Participant, follower: Follower, state_sync: StateSync) -> None:
         self._me, self._follower, self._state_sync = me, follower, state_sync
+        self.appeals = Appeals(me, follower, state_sync)
         self._seen: set[SlashOrderRequest] = set()
         self._trained_on: Digest | None = None  # a manifest may be large, and does not change
         self._set_version: int | None = None  # of the verifier set that the run was opened with
@@ -88,6 +90,7 @@ class ChainDuties:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(claim_everything, self._me, self._follower)
             nursery.start_soon(self._report_contradictions)
+            nursery.start_soon(self.appeals.run)
             while True:
                 run_state = self._follower.run_state
                 for request in self._due():
@@ -107,6 +110,7 @@ class ChainDuties:
             patience_s=SETTLE_S * (1 + self._me.spec.verifier_peers.index(self._me.me)),
             own_result=self._result,
             handlers=self.handlers,
+            appeals=self.appeals,
         )
 
     # ---- signatures that others request ----

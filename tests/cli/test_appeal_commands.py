@@ -1,0 +1,146 @@
+"""Appeal commands: a convicted node appeals from its own files, jurors vote by the evidence it wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from assay.chain.client import CasePhase
+from assay.chain.commit_statement import commit_statement
+from assay.chain.state import AppealPhase
+from assay.chain.statements import OPERATOR, VERIFIER, SlashOrder, certificate, sign_digest
+from assay.ledger.settlement.results import run_id_of
+from assay.node.trainer import Trainer
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.members import a_hot_key, peer
+from assay.testing.signed import NODES, VERIFIERS
+from assay.testing.specs import a_data_folder
+from assay.training.codec.wire import decode_update, encode_aggregate
+from assay.training.model.loss import use_one_thread
+from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.appeal import accused
+from assay.verifier.appeal.evidence import case_id_of
+from assay.verifier.audit.limits import shipped
+from tests.cli.market import Market, wallet
+from tests.conftest import Assay
+
+pytestmark = pytest.mark.slow
+NODE, ROUND = NODES[0], 2
+JURORS = (*NODES[1:], "stranger")
+
+
+class Trial:
+    """A node of the market that trained and was convicted by three verifiers of four."""
+
+    def __init__(self, market: Market) -> None:
+        use_one_thread()
+        self.market = market
+        spec = market.spec
+        self.spec = replace(spec, audit=replace(spec.audit, limits=shipped().digest()))
+        market.spec, market.run_id = self.spec, run_id_of(self.spec)
+        market.write_run(self.spec)
+        market.join_nodes()
+        market.open_run()
+        market.lock(NODE)
+        self.data = str(a_data_folder(market.folder / "data"))
+        self.config = market.config_of(NODE, data=self.data, folder="state")
+        commit = self._trained()
+        self.case_id, statement = case_id_of(commit), commit_statement(self.spec, commit)
+        self.statement = statement, self._signed(statement, NODE)
+        order = SlashOrder(
+            deployment_id=market.deployment.deployment_id, run_id=market.run_id, epoch=0,
+            offender=wallet(NODE), role=OPERATOR, ppm=market.params.case_ppm_max,
+            offence_id=self.case_id, evidence_hash=bytes(32), challenger=wallet(VERIFIERS[0]),
+        )  # fmt: skip
+        signed = [self._signed(order, name) for name in VERIFIERS[:3]]
+        market.bank.open_case(order, certificate(market.deployment.digest(order), signed))
+
+    def _signed(self, statement, name: str) -> bytes:
+        return sign_digest(self.market.deployment.digest(statement), a_hot_key(name))
+
+    def _trained(self):
+        folder = self.market.folder / NODE / "state"
+        trainer = Trainer(
+            spec=self.spec, run_id=self.market.run_id, node=peer(NODE), data=self.market.folder / "data",
+            folder=folder, salt_key=bytes(32),
+        )  # fmt: skip
+        base, root, blocks = 0, NO_DIGEST, trainer.layout.blocks
+        for number in range(ROUND + 1):
+            parent = Digest(hashlib.sha256(b"manifest %d" % number).digest())
+            step = trainer.step(number, parent, base, root)
+            base, root = number + 1, step.commit.momentum_after
+            update = decode_update(step.update, blocks, self.spec.rule.compress.k)
+            trainer.apply(number, encode_aggregate(mean_over_senders({peer(NODE): update}, blocks), blocks))
+        trainer.parameters.hold([ROUND])  # as a banned node's process does
+        return step.commit
+
+    def enlist(self) -> None:
+        for name in JURORS:
+            self.market.as_(name).stake(VERIFIER, self.market.params.min_verifier_stake)
+            self.market.as_(name).enlist()
+        self.market.rpc("anvil_mine", "0x2")
+
+
+@pytest.fixture
+def trial(market: Market) -> Trial:
+    return Trial(market)
+
+
+def test_a_node_appeals_and_wins_by_its_jurors_votes(trial: Trial, assay: Assay, monkeypatch):
+    market, jury = trial.market, []
+    trial.enlist()
+    evidence = market.folder / NODE / "state" / "appeals"
+
+    def wait(_seconds: float) -> None:
+        """The first verifier defends as a liar does; jurors vote once they have evidence; hours pass."""
+        chain = market.as_(VERIFIERS[0])
+        state, drawn = chain.defence(trial.case_id, chain.address)
+        if not state.phase:
+            told = chain.appeal_positions(trial.case_id, market.deployment.block)
+            chain.defend_order(trial.case_id, 0, told, *trial.statement)
+        elif not drawn.seats:
+            market.rpc("anvil_mine", "0x10")
+            chain.draw_appeal_jury(trial.case_id, chain.address)
+        elif not jury:
+            jury.extend(evidence.iterdir())
+        market.advance(market.params.appeal_move_s // 3)
+
+    conduct = accused.conduct
+    votes = []
+
+    def voting(seconds: float) -> None:
+        wait(seconds)
+        if jury and not votes:
+            for name in JURORS:
+                config = market.config_of(name, data=trial.data, folder="state")
+                votes.append(assay("appeal", "vote", config, jury[0]))
+                if trial.market.bank.appeal(trial.case_id).playing == 0:
+                    break
+
+    monkeypatch.setattr(accused, "conduct", lambda chain, step, save: conduct(chain, step, save, voting))
+    code, out, err = assay("appeal", "open", trial.config, ROUND)
+
+    assert (code, err) == (0, ""), (out, err)
+    assert out.splitlines()[-1] == "the appeal has ended: WON"
+    assert [code for code, _, _ in votes] == [0] * len(votes)
+    assert any("is right" in out for _, out, _ in votes)
+    assert market.bank.case(trial.case_id).phase is CasePhase.VETOED
+
+
+def test_nothing_is_sent_by_a_dry_run_and_no_vote_is_given_without_a_seat(trial: Trial, assay: Assay):
+    code, out, err = assay("appeal", "open", trial.config, ROUND, "--dry-run", "--json")
+    assert (code, err) == (0, "") and trial.case_id.hex() in json.loads(out)["steps"][0]["text"]
+    assert trial.market.bank.appeal(trial.case_id).phase is AppealPhase.NONE
+
+    for words, reason in (
+        (("open", trial.config, ROUND + 1), "not on this disk"),
+        (("vote", trial.config, trial.market.folder / "none"), "cannot be read"),
+        (("vote", trial.config, trial.config), "shorter|canonical|CBOR|bytes|TAG|array"),
+    ):
+        code, out, err = assay("appeal", *words)
+        assert code and len(err.splitlines()) == 1
+        assert re.search(reason, err), err
