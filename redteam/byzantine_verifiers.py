@@ -279,7 +279,7 @@ def _majority(is_defended: bool, seed: int) -> Outcome:
         )
     network.grow(12)
     banned = network.run_state.nodes[NODE].banned
-    return one_act(False, banned, 0.0, "an honest node is banned and slashed" if banned else "none")
+    return one_act(False, banned, 0.0, "an honest node is banned and unpaid" if banned else "none")
 
 
 def _two_of_four(is_defended: bool, seed: int) -> Outcome:
@@ -385,7 +385,7 @@ JUDGE_ATTACKS = (
     Attack(name="two of four verifiers pass a node's lies", number=26, where=Where.CHAIN, run=_two_of_four,
            defence="none beyond f = 1: no quorum convicts", has_off=False),
     Attack(name="three of four verifiers frame a node", number=26, where=Where.CHAIN, run=_majority,
-           defence="none beyond f = 1", has_off=False),
+           defence="none beyond f = 1; for its stake, an appeal", has_off=False),
     Attack(name="false accusation", number=27, where=Where.CHAIN, run=_false_accusation,
            defence="a quorum convicts; the accuser is at fault"),
     Attack(name="false report of a withheld opening", number=27, where=Where.CHAIN, run=_frame_by_withholding,

@@ -16,8 +16,8 @@ import numpy as np
 
 import assay.training.optimiser.muon
 import assay.training.optimiser.step
+import assay.verifier.audit.carried
 import assay.verifier.audit.tolerance
-import assay.verifier.audit.worker
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.types import Digest
 from assay.redteam.attack import Attack, Outcome, Where, tallied, without
@@ -45,7 +45,7 @@ def _free_ride(is_defended: bool, seed: int) -> Outcome:
     with ExitStack() as stack:
         stack.enter_context(without(lab.recompute_worker, "limits", shipped()))
         if not is_defended:
-            for module in (assay.training.optimiser.step, assay.verifier.audit.worker):
+            for module in (assay.training.optimiser.step, assay.verifier.audit.carried):
                 stack.enter_context(without(module, "carried_shares", _all_of_it))
             stack.enter_context(without(assay.verifier.audit.tolerance, "_excuses_all", lambda *_: False))
         for size in sizes:

@@ -20,6 +20,7 @@ import numpy as np
 import assay.training.data.batches
 import assay.training.optimiser.muon
 import assay.training.optimiser.step
+import assay.verifier.audit.carried
 import assay.verifier.audit.tolerance
 import assay.verifier.audit.worker
 from assay.protocol.draws import opened_blocks

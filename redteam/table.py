@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from assay.redteam.appeals import APPEAL_ATTACKS
 from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, together
 from assay.redteam.beacon import BEACON_ATTACKS
 from assay.redteam.byzantine_nodes import LIAR_ATTACKS
@@ -22,7 +23,8 @@ from assay.redteam.steps import STEP_ATTACKS
 from assay.redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
-    *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *ROUND_ATTACKS,
+    *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *APPEAL_ATTACKS,
+    *ROUND_ATTACKS,
     *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 
