@@ -168,12 +168,12 @@ class CaseState:
     execute_by: int
     payable_at: int  # zero before the slash
     offender: Address
+    signers: int  # bitmap of the members of the run's set that signed the order
     challenger: Address
     opener: Address  # owner of the bond
     run_id: bytes
     evidence_hash: bytes
     lot: bytes  # the commitment of the offender's lot: the run's id, or the set's number
-    signers: int  # bitmap of the members of the run's set that signed the order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

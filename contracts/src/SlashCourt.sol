@@ -62,12 +62,12 @@ contract SlashCourt is Judge, Guarded {
         uint64 executeBy;
         uint64 payableAt; // zero before the slash
         address offender;
+        uint64 signers; // bitmap of the members of the run's set that signed the order
         address challenger;
         address opener;
         bytes32 runId;
         bytes32 evidenceHash;
         bytes32 lot; // the commitment of the lot that it is about
-        uint64 signers; // bitmap of the members of the run's set that signed the order
     }
 
     /// @dev Counts up until no case was opened for a whole period: no 30 days see more than the cap.
@@ -432,12 +432,12 @@ contract SlashCourt is Judge, Guarded {
             executeBy: executeBy,
             payableAt: 0,
             offender: r.offender,
+            signers: signers,
             challenger: r.challenger,
             opener: msg.sender,
             runId: r.runId,
             evidenceHash: r.evidenceHash,
-            lot: lot,
-            signers: signers
+            lot: lot
         });
         emit CaseOpened(
             r.offenceId,

@@ -7,14 +7,31 @@ from typing import Any
 
 import pytest
 
-from assay.chain.state import CasePhase, CaseState, EpochPhase, EpochState, EscrowState
+from assay.chain.state import (
+    AppealPhase,
+    AppealState,
+    CasePhase,
+    CaseState,
+    DefencePhase,
+    DefenceState,
+    EpochPhase,
+    EpochState,
+    EscrowState,
+    JuryState,
+)
 from assay.chain.statements import Address
 from assay.ledger.settlement.duties import (
+    AppealView,
     CaseView,
     Challenge,
+    Choose,
     ClearOrphan,
     CollectBond,
     CollectReward,
+    ConcludeAppeal,
+    DefenceView,
+    Defend,
+    DrawAppealJury,
     DrawJury,
     Effect,
     Enlist,
@@ -22,6 +39,7 @@ from assay.ledger.settlement.duties import (
     Execute,
     Expire,
     Finalize,
+    LapseDefence,
     Look,
     PayOut,
     Propose,
@@ -30,6 +48,7 @@ from assay.ledger.settlement.duties import (
     TimeOut,
     Veto,
     Vote,
+    VoteOnDefence,
     Watch,
     is_settled,
     step,
@@ -67,7 +86,7 @@ def a_case(phase: CasePhase, *, is_implied: bool, **changes: Any) -> CaseView:
     whole: dict[str, Any] = {
         "phase": phase, "role": 0, "ppm": 1, "veto_ends_at": NOW + 10, "execute_by": NOW + 20,
         "payable_at": 0, "offender": OTHER, "challenger": OTHER, "opener": OTHER,
-        "run_id": bytes(32), "evidence_hash": bytes(32), "lot": bytes(32),
+        "run_id": bytes(32), "evidence_hash": bytes(32), "lot": bytes(32), "signers": 0b111,
     }  # fmt: skip
     return CaseView(case_id=CASE, state=CaseState(**{**whole, **changes}), is_implied=is_implied)
 
@@ -218,3 +237,94 @@ def test_an_effect_that_did_not_come_about_is_repeated_after_five_seconds_and_no
 def test_a_run_is_settled_when_every_epoch_in_view_is_final():
     assert is_settled(a_look(a_view(0, FINAL), a_view(1, EpochPhase.SWEPT)))
     assert not is_settled(a_look(a_view(0, FINAL), a_view(1, PROPOSED)))
+
+
+def an_appeal(
+    *defences: DefenceView, phase: AppealPhase = AppealPhase.OPEN, answer_by: int = NOW + 10, **known: bool
+) -> AppealView:
+    ended = (DefencePhase.NONE, DefencePhase.ENDED)
+    state = AppealState(
+        phase=phase, answer_by=answer_by, operators=100, signers=0b111, version=1, accused=OTHER,
+        playing=sum(one.state.phase not in ended for one in defences), opener=OTHER, run_id=bytes(32),
+        positions=bytes(32), bond_id=bytes(32),
+    )  # fmt: skip
+    return AppealView(case_id=CASE, state=state, defences=defences, **known)
+
+
+def a_defence(
+    phase: DefencePhase,
+    *,
+    by: Address = OTHER,
+    jury: tuple[Address, ...] = (),
+    voted: int = 0,
+    **known: Any,
+) -> DefenceView:
+    state = DefenceState(
+        phase=phase, until=NOW + 40, first=3, last=4, asked=5, entries=9, start=bytes(32), end=b"e" * 32,
+        positions=bytes(32), bond_id=bytes(32),
+    )  # fmt: skip
+    seats = JuryState(seats=jury, right=voted, wrong=0)
+    return DefenceView(defender=by, state=state, jury=seats, **known)
+
+
+def of_appeal(*defences: DefenceView, now: int = NOW, block: int = 7, **changes: Any) -> tuple[Effect, ...]:
+    view = an_appeal(*defences, **changes)
+    return due(a_look(appeals=(view,), now=now, block=block, draw_delay=3, vote_window_s=40))
+
+
+CUT, CHOOSE, JURY = DefencePhase.CUT, DefencePhase.CHOOSE, DefencePhase.JURY
+
+
+def test_an_order_that_we_signed_and_can_check_is_defended_once_in_the_answer_window():
+    assert of_appeal(may_defend=True) == (Defend(case_id=CASE),)
+    assert of_appeal(may_defend=False) == ()
+    assert of_appeal(a_defence(CUT, by=ME), may_defend=True) == ()
+    assert of_appeal(a_defence(DefencePhase.ENDED, by=ME), may_defend=True) == ()
+    assert of_appeal(a_defence(CUT), may_defend=True) == (Defend(case_id=CASE),)  # a friend may defend badly
+    assert of_appeal(may_defend=True, now=NOW + 9) == (Defend(case_id=CASE),)
+    assert Defend(case_id=CASE) not in of_appeal(may_defend=True, now=NOW + 10)
+
+
+def test_our_own_cut_is_chosen_from_and_nobody_elses():
+    assert of_appeal(a_defence(CHOOSE, by=ME), may_defend=True) == (Choose(case_id=CASE),)
+    assert of_appeal(a_defence(CHOOSE), may_defend=False) == ()
+
+
+def test_an_appeal_without_a_defence_left_is_concluded_after_the_answer_window_and_not_before():
+    assert of_appeal(now=NOW + 9) == ()
+    assert of_appeal(now=NOW + 10) == (ConcludeAppeal(case_id=CASE),)
+    assert of_appeal(a_defence(DefencePhase.ENDED), now=NOW + 10) == (ConcludeAppeal(case_id=CASE),)
+    assert of_appeal(a_defence(CUT), now=NOW + 10) == ()
+
+
+def test_a_defence_lapses_when_its_time_is_over_or_its_appeal_has_ended():
+    lapse = LapseDefence(case_id=CASE, defender=OTHER)
+    for phase in (CUT, CHOOSE, JURY):
+        assert of_appeal(a_defence(phase, jury=(OTHER,)), now=NOW + 39) == ()
+        assert of_appeal(a_defence(phase, jury=(OTHER,)), now=NOW + 40) == (lapse,)
+        assert of_appeal(a_defence(phase), phase=AppealPhase.LOST) == (lapse,)
+    assert of_appeal(a_defence(DefencePhase.ENDED), phase=AppealPhase.LOST) == ()
+
+
+def test_the_jury_of_a_defence_is_drawn_and_votes_by_what_it_knows():
+    assert of_appeal(a_defence(JURY)) == ()
+    assert of_appeal(a_defence(JURY), block=8) == (DrawAppealJury(case_id=CASE, defender=OTHER),)
+    for is_right in (True, False):
+        vote = VoteOnDefence(case_id=CASE, defender=OTHER, end=b"e" * 32, is_right=is_right)
+        assert of_appeal(a_defence(JURY, jury=(OTHER, ME), is_right=is_right)) == (vote,)
+        assert of_appeal(a_defence(JURY, jury=(OTHER, ME), voted=0b10, is_right=is_right)) == ()
+        assert of_appeal(a_defence(JURY, jury=(OTHER,), is_right=is_right)) == ()
+
+
+def test_what_is_not_shown_in_three_quarters_of_the_time_is_wrong_to_who_could_judge_it():
+    unknown = a_defence(JURY, jury=(ME,))
+    wrong = VoteOnDefence(case_id=CASE, defender=OTHER, end=b"e" * 32, is_right=False)
+    assert of_appeal(unknown, may_judge=True, now=NOW + 30) == ()
+    assert of_appeal(unknown, may_judge=True, now=NOW + 31) == (wrong,)
+    assert of_appeal(unknown, now=NOW + 31) == ()
+
+
+def test_a_case_that_is_appealed_is_left_alone():
+    for is_implied in (True, False):
+        view = a_case(CasePhase.APPEALED, is_implied=is_implied)
+        assert due(a_look(cases=(view,), now=view.state.execute_by)) == ()
