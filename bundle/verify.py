@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.bundle.check_anchor import check_books_anchor
-from assay.bundle.check_registry import read_registry_claims
+from assay.bundle.check.anchor import check_books_anchor
+from assay.bundle.check.registry import read_registry_claims
 from assay.bundle.finished import Anchored, Finished, HeldOut, LogPoint, Registered
 from assay.bundle.held_out import check_held_out, held_out_loss
 from assay.bundle.inputs import RunInputs, read_inputs

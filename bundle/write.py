@@ -29,7 +29,7 @@ from safetensors.numpy import save_file
 from assay.bundle.finished import Finished
 from assay.bundle.inputs import RunInputs
 from assay.bundle.read import REPORT
-from assay.bundle.receipts import facts_of, round_receipts
+from assay.bundle.receipts.rounds import facts_of, round_receipts
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import PICTURE, model_card
 from assay.bundle.report.picture import picture

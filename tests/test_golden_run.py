@@ -16,7 +16,7 @@ import pytest
 
 from assay.bundle.finished import Anchored
 from assay.bundle.read import read
-from assay.bundle.receipts import RoundReceipt
+from assay.bundle.receipts.rounds import RoundReceipt
 from assay.bundle.registry.document import CertifiedRecord, entry_json, read_entry
 from assay.bundle.settlement_file import SettlementFile
 from assay.bundle.verify import report_lines, verify

@@ -11,8 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from assay.bundle.read import Delivered, find_node, read
-from assay.bundle.receipts import RoundReceipt, facts_of, round_receipts
-from assay.bundle.step_receipt import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
+from assay.bundle.receipts.rounds import RoundReceipt, facts_of, round_receipts
+from assay.bundle.receipts.step import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
 from assay.chain.commit_statement import evm_address
 from assay.orders.amounts import UNIT, money_text
 from assay.participant.index import IntegrityError

@@ -132,7 +132,7 @@ def audit(
 
     found = audit_books(run, key, must_be_witnessed=witnessed)
     if rpc is not None:
-        from assay.bundle.check_anchor import chain_line
+        from assay.bundle.check.anchor import chain_line
         from assay.cli.process import read_process_file
 
         url = rpc if "://" in rpc else read_process_file(Path(rpc))[0].rpc_url
@@ -171,7 +171,7 @@ def settle(
 
     Example: assay ledger settle --check runs/quickstart:0
     """
-    from assay.bundle.check_settlement import check_epoch
+    from assay.bundle.check.settlement import check_epoch
     from assay.bundle.read import read
 
     name, _, number = check.rpartition(":")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from assay.bundle import verify as verifying
-from assay.bundle.check_anchor import check_books_anchor
+from assay.bundle.check.anchor import check_books_anchor
 from assay.bundle.finished import Anchored
 from assay.bundle.read import find_node, read
 from assay.bundle.report.picture import PICTURE_BYTES_MAX

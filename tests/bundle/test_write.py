@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from assay.bundle.finished import Finished, Registered, Settled
 from assay.bundle.inputs import RunInputs, read_inputs
-from assay.bundle.receipts import StepPay, facts_of, round_receipts
+from assay.bundle.receipts.rounds import StepPay, facts_of, round_receipts
 from assay.bundle.registry.document import read_entry
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle

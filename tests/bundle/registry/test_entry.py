@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from assay.bundle.finished import Finished
-from assay.bundle.receipts import facts_of
+from assay.bundle.receipts.rounds import facts_of
 from assay.bundle.registry.document import Entry, entry_json, read_entry
 from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files

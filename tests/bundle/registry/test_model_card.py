@@ -11,7 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from huggingface_hub import ModelCard
 
 from assay.bundle.finished import Finished, HeldOut
-from assay.bundle.receipts import facts_of
+from assay.bundle.receipts.rounds import facts_of
 from assay.bundle.registry.model_card import model_card
 from assay.bundle.report.training import TrainingReport, report_of_facts
 from assay.participant.declarations import Declarations

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import pytest
 from nacl.signing import SigningKey
 
-from assay.bundle import books, check_anchor, read
+from assay.bundle import books, read
+from assay.bundle.check import anchor as check_anchor
 from assay.bundle.finished import Anchored, Settled
 from assay.bundle.write import write_bundle
 from assay.chain import reader

@@ -17,7 +17,7 @@ from eth_utils.crypto import keccak
 
 import tests.a_drand as a_drand
 from assay.bundle.finished import Settled
-from assay.bundle.step_receipt import Checked, check_receipt, make_receipt, window
+from assay.bundle.receipts.step import Checked, check_receipt, make_receipt, window
 from assay.chain.commit_statement import sign_commit
 from assay.chain.statements import EpochResult, certificate, sign
 from assay.ledger.settlement.payouts import settle

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from assay.bundle.books import find_books, opened
-from assay.bundle.check_anchor import chain_line
+from assay.bundle.check.anchor import chain_line
 from assay.ledger.journal.log_store import read_notes
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.protocol.errors import ConfigError

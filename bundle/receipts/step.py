@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.bundle.finished import Settled
-from assay.bundle.receipt_pay import Paid, Pay, check_pay, pay_of
+from assay.bundle.receipts.pay import Paid, Pay, check_pay, pay_of
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.results import run_id_of

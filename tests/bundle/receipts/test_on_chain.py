@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from assay.bundle.receipt_pay import Paid
+from assay.bundle.receipts.pay import Paid
 from assay.chain.addresses import Deployment
 from assay.chain.events import ResultFinalized
 from assay.chain.proofs.result_anchor import check_result_anchor

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from assay.bundle.check_settlement import check_epoch
+from assay.bundle.check.settlement import check_epoch
 from assay.bundle.read import read
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.protocol.errors import ConfigError
 
-VECTORS = Path(__file__).parents[1] / "vectors"
+VECTORS = Path(__file__).parents[2] / "vectors"
 
 
 def rewrite(books: Path, statement: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from assay.bundle.step_receipt import _about, check_receipt, make_receipt
+from assay.bundle.receipts.step import _about, check_receipt, make_receipt
 from assay.ledger.settlement.results import run_id_of
 from assay.protocol.identity import Domain
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
@@ -16,7 +16,7 @@ from assay.testing import signed
 from assay.testing.members import peer
 from assay.testing.messages import Signed
 from assay.testing.signed import VERIFIERS, a_spec
-from tests.bundle import test_step_receipt as receipts
+from tests.bundle.receipts import test_step as receipts
 
 
 def test_a_draw_without_drand_names_no_round_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

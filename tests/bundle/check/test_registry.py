@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assay.bundle.check_registry import RegistryClaims, read_registry_claims
+from assay.bundle.check.registry import RegistryClaims, read_registry_claims
 from assay.bundle.finished import Finished, LogPoint
 from assay.bundle.read import Delivered
 from assay.bundle.registry.log_point import read_point
