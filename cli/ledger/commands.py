@@ -235,9 +235,18 @@ def invoice(
         typer.Option(metavar="FILE.toml", help="The supplier; default: supplier.toml beside the books."),
     ] = None,
     credit: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="Cancel this invoice with a credit note.")
+        int | None,
+        typer.Option(metavar="NUMBER", help="Take this invoice back by a credit note; --epoch: only a part."),
+    ] = None,
+    amount: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS", help="Credit only this amount of the epoch, such as 12.5."),
     ] = None,
     reason: Annotated[str, typer.Option(help="Reason printed on the credit note.")] = "",
+    operator: Annotated[
+        str | None,
+        typer.Option(metavar="ACCOUNT", help="Self-billing: the invoice of this operator's pay."),
+    ] = None,
     font: Annotated[Path | None, typer.Option(metavar="FILE.ttf", help="TrueType font of the PDF.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -255,7 +264,9 @@ def invoice(
         facturx=facturx,
         supplier=supplier,
         credit=credit,
+        amount=amount,
         reason=reason,
+        operator=operator,
         font=font,
     )
     made = write_invoice(run, options)

@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
+from eth_utils.address import is_address, to_checksum_address
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text, parse_money
 from assay.ledger.invoices.billing import Taxation, Terms
 from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text, total_rows
 from assay.ledger.invoices.en16931 import UBL, xml_bytes
@@ -34,7 +35,7 @@ from assay.ledger.invoices.figures import final_epochs
 from assay.ledger.invoices.pdf import facturx_bytes, pdf_bytes
 from assay.ledger.invoices.rates import currency_of, minor_text, parse_rates
 from assay.ledger.invoices.store import Parties, credit, issue, pro_forma
-from assay.ledger.invoices.vat import Customer, Seller, VatRate
+from assay.ledger.invoices.vat import BUSINESS, DIRECTIVE, Customer, Seller, VatRate
 from assay.ledger.journal.database import open_engine
 from assay.orders.toml import read_tables
 from assay.protocol.errors import ConfigError
@@ -79,6 +80,22 @@ class _VatRate(BaseModel):
     last: date | None = None
 
 
+class _Operator(BaseModel):
+    """An operator who agreed that its invoices are issued in its name (article 224)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    account: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+    name: _Text
+    address: Annotated[_Address, Field(min_length=1)]
+    vat_id: _Text
+    agreement: _Text
+    country: str = ""
+    registration: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    scheme: Literal["standard", "small"] = "standard"
+    prices: Literal["", "net", "gross"] = ""
+    payment_terms: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+
+
 class SupplierFile(BaseModel):
     """The tables of a supplier's file."""
 
@@ -86,6 +103,7 @@ class SupplierFile(BaseModel):
     supplier: _Supplier
     buyer: _Buyer = _Buyer()
     vat_rate: list[_VatRate] = []
+    operator: list[_Operator] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +117,9 @@ class InvoiceOptions:
     facturx: Path | None = None
     supplier: Path | None = None
     credit: int | None = None
+    amount: str | None = None
     reason: str = ""
+    operator: str | None = None
     font: Path | None = None
 
 
@@ -134,7 +154,7 @@ def write_invoice(run: Path, options: InvoiceOptions) -> WrittenInvoice:
     files = []
     for path, form in forms:
         if path is not None:
-            _write(path, form())
+            write_file(path, form())
             files.append(path)
     return WrittenInvoice(name=made.name, total=made.total, document=made, files=tuple(files))
 
@@ -143,7 +163,7 @@ def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
     """What the document charges, and where it was written."""
     made = written.document
     yield f"{made.series} {made.name}: {made.epochs_text}, {money_text(made.total)} {UNIT}"
-    for what in ("training", "verification", "fee"):
+    for what in dict.fromkeys(line.what for line in made.facts.lines):
         lines = [line for line in made.facts.lines if line.what == what]
         tokens = f", {sum(line.tokens for line in lines):,} tokens" if what == "training" else ""
         amount = made.sign * sum(line.amount for line in lines)
@@ -155,7 +175,8 @@ def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
         steps = f"{one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens"
         yield f"    not charged   {steps}: {one.reason.text}"
     if made.series == "credit":
-        yield f"cancels invoice {made.corrects}: {made.reason}"
+        part = "takes back a part of" if made.is_partial else "cancels"
+        yield f"{part} invoice {made.corrects}: {made.reason}"
     if made.series == "pro forma":
         yield f"pro forma: it has no number; an invoice needs the supplier's file, {SUPPLIER}"
     for path in written.files:
@@ -165,47 +186,108 @@ def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
 def make_document(run: Path, options: InvoiceOptions, now_ms: int) -> Document:
     """The requested invoice, credit note or pro forma."""
     supplier = _supplier_file(run, options.supplier)
+    if options.amount is not None and options.credit is None:
+        raise ConfigError("--amount goes with --credit NUMBER")
+    if supplier is None and options.operator is not None:
+        raise ConfigError(f"--operator needs the supplier's file, {SUPPLIER}, with its [[operator]]")
     if supplier is None and options.credit is None:
         place = find_books(run)
         spec, run_id = run_of(place)
         with opened(place) as db:
             first, last = _epochs(options.epoch, final_epochs(db, run_id), spec.epochs)
             return pro_forma(db, spec, run_id, first, last, now_ms)
-    parties = None if supplier is None else read_supplier(supplier)
+    operator = "" if options.operator is None else _account(options.operator)
+    parties = None if supplier is None else read_supplier(supplier, operator)
     place = find_keepers_books(run)
     spec, run_id = run_of(place)
     engine = open_engine(place.books)
     try:
         if options.credit is not None:
-            return credit(engine, spec, run_id, options.credit, options.reason, now_ms)
+            return credit(
+                engine,
+                spec,
+                run_id,
+                options.credit,
+                options.reason,
+                now_ms,
+                epoch=options.epoch,
+                amount=None if options.amount is None else parse_money(options.amount),
+                operator=operator,
+            )
         assert parties is not None
         with opened(place) as db:
             first, last = _epochs(options.epoch, final_epochs(db, run_id), spec.epochs)
-        return issue(engine, spec, run_id, first, last, parties, now_ms)
+        return issue(engine, spec, run_id, first, last, parties, now_ms, operator)
     finally:
         engine.dispose()
 
 
-def read_supplier(path: Path) -> Parties:
-    """The supplier, from the ledger service's file.
+def read_supplier(path: Path, operator: str = "") -> Parties:
+    """The parties of a document, from the ledger service's file.
+
+    Args:
+        path: The file.
+        operator: Account of an operator, for its self-billed documents: it supplies, and the file's
+            supplier buys from it. Empty for invoices to the run's buyer.
 
     Raises:
         ConfigError: it cannot be read, or a mandatory item of an invoice is missing.
     """
     try:
         found = read_tables(path, SupplierFile)
+        if operator:
+            return _self_billed(path, found, operator)
         seller, buyer = found.supplier, found.buyer
         return Parties(
             supplier=_party(seller),
             buyer=_party(buyer),
             tax_note=seller.tax_note,
-            terms=_terms(path, found),
+            terms=terms_of(path, found),
         )
     except ValueError as error:
         raise ConfigError(f"{path.name}: {error}") from None
 
 
-def _party(given: _Supplier | _Buyer) -> Party:
+def _self_billed(path: Path, found: SupplierFile, account: str) -> Parties:
+    """The operator as supplier, and the file's supplier as its customer."""
+    mine = [one for one in found.operator if to_checksum_address(one.account) == account]
+    if len(mine) != 1:
+        raise ConfigError(f"{len(mine)} tables [[operator]] of account {account}, expected one")
+    one, customer = mine[0], found.supplier
+    terms = terms_of(path, found)
+    if terms is not None and customer.country:
+        terms = replace(
+            terms,
+            payment_terms=one.payment_terms,
+            taxation=Taxation(
+                seller=Seller(country=one.country, vat_id=one.vat_id, scheme=one.scheme),
+                customer=Customer(country=customer.country, kind=BUSINESS, vat_id=customer.vat_id),
+                vat_rates=_vat_rates(found),
+                prices=one.prices,
+            ),
+        )
+    return Parties(
+        supplier=replace(_party(one), account=account),
+        buyer=_party(customer),
+        tax_note=f"Self-billing (article 224 of {DIRECTIVE}), agreement: {one.agreement}",
+        terms=terms,
+    )
+
+
+def _account(text: str) -> str:
+    if not is_address(text):
+        raise ConfigError(f"--operator {ascii(text)[:50]}: expected an account such as 0x and 40 digits")
+    return str(to_checksum_address(text))
+
+
+def _vat_rates(found: SupplierFile) -> tuple[VatRate, ...]:
+    return tuple(
+        VatRate(country=one.country, rate_bp=_basis_points(one.percent), first=one.first, last=one.last)
+        for one in found.vat_rate
+    )
+
+
+def _party(given: _Supplier | _Buyer | _Operator) -> Party:
     return Party(
         name=given.name,
         address=given.address,
@@ -232,10 +314,7 @@ def _taxation(found: SupplierFile) -> Taxation | None:
             consumers_abroad=seller.consumers_abroad,
         ),
         customer=Customer(country=buyer.country, kind=buyer.kind, vat_id=buyer.vat_id),
-        vat_rates=tuple(
-            VatRate(country=one.country, rate_bp=_basis_points(one.percent), first=one.first, last=one.last)
-            for one in found.vat_rate
-        ),
+        vat_rates=_vat_rates(found),
         prices=seller.prices,
     )
 
@@ -245,8 +324,12 @@ def _basis_points(percent: str) -> int:
     return int(whole) * 100 + int(part.ljust(2, "0"))
 
 
-def _terms(path: Path, found: SupplierFile) -> Terms | None:
-    """The terms of documents in a currency; None where the file names none."""
+def terms_of(path: Path, found: SupplierFile) -> Terms | None:
+    """The terms of documents in a currency; None where the file names none.
+
+    Raises:
+        ConfigError: the rates cannot be read, or what decides VAT is incomplete.
+    """
     seller = found.supplier
     if bool(seller.currency) != bool(seller.rates):
         raise ConfigError("[supplier] currency and rates go together")
@@ -291,7 +374,12 @@ def _supplier_file(run: Path, given: Path | None) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
-def _write(path: Path, body: bytes) -> None:
+def write_file(path: Path, body: bytes) -> None:
+    """Write a requested file.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
     try:
         path.write_bytes(body)
     except OSError as error:

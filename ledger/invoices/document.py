@@ -16,7 +16,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,16 +26,16 @@ from assay.ledger.invoices.billing import Billed
 from assay.ledger.invoices.rates import EpochRate, minor_text, rate_text, time_text
 from assay.ledger.invoices.vat import percent_text
 from assay.ledger.settlement.payouts import UnpaidReason
-from assay.protocol.errors import ConfigError
 
 TEXT_CHARS_MAX, LINES_MAX = 200, 8  # of a party's name, and of its address
 SERIES = ("invoice", "credit")
+REDUCTION = "reduction"  # the line of a partial credit note
 AMOUNTS = frozenset(
     {"amount", "total", "worth", "funded", "refunded", "price_per_mtoken", "line_nets", "nano"}
     | {"tax", "paid"}
 )
 # Fields that documents of before did not have: left out of the JSON while they say nothing.
-LATER = frozenset({"billed", "country", "registration"})
+LATER = frozenset({"billed", "country", "registration", "operator"})
 COLUMNS = ("document", "epoch", "what", "peer", "account", "tokens", "amount", "currency", "note")
 
 
@@ -65,7 +65,7 @@ class Line:
     """One line of charges."""
 
     epoch: int
-    what: str  # "training", "verification" or "fee"
+    what: str  # "training", "verification" or "fee"; "reduction" of a partial credit note
     peer: str  # hexadecimal, of the node; empty for the others
     account: str  # payee; empty if there are several
     tokens: int  # accepted, of training
@@ -140,13 +140,14 @@ class Document:
     series: str  # "invoice", "credit"; "pro forma"
     number: int  # from 1; 0 of a pro forma
     issued_ms: int  # Unix time
-    corrects: int | None = None  # the invoice that a credit note cancels
+    corrects: int | None = None  # the invoice that a credit note takes back, or part of it
     reason: str = ""  # of a credit note
     supplier: Party
     buyer: Party
     tax_note: str = ""
     facts: Facts
     escrow: Escrow
+    operator: str = ""  # account of the operator who supplies, of a self-billed document
     billed: Billed | None = None  # in a national currency, if the supplier states rates
     salt: str = ""  # 32 random hexadecimal digits: the hash in the log tells nobody else who bought
 
@@ -163,13 +164,23 @@ class Document:
     @property
     def name(self) -> str:
         """Display name, unique among all runs."""
-        return name_of(self.facts.run_id, self.series, self.number)
+        return name_of(self.facts.run_id, self.series, self.number, self.operator)
+
+    @property
+    def counted_as(self) -> str:
+        """Name of the series in which the document has its number: one for each supplier."""
+        return series_of(self.series, self.operator)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a credit note takes back only a part of its invoice."""
+        return any(line.what == REDUCTION for line in self.facts.lines)
 
     @property
     def corrected_name(self) -> str:
-        """Display name of the invoice that a credit note cancels."""
+        """Display name of the invoice that a credit note takes back."""
         assert self.corrects is not None
-        return name_of(self.facts.run_id, "invoice", self.corrects)
+        return name_of(self.facts.run_id, "invoice", self.corrects, self.operator)
 
     @property
     def epochs_text(self) -> str:
@@ -182,30 +193,18 @@ _DOCUMENT = TypeAdapter(Document)
 _FORMULA = re.compile(r"[=+@\t\r]|-(?![0-9.]+$)")
 
 
-def name_of(run_id: str, series: str, number: int) -> str:
-    """A document's name: the run's first digits, then the series' own count."""
+def name_of(run_id: str, series: str, number: int, operator: str = "") -> str:
+    """A document's name: the run's first digits, a self-billing operator's, then the series' own count."""
+    run = run_id[:8].upper()
     if series not in SERIES:
-        return f"{run_id[:8].upper()}-PRO-FORMA"
-    return f"{run_id[:8].upper()}-{'C' if series == 'credit' else ''}{number:06d}"
+        return f"{run}-PRO-FORMA"
+    supplier = f"S{operator[2:10].upper()}-" if operator else ""
+    return f"{run}-{supplier}{'C' if series == 'credit' else ''}{number:06d}"
 
 
-def credit_of(invoice: Document, *, number: int, issued_ms: int, reason: str, salt: str) -> Document:
-    """The credit note that cancels a whole invoice.
-
-    Raises:
-        ConfigError: the reason is empty or cannot be printed.
-    """
-    if not reason.strip() or not reason.isprintable() or len(reason) > TEXT_CHARS_MAX:
-        raise ConfigError(f"a credit note needs a reason, one line of at most {TEXT_CHARS_MAX} characters")
-    return replace(
-        invoice,
-        series="credit",
-        number=number,
-        issued_ms=issued_ms,
-        corrects=invoice.number,
-        reason=reason,
-        salt=salt,
-    )
+def series_of(series: str, operator: str = "") -> str:
+    """Name of a series of numbers: "invoice", or "invoice:0x..." of an operator's self-billed ones."""
+    return f"{series}:{operator}" if operator else series
 
 
 def to_json(document: Document) -> str:
@@ -244,7 +243,7 @@ def csv_text(document: Document) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in _rows(document):
-        writer.writerow((document.name, *(_harmless(cell) for cell in row)))
+        writer.writerow((document.name, *(harmless(cell) for cell in row)))
     return out.getvalue()
 
 
@@ -288,8 +287,8 @@ def _rows(document: Document) -> Iterator[tuple[object, ...]]:
         yield ("", what, "", "", "", minor_text(sign * minor), billed.currency, note)
 
 
-def _harmless(cell: object) -> object:
-    # A spreadsheet runs text that begins so as a formula; negative amounts are numbers and stay.
+def harmless(cell: object) -> object:
+    """The cell, quoted if a spreadsheet would run it as a formula; negative amounts are numbers and stay."""
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 

@@ -20,6 +20,7 @@ from assay.protocol.errors import ConfigError
 UBL, CII = "ubl-2.1", "factur-x"
 LEVEL = "en16931"
 _TYPES = {"invoice": "380", "credit": "381"}  # UNTDID 1001
+_SELF_BILLED = {"invoice": "389", "credit": "261"}
 _PIECE = "C62"  # UN/ECE recommendation 20: one
 _OUTSIDE = "O"
 
@@ -64,7 +65,7 @@ def business_terms(document: Document) -> dict[str, Any]:
     terms = {
         "BT-1": document.name,
         "BT-2": issue_day(document),
-        "BT-3": _TYPES[document.series],
+        "BT-3": (_SELF_BILLED if document.operator else _TYPES)[document.series],
         "BT-5": billed.currency,
         "BT-20": billed.payment_terms,
         "BT-72": last,
@@ -102,7 +103,7 @@ def _notes(document: Document, billed: Billed) -> list[str]:
         f"books {facts.checkpoint_size} entries with root {facts.checkpoint_root}"
     ]
     notes += [f"Epoch {one.epoch}: {rate_note(one, billed.currency)}" for one in billed.rates]
-    return notes + ([document.reason] if document.reason else [])
+    return notes + [text for text in (document.tax_note, document.reason) if text]
 
 
 def _party(who: str, party: Party, vat: Vat) -> dict[str, Any]:

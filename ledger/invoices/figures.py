@@ -8,6 +8,7 @@ journal's postings. If two differ, no invoice is issued.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -91,6 +92,20 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
         checkpoint_note=note.text,
         anchor_tx=_anchor(db, run_id, checkpoint.size),
     )
+
+
+def pay_of(facts: Facts, account: str) -> Facts:
+    """The part of the figures that is one operator's pay.
+
+    Raises:
+        ConfigError: nothing was paid to the account.
+    """
+    lines = tuple(line for line in facts.lines if line.what == _TRAINING and line.account == account)
+    if not sum(line.amount for line in lines):
+        raise ConfigError(f"epochs {facts.first_epoch} to {facts.last_epoch} paid nothing to {account}")
+    epochs = {line.epoch for line in lines}
+    bases = tuple(basis for basis in facts.bases if basis.epoch in epochs)
+    return replace(facts, lines=lines, not_charged=(), bases=bases)
 
 
 def supply_times(db: Connection, run_id: bytes, facts: Facts) -> dict[int, int]:

@@ -128,7 +128,8 @@ def _metadata(document: Document) -> str:
 
 
 def _title(document: Document) -> str:
-    return f"{_TITLES[document.series]} {document.name}"
+    title = _TITLES[document.series]
+    return f"{f'Self-billed {title.lower()}' if document.operator else title} {document.name}"
 
 
 def _issued(document: Document) -> datetime:
@@ -159,7 +160,9 @@ def _head(paper: FPDF, document: Document) -> None:
     if document.series == "pro forma":
         _text(paper, "Not an invoice: the supplier's name and VAT number are not on record.", bold=True)
     if document.series == "credit":
-        _text(paper, f"Cancels the whole of invoice {document.corrected_name}: {document.reason}", bold=True)
+        part = "a part" if document.is_partial else "the whole"
+        taken = f"{'Takes back' if document.is_partial else 'Cancels'} {part} of invoice"
+        _text(paper, f"{taken} {document.corrected_name}: {document.reason}", bold=True)
     paper.ln(3)
     _text(paper, "Supplier", bold=True)
     _party(paper, document.supplier)
@@ -187,9 +190,11 @@ def _lines(paper: FPDF, document: Document) -> None:
     paper.ln(2)
     if document.series == "invoice" and document.billed is None:
         _text(paper, "Paid from the run's escrow on chain; nothing is due.")
-    escrow = document.escrow
-    paid, back = money_text(escrow.funded), money_text(escrow.refunded)
-    _text(paper, f"Escrow when this was made: {paid} {UNIT} paid in, {back} {UNIT} given back to the buyer.")
+    if not document.operator:
+        paid, back = money_text(document.escrow.funded), money_text(document.escrow.refunded)
+        _text(
+            paper, f"Escrow when this was made: {paid} {UNIT} paid in, {back} {UNIT} given back to the buyer."
+        )
     paper.ln(3)
 
 
@@ -205,7 +210,9 @@ def _billed(paper: FPDF, document: Document) -> None:
         _row(paper, (str(line.epoch), line.what, line.peer[:16], line.account, "", amount))
     for at, (what, minor, _) in enumerate(total_rows(billed)):
         total = minor_text(document.sign * minor)
-        _row(paper, ("", "", "", "", what.capitalize(), total), bold=True, rule="" if at else "T")
+        _row(
+            paper, ("", "", "", "", f"{what[0].upper()}{what[1:]}", total), bold=True, rule="" if at else "T"
+        )
     paper.ln(2)
     first, last = billed.supplied
     _text(paper, f"Supplied on {first}." if first == last else f"Supplied from {first} to {last}.")

@@ -146,6 +146,13 @@ def shared(amounts: Sequence[int], divisor: int) -> tuple[int, ...]:
     return tuple(made)
 
 
+def half_up_sum(amounts: Iterable[tuple[int, int]]) -> int:
+    """The sum of token units, each with its rate's billionths, in minor units, rounded once."""
+    exact = sum(amount * nano * MINOR for amount, nano in amounts)
+    rounded = half_up(abs(exact), 10**DECIMALS * RATE_UNIT)
+    return rounded if exact >= 0 else -rounded
+
+
 def half_up(value: int, divisor: int) -> int:
     """The quotient of two integers that are not negative, rounded to the nearest; a half goes up."""
     return (2 * value + divisor) // (2 * divisor)

@@ -4,12 +4,14 @@ Room: ledger (edge: the books' database). Figures, number and row are one transa
 the writer's lock, so neither a crash nor concurrent threads leave a gap; its salted hash is an
 entry of the journal, so that an audit finds a document that was removed or changed. The database's
 triggers refuse a gap, a second invoice of an epoch, and any change (ledger/journal/triggers.py).
-A wrong invoice is cancelled whole by a credit note; then its epochs may be invoiced again.
+Credit notes take an invoice back, whole or in parts; once nothing is left of it, its epochs may be
+invoiced again. A self-billed invoice of an operator's pay has the operator's own series.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +21,17 @@ from sqlalchemy.engine import Connection, Engine
 from assay.chain.commit_statement import evm_address
 from assay.ledger.books import document_entry, document_hash
 from assay.ledger.invoices.billing import Terms, bill
-from assay.ledger.invoices.document import Document, Party, credit_of, from_json, name_of, to_json
-from assay.ledger.invoices.figures import read_escrow, read_facts, supply_times
+from assay.ledger.invoices.credits import credit_of, left_of
+from assay.ledger.invoices.document import (
+    SERIES,
+    Document,
+    Party,
+    from_json,
+    name_of,
+    series_of,
+    to_json,
+)
+from assay.ledger.invoices.figures import pay_of, read_escrow, read_facts, supply_times
 from assay.ledger.journal.database import writing
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.tables import TABLES
@@ -50,7 +61,14 @@ def pro_forma(
 
 
 def issue(
-    engine: Engine, spec: RunSpec, run_id: Digest, first: int, last: int, parties: Parties, issued_ms: int
+    engine: Engine,
+    spec: RunSpec,
+    run_id: Digest,
+    first: int,
+    last: int,
+    parties: Parties,
+    issued_ms: int,
+    operator: str = "",
 ) -> Document:
     """The invoice of these epochs: the existing one unless credited, or a new one with the next number.
 
@@ -62,64 +80,110 @@ def issue(
         last: The last one, included.
         parties: Used only for a new invoice.
         issued_ms: Unix time; used only for a new invoice.
+        operator: Account of the operator whose pay it is, which makes it a self-billed one; else empty.
 
     Raises:
-        ConfigError: an epoch is not final, or is on another invoice that is not credited.
+        ConfigError: an epoch is not final, or is on another invoice that is not credited; or the operator
+            earned nothing in them.
         LedgerIntegrityError: records differ, or the issued invoice differs from the books.
     """
     with writing(engine) as db:
-        for row in _uncredited(db):
+        for row in _uncredited(db, series_of("invoice", operator)):
             if row.first_epoch <= last and first <= row.last_epoch:
                 if (row.first_epoch, row.last_epoch) == (first, last):
                     return checked(db, spec, run_id, _document(row))
-                name = name_of(run_id.hex(), "invoice", row.number)
+                name = name_of(run_id.hex(), "invoice", row.number, operator)
                 raise ConfigError(
                     f"invoice {name} already covers epochs {row.first_epoch} to {row.last_epoch}; "
                     f"a credit note cancels it: --credit {row.number}"
                 )
-        number = _next_number(db, "invoice")
-        made = _drafted(db, spec, run_id, first, last, parties, issued_ms, "invoice", number)
+        number = _next_number(db, series_of("invoice", operator))
+        made = _drafted(db, spec, run_id, first, last, parties, issued_ms, "invoice", number, operator)
         _insert(db, made)
         return made
 
 
 def credit(
-    engine: Engine, spec: RunSpec, run_id: Digest, number: int, reason: str, issued_ms: int
+    engine: Engine,
+    spec: RunSpec,
+    run_id: Digest,
+    number: int,
+    reason: str,
+    issued_ms: int,
+    *,
+    epoch: int | None = None,
+    amount: int | None = None,
+    operator: str = "",
 ) -> Document:
-    """The credit note that cancels an invoice: the existing one, or a new one.
+    """The credit note for an invoice or a part of it: the existing one, or a new one.
+
+    A note for the same part, amount and reason exists already: it is returned, so that a command which
+    was repeated takes nothing back twice. So is the last note of an invoice of which nothing is left.
 
     Raises:
-        ConfigError: there is no such invoice, or no reason.
+        ConfigError: there is no such invoice, no reason, or less is left than the amount.
     """
     with writing(engine) as db:
-        found = read_document(db, "invoice", number)
-        row = db.execute(sa.select(_INVOICE).where(_INVOICE.c.corrects == number)).first()
-        if row is not None:
-            return _document(row)
+        found = read_document(db, "invoice", number, operator)
+        mine = sa.and_(_INVOICE.c.series == series_of("credit", operator), _INVOICE.c.corrects == number)
+        rows = db.execute(sa.select(_INVOICE).where(mine).order_by(_INVOICE.c.number))
+        earlier = [_document(row) for row in rows]
+        if earlier and epoch is None and amount is None and not left_of(found, earlier):
+            return earlier[-1]
+        for note in reversed(earlier):
+            if _is_repeated(note, epoch, amount, reason, left_of(found, earlier)):
+                return note
         checked(db, spec, run_id, found)
-        number = _next_number(db, "credit")
-        made = credit_of(found, number=number, issued_ms=issued_ms, reason=reason, salt=_salt())
+        made = credit_of(
+            found,
+            earlier,
+            epoch=epoch,
+            amount=amount,
+            number=_next_number(db, series_of("credit", operator)),
+            issued_ms=issued_ms,
+            reason=reason,
+            salt=_salt(),
+        )
         _insert(db, made)
         return made
 
 
-def read_document(db: Connection, series: str, number: int) -> Document:
+def _is_repeated(
+    note: Document, epoch: int | None, amount: int | None, reason: str, left: Mapping[int, int]
+) -> bool:
+    """Whether a note is what a repeated command asks for."""
+    facts = note.facts
+    if note.reason != reason or not note.is_partial or facts.first_epoch != facts.last_epoch:
+        return False
+    if epoch is None and amount is None:
+        return False
+    if epoch not in (None, facts.first_epoch):
+        return False
+    return -note.total == amount if amount is not None else facts.first_epoch not in left
+
+
+def read_document(db: Connection, series: str, number: int, operator: str = "") -> Document:
     """A document as issued.
 
     Raises:
         ConfigError: there is none of this number.
         LedgerIntegrityError: it was altered since.
     """
-    same = sa.and_(_INVOICE.c.series == series, _INVOICE.c.number == number)
+    same = sa.and_(_INVOICE.c.series == series_of(series, operator), _INVOICE.c.number == number)
     row = db.execute(sa.select(_INVOICE).where(same)).first()
     if row is None:
         raise ConfigError(f"no {series} has the number {number}")
     return _document(row)
 
 
-def read_documents(db: Connection) -> list[Document]:
-    """All issued documents, invoices first, by number."""
-    rows = db.execute(sa.select(_INVOICE).order_by(_INVOICE.c.series.desc(), _INVOICE.c.number))
+def read_documents(db: Connection, operator: str = "") -> list[Document]:
+    """All documents of one supplier, invoices first, by number; an operator's are not the buyer's to see."""
+    series = [series_of(one, operator) for one in SERIES]
+    rows = db.execute(
+        sa.select(_INVOICE)
+        .where(_INVOICE.c.series.in_(series))
+        .order_by(_INVOICE.c.series.desc(), _INVOICE.c.number)
+    )
     return [_document(row) for row in rows]
 
 
@@ -131,6 +195,7 @@ def checked(db: Connection, spec: RunSpec, run_id: Digest, document: Document) -
     """
     facts = document.facts
     now = read_facts(db, spec, run_id, facts.first_epoch, facts.last_epoch)
+    now = pay_of(now, document.operator) if document.operator else now
     # An anchor may come later; an invoice does not change for it.
     issued = {name: getattr(facts, name) for name in facts.__slots__ if name != "anchor_tx"}
     for name, value in issued.items():
@@ -151,11 +216,13 @@ def _drafted(
     issued_ms: int,
     series: str,
     number: int,
+    operator: str = "",
 ) -> Document:
-    account = evm_address(spec.buyer)
+    account = "" if operator else evm_address(spec.buyer)  # of a self-billed document each party has its own
     buyer = Party() if parties is None else parties.buyer
     terms = None if parties is None else parties.terms
     facts = read_facts(db, spec, run_id, first, last)
+    facts = pay_of(facts, operator) if operator else facts
     billed = None
     if terms is not None:
         lines = [(line.epoch, line.amount) for line in facts.lines]
@@ -167,6 +234,7 @@ def _drafted(
         supplier=Party() if parties is None else parties.supplier,
         buyer=replace(buyer, account=account),
         tax_note="" if parties is None else parties.tax_note,
+        operator=operator,
         facts=facts,
         billed=billed,
         escrow=read_escrow(db, run_id),
@@ -178,11 +246,14 @@ def _salt() -> str:
     return secrets.token_hex(16)
 
 
-def _uncredited(db: Connection) -> list[Any]:
-    """Invoices without a credit note."""
-    undone = sa.select(_INVOICE.c.corrects).where(_INVOICE.c.corrects.is_not(None))
-    query = sa.select(_INVOICE).where(_INVOICE.c.series == "invoice", _INVOICE.c.number.not_in(undone))
-    return list(db.execute(query.order_by(_INVOICE.c.number)))
+def _uncredited(db: Connection, series: str) -> list[Any]:
+    """Invoices of a series that credit notes have not taken back as a whole."""
+    notes = sa.select(_INVOICE.c.corrects, sa.func.sum(_INVOICE.c.total).label("taken"))
+    notes = notes.where(_INVOICE.c.series == series.replace("invoice", "credit"))
+    undone = notes.group_by(_INVOICE.c.corrects).subquery()
+    query = sa.select(_INVOICE).join(undone, undone.c.corrects == _INVOICE.c.number, isouter=True)
+    stands = sa.or_(undone.c.taken.is_(None), undone.c.taken + _INVOICE.c.total != 0)
+    return list(db.execute(query.where(_INVOICE.c.series == series, stands).order_by(_INVOICE.c.number)))
 
 
 def _next_number(db: Connection, series: str) -> int:
@@ -193,12 +264,12 @@ def _next_number(db: Connection, series: str) -> int:
 def _insert(db: Connection, made: Document) -> None:
     """Keep the document, and its hash as an entry of the journal, so that the Merkle log has it."""
     body = to_json(made)
-    write_entries(db, [document_entry(made.series, made.number, body)], made.issued_ms)
+    write_entries(db, [document_entry(made.counted_as, made.number, body)], made.issued_ms)
     db.execute(
         sa.insert(_INVOICE),
         [
             {
-                "series": made.series,
+                "series": made.counted_as,
                 "number": made.number,
                 "first_epoch": made.facts.first_epoch,
                 "last_epoch": made.facts.last_epoch,
@@ -222,7 +293,7 @@ def _document(row: Any) -> Document:
         raise LedgerIntegrityError(f"{name}: {error}") from None
     head = (row.series, row.number, row.first_epoch, row.last_epoch, row.corrects, row.total, row.issued_ms)
     facts = found.facts
-    contents = (found.series, found.number, facts.first_epoch, facts.last_epoch)
+    contents = (found.counted_as, found.number, facts.first_epoch, facts.last_epoch)
     if head != (*contents, found.corrects, found.total, found.issued_ms):
         raise LedgerIntegrityError(f"{name}: its text and its table row differ")
     return found

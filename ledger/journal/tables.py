@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
-SCHEMA_VERSION = 10  # the baseline; 1 to 9 were schemas of development and are refused
+SCHEMA_VERSION = 11  # the baseline; 1 to 10 were schemas of development and are refused
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 _PENDING = sa.text("state = 'pending'")
 # Without a rowid: it is a second name of a row, by which UPDATE OR REPLACE removes others past the triggers.
@@ -326,12 +326,19 @@ class UnpaidRow(Table, table=True):
 
 
 class InvoiceRow(Table, table=True):
-    """An invoice or a credit note as issued; see ledger/invoices/store.py. Numbers have no gaps."""
+    """An invoice or a credit note as issued; see ledger/invoices/store.py. Numbers have no gaps.
+
+    `series` of a self-billed document ends in the operator's account: each supplier has its own count.
+    """
 
     __tablename__ = "invoice"
     __table_args__ = (
-        sa.CheckConstraint("series IN ('invoice', 'credit')"),
-        sa.CheckConstraint("(series = 'credit') = (corrects IS NOT NULL)"),
+        sa.CheckConstraint(
+            "series IN ('invoice', 'credit')"
+            " OR (length(series) = 50 AND substr(series, 1, 10) = 'invoice:0x')"
+            " OR (length(series) = 49 AND substr(series, 1, 9) = 'credit:0x')"
+        ),
+        sa.CheckConstraint("(substr(series, 1, 6) = 'credit') = (corrects IS NOT NULL)"),
         sa.CheckConstraint("0 <= first_epoch AND first_epoch <= last_epoch"),
         STRICT,
     )
@@ -339,7 +346,7 @@ class InvoiceRow(Table, table=True):
     number: int = _key()
     first_epoch: int = _number()
     last_epoch: int = _number()
-    corrects: int | None = Field(default=None, sa_column=sa.Column(BIG, unique=True, nullable=True))
+    corrects: int | None = Field(default=None, sa_column=sa.Column(BIG, nullable=True))
     total: int = _number()  # minor units; a credit note's is below zero
     issued_ms: int = _number()
     body: str = _text()

@@ -80,6 +80,10 @@ CREATE TRIGGER {lines}_announced BEFORE INSERT ON {lines}
 WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
 BEGIN SELECT RAISE(ABORT, 'the entry did not announce this posting'); END
 """
+# The sum of an invoice's credit notes, zero or less; NULL if it has none.
+_TAKEN_BACK = """(SELECT sum(undone.total) FROM invoice AS undone
+            WHERE undone.series = replace(held.series, 'invoice', 'credit')
+                AND undone.corrects = held.number)"""
 # Conditions that refuse an invoice if they select a row; with the same messages on both databases.
 _INVOICE_RULES = (
     (
@@ -87,18 +91,20 @@ _INVOICE_RULES = (
         "NEW.number <> 1 + (SELECT coalesce(max(number), 0) FROM invoice WHERE series = NEW.series)",
     ),
     (
-        "a credit note takes back a whole invoice",
-        """NEW.series = 'credit' AND NOT EXISTS (
-            SELECT 1 FROM invoice AS held WHERE held.series = 'invoice' AND held.number = NEW.corrects
-                AND held.first_epoch = NEW.first_epoch AND held.last_epoch = NEW.last_epoch
-                AND held.total = -NEW.total)""",
+        "a credit note takes back no more than is left of its invoice",
+        f"""substr(NEW.series, 1, 6) = 'credit' AND NOT EXISTS (
+            SELECT 1 FROM invoice AS held
+            WHERE held.series = replace(NEW.series, 'credit', 'invoice') AND held.number = NEW.corrects
+                AND held.first_epoch <= NEW.first_epoch AND NEW.last_epoch <= held.last_epoch
+                AND NEW.total <= 0 AND held.total + NEW.total + coalesce({_TAKEN_BACK}, 0) >= 0
+                AND (NEW.total < 0 OR {_TAKEN_BACK} IS NULL))""",
     ),
     (
         "an epoch is invoiced once",
-        """NEW.series = 'invoice' AND EXISTS (
-            SELECT 1 FROM invoice AS held WHERE held.series = 'invoice'
+        f"""substr(NEW.series, 1, 7) = 'invoice' AND EXISTS (
+            SELECT 1 FROM invoice AS held WHERE held.series = NEW.series
                 AND held.first_epoch <= NEW.last_epoch AND held.last_epoch >= NEW.first_epoch
-                AND NOT EXISTS (SELECT 1 FROM invoice AS undone WHERE undone.corrects = held.number))""",
+                AND coalesce({_TAKEN_BACK}, 1) <> -held.total)""",
     ),
 )
 _INVOICE_IN_ORDER = "\n".join(

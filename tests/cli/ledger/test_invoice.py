@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from assay.bundle import books
+from assay.chain.commit_statement import evm_address
 from assay.cli.main import run
 from assay.protocol.encoding.codec import encode
 from tests.ledger.an_invoiced_run import RUN, SPEC, TABLES, an_invoiced_run
@@ -230,3 +231,66 @@ def test_a_tax_that_cannot_be_decided_issues_nothing(
     code, out, err = assay("invoice", folder)
 
     assert (code, out, err.count("\n"), words in err) == (2, "", 1, True), err
+
+
+ACCOUNT = evm_address(next(row.account for row in TABLES[0].rows if row.role == "operator"))
+WITH_OPERATOR = (
+    AT_HOME
+    + f"""
+[[operator]]
+account = "{ACCOUNT}"
+name = "Ola Operator"
+address = ["Rue 1", "75001 Paris"]
+country = "FR"
+vat_id = "FR40303265045"
+agreement = "of 2023-01-05"
+"""
+)
+
+
+def test_an_operator_has_a_self_billed_invoice_with_reverse_charge(
+    assay: Assay, folder: Path, supplier: Path, tmp_path: Path
+):
+    supplier.write_text(WITH_OPERATOR)
+    supplier.with_name("rates.csv").write_text(RATES)
+
+    code, out, err = assay("invoice", folder, "--operator", ACCOUNT.lower(), "--ubl", tmp_path / "i.xml")
+
+    assert (code, err) == (0, "")
+    assert f"-S{ACCOUNT[2:10].upper()}-000001" in out
+    assert "Reverse charge (articles 44 and 196" in out
+    xml = (tmp_path / "i.xml").read_text()
+    assert ">389<" in xml
+    assert "Self-billing (article 224 of Directive 2006/112/EC), agreement: of 2023-01-05" in xml
+
+
+def test_a_part_of_an_invoice_is_credited(assay: Assay, folder: Path, supplier: Path):
+    assay("invoice", folder)
+
+    code, out, err = assay(
+        "invoice", folder, "--credit", 1, "--epoch", 1, "--amount", "0.5", "--reason", "late"
+    )
+
+    assert (code, err) == (0, "")
+    assert "-C000001: epoch 1, -0.500000 aUSD" in out
+    assert "takes back a part of invoice 1: late" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--amount", "1"], "--amount goes with --credit NUMBER"),
+        (["--operator", "ola"], "expected an account"),
+        (["--operator", "0x" + "ab" * 20], "0 tables [[operator]] of account"),
+        (["--credit", 1, "--epoch", 9, "--reason", "x"], "no invoice has the number 1"),
+    ],
+)
+def test_a_mistaken_part_or_operator_is_one_line(
+    assay: Assay, folder: Path, supplier: Path, words: list[object], expected: str
+):
+    supplier.write_text(WITH_OPERATOR)
+    supplier.with_name("rates.csv").write_text(RATES)
+
+    code, _, err = assay("invoice", folder, *words)
+
+    assert (code, err.count("\n"), expected in err) == (2, 1, True), err

@@ -253,7 +253,11 @@ def test_a_crash_between_any_two_statements_leaves_no_gap(place: Place, tmp_path
         "INSERT INTO invoice VALUES ('invoice', 2, 0, 0, NULL, 1, 0, '', x'00')",
         "INSERT INTO invoice VALUES ('invoice', 0, 7, 7, NULL, 1, 0, '', x'00')",
         "INSERT INTO invoice VALUES ('credit', 1, 0, 0, 9, -1, 0, '', x'00')",
-        "INSERT INTO invoice VALUES ('credit', 1, 0, 0, 1, -1, 0, '', x'00')",
+        "INSERT INTO invoice SELECT 'credit', 1, 0, 0, 1, -total - 1, 0, '', x'00' FROM invoice",  # too much
+        "INSERT INTO invoice SELECT 'credit', 1, 0, 1, 1, -total, 0, '', x'00' FROM invoice",
+        "INSERT INTO invoice VALUES ('credit', 1, 0, 0, 1, 1, 0, '', x'00')",
+        f"INSERT INTO invoice VALUES ('credit:0x{40 * 'a'}', 1, 0, 0, 1, -1, 0, '', x'00')",
+        f"INSERT INTO invoice VALUES ('invoice:0x{39 * 'a'}', 1, 0, 0, NULL, 1, 0, '', x'00')",
         "INSERT INTO invoice VALUES ('credit', 1, 0, 0, NULL, -1, 0, '', x'00')",
         "INSERT INTO invoice VALUES ('draft', 1, 7, 7, NULL, 1, 0, '', x'00')",
         "INSERT INTO invoice VALUES ('invoice', 2, 8, 7, NULL, 1, 0, '', x'00')",

@@ -16,7 +16,8 @@ from pypdf import PdfReader
 from saxonche import PySaxonProcessor
 
 from assay.ledger.invoices.billing import Taxation, Terms
-from assay.ledger.invoices.document import Document, credit_of
+from assay.ledger.invoices.credits import credit_of
+from assay.ledger.invoices.document import Document
 from assay.ledger.invoices.en16931 import CII, UBL, business_terms, xml_bytes
 from assay.ledger.invoices.pdf import facturx_bytes
 from assay.ledger.invoices.rates import Rate
