@@ -5,6 +5,8 @@ Room: api (edge).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Path, Request
@@ -27,7 +29,8 @@ from assay.api.server import Reader, TheServer, needs
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.invoices.document import Document, to_json
-from assay.ledger.invoices.pdf import pdf_bytes
+from assay.ledger.invoices.en16931 import UBL, xml_bytes
+from assay.ledger.invoices.pdf import facturx_bytes, pdf_bytes
 from assay.ledger.invoices.store import read_document, read_documents
 from assay.orders.quote import cost_at_most, cost_expected, quote_of
 from assay.protocol.errors import ConfigError
@@ -81,8 +84,45 @@ def invoice_pdf(
         body = pdf_bytes(found)
     except ConfigError:
         raise Problem(409, "the font of this server lacks a character of this document") from None
-    headers = {"Content-Disposition": f'attachment; filename="{found.name}.pdf"'}
-    return Response(body, media_type="application/pdf", headers=headers)
+    return _attached(body, "application/pdf", f"{found.name}.pdf")
+
+
+@router.get(
+    "/runs/{run}/invoices/{series}/{number}/ubl", responses={200: {"content": {"application/xml": {}}}}
+)
+def invoice_ubl(
+    server: TheServer, caller: InvoiceReader, run: RunName, series: Series, number: Number
+) -> Response:
+    """One document as UBL 2.1 of EN 16931; 409 if its VAT was not decided."""
+    found = _document(server, caller, run, series, number)
+    with _written_as_en16931():
+        return _attached(xml_bytes(found, UBL), "application/xml", f"{found.name}.xml")
+
+
+@router.get(
+    "/runs/{run}/invoices/{series}/{number}/facturx", responses={200: {"content": {"application/pdf": {}}}}
+)
+def invoice_facturx(
+    server: TheServer, caller: InvoiceReader, run: RunName, series: Series, number: Number
+) -> Response:
+    """One document as Factur-X, a PDF with its CII; 409 if its VAT was not decided."""
+    found = _document(server, caller, run, series, number)
+    with _written_as_en16931():
+        return _attached(facturx_bytes(found), "application/pdf", f"{found.name}.pdf")
+
+
+@contextmanager
+def _written_as_en16931() -> Iterator[None]:
+    """Turns what the document or this server lacks for EN 16931 into a 409."""
+    try:
+        yield
+    except ConfigError as error:
+        raise Problem(409, str(error)[:1000]) from None
+
+
+def _attached(body: bytes, media_type: str, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(body, media_type=media_type, headers=headers)
 
 
 def _document(server: TheServer, caller: Principal | None, run: str, series: str, number: int) -> Document:

@@ -30,6 +30,7 @@ from tests.api.a_server import ApiWorld, is_problem
 from tests.ledger.a_database import edit
 from tests.ledger.a_run import wallet
 from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
+from tests.ledger.invoices.test_credits import ACCOUNT, PARTIES
 
 pytestmark = pytest.mark.slow
 
@@ -216,7 +217,26 @@ def test_invoices_are_the_buyers_and_the_operators(world_api: ApiWorld):
         assert is_problem(world_api.get("/v1/runs/paper/invoices/invoice/2", who), 404)
     for who in (world_api.session("0x" + "33" * 20), world_api.token("invoice", account="0x" + "33" * 20)):
         assert is_problem(world_api.get("/v1/runs/paper/invoices", who), 403)
-        assert is_problem(world_api.get("/v1/runs/paper/invoices/invoice/1/pdf", who), 403)
+        for form in ("pdf", "ubl", "facturx"):
+            assert is_problem(world_api.get(f"/v1/runs/paper/invoices/invoice/1/{form}", who), 403)
+
+
+def test_an_invoice_with_vat_is_served_as_ubl_and_factur_x(world_api: ApiWorld):
+    engine = open_engine(the_books(world_api))
+    issue(engine, SPEC, RUN, 0, 0, PARTIES, NOW_MS)
+    issue(engine, SPEC, RUN, 1, 1, SELLER, NOW_MS)
+    issue(engine, SPEC, RUN, 0, 1, PARTIES, NOW_MS, ACCOUNT)
+    engine.dispose()
+    who = world_api.session(BUYER)
+
+    ubl = world_api.get("/v1/runs/paper/invoices/invoice/1/ubl", who)
+    assert (ubl.headers["content-type"], b"<cbc:CustomizationID>" in ubl.content) == ("application/xml", True)
+    facturx = world_api.get("/v1/runs/paper/invoices/invoice/1/facturx", who)
+    assert (facturx.headers["content-type"], b"factur-x.xml" in facturx.content) == ("application/pdf", True)
+    for form in ("ubl", "facturx"):
+        assert is_problem(world_api.get(f"/v1/runs/paper/invoices/invoice/2/{form}", who), 409)
+    heads = world_api.get("/v1/runs/paper/invoices", who).json()
+    assert [one["number"] for one in heads] == [1, 2]  # an operator's own is not the buyer's to see
 
 
 # ---- quotes
