@@ -1,6 +1,6 @@
 """Ledger commands: query, prove, audit and invoice the books of a run.
 
-Room: cli (edge). All but `invoice` only read. RUN is a run's folder or a ledger.db.
+Room: cli (edge). All but `invoice` only read the books. RUN is a run's folder or a ledger.db.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a l
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands below to `assay ledger`."""
-    for command in (balance, entries, statement, export, prove, audit, faults, settle):
+    for command in (balance, entries, statement, export, prove, audit, faults, settle, yearly):
         app.command()(command)
 
 
@@ -179,6 +179,25 @@ def settle(
         raise ConfigError(f"{check!r}: expected RUN:EPOCH, such as runs/quickstart:0")
     found = check_epoch(read(Path(name)), int(number))
     show(found, found.lines, as_json=as_json)
+
+
+def yearly(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs' folders, or ledger.db files.")],
+    year: Annotated[int, typer.Option(min=2020, max=9998, help="Calendar year, in UTC.")],
+    supplier: Annotated[
+        Path, typer.Option(metavar="FILE.toml", help="The supplier's file: currency, rates, operators.")
+    ],
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Report what each operator earned and was paid in a year, by quarter, for tax reports.
+
+    Example: assay ledger yearly runs/quickstart --year 2026 --supplier supplier.toml
+    """
+    from assay.cli.ledger.yearly import write_yearly, yearly_lines
+
+    made = write_yearly(runs, year, supplier, csv)
+    show(made, yearly_lines(made), as_json=as_json)
 
 
 def earnings(

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,7 @@ OFFLINE = {
     "ledger audit": "RUN",
     "ledger faults": "RUN",
     "ledger settle": "--check RUN:0",
+    "ledger yearly": "RUN --year YEAR --supplier TMP/supplier.toml",
     "earnings": "RUN --node NODE",
     "earnings --why": "RUN --node NODE --why 0",
     "invoice": "RUN --csv TMP/invoice.csv",
@@ -158,7 +162,23 @@ def files(folder: Path) -> Callable[[str], list[str]]:
         '[train]\nsequences = 2\n[[data]]\nsource = "text.txt"\nlicence = "none"\n'
     )
     (folder / "api.toml").write_text(f'[runs]\npaper = "{folder / "run"}"\n')
-    names = {"RUN": folder / "run", "TMP": folder, "ORDER": folder / "order.toml", "NODE": node}
+    with closing(sqlite3.connect(folder / "run" / "ledger.db")) as db:
+        (ended_s,) = db.execute("SELECT max(block_time) FROM journal_entry").fetchone()
+    ended = datetime.fromtimestamp(ended_s, timezone.utc)
+    (folder / "rates.csv").write_text(
+        f"time,currency,rate,source\n{(ended - timedelta(days=1)).isoformat()},EUR,0.9,example\n"
+    )
+    (folder / "supplier.toml").write_text(
+        '[supplier]\nname = "Example"\naddress = ["Weg 1"]\nvat_id = "DE136695976"\n'
+        'currency = "EUR"\nrates = "rates.csv"\n'
+    )
+    names = {
+        "RUN": folder / "run",
+        "TMP": folder,
+        "ORDER": folder / "order.toml",
+        "NODE": node,
+        "YEAR": ended.year,
+    }
 
     def words(text: str) -> list[str]:
         for name, value in names.items():

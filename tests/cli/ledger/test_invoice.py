@@ -294,3 +294,34 @@ def test_a_mistaken_part_or_operator_is_one_line(
     code, _, err = assay("invoice", folder, *words)
 
     assert (code, err.count("\n"), expected in err) == (2, 1, True), err
+
+
+def test_the_yearly_report_names_operators_and_counts_no_run_twice(
+    assay: Assay, folder: Path, supplier: Path, tmp_path: Path
+):
+    supplier.write_text(WITH_OPERATOR)
+    supplier.with_name("rates.csv").write_text(RATES)
+    where, rest = tmp_path / "year.csv", ("--supplier", supplier, "--year", 2023)
+
+    code, out, err = assay("ledger", "yearly", folder, *rest, "--csv", where)
+
+    assert (code, err) == (0, "")
+    with open(where) as file:
+        rows = {row["account"]: row for row in csv.DictReader(file)}
+    paid = [
+        row
+        for table in TABLES.values()
+        for row in table.rows
+        if row.role == "operator" and evm_address(row.account) == ACCOUNT
+    ]
+    mine = rows[ACCOUNT]
+    assert (mine["quarter"], mine["name"], mine["country"]) == ("4", "Ola Operator", "FR")
+    assert (int(mine["supplies"]), int(mine["credited_units"])) == (
+        len(paid),
+        sum(row.amount for row in paid),
+    )
+    assert f"2023 Q4 {ACCOUNT} Ola Operator: " in out
+    code, _, err = assay("ledger", "yearly", folder, folder, *rest)
+    assert (code, "would count twice" in err) == (2, True)
+    code, out, _ = assay("ledger", "yearly", folder, "--supplier", supplier, "--year", 2024)
+    assert (code, out) == (0, "nothing was earned or claimed in 2024\n")

@@ -1,0 +1,76 @@
+"""Yearly: the report of `assay ledger yearly`, from the books of any number of runs.
+
+Room: cli (edge: reads books, the supplier's file and its rates, writes the requested file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eth_utils.address import to_checksum_address
+
+from assay.bundle.books import find_books, log_origin, opened
+from assay.chain.text.units import UNIT, money_text
+from assay.cli.ledger.invoice import SupplierFile, terms_of, write_file
+from assay.ledger.invoices.rates import minor_text
+from assay.ledger.invoices.yearly import Payee, Quarter, Receipt, quarters, read_receipts, yearly_csv
+from assay.orders.toml import read_tables
+from assay.protocol.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yearly:
+    """A year's report, and the file it was written to."""
+
+    year: int
+    currency: str
+    quarters: tuple[Quarter, ...]
+    file: Path | None
+
+
+def write_yearly(runs: Sequence[Path], year: int, supplier: Path, file: Path | None) -> Yearly:
+    """Make the report of these runs' operators.
+
+    Raises:
+        ConfigError: a run is named twice, the supplier states no currency, or a receipt has no rate.
+        LedgerIntegrityError: an entry of the books differs from the log.
+    """
+    found = read_tables(supplier, SupplierFile)
+    terms = terms_of(supplier, found)
+    if terms is None:
+        raise ConfigError(f"{supplier.name}: a yearly report needs [supplier] currency and rates")
+    receipts: list[Receipt] = []
+    seen: dict[str, Path] = {}
+    for run in runs:
+        place = find_books(run)
+        with opened(place) as db:
+            name = log_origin(place, db)
+            if name in seen:
+                raise ConfigError(f"{run} and {seen[name]} are books of one run, which would count twice")
+            seen[name] = run
+            receipts += read_receipts(db)
+    payees = {
+        str(to_checksum_address(one.account)): Payee(name=one.name, country=one.country, vat_id=one.vat_id)
+        for one in found.operator
+    }
+    made = quarters(receipts, year, terms.currency, terms.rates, payees)
+    if file is not None:
+        write_file(file, yearly_csv(made, terms.currency).encode())
+    return Yearly(year=year, currency=terms.currency, quarters=made, file=file)
+
+
+def yearly_lines(made: Yearly) -> Iterator[str]:
+    """A line for each quarter of each operator."""
+    for one in made.quarters:
+        gross, value = minor_text(one.gross), minor_text(one.value)
+        yield (
+            f"{one.year} Q{one.quarter} {one.account} {one.payee.name}".rstrip()
+            + f": {one.supplies} supplies, {money_text(one.credited)} {UNIT}, {gross} {made.currency}; "
+            f"{one.transfers} transfers, {money_text(one.transferred)} {UNIT}, {value} {made.currency}"
+        )
+    if not made.quarters:
+        yield f"nothing was earned or claimed in {made.year}"
+    if made.file is not None:
+        yield f"wrote {made.file}"
