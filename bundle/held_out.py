@@ -7,7 +7,6 @@ bit.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +20,21 @@ from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.layout import layout_of
 from assay.training.model.adapter import merged
 from assay.training.model.flops import flop_per_token
+from assay.verifier.round.commits import LOSS_MICRO_MAX
 
 SEQUENCES_MAX = 128
-FLOP_MAX = 10**13  # for one of the two losses: minutes on two cores
+FLOP_MAX = 10**12  # for one of the two losses: a minute or two on one core
 TOLERANCE = 1e-3  # of the loss; other code paths change its fifth digit
 MICRO = 10**6
 
 
-def held_out_loss(spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32], data: Path) -> HeldOut | None:
+def held_out_loss(
+    spec: RunSpec,
+    inputs: RunInputs,
+    theta: NDArray[np.float32],
+    data: Path,
+    tokens_max: int | None = None,
+) -> HeldOut | None:
     """The loss of the starting and of the delivered parameters.
 
     Args:
@@ -36,9 +42,10 @@ def held_out_loss(spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32], 
         inputs: Checked against it.
         theta: The delivered parameters.
         data: A folder with all shards of the data.
+        tokens_max: On how many it is measured; as many as `FLOP_MAX` allows if None.
 
     Returns:
-        None if a loss is not finite.
+        None if a loss is not finite, or higher than a commit may state.
 
     Raises:
         ConfigError: a shard is missing or altered, or these are other data.
@@ -48,14 +55,13 @@ def held_out_loss(spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32], 
     use_one_thread()
     whole, frozen = spec.model.whole, inputs.frozen(spec)
     flop = flop_per_token(whole) * whole.context // 3  # of one sequence, forward alone
-    tokens = validation_tokens(
-        read_tokens(data, spec.data), spec, max(1, min(SEQUENCES_MAX, FLOP_MAX // flop))
-    )
+    sequences = min(SEQUENCES_MAX, FLOP_MAX // flop) if tokens_max is None else tokens_max // whole.context
+    tokens = validation_tokens(read_tokens(data, spec.data), spec, max(1, sequences))
     first, last = (
         mean_loss(whole, layout_of(whole), merged(spec.model, frozen, one), tokens)
         for one in (inputs.start(spec), theta)
     )
-    if not (math.isfinite(first) and math.isfinite(last)):
+    if not all(0 <= one * MICRO <= LOSS_MICRO_MAX for one in (first, last)):  # nor is NaN
         return None
     return HeldOut(
         first_micro=round(first * MICRO), last_micro=round(last * MICRO), tokens=len(tokens) * whole.context
@@ -69,7 +75,11 @@ def check_held_out(claimed: HeldOut, measured: HeldOut | None) -> None:
         IntegrityError: it does not.
     """
     if measured is None:
-        raise IntegrityError("bundle/report.json: held-out loss: it is not finite")
+        raise IntegrityError("bundle/report.json: held-out loss: none that a commit could state")
+    if claimed.tokens != measured.tokens:
+        raise IntegrityError(
+            f"bundle/report.json: held-out loss: on {claimed.tokens} tokens, expected {measured.tokens}"
+        )
     for name in ("first_micro", "last_micro"):
         given, found = getattr(claimed, name), getattr(measured, name)
         if abs(given - found) > TOLERANCE * found:

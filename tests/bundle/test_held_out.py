@@ -40,13 +40,26 @@ def test_other_data_give_no_loss(recorded_run: Path, tmp_path: Path) -> None:
         verify(read(recorded_run), data=tmp_path / "data")
 
 
-def test_parameters_that_are_not_finite_have_no_loss(recorded_run: Path) -> None:
+def test_it_is_measured_again_on_as_many_tokens_as_the_claim_names(recorded_run: Path) -> None:
+    spec = read(recorded_run).spec
+    inputs = read_inputs(spec, recorded_run / "bundle" / "data", None)
+    theta = read_theta(recorded_run / "bundle" / "model", spec.model)
+    context = spec.model.context
+
+    one = held_out_loss(spec, inputs, theta, recorded_run / "data", 5 * context)
+
+    assert one is not None and one.tokens == 5 * context
+    assert one != held_out_loss(spec, inputs, theta, recorded_run / "data")
+
+
+def test_parameters_that_are_not_finite_or_far_off_have_no_loss(recorded_run: Path) -> None:
     spec = read(recorded_run).spec
     inputs = read_inputs(spec, recorded_run / "bundle" / "data", None)
     theta = read_theta(recorded_run / "bundle" / "model", spec.model)
     assert held_out_loss(spec, inputs, theta, recorded_run / "data") is not None
 
-    assert held_out_loss(spec, inputs, theta * np.float32("nan"), recorded_run / "data") is None
+    for factor in ("nan", "1e4"):
+        assert held_out_loss(spec, inputs, theta * np.float32(factor), recorded_run / "data") is None
 
 
 def test_a_claim_within_the_tolerance_stands_and_one_beyond_it_is_refused() -> None:
@@ -55,6 +68,7 @@ def test_a_claim_within_the_tolerance_stands_and_one_beyond_it_is_refused() -> N
         replace(CLAIM, last_micro=4_004_100),
         replace(CLAIM, last_micro=3_995_900),
         replace(CLAIM, first_micro=5_006_000),
+        replace(CLAIM, tokens=63),
         None,
     ):
         with pytest.raises(IntegrityError, match=r"^bundle/report\.json: held-out loss: "):
