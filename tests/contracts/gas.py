@@ -27,6 +27,7 @@ CONTRACTS = Path(__file__).parents[2] / "contracts"
 DOCUMENT = CONTRACTS.parent / "docs" / "results" / "gas.md"
 RECORD_BYTES = 272  # of a node with an IPv4 address
 RUN_BYTES = (3_508, 98_304)  # of three nodes and four verifiers; the most that is taken
+PARTS = 64
 ROWS = 256  # a tree of depth 8
 BATCH_GOAL = 40_000
 CLAIM_GOAL = 92_000
@@ -47,6 +48,7 @@ def costs(rpc_url: str, bank_key: bytes) -> Iterator[Cost]:
     yield from _of_stake(World(rpc_url, bank_key, name="stake"))
     yield from _of_the_registry(World(rpc_url, bank_key, name="registry"))
     yield from _of_the_directory(World(rpc_url, bank_key, name="directory"))
+    yield from _of_an_appeal(World(rpc_url, bank_key, name="appeal"))
     yield from _of_a_run(World(rpc_url, bank_key, name="run"))
     for count, goal in ((4, 82_000), (7, 105_000), (16, 178_000)):
         size = SET_SIZE_OF_QUORUM[count]
@@ -94,6 +96,27 @@ def _of_stake(world: World) -> Iterator[Cost]:
         "slash: equivocation, promised",
         _send(world, world.bystander, "SlashCourt", "reportEquivocation", *told, salt),
     )
+
+
+def _of_an_appeal(world: World) -> Iterator[Cost]:
+    """Of a program of 4,096 operators: two cuts of 64 parts leave one."""
+    accused, signer = world.operators[0], world.verifiers[0]
+    world.join(accused, OPERATOR, 500 * UNIT)
+    step = world.said(value=sha256(b"commit").digest())
+    case_id = sha256(b"assay/offence/1" + step.value).digest()
+    slash_order = world.a_ruling(accused, ppm=250_000, offence_id=case_id)
+    for person in (accused, signer):
+        _send(world, person, "AssayToken", "approve", world.deployment.address("AppealCourt"), 2**255)
+    world.bank.open_case(slash_order, world.cert(slash_order))
+    parts = [sha256(b"position %d" % at).digest() for at in range(PARTS)]
+    yield Cost("appeal: claim 64 parts", _send(world, accused, "AppealCourt", "appeal", case_id, 4096, parts))
+    shown = (values(step), world.signed(step, accused.hot))
+    defending = (case_id, 7, parts, *shown)
+    yield Cost("appeal: defend an order", _send(world, signer, "AppealCourt", "defend", *defending))
+    inner = [*parts[8:], *parts[:8]]
+    cutting = (case_id, signer.account, inner)
+    yield Cost("appeal: cut a part in 64", _send(world, accused, "AppealCourt", "cut", *cutting))
+    yield Cost("appeal: name one of 64", _send(world, signer, "AppealCourt", "choose", case_id, 7, inner))
 
 
 def _of_the_registry(world: World) -> Iterator[Cost]:
