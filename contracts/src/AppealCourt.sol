@@ -160,6 +160,9 @@ contract AppealCourt is Guarded {
     /// @notice Appeals a case within its veto window, once; the account that the case accuses.
     /// @param operators How many operators the step's program has; jurors know it, so a wrong number loses.
     /// @param positions Digests after each part of the program, see `partsOf`; the last one is the whole claim.
+    // Guarded, as is everything else here that changes state: whom the contracts and the token call in between
+    // can only read.
+    // slither-disable-next-line reentrancy-no-eth
     function appeal(bytes32 caseId, uint32 operators, bytes32[] calldata positions) external nonReentrant {
         Appeal storage a = _appeals[caseId];
         if (a.state != State.NONE) revert AlreadyAppealed(caseId);

@@ -406,11 +406,14 @@ contract StakeVault is Judge, Guarded {
         _credit(winner, amount / 2);
         emit BondReturned(bondId, winner, amount / 2);
         uint256 fee = jurors.length == 0 ? 0 : left / jurors.length;
+        uint256 fees = 0;
         for (uint256 i = 0; i < jurors.length; i++) {
-            _credit(jurors[i], fee);
+            rewards[jurors[i]] += fee;
+            fees += fee;
             emit BondReturned(bondId, jurors[i], fee);
         }
-        left -= fee * jurors.length;
+        rewardsTotal += fees;
+        left -= fees;
         emit BondBurnt(bondId, who, left);
         token.push(sink, left);
     }
