@@ -271,6 +271,15 @@ contract AppealTest is AppealWorld {
         require(taken == (what & 63 == 0), "another idea of an order that can be defended");
     }
 
+    function test_aMemberThatDidNotSignDoesNotDefend() public {
+        appealed(100, HONEST);
+        (address other, bytes32[] memory positions) = (verifier(3), cutOf(0, 100));
+        (Statement memory s, bytes memory sig) = step();
+        vm.expectPartialRevert(AppealCourt.NotASigner.selector);
+        vm.prank(other);
+        appeals.defend(caseId, 0, positions, s, sig);
+    }
+
     function test_anOrderAboutNoStepFalls() public {
         address one = verifier(0);
         caseId = "invented";
