@@ -330,6 +330,16 @@ contract AppealTest is AppealWorld {
         require(court.capLeft(ACCUSED, 0, runId) == CASE_PPM_MAX, "the cap is not given back");
     }
 
+    function test_anAppealThatEndsAfterTheVetoWindowLeavesAWholeExecuteWindow() public {
+        pass(3 * DAY - 1);
+        appealed(1_000, 3);
+        defended(verifier(0), 5);
+        pass(2 * DAY);
+        appeals.lapse(caseId, verifier(0));
+        require(court.getCase(caseId).executeBy == _now() + 7 * DAY, "a shorter window");
+        court.execute(caseId);
+    }
+
     function test_onlyTheAppealCourtSuspendsAndResumes() public {
         vm.expectRevert(SlashCourt.OnlyAppeals.selector);
         court.suspend(caseId, ACCUSED);
