@@ -10,7 +10,9 @@ import pytest
 from assay.bundle import replay_step
 from assay.bundle.read import Delivered, read
 from assay.bundle.replay_step import Replayed, ReplayReport, parse_step, replay, replay_lines
+from assay.bundle.report.audits import final_audits
 from assay.devnet.summary import read_summary
+from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Commit, Outcome
@@ -27,7 +29,11 @@ def named(run: Path, behaviour: str) -> str:
 
 @pytest.fixture
 def honest(recorded_run: Path) -> str:
-    return named(recorded_run, "honest")
+    """An honest node without a step that is false on order."""
+    audits = final_audits(read(recorded_run).run_states).values()
+    ordered = {one.node.hex() for one in audits if one.ruling is AuditStatus.KNOWN_ANSWER}
+    nodes = read_summary((recorded_run / "summary.json").read_text()).nodes
+    return next(one.peer for one in nodes if one.behaviour == "honest" and one.peer not in ordered)
 
 
 @pytest.fixture
