@@ -14,7 +14,7 @@ from types import MappingProxyType
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import final_audits
 from assay.bundle.report.charts import Chart, charts_of
-from assay.bundle.report.training import TrainingReport, training_report
+from assay.bundle.report.training import TrainingReport, stated_report, training_report
 from assay.explorer.drawings import AuditMap, audit_map
 from assay.ledger.settlement.payouts import Row, UnpaidReason
 from assay.protocol.audits import Audit
@@ -50,7 +50,7 @@ class Explored:
     delivered: Delivered
     files: Mapping[str, Path]  # that the buyer signed, by their names in the index
     commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
-    report: TrainingReport
+    report: TrainingReport  # as the bundle states it, where updates and aggregates are missing
     charts: tuple[Chart, ...]  # of this report
     map: AuditMap
     audits: Mapping[StepId, Audit]  # in their final status, by round and node
@@ -70,7 +70,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         files: Those that a reader may fetch.
 
     Raises:
-        IntegrityError: the file of an update or an aggregate is missing.
+        IntegrityError: the file of an update or an aggregate is missing, but not of all of them.
     """
     commits: dict[PeerId, dict[int, Commit]] = {peer: {} for peer in delivered.run_states[-1].nodes}
     committed: dict[Digest, int] = {}
@@ -100,7 +100,10 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         for step in table.unpaid:
             unpaid[RoundId(step.round), step.node] = step.reason
     audits = dict(sorted(final_audits(delivered.run_states).items()))
-    report = training_report(delivered)
+    if delivered.report is not None and not delivered.sizes:
+        report = stated_report(delivered.report, delivered.calendar.rounds)
+    else:
+        report = training_report(delivered)
     return Explored(
         name=name,
         delivered=delivered,

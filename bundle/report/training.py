@@ -186,16 +186,32 @@ def report_json(report: TrainingReport) -> bytes:
     return canonical_json(plain(report))
 
 
+def stated_report(body: bytes, rounds: int) -> TrainingReport:
+    """The report in a `report.json` of a run of at most this many rounds, as its bundle states it.
+
+    Raises:
+        IntegrityError: the file has another form.
+    """
+    found = _parsed(body)
+    if len(found.rounds) > rounds or any(one.round != at for at, one in enumerate(found.rounds)):
+        raise IntegrityError(f"bundle/report.json: other rounds than a run of {rounds} has")
+    return found
+
+
+def _parsed(body: bytes) -> TrainingReport:
+    try:
+        return read_plain(TrainingReport, parse_json(body))
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"bundle/report.json: {error}") from None
+
+
 def claimed_loss(body: bytes, spec: RunSpec) -> HeldOut | None:
     """The one part of a `report.json` that does not follow from the run.
 
     Raises:
         IntegrityError: the file has another form, or the loss cannot be one of this run.
     """
-    try:
-        found = read_plain(TrainingReport, parse_json(body)).held_out
-    except (ValueError, RecursionError) as error:
-        raise IntegrityError(f"bundle/report.json: {error}") from None
+    found = _parsed(body).held_out
     if found is None:
         return None
     if not 0 < found.tokens <= spec.data.validation_tokens:

@@ -83,6 +83,7 @@ class RunPage:
     nodes: int
     epochs: int
     charts: Sequence[Chart]
+    is_stated: bool  # by the bundle: a copy without updates and aggregates cannot recompute them
     map: AuditMap
     audits: Mapping[str, int]  # by status
     paid: Mapping[str, int]  # by role
@@ -220,6 +221,7 @@ def run_page(run: Explored) -> RunPage:
         nodes=len(run.commits),
         epochs=len(delivered.settled),
         charts=run.charts,
+        is_stated=not delivered.sizes,
         map=run.map,
         audits=_by_status(run),
         paid={role: sum(table.paid(role) for table in delivered.tables.values()) for role in roles},

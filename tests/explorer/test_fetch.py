@@ -67,8 +67,12 @@ def test_a_fetched_proof_verifies_and_a_part_of_a_run_is_no_whole_one(
         code, out = called(monkeypatch, capsys, *words)
 
     assert code == 0 and json.loads(out)["run_id"] == read(folder).run_id.hex()
+    whole = asking(*open_runs([folder], lambda _: None).values()).get("/runs/golden").text
+    assert "as its bundle states them" not in whole
     code, out = called(monkeypatch, capsys, "run", "verify", tmp_path / "copy", "--only", "proof")
     assert code == 0 and "not recomputed" in out
+    page = asking(*open_runs([tmp_path / "copy"], lambda _: None).values()).get("/runs/copy")
+    assert page.status_code == 200 and "as its bundle states them" in page.text
     code, out = called(monkeypatch, capsys, "run", "verify", tmp_path / "copy")
     assert code == 1 and "missing" in out
 
