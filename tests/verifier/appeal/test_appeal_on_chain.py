@@ -23,6 +23,7 @@ from assay.ledger.settlement.duties import (
     LapseDefence,
     VoteOnDefence,
 )
+from assay.participant.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
 from assay.protocol.errors import ConfigError
@@ -124,7 +125,10 @@ class Court:
         """Give somebody a settler with a verifier's hands."""
         spec = replace(a_spec(), deployment_id=Digest(self.world.deployment.deployment_id))
         me: Any = SimpleNamespace(
-            spec=spec, deployment=self.world.deployment, run_id=Digest(self.world.run_id)
+            spec=spec,
+            deployment=self.world.deployment,
+            run_id=Digest(self.world.run_id),
+            readings=Readings(),
         )
         follower: Any = SimpleNamespace(run_state=start(spec, Digest(self.world.run_id)), settlements={})
         self.towers[person] = Settler(me, follower, appeals=Hands(self, is_honest=is_honest))
