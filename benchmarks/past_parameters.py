@@ -3,7 +3,7 @@
     python -m benchmarks.past_parameters [--model gpt-125m] [--rounds 15]
 
 DeMo with its defaults; every round applies one node's random message. A process of its own for each figure:
-a verifier's with all recent rounds in memory, and with as many as `RECENT_BYTES` hold, and a node's, which
+a verifier's with all recent rounds in memory, and with as many as `RECENT_BYTES` hold, and a buyer's, which
 needs no round of the past.
 """
 
@@ -38,14 +38,14 @@ def main() -> None:
     parser.add_argument("--model", default="gpt-125m", choices=PRESETS)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--room", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--node", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--buyer", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.room is not None:
-        print(_measure(args.model, args.rounds, args.room, is_node=args.node))
+        print(_measure(args.model, args.rounds, args.room, is_buyer=args.buyer))
         return
     print(f"machine: {machine()}")
     for name, room_bytes, *more in (
-        ("verifier, all in memory", 1 << 50), ("verifier", RECENT_BYTES), ("node", RECENT_BYTES, "--node"),
+        ("verifier, all in memory", 1 << 50), ("verifier", RECENT_BYTES), ("buyer", RECENT_BYTES, "--buyer"),
     ):  # fmt: skip
         words = ["--model", args.model, "--rounds", str(args.rounds), "--room", str(room_bytes), *more]
         done = subprocess.run(
@@ -55,13 +55,13 @@ def main() -> None:
         print(f"{args.model}, {name}: {done.stdout.strip()}")
 
 
-def _measure(model: str, rounds: int, room_bytes: int, *, is_node: bool) -> str:
+def _measure(model: str, rounds: int, room_bytes: int, *, is_buyer: bool) -> str:
     spec = replace(a_spec(rule=a_rule("demo"), rounds=10_000), model=PRESETS[model])
     layout, k = layout_of(spec.model), spec.rule.compress.k
     rng, blocks = np.random.default_rng(0), np.arange(layout.blocks)
     index = np.sort(rng.permuted(np.tile(np.arange(128), (layout.blocks, 1)), axis=1)[:, :k], axis=1)
     with tempfile.TemporaryDirectory() as folder:
-        keep, save_every = spec.rule.read_lag if is_node else kept_rounds(spec), kept_rounds(spec)
+        keep, save_every = 0 if is_buyer else kept_rounds(spec), kept_rounds(spec)
         parameters = PublicState(spec, Path(folder), keep, save_every=save_every, room_bytes=room_bytes)
         before_s = time.process_time()
         for round_id in range(rounds):
@@ -70,7 +70,7 @@ def _measure(model: str, rounds: int, room_bytes: int, *, is_node: bool) -> str:
             parameters.apply(round_id, encode_round(spec.rule, mean, layout.blocks))
         round_s = (time.process_time() - before_s) / rounds
         before_s = time.process_time()
-        if not is_node:
+        if not is_buyer:
             parameters.at(rounds - 1)
             parameters.at(max(rounds - keep, 0))
         replay_s = time.process_time() - before_s

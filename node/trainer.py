@@ -72,9 +72,7 @@ class Trainer(ComputeWorker):
         known_answers: frozenset[int] = frozenset(),
     ) -> None:
         keep = kept_rounds(spec)
-        # A step is never repeated at parameters of the past: its record is durable.
-        public = PublicState(spec, folder / THETA, spec.rule.read_lag, base, save_every=keep)
-        super().__init__(public, frozen_parameters(spec, base))
+        super().__init__(PublicState(spec, folder / THETA, keep, base), frozen_parameters(spec, base))
         self.spec, self.run_id, self.node = spec, run_id, node
         self.device, self.known_answers = device, known_answers
         self._salt_key = salt_key

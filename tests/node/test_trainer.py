@@ -526,20 +526,6 @@ def test_memory_that_is_kept_between_steps_changes_no_byte(data, tmp_path, monke
     assert plain._room is None
 
 
-def test_a_node_keeps_the_parameters_that_its_next_step_needs_and_no_older_ones(data, folder):
-    trainer, record = a_trainer(data, folder), None
-    for round_id in range(4):
-        record = step(trainer, round_id, record)
-        trainer.apply(round_id, aggregate_of(trainer, record))
-    lag = trainer.spec.rule.read_lag
-
-    assert len(trainer.parameters._recent) == 1 + lag
-    assert np.array_equal(trainer.parameters.read(4), trainer.parameters.at(4 - lag))
-    with pytest.raises(Diverged):
-        trainer.parameters.at(3 - lag)
-    assert not list(folder.rglob("aggregate-*"))
-
-
 def test_who_subtracts_nothing_keeps_all_of_its_work(data, folder):
     liar = a_trainer(data, folder, "no-feedback")
     step(liar, 0)
