@@ -70,10 +70,12 @@ def deploy(
         gas = 1_000_000 + 130 * len(data) + 120_000 * len(verifiers) * (contract == "VerifierSet")
         sent.append((contract, rpc.send(f"deploy {contract}", {"data": data, "gas": gas}, wait=False)))
     addresses = {contract: _created(rpc.address, nonce + at) for at, contract in enumerate(arguments)}
-    for contract, one in sent:
-        if one.tx_hash is None:
-            raise AssertionError("a deployment is always sent")
-        receipt = rpc.receipt(f"deploy {contract}", one.tx_hash)
+    assert all(one.tx_hash is not None for _, one in sent), "a deployment is always sent"
+    # All of them before any is judged: a refusal leaves no transaction behind that is still to be mined.
+    receipts = [
+        (contract, rpc.receipt(f"deploy {contract}", one.tx_hash)) for contract, one in sent if one.tx_hash
+    ]
+    for contract, receipt in receipts:
         if receipt["status"] != 1:
             raise ConfigError(f"{contract} could not be deployed: check the windows, shares and verifiers")
         if receipt["contractAddress"] != addresses[contract]:

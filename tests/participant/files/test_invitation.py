@@ -144,7 +144,7 @@ def test_a_name_that_could_deceive_a_terminal_is_refused(name):
 
 
 def test_an_invitation_with_too_few_contracts_is_refused():
-    with pytest.raises(ConfigError, match="7 contracts, 8 expected"):
+    with pytest.raises(ConfigError, match="8 contracts, 9 expected"):
         check_invitation(an_invitation(contracts=an_invitation().contracts[1:]), NOW)
 
 

@@ -51,8 +51,17 @@ ME = VERIFIERS[0]
 GUILTY = peer("mallory")
 
 
+class NoWorker:
+    """In place of the recompute worker: it does nothing."""
+
+    async def call(self, *_: object) -> None:
+        raise Unavailable("no worker here")
+
+
 class PublicState:
-    """In place of a pace: the parameters of every round, by name."""
+    """In place of state sync: the parameters of every round, by name."""
+
+    child = NoWorker()
 
     async def reach(self, round_id: int) -> Digest:
         return a_digest(f"parameters of {round_id}")
