@@ -184,17 +184,16 @@ class Rpc:
             Unavailable: the endpoint is gone, or nothing was mined in time. Whether it will be mined
                 is then unknown: read the state before sending again.
         """
-        for _ in range(NONCE_RETRIES_MAX):
-            with self._lock:
-                tx_hash, nonce = self._submit(action, transaction)
-            sent = Sent(tx_hash=tx_hash, block_number=None, gas_used=0)
-            if not wait:
-                return sent
-            try:
-                return self._mined(action, tx_hash, nonce)
-            except _NonceTaken:
-                continue  # another process with this key replaced it in the pool: it is never mined
-        raise self._crowded_out(action)
+        with self._lock:
+            tx_hash, nonce = self._submit(action, transaction)
+        if not wait:
+            return Sent(tx_hash=tx_hash, block_number=None, gas_used=0)
+        try:
+            return self._mined(action, tx_hash, nonce)
+        except _NonceTaken:
+            # It is not sent again: the endpoint may lie about nonce and receipt, and have it sent for ever.
+            taken = f"another transaction of {self.address} has taken its nonce {nonce}"
+            raise Unavailable(f"{action}: {taken}") from None
 
     def _submit(self, action: str, transaction: dict[str, Any]) -> tuple[bytes, int]:
         sender = self.address
@@ -211,10 +210,7 @@ class Rpc:
             except _NonceTaken:
                 if self._knows(action, tx_hash):
                     return tx_hash, nonce  # our own bytes arrived in an earlier try
-        raise self._crowded_out(action)
-
-    def _crowded_out(self, action: str) -> Unavailable:
-        return Unavailable(
+        raise Unavailable(
             f"{action}: {NONCE_RETRIES_MAX} nonces of {self.address} were used by other transactions"
         )
 

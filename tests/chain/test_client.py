@@ -56,7 +56,7 @@ def test_two_clients_with_one_key_in_many_threads_lose_and_double_nothing(world:
     assert [world.bank.token_balance(who) for who in payees] == list(range(1, 13))
 
 
-def test_a_transaction_that_another_with_the_same_key_replaces_is_sent_again(
+def test_a_transaction_that_another_with_the_same_key_replaces_is_known_at_once_and_not_sent_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     mine, other = world.as_(world.buyer), world.as_(world.buyer)
@@ -77,8 +77,9 @@ def test_a_transaction_that_another_with_the_same_key_replaces_is_sent_again(
     finally:
         world.rpc("evm_setAutomine", True)
 
-    assert replaced.result().tx_hash is not None
-    assert [world.bank.token_balance(who) for who in (first, second)] == [5, 7]
+    with pytest.raises(Unavailable, match=f"has taken its nonce {nonce}"):
+        replaced.result()
+    assert [world.bank.token_balance(who) for who in (first, second)] == [0, 7]
 
 
 def test_being_second_with_a_move_that_is_still_being_mined_is_success(world: World):
