@@ -1,12 +1,14 @@
 """Checks: what a participant needs before it can take part, each found good or missing, with its mend.
 
 Room: participant (edge: chain, clock, disk, port). Nothing is changed, but the file of a run that is
-given by its id is fetched. `assay join` runs these on a new configuration, `assay doctor` on an existing one.
+given by its id is fetched. `assay join` runs these on a new configuration, `assay doctor`
+on an existing one, and each process on its own once an hour (health.py).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import time
@@ -51,8 +53,14 @@ class Check:
         return f"MISSING  {self.name:<10} {self.fault}" + (f": {self.mend}" if self.mend else "")
 
 
-def check_participant(config: Config, file: Path) -> Iterator[Check]:
-    """The checks of a configuration, one after another; `file` is named in the mends.
+def check_participant(config: Config, file: Path, *, is_running: bool = False) -> Iterator[Check]:
+    """The checks of a configuration, one after another.
+
+    Args:
+        config: The configuration.
+        file: Where it is, named in the mends.
+        is_running: Its own process asks. It has the port and the memory, and follows the run's escrow
+            itself, past its end: these three are left out.
 
     Raises:
         ConfigError: the keys cannot be opened, or the chain has not the invitation's network.
@@ -65,9 +73,11 @@ def check_participant(config: Config, file: Path) -> Iterator[Check]:
         name="network", fault=None, found=f"{invitation.name}, chain {invitation.chain_id}, {config.rpc_url}"
     )
     yield _clock(chain.timestamp(), int(time.time()))
-    yield _found(
-        "port", lambda: _port(config.ip, config.port), "choose another with `port`, or end what has it"
-    )
+    if not is_running:
+        yield _found(
+            "port", lambda: _port(config.ip, config.port), "choose another with `port`, or end what has it"
+        )
+        yield _enough("memory", _free_memory(), MEMORY_BYTES_MIN, "end other programs")
     yield _address(config)
     yield _enough(
         "disk",
@@ -75,8 +85,6 @@ def check_participant(config: Config, file: Path) -> Iterator[Check]:
         DISK_BYTES_MIN,
         "set `folder` to a larger disk",
     )
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    yield _enough("memory", free, MEMORY_BYTES_MIN, "end other programs")
     gas = chain.gas_balance()
     yield Check(
         name="gas",
@@ -89,7 +97,7 @@ def check_participant(config: Config, file: Path) -> Iterator[Check]:
         yield _stake(chain, STAKED[role], file)
         yield _delegation(chain, keys, file)
     yield _directory(config, chain, file)
-    if config.has_run:
+    if config.has_run and not is_running:
         yield _found("run", lambda: _run(config, chain), "ask the buyer whether `assay order place` was done")
 
 
@@ -184,6 +192,15 @@ def _run(config: Config, chain: Chain) -> str:
 def _enough(name: str, have: int, least: int, mend: str) -> Check:
     text = f"{have / 2**30:.1f} GiB free, at least {least / 2**30:.0f} expected"
     return Check(name=name, fault=text if have < least else None, found=text, mend=mend)
+
+
+def _free_memory(table: Path = Path("/proc/meminfo")) -> int:
+    """Bytes that a new program can have; what the disk cache would give back is among them."""
+    try:
+        (available,) = re.findall(r"^MemAvailable:\s+(\d+) kB$", table.read_text(), re.MULTILINE)
+        return int(available) << 10
+    except (OSError, ValueError):  # not Linux
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _found(name: str, look: Callable[[], str], mend: str) -> Check:

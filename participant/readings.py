@@ -33,6 +33,7 @@ class Readings:
 
     look: Look | None = None
     holdings: Holdings | None = None
+    checks: dict[str, str | None] = field(default_factory=dict)  # by name: the fault; None: good
     work: dict[str, tuple[int, float]] = field(default_factory=dict)  # by request: count, seconds
     ended: Counter[AuditStatus] = field(default_factory=Counter)
     own_ended: Counter[AuditStatus] = field(default_factory=Counter)

@@ -16,6 +16,7 @@ import trio
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Door, Participant, open_network
 from assay.participant.follower import Follower
+from assay.participant.health import watch_health
 from assay.participant.metrics.serve import serving_metrics
 from assay.participant.pushes import Pushes
 from assay.participant.refresh import refresh_records
@@ -85,6 +86,7 @@ async def participate(
     ):
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))
         nursery.start_soon(refresh_records, me, host)
+        nursery.start_soon(watch_health, me)
         nursery.start_soon(_read_notifications, host, take or follow, is_ready)
         if take is None:
             nursery.start_soon(follower.poll, host, me.spec.verifier_peers)

@@ -97,6 +97,9 @@ METRICS = (
         "End of the hot key's delegation; 0 without one.",
         who=MEMBERS,
     ),
+    _gauge(
+        "assay_failed_check", "1 if this check of `assay doctor` found a fault; made every hour.", "check"
+    ),
     _gauge("assay_peers", "Peers that are connected."),
     _gauge("assay_known_peers", "Peers that the run names, without this one."),
     _gauge("assay_peer_latency_seconds", "Round trip of the newest answered ping, by peer.", "peer"),
@@ -174,6 +177,12 @@ def chain_figures(readings: Readings) -> Iterator[Figure]:
         yield _figure("assay_lot_end_timestamp_seconds", held.lot_until)
         yield _figure("assay_lot_needed_until_timestamp_seconds", held.needed_until)
         yield _figure("assay_hot_key_expiry_timestamp_seconds", held.hot_key_expiry)
+
+
+def check_figures(readings: Readings) -> Iterator[Figure]:
+    """The figures of the process's checks of itself; none before the first."""
+    for name, fault in readings.checks.items():
+        yield _figure("assay_failed_check", fault is not None, name)
 
 
 def network_figures(

@@ -35,6 +35,7 @@ from assay.participant.metrics.figures import (
     Figure,
     Kind,
     chain_figures,
+    check_figures,
     network_figures,
     run_figures,
 )
@@ -143,6 +144,7 @@ async def _keep(me: Participant, follower: Follower, host: Host, newest: _Newest
             info,
             *run_figures(me.me, run_state, len(follower.settlements), me.readings),
             *chain_figures(me.readings),
+            *check_figures(me.readings),
             *network_figures(me.me, members, host.latencies(), host.connected(), host.traffic()),
         )
         await trio.sleep(EVERY_S)

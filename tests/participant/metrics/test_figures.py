@@ -16,6 +16,7 @@ from assay.participant.metrics.figures import (
     Figure,
     Kind,
     chain_figures,
+    check_figures,
     network_figures,
     run_figures,
 )
@@ -158,3 +159,11 @@ def test_names_follow_prometheus_conventions(metric) -> None:
     assert BY_NAME[metric.name] is metric and metric.name.startswith("assay_")
     assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
     assert metric.text.endswith(".")
+
+
+def test_each_check_of_the_process_has_a_line_and_there_is_none_before_the_first() -> None:
+    assert list(check_figures(Readings())) == []
+
+    found = by_key(list(check_figures(Readings(checks={"gas": None, "clock": "70 s off"}))))
+
+    assert found == {("assay_failed_check", "gas"): 0, ("assay_failed_check", "clock"): 1}
