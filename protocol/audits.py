@@ -87,6 +87,7 @@ class CommittedVerdict:
 
     verifier: PeerId
     verdict: Digest
+    in_reference: bool
     round: int
 
 
@@ -221,6 +222,8 @@ def may_open_verdict(audit: Audit, verdict: Verdict, at: int) -> bool:
     committed = audit.committed_by(verdict.verifier)
     if not audit.is_open or committed is None or not 0 <= audit.open_from <= at:
         return False
+    if verdict.outcome in RECOMPUTED and committed.in_reference != (verdict.exec_class == REFERENCE):
+        return False
     return not audit.has_judged(verdict.verifier) and committed.verdict == _name_of(verdict)
 
 
@@ -250,12 +253,11 @@ def may_show_known_answer(rules: AuditSpec, audit: Audit, at: int) -> bool:
 def judges_in_reference(audit: Audit) -> bool:
     """Whether an auditor of the node's class, too, judges in the reference class now.
 
-    As a second look, and in a dispute over a step of which somebody says that it was judged there: so whoever
-    says so is compared with one that has.
+    It does once somebody says that it judged there: so whoever says so is compared with one that has.
     """
     if audit.ruling is AuditStatus.DISPUTED:
         return bool(_recomputed(audit, REFERENCE))
-    return bool(audit.commitments or audit.verdicts)
+    return any(commitment.in_reference for commitment in audit.commitments)
 
 
 def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:
@@ -291,7 +293,7 @@ def with_messages(
     is_known_answer: bool,
 ) -> Audit:
     """The audit with the messages that the manifest of `now` carries about it, all already admissible."""
-    new = tuple(CommittedVerdict(commitment.verifier, commitment.verdict, now) for commitment in commitments)
+    new = tuple(CommittedVerdict(one.verifier, one.verdict, one.in_reference, now) for one in commitments)
     return replace(
         audit,
         commitments=(*audit.commitments, *new),

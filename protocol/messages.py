@@ -142,20 +142,21 @@ class SignedVerdict:
 class VerdictCommitment:
     """A verifier's commitment to a verdict, made before any verdict of the step is revealed."""
 
-    TAG: ClassVar[bytes] = b"assay/verdict-commitment/1"
+    TAG: ClassVar[bytes] = b"assay/verdict-commitment/2"
     run_id: Digest
     round: RoundId
     node: PeerId
     verifier: PeerId
     pattern: Digest  # of the dispute round it is meant for; zero before a dispute
     verdict: Digest
+    in_reference: bool  # the step was judged in the reference class; says nothing of the outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedVerdictCommitment:
     """A verdict commitment with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-verdict-commitment/1"
+    TAG: ClassVar[bytes] = b"assay/signed-verdict-commitment/2"
     commitment: VerdictCommitment
     signature: Signature
 
@@ -359,7 +360,7 @@ class SignedInclusionList:
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/12"
+    TAG: ClassVar[bytes] = b"assay/manifest/13"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -463,7 +464,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/11"
+    TAG: ClassVar[bytes] = b"assay/proposal/12"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -476,7 +477,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/11"
+    TAG: ClassVar[bytes] = b"assay/certified/12"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -578,7 +579,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/11"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/12"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import sign_commit
 from assay.protocol.agreement.inclusion import nodes_bitmap
-from assay.protocol.audits import RECOMPUTED, Audit
+from assay.protocol.audits import RECOMPUTED, REFERENCE, Audit
 from assay.protocol.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import Message, digest
 from assay.protocol.identity import Domain, sign
@@ -105,7 +105,7 @@ def a_verdict_commitment(
     """The commitment to a verdict."""
     commitment = VerdictCommitment(
         run_id=verdict.run_id, round=verdict.round, node=verdict.node, verifier=verdict.verifier,
-        pattern=pattern, verdict=digest(verdict),
+        pattern=pattern, verdict=digest(verdict), in_reference=verdict.exec_class == REFERENCE,
     )  # fmt: skip
     return replace(commitment, **changes)
 

@@ -21,6 +21,7 @@ from assay.protocol.audits import (
     may_show_known_answer,
 )
 from assay.protocol.commitments import known_answer_proof, known_answer_root
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.params import PPM
@@ -38,8 +39,8 @@ GUESS = {"recomputed": Digest(b"g" * 32)}  # of somebody who has not done the wo
 SEVEN = tuple(sorted(PeerId(bytes([n]) * 32) for n in range(40, 47)))
 
 
-def a_commitment(verdict, pattern=NO_DIGEST):
-    return UNSIGNED.commitment(a_verdict_commitment(verdict, pattern))
+def a_commitment(verdict, pattern=NO_DIGEST, **changes):
+    return UNSIGNED.commitment(a_verdict_commitment(verdict, pattern, **changes))
 
 
 def audited(**changes):
@@ -458,6 +459,31 @@ def test_who_passes_a_false_step_is_at_fault_when_another_looks():
 
     assert audit.ruling is AuditStatus.CONFIRMED
     assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(audit.order[0], FaultKind.PASSED)]
+
+
+def test_a_second_auditor_of_the_nodes_class_judges_there_unless_another_judged_in_the_reference_class():
+    run_state, order = audited(limits=Digest(b"l" * 32), replication_ppm=PPM)
+    assert not judges_in_reference(run_state.audits[STEP])
+    own = grow(run_state, 2, {STEP: {order[0]: MATCH}}).audits[STEP]
+    assert own.commitments and not judges_in_reference(own)
+    there = {"exec_class": REFERENCE, "recomputed": Digest(b"t" * 32)}
+    assert judges_in_reference(grow(run_state, 2, {STEP: {order[0]: (MATCH, there)}}).audits[STEP])
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_verdict_is_of_the_class_that_its_commitment_names(said):
+    run_state, order = audited(limits=Digest(b"l" * 32))
+    audit = run_state.audits[STEP]
+    there = a_verdict(audit, order[0], MATCH, exec_class=REFERENCE)
+    committed = a_manifest(run_state, commitments=(a_commitment(there, in_reference=said),))
+    run_state = advance(run_state, committed)
+    while run_state.audits[STEP].open_from < 0:
+        run_state = grow(run_state, 1)
+
+    assert may_open_verdict(run_state, run_state.audits[STEP], there) is said
+    withheld = a_verdict(audit, order[0], WITHHELD)
+    blind = replace(run_state.audits[STEP].commitments[0], verdict=digest(withheld))
+    assert may_open_verdict(run_state, replace(run_state.audits[STEP], commitments=(blind,)), withheld)
 
 
 def test_who_invents_a_recompute_in_the_reference_class_is_found_out_by_a_second_look():

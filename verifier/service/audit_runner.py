@@ -19,7 +19,14 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
 from assay.protocol.agreement.quorum import faults_tolerated
-from assay.protocol.audits import Audit, AuditStatus, judges_in_reference, last_commitment
+from assay.protocol.audits import (
+    RECOMPUTED,
+    REFERENCE,
+    Audit,
+    AuditStatus,
+    judges_in_reference,
+    last_commitment,
+)
 from assay.protocol.commitments import derived_salt
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, digest, encode
@@ -181,7 +188,7 @@ class AuditRunner:
                     self._me.store.set_value(task, encode(signed))
                     if not self._is_wanted(audit, task):
                         return  # a dispute opened meanwhile; its round has another pattern
-                    self._publish(self._commitment(signed.verdict, audit.pattern))
+                    self._publish(self._commitment(signed.verdict, audit))
                 except OutOfPhase:
                     return  # our own round has to follow first; `run` comes back to it
                 except AssayError as error:
@@ -375,14 +382,16 @@ class AuditRunner:
         )
         return SignedVerdict(verdict=verdict, signature=sign(self._me.keys.peer, self._me.domain, verdict))
 
-    def _commitment(self, verdict: Verdict, pattern: Digest) -> SignedVerdictCommitment:
+    def _commitment(self, verdict: Verdict, audit: Audit) -> SignedVerdictCommitment:
+        has_worked = verdict.outcome in RECOMPUTED
         commitment = VerdictCommitment(
             run_id=verdict.run_id,
             round=verdict.round,
             node=verdict.node,
             verifier=verdict.verifier,
-            pattern=pattern,
+            pattern=audit.pattern,
             verdict=digest(verdict),
+            in_reference=verdict.exec_class == REFERENCE if has_worked else self._in_reference(audit),
         )
         return SignedVerdictCommitment(
             commitment=commitment, signature=sign(self._me.keys.peer, self._me.domain, commitment)

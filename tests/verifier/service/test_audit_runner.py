@@ -12,15 +12,16 @@ import trio
 import trio.testing
 
 from assay.network.blob_store import DiskBlobs
-from assay.protocol.audits import Audit, AuditStatus, CommittedVerdict, may_commit_verdict
+from assay.protocol.audits import REFERENCE, Audit, AuditStatus, CommittedVerdict, may_commit_verdict
 from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import PeerFault
 from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
 from assay.protocol.state_transition import StepId, start
-from assay.protocol.types import Digest, PeerId, RoundId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing import members
-from assay.testing.members import RUN_ID
-from assay.testing.messages import a_sketch_opening, sketch_of
+from assay.testing.members import DOMAIN, RUN_ID, a_peer_key
+from assay.testing.messages import a_sketch_opening, a_verdict, sketch_of
 from assay.testing.run import a_start, grow
 from assay.testing.signed import NODES, a_member, a_spec
 from assay.verifier.service.audit_runner import AuditRunner, is_due
@@ -82,6 +83,34 @@ def test_a_node_that_announces_again_and_again_takes_one_place(tmp_path: Path) -
     assert len(audit_runner._openings) == 1
 
 
+@pytest.mark.parametrize(
+    ("outcome", "exec_class", "earlier", "said"),
+    [
+        (Outcome.MATCH, REFERENCE, False, True),
+        (Outcome.MATCH, Digest(b"c" * 32), True, False),  # judged before the other committed
+        (Outcome.WITHHELD, NO_DIGEST, True, True),
+        (Outcome.WITHHELD, NO_DIGEST, False, False),
+    ],
+)
+def test_a_commitment_names_the_kind_of_class_and_not_the_outcome(
+    tmp_path: Path, outcome: Outcome, exec_class: Digest, earlier: bool, said: bool
+) -> None:
+    runner, audit = an_audit_runner(tmp_path), an_open_audit()
+    runner._me.spec = replace(runner._me.spec, audit=replace(runner._me.spec.audit, limits=Digest(b"l" * 32)))
+    runner._me.keys, runner._me.domain = SimpleNamespace(peer=a_peer_key("vera")), DOMAIN
+    there = CommittedVerdict(audit.order[0], Digest(bytes(32)), earlier, 3)
+    audit = replace(audit, commitments=(there,))
+    runner._follower.run_state = replace(
+        runner._follower.run_state, audits={(audit.round, audit.node): audit}
+    )
+    verdict = replace(a_verdict(audit, audit.order[1], outcome), exec_class=exec_class)
+
+    signed = runner._commitment(verdict, audit)
+
+    assert signed.commitment.in_reference is said
+    assert signed.commitment.verdict == digest(verdict)
+
+
 def a_disputed_audit() -> Audit:
     run_state = grow(a_start(), 2)
     step = (0, members.NODES[0])
@@ -127,7 +156,9 @@ def an_open_audit() -> Audit:
 
 
 def committed(audit: Audit, *places: int, wanted: int, at: int = 3) -> Audit:
-    commitments = tuple(CommittedVerdict(audit.order[place], Digest(bytes(32)), at) for place in places)
+    commitments = tuple(
+        CommittedVerdict(audit.order[place], Digest(bytes(32)), False, at) for place in places
+    )
     return replace(audit, commitments=commitments, auditors_wanted=wanted)
 
 
