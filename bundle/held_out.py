@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from assay.bundle.finished import HeldOut
 from assay.bundle.inputs import RunInputs
 from assay.participant.index import IntegrityError
+from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import RunSpec
 from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.layout import layout_of
 from assay.training.model.adapter import merged
 from assay.training.model.flops import flop_per_token
-from assay.verifier.round.commits import LOSS_MICRO_MAX
 
 SEQUENCES_MAX = 128
 FLOP_MAX = 10**12  # for one of the two losses: a minute or two on one core
@@ -66,6 +66,35 @@ def held_out_loss(
     return HeldOut(
         first_micro=round(first * MICRO), last_micro=round(last * MICRO), tokens=len(tokens) * whole.context
     )
+
+
+def check_milestone(
+    spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32], data: Path, epoch: int, agreed_micro: int
+) -> None:
+    """Do nothing if the model after an epoch has the loss that verifiers agreed on, to the last digit.
+
+    Args:
+        spec, inputs, data: As of `held_out_loss`.
+        theta: The parameters after the epoch.
+        epoch: One with a milestone.
+        agreed_micro: The loss, in millionths of a nat.
+
+    Raises:
+        IntegrityError: it has another.
+        ConfigError: see `held_out_loss`.
+    """
+    from assay.training.model.loss import use_one_thread
+    from assay.training.reference.evaluation import reference_loss_micro
+
+    use_one_thread()
+    tokens = validation_tokens(read_tokens(data, spec.data), spec, spec.money.accept.sequences)
+    frozen = inputs.frozen(spec)
+    found = reference_loss_micro(spec.model, layout_of(spec.model), theta, tokens, frozen=frozen)
+    if found != agreed_micro:
+        raise IntegrityError(
+            f"held-out loss after epoch {epoch}: verifiers agreed on {agreed_micro} millionths of a nat, "
+            f"measured here {found}"
+        )
 
 
 def check_held_out(claimed: HeldOut, measured: HeldOut | None) -> None:

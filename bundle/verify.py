@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from assay.bundle.check.anchor import check_books_anchor
 from assay.bundle.check.registry import read_registry_claims
 from assay.bundle.finished import Anchored, Finished, HeldOut, LogPoint, Registered
-from assay.bundle.held_out import check_held_out, held_out_loss
+from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
 from assay.bundle.inputs import RunInputs, read_inputs
 from assay.bundle.read import BUNDLE, REPORT, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
@@ -48,6 +51,7 @@ from assay.verifier.aggregation.combine import combine, tolerated
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.aggregation.reputation import Reputation
 
+OnParameters = Callable[[int, NDArray[np.float32]], None]  # a round, and theta that it begins with
 SUMMARY, BOOKS = "summary.json", "ledger.db"
 
 
@@ -94,7 +98,9 @@ def verify(
         )
     held_out = claimed_loss(delivered.report, spec)
     inputs = _inputs(delivered)
-    public = replay(delivered, inputs, on_round)
+    public = replay(
+        delivered, inputs, on_round, None if data is None else _milestones(delivered, inputs, data)
+    )
     claims = read_registry_claims(delivered, inputs)
     finished = Finished(
         spec=spec,
@@ -223,6 +229,7 @@ def report_lines(report: Report) -> Iterator[str]:
             "measured here again" if report.is_measured else "by the buyer; `--data FOLDER` measures it again"
         )
         yield f"held-out loss: {loss} nats per token on {tokens:,} tokens, {how}"
+    yield from milestone_lines(run, is_measured=report.is_measured)
     if report.registered is None:
         yield "registry: the model was not on record when it was delivered"
     else:
@@ -245,8 +252,49 @@ def report_lines(report: Report) -> Iterator[str]:
         )
 
 
-def replay(delivered: Delivered, inputs: RunInputs, on_round: Callable[[int], None]) -> OuterState:
+def _milestones(delivered: Delivered, inputs: RunInputs, data: Path) -> OnParameters:
+    """Measures the model where verifiers agreed on its loss."""
+    agreed = {
+        delivered.calendar.epoch_end(epoch): (epoch, table.loss_micro)
+        for epoch, table in delivered.tables.items()
+        if table.loss_micro is not None
+    }
+
+    def measure(round_id: int, theta_P: NDArray[np.float32]) -> None:
+        if round_id in agreed:
+            check_milestone(delivered.spec, inputs, theta_P, data, *agreed[round_id])
+
+    return measure
+
+
+def milestone_lines(delivered: Delivered, *, is_measured: bool) -> Iterator[str]:
+    """What verifiers measured of each milestone, and what follows for the price."""
+    accept = delivered.spec.money.accept
+    how = "measured here again" if is_measured else "agreed by verifiers; `--data FOLDER` measures it again"
+    for epoch, table in delivered.tables.items():
+        most = accept.most_loss_micro(epoch)
+        if most is None:
+            continue
+        asked = f"after epoch {epoch}, at most {loss_text(most)} asked"
+        if table.loss_micro is None:
+            yield f"milestone: {asked}: no loss was agreed, so all of the price is owed"
+            continue
+        is_missed = table.loss_micro > most and delivered.run_states[-1].is_whole(epoch)
+        owed = (
+            f"missed, {accept.share_ppm / 10_000:g} % of the price are not owed" if is_missed else "reached"
+        )
+        yield f"milestone: held-out loss {loss_text(table.loss_micro)} {asked}: {owed}; {how}"
+
+
+def replay(
+    delivered: Delivered,
+    inputs: RunInputs,
+    on_round: Callable[[int], None],
+    on_parameters: OnParameters | None = None,
+) -> OuterState:
     """The parameters after the last round, each aggregate recomputed from the updates that it combines.
+
+    `on_parameters` is told of the parameters that each round begins with, from round 1 on.
 
     Raises:
         IntegrityError: a blob is missing or altered, or an aggregate, a commit or a result has other
@@ -270,6 +318,8 @@ def replay(delivered: Delivered, inputs: RunInputs, on_round: Callable[[int], No
             raise IntegrityError(f"{name}: its aggregate does not follow from its updates")
         public = apply(spec, layout, public, round_id, delivered.aggregate(round_id))
         states.append(public_digest(public))
+        if on_parameters is not None:
+            on_parameters(round_id + 1, public.theta_P)
         on_round(round_id)
     for epoch, one in delivered.settled.items():
         state = states[delivered.calendar.epoch_end(epoch)]

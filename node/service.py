@@ -94,15 +94,16 @@ async def run_node(config: Config) -> None:
 
 
 def check_price(money: MoneySpec, least: int) -> None:
-    """Do nothing if a run pays a node at least its operator's reserve price.
+    """Do nothing if a run pays a node at least its operator's reserve price, whatever the model becomes.
 
     Raises:
         ConfigError: both prices.
     """
-    if money.operator_price < least:
-        paid, wanted = money_text(money.operator_price), money_text(least)
+    if money.sure_operator_price < least:
+        paid, wanted = money_text(money.sure_operator_price), money_text(least)
+        sure = " where the model misses its milestones" if money.accept.share_ppm else ""
         raise ConfigError(
-            f"this run pays a node {paid} {UNIT} per 10^6 tokens; least_price asks for {wanted} {UNIT}"
+            f"this run pays a node {paid} {UNIT} per 10^6 tokens{sure}; least_price asks for {wanted} {UNIT}"
         )
 
 

@@ -23,7 +23,7 @@ from assay.protocol.commitments import commitment_of, derived_salt
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Diverged, Unavailable
-from assay.protocol.messages import Commit
+from assay.protocol.messages import LOSS_MICRO_MAX, Commit
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root, batch_tokens, read_tokens
@@ -36,7 +36,6 @@ from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.public_state import THETA, PublicState, kept_rounds
 
-LOSS_MICRO_MAX = 10**9
 NOTHING = NodeState(np.zeros((0, 0), np.float32))  # private state for computing a gradient only
 ROOM_BYTES_MAX = 1 << 28  # buffers kept between steps; a larger model allocates them anew each time
 

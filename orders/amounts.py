@@ -36,3 +36,10 @@ def bytes_text(count: float) -> str:
         if count < 999.95 or unit == "GB":
             break
     return f"{count:.1f} {unit}"
+
+
+def accept_text(accept_ppm: int) -> str:
+    """What of a price depends on milestones, after the price; empty if nothing does."""
+    if not accept_ppm:
+        return ""
+    return f"; {accept_ppm / 10_000:g} % less in epochs whose milestone the model misses"

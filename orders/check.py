@@ -111,10 +111,23 @@ def check_order(path: Path | None) -> OrderReport:
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
         "pays": f"{money_text(node_price(order))} {UNIT} per 10^6 tokens to a node, for a lot of "
         f"{money_text(order.lot_units)} {UNIT}",
+        "accept": accept_words(order),
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
     }
     return OrderReport({name: text for name, text in rows.items() if text})
+
+
+def accept_words(order: Order) -> str:
+    """What depends on the model's score; empty if nothing does."""
+    accept = order.accept
+    if not accept.held_out:
+        return ""
+    losses = ", ".join(f"{loss:g} after epoch {epoch}" for epoch, loss in accept.held_out.items())
+    return (
+        f"{accept.share:.0%} of an epoch's price only if the held-out loss is at most {losses}: "
+        f"each verifier measures {accept.sequences} sequences"
+    )
 
 
 def node_price(order: Order) -> int:

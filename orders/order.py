@@ -15,6 +15,7 @@ from assay.orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
 from assay.orders.config_errors import ConfigProblem
 from assay.orders.drand import DrandNetwork
 from assay.orders.sections import (
+    AcceptSection,
     BudgetSection,
     CommSection,
     ComputeSection,
@@ -48,6 +49,7 @@ class Order:
     comm: CommSection
     verify: VerifySection
     budget: BudgetSection
+    accept: AcceptSection
     timing: TimingSection
     folder: Path  # where relative paths start
     sizes: ModelSpec  # its `base` is zero
@@ -153,6 +155,7 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         elif order.verify.attestation is None:
             yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
     yield from _wrong_counts(order)
+    yield from _wrong_milestones(order)
     steps = run.rounds * run.nodes
     if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
         reason = (
@@ -212,6 +215,19 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
         reason = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
         yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, reason)
+
+
+def _wrong_milestones(order: Order) -> Iterator[ConfigProblem]:
+    """A share without milestones, milestones without a share, and milestones of no epoch."""
+    accept = order.accept
+    if bool(accept.held_out) != (accept.share > 0):
+        reason = "expected both or neither: a share of the price, and the losses that it depends on"
+        yield ConfigProblem(("accept", "share"), accept.share, reason)
+    known = {str(epoch) for epoch in range(order.epochs)}
+    for epoch, loss in accept.held_out.items():
+        if epoch not in known:
+            reason = f"no such epoch; epochs are 0 to {order.epochs - 1}"
+            yield ConfigProblem(("accept", "held_out", epoch), loss, reason)
 
 
 def _wrong_counts(order: Order) -> Iterator[ConfigProblem]:

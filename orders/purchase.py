@@ -40,6 +40,7 @@ class RunTerms:
     start_by_s: int  # Unix time by which these may come; 0: as many are named
     seats: int
     operator_price: int  # token units for 10^6 accepted tokens
+    accept_ppm: int  # of it, in epochs with a milestone, owed only if the model reaches it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,7 @@ def read_escrow(account: Account) -> Escrow | None:
         start_by_s=spec.start_by_s,
         seats=spec.seats,
         operator_price=spec.money.operator_price,
+        accept_ppm=spec.money.accept.share_ppm,
     )
     epochs = tuple(chain.epoch_state(run_id, epoch) for epoch in range(run.epochs))
     return Escrow(run_id=run_id, terms=terms, now=chain.timestamp(), run=run, epochs=epochs)

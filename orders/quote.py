@@ -10,6 +10,7 @@ run's spec that an order alone determines; a spec keeps a quote if its own terms
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -40,7 +41,7 @@ _NOBODY = Address(bytes(20))
 class Terms:
     """What is bought and at which price. Left out: members, data, chain, and secretly drawn values."""
 
-    TAG: ClassVar[bytes] = b"assay/terms/3"
+    TAG: ClassVar[bytes] = b"assay/terms/4"
     name: Annotated[str, Max(64)]
     seed: int
     rounds: int
@@ -71,7 +72,7 @@ class Terms:
 class Quote:
     """The terms, and the amount to put into escrow for them. Amounts in token units."""
 
-    TAG: ClassVar[bytes] = b"assay/quote/3"
+    TAG: ClassVar[bytes] = b"assay/quote/4"
     terms: Terms
     budget: int  # put into escrow; what is not earned returns
     epoch_cap: int  # what one epoch can cost at most
@@ -184,6 +185,13 @@ def cost_expected(terms: Terms) -> Cost:
     return _cost(terms, steps)
 
 
+def refusable(terms: Terms) -> int:
+    """What is not owed, of the cost at most, if the model misses every milestone; token units."""
+    full = list(_gross(terms, [terms.seats * _rounds_in(terms, epoch) for epoch in range(terms.epochs)]))
+    accept = terms.money.accept
+    return sum(full[one.epoch] * accept.share_ppm // PPM for one in accept.milestones)
+
+
 def audit_share(order: Order) -> float:
     """Expected share of an always honest node's steps that are audited.
 
@@ -205,8 +213,7 @@ def verification_ppm(order: Order) -> int:
 def _cost(terms: Terms, steps: list[int]) -> Cost:
     """The settlement's own arithmetic, epoch by epoch, for these numbers of paid steps."""
     operators = verifiers = gross_all = 0
-    for count in steps:
-        gross = count * terms.tokens_per_step * terms.money.price_per_mtoken // 10**6
+    for gross in _gross(terms, steps):
         operators += gross * terms.money.operators_ppm // PPM
         verifiers += gross * terms.money.verifiers_ppm // PPM
         gross_all += gross
@@ -216,6 +223,11 @@ def _cost(terms: Terms, steps: list[int]) -> Cost:
         verifiers=verifiers,
         fee=gross_all - operators - verifiers,
     )
+
+
+def _gross(terms: Terms, steps: list[int]) -> Iterator[int]:
+    """The price of each epoch with these numbers of paid steps."""
+    return (count * terms.tokens_per_step * terms.money.price_per_mtoken // 10**6 for count in steps)
 
 
 def _rounds_in(terms: Terms, epoch: int) -> int:

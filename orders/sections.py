@@ -11,8 +11,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
 from assay.protocol.draws import OPENED_LEAST
-from assay.protocol.messages import NODES_MAX, VERIFIERS_MAX
+from assay.protocol.messages import LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
+from assay.protocol.params import ACCEPT_PPM_MAX, MILESTONES_MAX, PPM
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format
 from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
@@ -50,6 +51,7 @@ Share = Annotated[float, Field(ge=0, le=1), _finite_in(6)]
 PositiveShare = Annotated[float, Field(gt=0, le=1), _finite_in(6)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), _finite_in(3)]
 Stake = Annotated[float, Field(gt=0, le=TOKENS_MAX), _finite_in(DECIMALS)]
+Loss = Annotated[float, Field(gt=0, lt=LOSS_MICRO_MAX / 10**6), _finite_in(6)]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=1024)]
 Positive = Annotated[int, Field(ge=1, le=ROUNDS_MAX)]
 
@@ -239,6 +241,15 @@ class BudgetSection(Section):
         return self.slash if self.withheld is None else self.withheld
 
 
+class AcceptSection(Section):
+    """[accept]: the share of an epoch's price that is owed only if the model is good enough after it."""
+
+    share: Annotated[float, Field(ge=0, le=ACCEPT_PPM_MAX / PPM), _finite_in(6)] = 0.0
+    sequences: Positive = 32  # held-out ones that each verifier measures after such an epoch
+    # epoch, counted from 0: the most held-out loss in nats
+    held_out: Annotated[dict[str, Loss], Field(max_length=MILESTONES_MAX)] = Field(default_factory=dict)
+
+
 class TimingSection(Section):
     """[timing]: timeouts of verifiers, in seconds."""
 
@@ -259,4 +270,5 @@ class RunFile(Section):
     comm: CommSection = CommSection()
     verify: VerifySection = VerifySection()
     budget: BudgetSection = BudgetSection()
+    accept: AcceptSection = AcceptSection()
     timing: TimingSection = TimingSection()

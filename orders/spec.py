@@ -17,10 +17,13 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import (
+    NO_ACCEPT,
+    AcceptSpec,
     AuditSpec,
     ComputeSpec,
     DataSpec,
     Member,
+    Milestone,
     ModelSpec,
     MoneySpec,
     Precision,
@@ -96,6 +99,20 @@ def money_spec(order: Order, treasury: Address) -> MoneySpec:
         withheld_ppm=scaled(budget.withheld_share, 6),
         verifier_slash_ppm=scaled(budget.verifier_slash, 6),
         epoch_rounds=budget.epoch_rounds,
+        accept=accept_spec(order),
+    )
+
+
+def accept_spec(order: Order) -> AcceptSpec:
+    """Which share of which epochs' price depends on the held-out loss after them."""
+    accept = order.accept
+    losses = sorted((int(epoch), loss) for epoch, loss in accept.held_out.items())
+    if not losses:
+        return NO_ACCEPT
+    return AcceptSpec(
+        share_ppm=scaled(accept.share, 6),
+        sequences=accept.sequences,
+        milestones=tuple(Milestone(epoch=epoch, most_loss_micro=scaled(loss, 6)) for epoch, loss in losses),
     )
 
 

@@ -33,6 +33,7 @@ from assay.protocol.state_transition import (
     advance,
     may_appraise,
     may_contradict,
+    may_evaluate,
     may_open_verdict,
     may_report_funding,
     may_report_stake,
@@ -144,6 +145,7 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     _check_membership(run_state, manifest)
     _check_inclusion(run_state, manifest)
     _check_funding(run_state, manifest)
+    _check_evaluations(run_state, manifest)
     check_messages(run_state, manifest)
     if run_state.awaits_nodes and not run_state.lapses_at(manifest.time_s):
         is_closing = with_reports(run_state, _reports(manifest)).closing is not Closing.NO
@@ -228,6 +230,17 @@ def _check_funding(run_state: RunState, manifest: Manifest) -> None:
     need(
         is_over or not after.awaits_funding, f"takes up a round of training, but epoch {epoch} is not funded"
     )
+
+
+def _check_evaluations(run_state: RunState, manifest: Manifest) -> None:
+    """Do nothing if a manifest's evaluations are admissible now."""
+    need = _need(manifest)
+    found = [signed.evaluation for signed in manifest.evaluations]
+    keys = [(one.epoch, one.verifier) for one in found]
+    need(all(a < b for a, b in pairwise(keys)), "evaluations must ascend by epoch and verifier, one each")
+    for one in found:
+        subject = f"{one.verifier.hex()[:8]} of epoch {one.epoch}"
+        need(may_evaluate(run_state, one), f"carries an evaluation by {subject} that is not admissible now")
 
 
 def _reports(manifest: Manifest) -> list[FundingReport]:

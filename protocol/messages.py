@@ -20,6 +20,7 @@ from assay.protocol.update_rule import SEGMENTS_MAX
 NODES_MAX = 1024
 VERIFIERS_MAX = 64
 VERDICTS_MAX = 4096
+LOSS_MICRO_MAX = 10**9  # the highest loss that a message may state, in millionths of a nat
 SKETCH_BYTES = 512
 REASON_CHARS_MAX = 300
 COMMITMENT_HASHES_MAX = 10
@@ -336,6 +337,26 @@ class SignedFundingReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """A verifier's measurement of the model after an epoch, in the reference class."""
+
+    TAG: ClassVar[bytes] = b"assay/evaluation/1"
+    run_id: Digest
+    epoch: int
+    verifier: PeerId
+    loss_micro: int  # held-out loss in millionths of a nat; `LOSS_MICRO_MAX` if it is higher, or not finite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedEvaluation:
+    """An evaluation with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-evaluation/1"
+    evaluation: Evaluation
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InclusionList:
     """A verifier's list of the nodes whose commits for a round, and the updates, it holds."""
 
@@ -386,6 +407,7 @@ class Manifest:
     appraised: Annotated[tuple[SignedAppraisal, ...], Max(VERDICTS_MAX)]  # by (node, verifier)
     stake_reports: Annotated[tuple[SignedStakeReport, ...], Max(STAKE_REPORTS_MAX)]  # likewise
     funding_reports: Annotated[tuple[SignedFundingReport, ...], Max(VERIFIERS_MAX)]  # ascending by verifier
+    evaluations: Annotated[tuple[SignedEvaluation, ...], Max(VERIFIERS_MAX)]  # by (epoch, verifier)
     disqualified: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
@@ -661,6 +683,8 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedStakeReport,
         FundingReport,
         SignedFundingReport,
+        Evaluation,
+        SignedEvaluation,
         InclusionList,
         SignedInclusionList,
         DoubleVote,

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 from assay.protocol.agreement.quorum import committee_size, quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Max
-from assay.protocol.messages import ADMISSIONS_MAX, NODES_MAX, VERIFIERS_MAX
+from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
@@ -28,6 +28,8 @@ from assay.protocol.update_rule import check_rule
 
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
+MILESTONES_MAX = 256
+ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
 
 
 class Family(enum.IntEnum):
@@ -155,10 +157,39 @@ class AuditSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    """What the model should have reached after an epoch."""
+
+    TAG: ClassVar[bytes] = b"assay/milestone/1"
+    epoch: int
+    most_loss_micro: int  # held-out loss, in millionths of a nat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptSpec:
+    """The share of an epoch's price that is owed only if the epoch's milestone is reached.
+
+    The loss is the mean over the first `sequences` held-out sequences, in the reference class.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/accept-spec/1"
+    share_ppm: int  # of the price of each epoch that has a milestone
+    sequences: int
+    milestones: Annotated[tuple[Milestone, ...], Max(MILESTONES_MAX)]  # ascending by epoch; none: all is owed
+
+    def most_loss_micro(self, epoch: int) -> int | None:
+        """The highest loss that reaches an epoch's milestone; None if it has none."""
+        return next((one.most_loss_micro for one in self.milestones if one.epoch == epoch), None)
+
+
+NO_ACCEPT = AcceptSpec(share_ppm=0, sequences=0, milestones=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoneySpec:
     """Price, shares and penalties."""
 
-    TAG: ClassVar[bytes] = b"assay/money-spec/2"
+    TAG: ClassVar[bytes] = b"assay/money-spec/3"
     price_per_mtoken: int  # minor units per 10^6 accepted tokens
     operators_ppm: int
     verifiers_ppm: int  # the rest is the fee
@@ -169,11 +200,17 @@ class MoneySpec:
     )
     verifier_slash_ppm: int  # of a verifier's stake, for a verdict that the committee proved false
     epoch_rounds: int
+    accept: AcceptSpec = NO_ACCEPT
 
     @property
     def operator_price(self) -> int:
         """What operators earn for 10^6 accepted tokens, in minor units, rounded down."""
         return self.price_per_mtoken * self.operators_ppm // PPM
+
+    @property
+    def sure_operator_price(self) -> int:
+        """What of it does not depend on milestones."""
+        return self.operator_price - self.operator_price * self.accept.share_ppm // PPM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +236,7 @@ class TimingSpec:
 class RunSpec:
     """Complete specification of one run: with the chain, it suffices to check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/8"
+    TAG: ClassVar[bytes] = b"assay/run-spec/9"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
@@ -323,6 +360,8 @@ def check_spec(spec: RunSpec) -> None:
     need(is_attested or spec.audit.code == NO_DIGEST, "a digest of attested code needs a policy")
     need(spec.money.operators_ppm + spec.money.verifiers_ppm <= PPM, "shares add up to more than 1")
     need(spec.money.epoch_rounds >= 1, "an epoch needs at least one round")
+    for fault in _accept_faults(spec):
+        need(False, fault)
     for name in ("slash_ppm", "withheld_ppm", "verifier_slash_ppm"):
         need(0 < getattr(spec.money, name) <= PPM, f"{name} must be above 0 and at most 1")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
@@ -370,6 +409,23 @@ def check_spec(spec: RunSpec) -> None:
         spec.data.vocabulary <= spec.model.vocabulary,
         f"the data hold {spec.data.vocabulary} different tokens, the model knows {spec.model.vocabulary}",
     )
+
+
+def _accept_faults(spec: RunSpec) -> list[str]:
+    accept = spec.money.accept
+    if accept == NO_ACCEPT:
+        return []
+    faults, epochs = [], [one.epoch for one in accept.milestones]
+    if not 0 < accept.share_ppm <= ACCEPT_PPM_MAX:
+        faults.append(f"{accept.share_ppm} ppm depend on milestones, expected 1 to {ACCEPT_PPM_MAX}")
+    if not epochs or epochs != sorted(set(epochs)) or epochs[-1] >= spec.epochs:
+        faults.append(f"milestones must ascend by epoch, each once, below {spec.epochs}, and be at least one")
+    if not all(0 < one.most_loss_micro < LOSS_MICRO_MAX for one in accept.milestones):
+        faults.append(f"a milestone's loss must be above 0 and below {LOSS_MICRO_MAX} millionths")
+    held_out = spec.data.validation_tokens // (spec.model.context + 1)
+    if not 0 < accept.sequences <= held_out:
+        faults.append(f"{accept.sequences} sequences to measure, expected 1 to {held_out}: those held out")
+    return faults
 
 
 def model_faults(model: ModelSpec) -> tuple[str, ...]:

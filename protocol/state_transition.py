@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.protocol import audits as rules
+from assay.protocol.acceptance import agreed_loss
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.audits import Audit, AuditStatus, Fault
 from assay.protocol.calendar import Calendar
@@ -19,6 +20,7 @@ from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_in
 from assay.protocol.encoding.codec import digest
 from assay.protocol.funding import closing, funded_epochs, is_news
 from assay.protocol.messages import (
+    LOSS_MICRO_MAX,
     NODES_MAX,
     Appraisal,
     AttendanceKind,
@@ -26,6 +28,7 @@ from assay.protocol.messages import (
     Commit,
     Contradiction,
     DoubleVote,
+    Evaluation,
     FundingReport,
     KnownAnswer,
     Manifest,
@@ -123,6 +126,7 @@ class RunState:
     funding_reports: Mapping[PeerId, FundingReport] = field(
         default_factory=dict
     )  # of each verifier the latest
+    evaluations: Mapping[tuple[int, PeerId], int] = field(default_factory=dict)  # loss by (epoch, verifier)
     time_s: int = 0  # agreed time of the last manifest
     late: frozenset[PeerId] = frozenset()  # nodes with an audit that `is_late`: they may not train
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
@@ -184,6 +188,23 @@ class RunState:
     def closing(self) -> Closing:
         """Whether the run's escrow is closing by the reports in this state, and by what."""
         return closing(self.funding_reports, self.spec.verifier_peers)
+
+    def held_out_loss(self, epoch: int) -> int | None:
+        """The agreed loss after an epoch with a milestone, in millionths of a nat; None if none is agreed."""
+        losses = {verifier: loss for (at, verifier), loss in self.evaluations.items() if at == epoch}
+        return agreed_loss(losses, self.spec.verifier_peers)
+
+    def falls_short(self, epoch: int) -> bool:
+        """Whether the model misses the epoch's milestone, which then costs a share of the price.
+
+        An epoch that a closing escrow cut short has none: its buyer would else gain by cancelling.
+        """
+        most, found = self.spec.money.accept.most_loss_micro(epoch), self.held_out_loss(epoch)
+        return most is not None and found is not None and self.is_whole(epoch) and found > most
+
+    def is_whole(self, epoch: int) -> bool:
+        """Whether an epoch has all the rounds that were ordered."""
+        return self.calendar.epoch_end(epoch) == self.spec.ordered.epoch_end(epoch)
 
     @property
     def awaits_funding(self) -> bool:
@@ -348,6 +369,20 @@ def may_report_funding(run_state: RunState, report: FundingReport) -> bool:
     return is_news(run_state.funding_reports.get(report.verifier), report)
 
 
+def may_evaluate(run_state: RunState, evaluation: Evaluation) -> bool:
+    """Whether the next manifest may carry this evaluation: one a verifier, until the epoch is settled."""
+    epoch, calendar = evaluation.epoch, run_state.calendar
+    return (
+        evaluation.run_id == run_state.run_id
+        and evaluation.verifier in run_state.spec.verifier_peers
+        and evaluation.loss_micro <= LOSS_MICRO_MAX
+        and run_state.spec.money.accept.most_loss_micro(epoch) is not None
+        and run_state.is_whole(epoch)
+        and calendar.epoch_end(epoch) <= run_state.round <= calendar.settled_at(epoch)
+        and (epoch, evaluation.verifier) not in run_state.evaluations
+    )
+
+
 def with_reports(run_state: RunState, reports: Iterable[FundingReport]) -> RunState:
     """The run state in which those funding reports are known too that the next manifest may carry."""
     fresh = {one.verifier: one for one in reports if may_report_funding(run_state, one)}
@@ -402,7 +437,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     assert manifest.round == run_state.round and manifest.parent == run_state.parent
     now = int(manifest.round)
     spec, nodes, verifiers = run_state.spec, dict(run_state.nodes), dict(run_state.verifiers)
-    audits, steps, beacon_shares = _prune(run_state, now)
+    audits, steps, beacon_shares, evaluations = _prune(run_state, now)
     if not now:
         nodes = {node: replace(record, heard_s=manifest.time_s) for node, record in nodes.items()}
     away, missed_shares, undrawn = dict(run_state.away), dict(run_state.missed_shares), run_state.undrawn
@@ -517,6 +552,8 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     if commits:
         for node in set(run_state.active) - {commit.node for commit in commits}:
             nodes[node] = replace(nodes[node], missed=nodes[node].missed + 1)
+    said_of = (signed.evaluation for signed in manifest.evaluations)
+    evaluations |= {(one.epoch, one.verifier): one.loss_micro for one in said_of}
     reported = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
     has_lapsed = run_state.lapses_at(manifest.time_s)
     training_rounds = 0 if has_lapsed else run_state.training_rounds
@@ -539,6 +576,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         undrawn=undrawn,
         stake_reports=stake_reports,
         funding_reports=reported.funding_reports,
+        evaluations=evaluations,
         training_rounds=training_rounds,
         has_lapsed=run_state.has_lapsed or has_lapsed,
         time_s=manifest.time_s,
@@ -682,8 +720,10 @@ def _earliest(record: VerifierRecord, round_id: int) -> int:
 
 def _prune(
     run_state: RunState, now: int
-) -> tuple[dict[StepId, Audit], dict[StepId, int], dict[int, tuple[PeerId, ...]]]:
-    """Audits, steps and beacon shares without the epochs that were final before this manifest."""
+) -> tuple[
+    dict[StepId, Audit], dict[StepId, int], dict[int, tuple[PeerId, ...]], dict[tuple[int, PeerId], int]
+]:
+    """Audits, steps, beacon shares, evaluations without the epochs that were final before this manifest."""
 
     calendar = run_state.calendar
 
@@ -694,4 +734,5 @@ def _prune(
         {step: a for step, a in run_state.audits.items() if kept(step[0]) or not a.has_ended},
         {step: tokens for step, tokens in run_state.steps.items() if kept(step[0])},
         {round_id: peers for round_id, peers in run_state.beacon_shares.items() if kept(round_id)},
+        {key: loss for key, loss in run_state.evaluations.items() if now <= calendar.settled_at(key[0]) + 1},
     )

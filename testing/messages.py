@@ -19,10 +19,12 @@ from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import (
     Closing,
     Commit,
+    Evaluation,
     FundingReport,
     InclusionList,
     Outcome,
     SignedCommit,
+    SignedEvaluation,
     SignedFundingReport,
     SignedInclusionList,
     SignedVerdict,
@@ -162,6 +164,10 @@ class Unsigned:
     def funding_report(self, report: FundingReport) -> SignedFundingReport:
         """A signed funding report."""
         return SignedFundingReport(funding_report=report, signature=self.signature(report.verifier, report))
+
+    def evaluation(self, found: Evaluation) -> SignedEvaluation:
+        """A signed evaluation."""
+        return SignedEvaluation(evaluation=found, signature=self.signature(found.verifier, found))
 
     def inclusion_list(self, found: InclusionList) -> SignedInclusionList:
         """A signed inclusion list."""

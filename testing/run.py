@@ -89,7 +89,7 @@ def an_empty_manifest(run_id: Digest, round_id: RoundId, parent: Digest, **chang
         "time_s": 0, "attendance": (), "admissions": (), "commits": (), "inclusion_lists": (),
         "beacon_shares": (), "drand": b"", "drand_next": 0, "is_partial": False, "commitments": (),
         "verdicts": (), "sketch_openings": (), "known_answers": (), "contradictions": (), "double_votes": (),
-        "appraised": (), "stake_reports": (), "funding_reports": (), "disqualified": (),
+        "appraised": (), "stake_reports": (), "funding_reports": (), "evaluations": (), "disqualified": (),
         "aggregate": NO_DIGEST, "chain": NO_DIGEST,
     }  # fmt: skip
     return Manifest(run_id=run_id, round=round_id, parent=parent, **{**empty, **changes})

@@ -391,6 +391,7 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
         appraised=(),  # they change how often a step is drawn, and this one was
         stake_reports=(),
         funding_reports=(),
+        evaluations=(),
     )
 
 

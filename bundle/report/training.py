@@ -21,9 +21,9 @@ from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.index import IntegrityError
 from assay.protocol.encoding.json_text import canonical_json, parse_json, plain, read_plain
+from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.verifier.round.commits import LOSS_MICRO_MAX
 
 FORMAT = "assay/training-report/1"
 FAULTS = ("mismatch", "withheld")

@@ -172,8 +172,7 @@ def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
         for what, minor, note in total_rows(made.billed):
             yield f"    {what:<17}{minor_text(made.sign * minor):>17} {made.billed.currency}  {note}".rstrip()
     for one in made.facts.not_charged:
-        steps = f"{one.steps} steps of epoch {one.epoch}, {one.tokens:,} tokens"
-        yield f"    not charged   {steps}: {one.reason.text}"
+        yield f"    not charged   epoch {one.epoch}, {one.part}: {one.reason.text}"
     if made.series == "credit":
         part = "takes back a part of" if made.is_partial else "cancels"
         yield f"{part} invoice {made.corrects}: {made.reason}"

@@ -16,7 +16,7 @@ from assay.chain.text.times import span_text, time_text, when_text
 from assay.cli.result import Step, done, dry, nothing, told
 from assay.cli.spending import account_of, name_payee, sent_text
 from assay.node.known_answer import write_known_answers
-from assay.orders.amounts import UNIT, money_text, parse_money
+from assay.orders.amounts import UNIT, accept_text, money_text, parse_money
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.place import NewRun, check_members, described, new_run
@@ -35,7 +35,7 @@ from assay.orders.purchase import (
     read_escrow,
     to_top_up,
 )
-from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of, verification_ppm
+from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of, refusable, verification_ppm
 from assay.participant.directory.find import announce_run, is_too_large
 from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
 from assay.participant.files.run_file import write_run_file
@@ -86,6 +86,8 @@ class Quoted:
     epochs: int
     epoch_cap: int
     verification_ppm: int
+    refusable: int  # of `at_most`, not owed if the model misses every milestone
+    milestones: int
     escrow: int
     returns: tuple[str, ...]
 
@@ -111,6 +113,8 @@ def quoted(order: Order) -> Quoted:
         epochs=terms.epochs,
         epoch_cap=quote.epoch_cap,
         verification_ppm=verification_ppm(order),
+        refusable=refusable(terms),
+        milestones=len(terms.money.accept.milestones),
         escrow=quote.budget,
         returns=RETURNS,
     )
@@ -128,6 +132,11 @@ def quote_lines(found: Quoted) -> Iterator[str]:
     yield f"expected  {_cost_text(found.expected)}"
     yield f"epochs    {found.epochs:,}, each at most {_money(found.epoch_cap)}"
     yield f"audits    {found.verification_ppm / 10_000:.2f} % of an honest node's steps are recomputed"
+    if found.milestones:
+        yield (
+            f"accept    {_money(found.refusable)} of it at most are not owed if the model misses all "
+            f"{found.milestones} milestones of held-out loss: nodes, verifiers and fee alike get less"
+        )
     yield f"escrow    {_money(found.escrow)}"
     for line in found.returns:
         yield f"returns   {line}"
@@ -271,7 +280,8 @@ def status_lines(escrow: Escrow) -> Iterator[str]:
     yield f"seats     {terms.seats}, {terms.named} for nodes that the buyer named"
     if terms.start_by_s:
         yield f"starts    with {terms.least_nodes} nodes, by {time_text(terms.start_by_s)}, or never"
-    yield f"pays      {_money(terms.operator_price)} per 10^6 tokens to a node"
+    price = f"{_money(terms.operator_price)} per 10^6 tokens to a node"
+    yield f"pays      {price}{accept_text(terms.accept_ppm)}"
     yield f"lot       {_money(run.lot)}"
     yield f"buyer     {run.buyer}"
     yield f"escrow    {_money(run.budget)}"

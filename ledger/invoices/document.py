@@ -74,13 +74,18 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCharged:
-    """Accepted steps that earned nothing, with the price they would have had."""
+    """Accepted steps that earned nothing, with the price they would have had; or a share of the price."""
 
     epoch: int
     reason: UnpaidReason
-    steps: int
+    steps: int  # 0: it is a share of the epoch's price
     tokens: int
     worth: int
+
+    @property
+    def part(self) -> str:
+        """What was not charged, as text."""
+        return f"{self.steps} steps, {self.tokens:,} tokens" if self.steps else "a share of the price"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +278,7 @@ def _rows(document: Document) -> Iterator[tuple[object, ...]]:
         tokens = line.tokens if line.what == "training" else ""
         yield (line.epoch, line.what, line.peer, line.account, tokens, sign * line.amount, UNIT, "")
     for one in facts.not_charged:
-        yield (one.epoch, "not charged", "", "", one.tokens, 0, UNIT, f"{one.steps} steps: {one.reason.text}")
+        yield (one.epoch, "not charged", "", "", one.tokens, 0, UNIT, f"{one.part}: {one.reason.text}")
     yield ("", "total", "", document.buyer.account, "", document.total, UNIT, document.reason)
     billed = document.billed
     if billed is None:

@@ -26,7 +26,7 @@ from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import origin_of
 from assay.ledger.queries.earned import unpaid_reason
 from assay.ledger.queries.lookup import checkpoint_of
-from assay.ledger.settlement.payouts import Row, table_hash
+from assay.ledger.settlement.payouts import Row, UnpaidReason, gross_of, table_hash
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Address, Digest, PeerId
@@ -171,7 +171,7 @@ def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[B
     ]
     _same(epoch, "payout table's hash", bytes(table.table_hash), table_hash(spec, run_id, epoch, tuple(rows)))
     _same(epoch, "payout table's sum", table.total, sum(row.amount for row in rows))
-    gross = table.tokens_paid * spec.money.price_per_mtoken // 10**6
+    gross = gross_of(spec, table.tokens_paid, falls_short=_fell_short(spec, epoch, table))
     _same(epoch, "price of its tokens", table.total, gross)
     final, proposed = _result(db, run_id, epoch)
     recorded = (bytes(table.table_hash), bytes(table.root), table.total)
@@ -266,7 +266,7 @@ def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
         "GROUP BY unpaid.reason ORDER BY unpaid.reason",
         epoch=epoch,
     )
-    return [
+    charges = [
         NotCharged(
             epoch=epoch,
             reason=unpaid_reason(row.reason),
@@ -276,6 +276,19 @@ def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
         )
         for row in rows
     ]
+    for table in _ask(db, "SELECT tokens_paid, total FROM settlement WHERE epoch = :epoch", epoch=epoch):
+        if _fell_short(spec, epoch, table):
+            worth = gross_of(spec, table.tokens_paid, falls_short=False) - table.total
+            charges.append(
+                NotCharged(epoch=epoch, reason=UnpaidReason.MILESTONE, steps=0, tokens=0, worth=worth)
+            )
+    return charges
+
+
+def _fell_short(spec: RunSpec, epoch: int, table: Any) -> bool:
+    """Whether an epoch has a milestone, and costs what it does if the model missed it."""
+    least = gross_of(spec, table.tokens_paid, falls_short=True)
+    return spec.money.accept.most_loss_micro(epoch) is not None and table.total == least
 
 
 def _covering(db: Connection, number: int) -> Note:

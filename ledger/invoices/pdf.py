@@ -232,8 +232,8 @@ def _not_charged(paper: FPDF, document: Document) -> None:
         return
     _text(paper, "Not charged", bold=True)
     for one in document.facts.not_charged:
-        worth = f"{one.tokens:,} tokens, {money_text(one.worth)} {UNIT} at the price"
-        _text(paper, f"Epoch {one.epoch}: {one.steps} steps ({worth}): {one.reason.text}")
+        worth = f"{money_text(one.worth)} {UNIT} at the price"
+        _text(paper, f"Epoch {one.epoch}: {one.part} ({worth}): {one.reason.text}")
     paper.ln(3)
 
 

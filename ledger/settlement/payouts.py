@@ -4,7 +4,7 @@ Room: ledger (pure). Anyone with the manifests computes the same table, and so t
 same root; verifiers sign only what they computed. Integers throughout; what a
 division leaves over goes by largest remainder, ties to the smaller peer.
 
-    gross     = price * tokens of paid steps
+    gross     = price * tokens of paid steps, less a share if the model missed the epoch's milestone
     operators = their share, by tokens; verifiers = theirs, by work seen in the chain
     fee       = the rest, to the treasury
 Unpaid steps are not charged: they stay in the buyer's escrow.
@@ -56,6 +56,7 @@ class UnpaidReason(str, Enum):
     UNJUDGED = "unjudged"
     ROUNDED = "rounded"
     UNSETTLED = "unsettled"
+    MILESTONE = "milestone"  # of a share of an epoch's price, not of a step
 
     @property
     def text(self) -> str:
@@ -74,6 +75,7 @@ _REASONS = {
     UnpaidReason.UNJUDGED: "no auditor could judge it",
     UnpaidReason.ROUNDED: "its share rounds to nothing",
     UnpaidReason.UNSETTLED: "its epoch is not settled",
+    UnpaidReason.MILESTONE: "the model missed the epoch's milestone",
 }
 
 
@@ -96,6 +98,7 @@ class Settlement:
     unpaid: tuple[Unpaid, ...]
     tokens_paid: int
     table_hash: Digest
+    loss_micro: int | None = None  # that verifiers agreed on, for the epoch's milestone
 
     @property
     def total(self) -> int:
@@ -144,7 +147,7 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
         else:
             unpaid.append(Unpaid(round=int(round_id), node=node, reason=reason))
     tokens_paid = sum(paid.values())
-    gross = tokens_paid * spec.money.price_per_mtoken // 10**6
+    gross = gross_of(spec, tokens_paid, falls_short=run_state.falls_short(epoch))
     to_operators = _share(gross * spec.money.operators_ppm // PPM, paid)
     to_verifiers = _share(
         gross * spec.money.verifiers_ppm // PPM, _verifier_weights(run_state, epoch, audits)
@@ -164,7 +167,14 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
         unpaid=tuple(unpaid),
         tokens_paid=tokens_paid,
         table_hash=table_hash(spec, run_state.run_id, epoch, tuple(rows)),
+        loss_micro=run_state.held_out_loss(epoch),
     )
+
+
+def gross_of(spec: RunSpec, tokens: int, *, falls_short: bool) -> int:
+    """The price of these tokens in token units, less the share of an epoch that missed its milestone."""
+    gross = tokens * spec.money.price_per_mtoken // 10**6
+    return gross - gross * spec.money.accept.share_ppm // PPM if falls_short else gross
 
 
 def _unpaid_reason(

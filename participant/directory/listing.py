@@ -46,6 +46,7 @@ class Offer:
     model: str
     rounds: int
     price_per_mtoken: int
+    accept_ppm: int  # of it, in epochs with a milestone, owed only if the model reaches it
     seats: int
     seats_taken: int  # accounts with the run's lot; whoever gave a seat up is counted until it is discharged
     least_nodes: int  # without which it does not start
@@ -199,6 +200,7 @@ def _offer(run: RunFile, escrow: EscrowState, seats_taken: int, as_of: int) -> O
         model=f"{model.family.name.lower()} {model.layers} x {model.width}, context {model.context}",
         rounds=spec.rounds,
         price_per_mtoken=spec.money.price_per_mtoken,
+        accept_ppm=spec.money.accept.share_ppm,
         seats=spec.seats,
         seats_taken=seats_taken,
         least_nodes=spec.least_nodes,

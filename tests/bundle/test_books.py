@@ -10,6 +10,8 @@ import pytest
 
 from assay.bundle.books import find_books, find_keepers_books, log_origin, opened, run_of, spec_of
 from assay.bundle.read import local_nodes, read
+from assay.ledger.invoices.figures import read_facts
+from assay.ledger.settlement.payouts import UnpaidReason
 from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_record
 from assay.participant.keys.keyring import QUICK, create_keys
 from assay.protocol.errors import ConfigError
@@ -82,3 +84,16 @@ def test_the_folders_of_nodes_are_those_whose_record_can_be_read(tmp_path: Path)
 
     assert {one: place.folder.name for one, place in found.items()} == {peer: "node-0"}
     assert local_nodes(tmp_path / "nowhere") == {}
+
+
+def test_a_missed_milestone_is_not_charged_and_the_invoice_says_so(recorded_run: Path) -> None:
+    run = read(recorded_run)
+    with opened(find_books(recorded_run)) as db:
+        before, after = (read_facts(db, run.spec, run.run_id, epoch, epoch) for epoch in (0, 1))
+
+    (missed,) = (one for one in after.not_charged if one.reason is UnpaidReason.MILESTONE)
+    assert (missed.epoch, missed.part) == (1, "a share of the price")
+    assert after.total == run.tables[1].total
+    price = run.tables[1].tokens_paid * run.spec.money.price_per_mtoken // 10**6
+    assert missed.worth == price - after.total == price * 200_000 // 10**6 > 0
+    assert all(one.reason is not UnpaidReason.MILESTONE for one in before.not_charged)

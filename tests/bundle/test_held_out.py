@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from assay.bundle.finished import HeldOut
-from assay.bundle.held_out import check_held_out, held_out_loss
+from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
 from assay.bundle.inputs import read_inputs
 from assay.bundle.read import read
-from assay.bundle.verify import report_lines, verify
+from assay.bundle.verify import milestone_lines, report_lines, verify
 from assay.participant.index import IntegrityError
 from assay.protocol.errors import ConfigError
 from assay.training.model.hugging_face import read_theta
@@ -27,6 +27,37 @@ def test_the_recorded_loss_is_measured_again_from_the_recorded_data(recorded_run
     assert report.held_out is not None and report.held_out.last_micro < report.held_out.first_micro - 100_000
     (line,) = (one for one in report_lines(report) if one.startswith("held-out"))
     assert line.endswith("measured here again")
+
+
+def test_the_recorded_milestone_was_missed_and_is_measured_again_exactly(
+    recorded_run: Path,
+) -> None:
+    delivered = read(recorded_run)
+    report = verify(delivered, data=recorded_run / "data")
+    agreed = delivered.tables[1].loss_micro
+    assert agreed is not None
+
+    (line,) = (one for one in report_lines(report) if one.startswith("milestone"))
+
+    assert line == (
+        f"milestone: held-out loss {agreed / 10**6:.4f} after epoch 1, at most 1.0000 asked: missed, "
+        "20 % of the price are not owed; measured here again"
+    )
+    theta = read_theta(recorded_run / "bundle" / "model", delivered.spec.model)
+    measured = (delivered.spec, report.inputs, theta, recorded_run / "data", 1)
+    check_milestone(*measured, agreed)
+    with pytest.raises(IntegrityError, match=f"agreed on {agreed + 1} .*here {agreed}"):
+        check_milestone(*measured, agreed + 1)
+
+
+def test_a_milestone_that_nobody_measured_costs_nothing_and_is_told(recorded_run: Path) -> None:
+    delivered = read(recorded_run)
+    silent = replace(delivered.tables[1], loss_micro=None)
+    delivered.settled[1] = replace(delivered.settled[1], settlement=silent)
+
+    assert list(milestone_lines(delivered, is_measured=False)) == [
+        "milestone: after epoch 1, at most 1.0000 asked: no loss was agreed, so all of the price is owed"
+    ]
 
 
 def test_other_data_give_no_loss(recorded_run: Path, tmp_path: Path) -> None:

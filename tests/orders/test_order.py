@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from assay.orders.amounts import bytes_text, money_text, scaled
 from assay.orders.load import load_order
+from assay.orders.spec import accept_spec
 from assay.protocol.errors import ConfigError
+from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone
 from assay.training.data.tokenizer import byte_tokenizer_json
 from assay.training.model.hugging_face import export_config
 
@@ -293,6 +295,37 @@ def test_what_an_order_waits_for_is_what_its_method_and_its_escrow_are_made_for(
 
 
 # ---- money ----
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"accept.share": 0.2}, "accept] share = 0.2: expected both or neither"),
+        ({"accept.held_out": {"1": 2.5}}, "accept] share = 0.0: expected both or neither"),
+        ({"accept.share": 0.2, "accept.held_out": {"6": 2.5}}, "no such epoch; epochs are 0 to 5"),
+        ({"accept.share": 0.2, "accept.held_out": {"01": 2.5}}, "no such epoch; epochs are 0 to 5"),
+        ({"accept.share": 0.6, "accept.held_out": {"1": 2.5}}, "share = 0.6: expected at most 0.5"),
+        ({"accept.share": 0.2, "accept.held_out": {"1": 0.0}}, "1 = 0.0: expected more than 0.0"),
+    ],
+)
+def test_a_share_of_the_price_depends_on_losses_after_epochs_of_the_run(keys, reason):
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        load_order(None, keys)
+
+
+def test_milestones_ascend_by_epoch_in_millionths():
+    order = load_order(
+        None, {"accept.share": 0.25, "accept.sequences": 7, "accept.held_out": {"5": 2.5, "2": 3.000001}}
+    )
+    assert accept_spec(order) == AcceptSpec(
+        share_ppm=250_000,
+        sequences=7,
+        milestones=(
+            Milestone(epoch=2, most_loss_micro=3_000_001),
+            Milestone(epoch=5, most_loss_micro=2_500_000),
+        ),
+    )
+    assert accept_spec(load_order(None)) == NO_ACCEPT
 
 
 def test_the_worst_case_is_what_settlement_would_charge_epoch_by_epoch():

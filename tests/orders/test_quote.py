@@ -16,6 +16,7 @@ from assay.orders.quote import (
     cost_at_most,
     cost_expected,
     quote_of,
+    refusable,
     terms_of,
     verification_ppm,
 )
@@ -158,6 +159,19 @@ def test_the_most_is_what_the_settlement_takes_if_everything_counts():
     assert sum(table.total for table in tables) == most.gross
     for role, units in (("operator", most.operators), ("verifier", most.verifiers), ("fee", most.fee)):
         assert sum(table.paid(role) for table in tables) == units
+
+
+def test_what_may_be_refused_is_the_share_of_each_epoch_that_has_a_milestone():
+    keys = {**SMALL, "accept.share": 0.3, "accept.sequences": 1, "accept.held_out": {"0": 2.0, "2": 1.5}}
+    quote = quote_of(load_order(None, keys))
+    spec = a_spec(keys, [a_member(name) for name in NODES], [a_member(name) for name in VERIFIERS])
+
+    prices = [spec.epoch_price(epoch) for epoch in (0, 2)]
+
+    assert refusable(quote.terms) == sum(price * 300_000 // 10**6 for price in prices) > 0
+    assert refusable(quote_of(load_order(None, SMALL)).terms) == 0
+    assert quote.budget == quote_of(load_order(None, SMALL)).budget
+    check_spec_keeps(quote, spec)
 
 
 def test_false_steps_on_order_are_not_expected_to_be_paid():

@@ -52,17 +52,7 @@ def reference_loss_and_gradient(
         FloatingPointError: a result is not finite.
         Unavailable: this thread computes otherwise than IEEE 754 says, which is no fault of the numbers.
     """
-    if layout != layout_of(model) or theta_P.shape != (layout.parameters,) or theta_P.dtype != np.float32:
-        expected = layout_of(model).parameters
-        raise ValueError(f"{theta_P.dtype} parameters of shape {theta_P.shape}, expected {expected} float32")
-    frozen.check(model)
-    if tokens.ndim != 2 or tokens.shape[1] != model.context + 1 or tokens.dtype != np.int64:
-        expected = model.context + 1
-        raise ValueError(
-            f"{tokens.dtype} tokens of shape {tokens.shape}, expected int64 (sequences, {expected})"
-        )
-    if np.float32(1e-39) / np.float32(2) == 0:  # a library built with fast-math may do this when it is loaded
-        raise Unavailable("this thread takes subnormal numbers for zero")
+    check_batch(model, layout, theta_P, tokens, frozen)
     program = operators(model, len(tokens), compute)
     losses: list[float] = []
 
@@ -78,6 +68,27 @@ def reference_loss_and_gradient(
     for loss in losses:
         total += loss
     return total / max(target_count(tokens), 1), gradient_P
+
+
+def check_batch(
+    model: ModelSpec, layout: Layout, theta_P: NDArray[np.float32], tokens: NDArray[np.int64], frozen: Frozen
+) -> None:
+    """Do nothing if parameters and tokens fit the model, and this thread computes as IEEE 754 says.
+
+    Raises:
+        ValueError, Unavailable: see `reference_loss_and_gradient`.
+    """
+    if layout != layout_of(model) or theta_P.shape != (layout.parameters,) or theta_P.dtype != np.float32:
+        expected = layout_of(model).parameters
+        raise ValueError(f"{theta_P.dtype} parameters of shape {theta_P.shape}, expected {expected} float32")
+    frozen.check(model)
+    if tokens.ndim != 2 or tokens.shape[1] != model.context + 1 or tokens.dtype != np.int64:
+        expected = model.context + 1
+        raise ValueError(
+            f"{tokens.dtype} tokens of shape {tokens.shape}, expected int64 (sequences, {expected})"
+        )
+    if np.float32(1e-39) / np.float32(2) == 0:  # a library built with fast-math may do this when it is loaded
+        raise Unavailable("this thread takes subnormal numbers for zero")
 
 
 def run(program: tuple[Operator, ...], arrays: Mapping[str, Array], observe: Observer) -> Array:

@@ -13,7 +13,7 @@ from assay.protocol.encoding.codec import INT_MAX, Max
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import RunSpec
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.protocol.update_rule import RuleSpec
 from assay.training.layout import Layout
 from assay.training.optimiser.matrices import start_counts
@@ -108,6 +108,22 @@ class Judged:
 
     TAG: ClassVar[bytes] = b"assay/worker/judged/1"
     is_right: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Asks for the held-out loss of the parameters that this round begins with; answered by `Evaluated`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/evaluate/1"
+    round: RoundId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The loss, as an `Evaluation` states it."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/evaluated/1"
+    loss_micro: int
 
 
 def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:

@@ -23,12 +23,12 @@ from assay.protocol.encoding.codec import Message, decode, digest
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import InnerOpening, Opening
-from assay.protocol.params import RunSpec
+from assay.protocol.params import NO_ACCEPT, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIDE
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
-from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
+from assay.training.data.batches import batch_positions, batch_tokens, read_tokens, validation_tokens
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.layout import to_blocks
@@ -48,6 +48,8 @@ from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_mov
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
 from assay.verifier.audit.messages import (
+    Evaluate,
+    Evaluated,
     Examine,
     Examined,
     Finding,
@@ -64,6 +66,7 @@ from assay.verifier.audit.tolerance import floor_of, judge
 
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
+_EVALUATION = "assay.training.reference.evaluation"  # likewise
 _APPEALS = "assay.verifier.appeal.answers"  # likewise
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
@@ -105,7 +108,7 @@ class RecomputeWorker(ComputeWorker):
     memory: file of the bias memory, which outlives this process; None keeps nothing.
     """
 
-    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, Examine, TraceStep, JudgeOperator)
+    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, Examine, Evaluate, TraceStep, JudgeOperator)
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class RecomputeWorker(ComputeWorker):
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
         self.tokens = read_tokens(data, spec.data)
-        if limits is not None:
+        if limits is not None or spec.money.accept != NO_ACCEPT:
             importlib.import_module(_REFERENCE)  # compiles it, if need be, before an audit is due
         self.watch = BiasMemory(memory, digest(spec))
 
@@ -134,6 +137,8 @@ class RecomputeWorker(ComputeWorker):
             return Traced(positions=self._trace(request.commit))
         if isinstance(request, JudgeOperator):
             return Judged(is_right=self._judge(request))
+        if isinstance(request, Evaluate):
+            return Evaluated(loss_micro=self.evaluate(request.round))
         if not isinstance(request, Examine):
             return super().answer(request)
         try:
@@ -146,6 +151,18 @@ class RecomputeWorker(ComputeWorker):
             *seen, committed=request.committed, pattern=request.pattern, in_reference=request.in_reference
         )
         return Examined(finding=found, exec_class=self.exec_class if is_exact else REFERENCE)
+
+    def evaluate(self, round_id: int) -> int:
+        """The held-out loss of theta of a recent round, in the reference class, in millionths of a nat.
+
+        Raises:
+            Diverged: that round is ahead of us or too old.
+        """
+        spec, layout = self.spec, self.parameters.layout
+        tokens = validation_tokens(self.tokens, spec, spec.money.accept.sequences)
+        evaluation, theta_P = importlib.import_module(_EVALUATION), self.parameters.at(round_id)
+        found: int = evaluation.reference_loss_micro(spec.model, layout, theta_P, tokens, frozen=self.frozen)
+        return found
 
     def examine(
         self,

@@ -13,13 +13,11 @@ from assay.chain.commit_statement import check_commit_statement
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
-from assay.protocol.messages import Contradiction, SignedCommit, SignedInclusionList
+from assay.protocol.messages import LOSS_MICRO_MAX, Contradiction, SignedCommit, SignedInclusionList
 from assay.protocol.state_transition import RunState, may_contradict
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.data.batches import batch_positions, batch_root
-
-LOSS_MICRO_MAX = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from assay.protocol.membership import ADMISSION_S, admitted, may_admit, may_atte
 from assay.protocol.messages import (
     CONTRADICTIONS_MAX,
     STAKE_REPORTS_MAX,
+    VERIFIERS_MAX,
     Attendance,
     AttendanceKind,
     BeaconShare,
@@ -48,6 +49,7 @@ from assay.protocol.messages import (
     SignedAppraisal,
     SignedAttendance,
     SignedCommit,
+    SignedEvaluation,
     SignedFundingReport,
     SignedInclusionList,
     SignedStakeReport,
@@ -66,6 +68,7 @@ from assay.protocol.state_transition import (
     may_appraise,
     may_commit_verdict,
     may_contradict,
+    may_evaluate,
     may_open_verdict,
     may_report_funding,
     may_report_stake,
@@ -122,6 +125,7 @@ class Round:
     double_votes: Mapping[PeerId, DoubleVote] = field(default_factory=dict)  # by verifier, the first seen
     stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
     funding_reports: Mapping[PeerId, SignedFundingReport] = field(default_factory=dict)  # of each the newest
+    evaluations: Mapping[tuple[int, PeerId], SignedEvaluation] = field(default_factory=dict)
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
     appraised: Mapping[tuple[PeerId, PeerId], SignedAppraisal] = field(default_factory=dict)
     _missing: list[tuple[str, ...]] = field(init=False, compare=False, repr=False, default_factory=list)
@@ -175,6 +179,7 @@ Event = (
     | SignedAppraisal
     | SignedStakeReport
     | SignedFundingReport
+    | SignedEvaluation
     | DrandRound
     | Heard
     | Advanced
@@ -228,6 +233,12 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             return replace(state, stake_reports=stake_reports), ()
         case SignedFundingReport() as signed_report:
             return _with_funding_report(state, signed_report), ()
+        case SignedEvaluation(evaluation=found):
+            if not may_evaluate(state.run_state, found):
+                raise OutOfPhase(found.verifier, f"Evaluation of epoch {found.epoch}")
+            verify(found.verifier, state.rules.domain, found, event.signature)
+            evaluations = {(found.epoch, found.verifier): event, **state.evaluations}
+            return replace(state, evaluations=evaluations), ()
         case BeaconShare(verifier=verifier):
             if verifier not in state.run_state.spec.verifier_peers:
                 raise PeerFault(verifier, "BeaconShare by a stranger to this run")
@@ -294,6 +305,9 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                     k: one
                     for k, one in state.funding_reports.items()
                     if may_report_funding(run_state, one.funding_report)
+                },
+                evaluations={
+                    k: one for k, one in state.evaluations.items() if may_evaluate(run_state, one.evaluation)
                 },
                 drand=state.drand,
                 contradictions={
@@ -588,6 +602,9 @@ def manifest_of(
             for _, one in sorted(state.funding_reports.items())
             if may_report_funding(run_state, one.funding_report)
         ),
+        evaluations=tuple(
+            one for _, one in sorted(state.evaluations.items()) if may_evaluate(run_state, one.evaluation)
+        )[:VERIFIERS_MAX],
         disqualified=run_state.disqualified,
         aggregate=aggregate,
         chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate),
@@ -658,6 +675,9 @@ def examine(
     for signed_funding_report in manifest.funding_reports:
         funding_report = signed_funding_report.funding_report
         verify(funding_report.verifier, state.rules.domain, funding_report, signed_funding_report.signature)
+    for signed_evaluation in manifest.evaluations:
+        evaluation = signed_evaluation.evaluation
+        verify(evaluation.verifier, state.rules.domain, evaluation, signed_evaluation.signature)
     for signed_appraisal in manifest.appraised:
         appraisal = signed_appraisal.appraised
         verify(appraisal.verifier, state.rules.domain, appraisal, signed_appraisal.signature)

@@ -44,6 +44,7 @@ from assay.protocol.messages import (
     SignedAdmission,
     SignedAppraisal,
     SignedAttendance,
+    SignedEvaluation,
     SignedFundingReport,
     SignedInclusionList,
     SignedReceipt,
@@ -76,6 +77,7 @@ from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.chain_duties import ChainDuties
 from assay.verifier.service.drand_client import DrandClient
 from assay.verifier.service.driver import Driver
+from assay.verifier.service.evaluator import Evaluator
 from assay.verifier.service.funding_watch import FundingWatch
 from assay.verifier.service.proposer import now_ms
 from assay.verifier.service.stake_watch import StakeWatch
@@ -101,6 +103,7 @@ FACTS = {
         DoubleVote,
         SignedAppraisal,
         SignedStakeReport,
+        SignedEvaluation,
         SignedFundingReport,
         SignedInclusionList,
         SignedAdmission,
@@ -233,6 +236,7 @@ class Service:
             nursery.start_soon(watch_delegation, self.me)
             nursery.start_soon(StakeWatch(self.me, self.follower, self._report).run)
             nursery.start_soon(FundingWatch(self.me, self.follower, self._report_funding).run)
+            nursery.start_soon(Evaluator(self.me, self.follower, self.state_sync, self._report).run)
             nursery.start_soon(self._tick)
             nursery.start_soon(self.driver.follow_parameters)
             nursery.start_soon(self.audit_runner.run)
@@ -267,6 +271,7 @@ class Service:
                 | SignedAppraisal()
                 | SignedStakeReport()
                 | SignedFundingReport()
+                | SignedEvaluation()
                 | SignedInclusionList()
                 | SignedAdmission()
             ):
@@ -411,8 +416,8 @@ class Service:
         self.driver.take(signed)
         self.driver.broadcast(encode(signed))
 
-    def _report(self, signed: SignedStakeReport | SignedAdmission) -> None:
-        """Pass what we found on chain to our round, and to all verifiers."""
+    def _report(self, signed: SignedStakeReport | SignedAdmission | SignedEvaluation) -> None:
+        """Pass what we found to our round, and to all verifiers."""
         try:
             self.driver.take(signed)
         except OutOfPhase as late:
@@ -459,6 +464,8 @@ def _author(message: rounds.Event, sender: PeerId) -> PeerId:
             return signed.verifier
         case SignedFundingReport(funding_report=report):
             return report.verifier
+        case SignedEvaluation(evaluation=evaluation):
+            return evaluation.verifier
         case SignedInclusionList(inclusion_list=one):
             return one.verifier
         case SignedAdmission(admission=admission):

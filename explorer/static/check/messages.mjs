@@ -1,10 +1,10 @@
 // Messages: the parts of the protocol's messages that the checks read, in their order on the wire.
 // A test compares both tables with the room `protocol`, where the messages are declared.
 export const LAYOUT = {
-  "RunSpec": ["assay/run-spec/8", "deployment_id", "name", "seed", "rounds", "state_every", "model", "compute", "data", "rule", "audit", "money", "timing", "buyer", "seats", "least_nodes", "start_by_s", "nodes", "verifiers"],
+  "RunSpec": ["assay/run-spec/9", "deployment_id", "name", "seed", "rounds", "state_every", "model", "compute", "data", "rule", "audit", "money", "timing", "buyer", "seats", "least_nodes", "start_by_s", "nodes", "verifiers"],
   "Member": ["assay/member/1", "peer", "account", "hot"],
-  "CertifiedManifest": ["assay/certified/11", "manifest", "block", "certificate"],
-  "Manifest": ["assay/manifest/12", "run_id", "round", "parent", "time_s", "commits", "inclusion_lists", "beacon_shares", "drand", "drand_next", "is_partial", "commitments", "verdicts", "sketch_openings", "known_answers", "attendance", "admissions", "contradictions", "double_votes", "appraised", "stake_reports", "funding_reports", "disqualified", "aggregate", "chain"],
+  "CertifiedManifest": ["assay/certified/12", "manifest", "block", "certificate"],
+  "Manifest": ["assay/manifest/13", "run_id", "round", "parent", "time_s", "commits", "inclusion_lists", "beacon_shares", "drand", "drand_next", "is_partial", "commitments", "verdicts", "sketch_openings", "known_answers", "attendance", "admissions", "contradictions", "double_votes", "appraised", "stake_reports", "funding_reports", "evaluations", "disqualified", "aggregate", "chain"],
   "Block": ["assay/block/1", "run_id", "iteration", "round", "parent", "manifest"],
   "QuorumCertificate": ["assay/certificate/1", "vote", "verifiers", "signatures"],
   "Vote": ["assay/vote/1", "run_id", "iteration", "kind", "block"],
@@ -12,8 +12,8 @@ export const LAYOUT = {
   "Commit": ["assay/commit/2", "run_id", "round", "node", "parent", "state", "batch_root", "update", "update_bytes", "base", "momentum_before", "momentum_after", "inner", "commitment", "exec_class", "tokens", "loss_micro"],
   "SignedVerdict": ["assay/signed-verdict/3", "verdict", "signature"],
   "Verdict": ["assay/verdict/3", "run_id", "round", "node", "verifier", "salt", "outcome", "exec_class", "recomputed", "is_biased", "witness", "opening", "opening_bytes", "distance_ppb", "block"],
-  "SignedVerdictCommitment": ["assay/signed-verdict-commitment/1", "commitment", "signature"],
-  "VerdictCommitment": ["assay/verdict-commitment/1", "run_id", "round", "node", "verifier", "pattern", "verdict"]
+  "SignedVerdictCommitment": ["assay/signed-verdict-commitment/2", "commitment", "signature"],
+  "VerdictCommitment": ["assay/verdict-commitment/2", "run_id", "round", "node", "verifier", "pattern", "verdict", "in_reference"]
 };
 export const OUTCOMES = {"1": "match", "2": "mismatch", "3": "withheld", "4": "inconclusive", "5": "borderline"};
 export const FINALISE = 3; // the kind of vote that makes a block final

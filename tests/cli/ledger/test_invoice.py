@@ -91,7 +91,7 @@ def test_with_one_it_is_an_invoice_and_the_delivered_books_stay_as_they_are(
     assert (code, err) == (0, "")
     assert f"invoice {NAME}: epoch 0, " in out
     assert f"invoice {NAME}: epoch 0, " in again[1]
-    assert "not charged   4 steps of epoch 0" in out
+    assert "not charged   epoch 0, 4 steps, " in out
     assert pdf.read_bytes().startswith(b"%PDF")
     with open(table) as file:
         assert int(list(csv.DictReader(file))[-1]["amount"]) == TABLES[0].total

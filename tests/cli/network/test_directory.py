@@ -131,14 +131,17 @@ def test_lots_of_other_runs_and_roles_that_an_endpoint_makes_up_take_no_seat(
 def test_a_run_that_waits_for_nodes_says_how_many_and_until_when():
     offer = Offer(
         run_id=bytes(32), name="later", state=RunPhase.OPEN, model="gpt 1 x 64, context 32", rounds=6,
-        price_per_mtoken=1, seats=5, seats_taken=0, least_nodes=4, start_by_s=1_000_060, lot=1, budget=1,
-        free=1, deadline=2_000_000, closes_at=2_000_000, buyer=wallet("buyer"), data=bytes(32),
+        price_per_mtoken=1, accept_ppm=250_000, seats=5, seats_taken=0, least_nodes=4, start_by_s=1_000_060,
+        lot=1, budget=1, free=1, deadline=2_000_000, closes_at=2_000_000, buyer=wallet("buyer"),
+        data=bytes(32),
     )  # fmt: skip
 
     def said(one: Offer) -> str:
         return "\n".join(offer_lines(Offers(announced=1, unreadable=0, as_of=1_000_000, runs=(one,))))
 
     assert "starts    with 4 nodes by 1970-01-12 13:47:40 UTC (in 1 min), or never" in said(offer)
+    assert "price     0.000001 aUSD per 10^6 tokens; 25 % less in epochs whose milestone" in said(offer)
+    assert "milestone" not in said(replace(offer, accept_ppm=0))
     assert "starts" not in said(replace(offer, start_by_s=0))
 
 

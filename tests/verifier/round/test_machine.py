@@ -18,12 +18,14 @@ from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, Peer
 from assay.protocol.identity import Domain, sign
 from assay.protocol.membership import ADMISSION_S
 from assay.protocol.messages import (
+    LOSS_MICRO_MAX,
     Admission,
     Appraisal,
     Attendance,
     AttendanceKind,
     BeaconShare,
     Discount,
+    Evaluation,
     KnownAnswer,
     Outcome,
     SignedAdmission,
@@ -32,10 +34,11 @@ from assay.protocol.messages import (
     SignedCommit,
     SignedInclusionList,
 )
+from assay.protocol.params import AcceptSpec, Milestone
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
 from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer
-from assay.testing.messages import a_sketch_opening
+from assay.testing.messages import SIGNED, a_sketch_opening
 from assay.testing.signed import (
     NODES,
     STATE,
@@ -55,12 +58,12 @@ from assay.testing.signed import (
 )
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
-from assay.testing.specs import a_rule
+from assay.testing.specs import a_money_spec, a_rule
 from assay.training.codec.wire import update_bytes_max
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
-from assay.verifier.round.commits import LOSS_MICRO_MAX, Rules, admit, contradiction
+from assay.verifier.round.commits import Rules, admit, contradiction
 from assay.verifier.round.machine import (
     ADMISSIONS_PER_VERIFIER,
     AHEAD_S,
@@ -426,6 +429,30 @@ def test_a_verifiers_word_on_evidence_is_pooled_carried_and_forgotten_and_a_forg
         step(state, replace(signed, appraised=replace(word, round=RoundId(1))))
     later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
     assert later.appraised == {}
+
+
+def test_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
+    accept = AcceptSpec(share_ppm=1, sequences=1, milestones=(Milestone(epoch=0, most_loss_micro=9),))
+    run_state = grown(the_start(money=a_money_spec(accept=accept)), 3)
+    found = Evaluation(run_id=RUN_ID, epoch=0, verifier=peer("vera"), loss_micro=8)
+    signed = SIGNED.evaluation(found)
+    forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, found))
+    state = after(run_state, signed, *everything(run_state))
+
+    manifest = manifest_of(state, (), AGGREGATE)
+
+    assert manifest.evaluations == (signed,)
+    examine(state, (), manifest)
+    with pytest.raises(PeerFault):
+        step(a_round(run_state), forged)
+    with pytest.raises(PeerFault):
+        examine(state, (), replace(manifest, evaluations=(forged,)))
+    with pytest.raises(OutOfPhase, match="Evaluation of epoch 1"):
+        step(state, SIGNED.evaluation(replace(found, epoch=1)))
+    again, _ = step(state, SIGNED.evaluation(replace(found, loss_micro=7)))
+    assert again.evaluations == state.evaluations  # a verifier's first counts
+    later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
+    assert later.evaluations == {}
 
 
 def test_a_forged_second_commit_is_no_evidence():

@@ -1,0 +1,84 @@
+"""Evaluator: measures the model after each epoch that has a milestone, and says what it found.
+
+Room: verifier (edge: the recompute worker). The figure is of the reference class, so honest verifiers find
+the same to the last digit; from more than f of them follows whether a share of the epoch's price is owed
+(docs/protocol.md section 6a).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.participant.sync import StateSync
+from assay.protocol.errors import AssayError
+from assay.protocol.identity import sign
+from assay.protocol.messages import LOSS_MICRO_MAX, Evaluation, SignedEvaluation
+from assay.protocol.state_transition import may_evaluate
+from assay.protocol.types import RoundId
+from assay.verifier.audit.messages import Evaluate, Evaluated
+
+log = logging.getLogger(__name__)
+REPEAT_S = 1.0  # while an evaluation of ours is in no manifest: it may have been lost, or the worker was
+
+
+class Evaluator:
+    """One verifier's measurements of a run's milestones."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        state_sync: StateSync,
+        broadcast: Callable[[SignedEvaluation], None],
+    ) -> None:
+        """
+        Args:
+            me: The verifier.
+            follower: Its chain of manifests.
+            state_sync: Its recompute worker.
+            broadcast: Passes our evaluation to our round and to the other verifiers.
+        """
+        self._me, self._follower, self._state_sync, self._broadcast = me, follower, state_sync, broadcast
+        self._found: dict[int, int] = {}
+
+    async def run(self) -> None:
+        """Measure what is due until the run is over; at once if it has no milestones."""
+        if not self._me.spec.money.accept.milestones:
+            return
+        while not self._follower.run_state.is_complete:
+            for epoch in self.due():
+                try:
+                    self._broadcast(self._signed(epoch, await self._measured(epoch)))
+                except AssayError as error:  # the next turn tries again
+                    log.warning("model not measured", extra={"epoch": epoch, "reason": str(error)})
+            await trio.sleep(REPEAT_S)
+
+    def due(self) -> list[int]:
+        """Epochs whose evaluation by us the next manifest may carry."""
+        run_state = self._follower.run_state
+        return [
+            one.epoch
+            for one in run_state.spec.money.accept.milestones
+            if may_evaluate(run_state, self._evaluation(one.epoch, LOSS_MICRO_MAX))
+        ]
+
+    async def _measured(self, epoch: int) -> int:
+        if epoch not in self._found:
+            end = RoundId(self._follower.run_state.calendar.epoch_end(epoch))
+            await self._state_sync.reach(end)
+            found = await self._state_sync.child.call(Evaluate(round=end), Evaluated)
+            self._found[epoch] = found.loss_micro
+            log.info("model measured", extra={"epoch": epoch, "held_out": found.loss_micro / 1e6})
+        return self._found[epoch]
+
+    def _evaluation(self, epoch: int, loss_micro: int) -> Evaluation:
+        return Evaluation(run_id=self._me.run_id, epoch=epoch, verifier=self._me.me, loss_micro=loss_micro)
+
+    def _signed(self, epoch: int, loss_micro: int) -> SignedEvaluation:
+        found = self._evaluation(epoch, loss_micro)
+        return SignedEvaluation(evaluation=found, signature=sign(self._me.keys.peer, self._me.domain, found))
