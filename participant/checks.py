@@ -2,7 +2,7 @@
 
 Room: participant (edge: chain, clock, disk, port). Nothing is changed, but the file of a run that is
 given by its id is fetched. `assay join` runs these on a new configuration, `assay doctor`
-on an existing one, and each process on its own once an hour (health.py).
+on an existing one, and each process on its own at its start and once an hour (health.py).
 """
 
 from __future__ import annotations

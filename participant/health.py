@@ -1,4 +1,4 @@
-"""Health: the checks of `assay doctor`, made by each process on itself once an hour.
+"""Health: the checks of `assay doctor`, made by each process on itself at its start and once an hour.
 
 Room: participant (edge: the checks, in a thread). What is missing is said once, with its mend, and said
 again when it is good; `assay_failed_check` tells it to Prometheus. Nothing is stopped by it.
@@ -31,10 +31,9 @@ def checks_of(config: Config) -> list[Check]:
 
 
 async def watch_health(me: Participant, look: Callable[[Config], Sequence[Check]] = checks_of) -> None:
-    """Check the process's own needs once an hour, the first time after one; ends only by cancellation."""
+    """Check the process's own needs at its start and once an hour; ends only by cancellation."""
     reason = ""
     while True:
-        await trio.sleep(CHECK_S)
         try:
             # A process that ends does not wait for the thread: the endpoint may be slow.
             checks = await trio.to_thread.run_sync(
@@ -46,10 +45,11 @@ async def watch_health(me: Participant, look: Callable[[Config], Sequence[Check]
             if reason != str(error):  # once, not every hour
                 reason = str(error)
                 log.warning("checks not made", extra={"reason": reason})
-            continue
-        reason = ""
-        _tell(me.readings.checks, checks)
-        me.readings.checks = {one.name: one.fault for one in checks}
+        else:
+            reason = ""
+            _tell(me.readings.checks, checks)
+            me.readings.checks = {one.name: one.fault for one in checks}
+        await trio.sleep(CHECK_S)
 
 
 def _tell(before: Mapping[str, str | None], checks: Sequence[Check]) -> None:
