@@ -24,6 +24,7 @@ from assay.bundle.check.registry import read_registry_claims
 from assay.bundle.finished import Anchored, Finished, HeldOut, LogPoint, Registered
 from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
 from assay.bundle.inputs import RunInputs, read_inputs
+from assay.bundle.milestone import milestone_text
 from assay.bundle.read import BUNDLE, REPORT, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
@@ -269,21 +270,10 @@ def _milestones(delivered: Delivered, inputs: RunInputs, data: Path) -> OnParame
 
 def milestone_lines(delivered: Delivered, *, is_measured: bool) -> Iterator[str]:
     """What verifiers measured of each milestone, and what follows for the price."""
-    accept = delivered.spec.money.accept
     how = "measured here again" if is_measured else "agreed by verifiers; `--data FOLDER` measures it again"
     for epoch, table in delivered.tables.items():
-        most = accept.most_loss_micro(epoch)
-        if most is None:
-            continue
-        asked = f"after epoch {epoch}, at most {loss_text(most)} asked"
-        if table.loss_micro is None:
-            yield f"milestone: {asked}: no loss was agreed, so all of the price is owed"
-            continue
-        is_missed = table.loss_micro > most and delivered.run_states[-1].is_whole(epoch)
-        owed = (
-            f"missed, {accept.share_ppm / 10_000:g} % of the price are not owed" if is_missed else "reached"
-        )
-        yield f"milestone: held-out loss {loss_text(table.loss_micro)} {asked}: {owed}; {how}"
+        if text := milestone_text(delivered, epoch):
+            yield f"milestone of epoch {epoch}: {text}" + ("" if table.loss_micro is None else f"; {how}")
 
 
 def replay(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from assay.bundle.finished import Settled
+from assay.bundle.milestone import milestone_text
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import read_event
 from assay.chain.statements import SIGNATURE_BYTES, EpochResult
@@ -50,6 +51,7 @@ class EpochPage:
     verifiers: int
     final_block: int | None  # of the chain, if its finality is proved there
     unpaid: Mapping[str, int]  # accepted steps that earned nothing, by reason
+    milestone: str  # what was asked of the model, and what verifiers measured; empty if nothing was
     rows: Sequence[PayoutLine]
     paging: Paging
 
@@ -90,6 +92,7 @@ def epoch_page(run: Explored, epoch: int, page: int) -> EpochPage:
         verifiers=verifiers,
         final_block=None if one.anchor is None else read_event(one.anchor).block.number,
         unpaid=Counter(step.reason.text for step in one.settlement.unpaid),
+        milestone=milestone_text(run.delivered, epoch),
         rows=lines,
         paging=paging,
     )

@@ -40,7 +40,7 @@ def test_the_recorded_milestone_was_missed_and_is_measured_again_exactly(
     (line,) = (one for one in report_lines(report) if one.startswith("milestone"))
 
     assert line == (
-        f"milestone: held-out loss {agreed / 10**6:.4f} after epoch 1, at most 1.0000 asked: missed, "
+        f"milestone of epoch 1: held-out loss {agreed / 10**6:.4f}, at most 1.0000 asked: missed, "
         "20 % of the price are not owed; measured here again"
     )
     theta = read_theta(recorded_run / "bundle" / "model", delivered.spec.model)
@@ -56,7 +56,7 @@ def test_a_milestone_that_nobody_measured_costs_nothing_and_is_told(recorded_run
     delivered.settled[1] = replace(delivered.settled[1], settlement=silent)
 
     assert list(milestone_lines(delivered, is_measured=False)) == [
-        "milestone: after epoch 1, at most 1.0000 asked: no loss was agreed, so all of the price is owed"
+        "milestone of epoch 1: at most 1.0000 asked, no loss was agreed: all of the price is owed"
     ]
 
 

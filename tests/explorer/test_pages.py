@@ -167,3 +167,13 @@ def test_peers_in_json_are_hexadecimal():
     text = json_of(node_page(RUN, PeerId(next(iter(RUN.commits))), 1))
 
     assert json.loads(text)["peer"] == next(iter(RUN.commits)).hex()
+
+
+def test_an_epoch_with_a_milestone_says_what_was_measured_and_what_it_cost():
+    loss = golden().tables[1].loss_micro
+    assert loss is not None
+
+    found = asking().get("/runs/golden/epochs/1").text
+
+    assert f"held-out loss {loss / 10**6:.4f}, at most 1.0000 asked: missed, 20 % of the price" in found
+    assert "Milestone" not in asking().get("/runs/golden/epochs/0").text

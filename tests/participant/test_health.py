@@ -1,4 +1,4 @@
-"""Health: a process checks itself at its start and once an hour, says each change once, and survives a check that breaks."""
+"""Health: a process checks itself at its start and hourly, says each change once, survives a broken check."""
 
 from __future__ import annotations
 
