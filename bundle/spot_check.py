@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from assay.bundle.farm import replay_on_ray
 from assay.bundle.read import Delivered, read
 from assay.bundle.replay_step import ReplayReport, replay_of
 from assay.protocol.errors import ConfigError
@@ -38,6 +39,7 @@ def spot_check(
     *,
     from_start: bool = False,
     threads: int = 1,
+    ray: str | None = None,
     on_step: Callable[[ReplayReport], None] = lambda _: None,
 ) -> SpotCheck:
     """Recompute each accepted step with a certain chance, and one at least.
@@ -48,10 +50,12 @@ def spot_check(
         seed: Of the draw; one that nobody could know before.
         from_start: Recompute private states from each node's last fresh start: proof in place of evidence.
         threads: The participants' thread count.
+        ray: The address of a Ray cluster for the replays, see `replay_on_ray`; None: this process makes them.
         on_step: Called with each result.
 
     Raises:
         ConfigError: the rate is no chance, or the folder is no run's.
+        Unavailable: see `replay_on_ray`.
         IntegrityError: the run's chain or blobs are invalid.
     """
     if not 0 < rate <= 1:
@@ -63,11 +67,21 @@ def spot_check(
     chance = random.Random(seed)
     drawn = [step for step in steps if chance.random() < rate] or [chance.choice(steps)]
     found = []
-    for round_id, peer in drawn:
-        done = replay_of(delivered, peer, round_id, from_start=from_start, threads=threads)
-        found.append(ReplayReport.of(done))
-        on_step(found[-1])
+    for one in _replayed(delivered, drawn, ray, from_start=from_start, threads=threads):
+        found.append(one)
+        on_step(one)
     return SpotCheck(steps=len(steps), seed=seed, found=tuple(found))
+
+
+def _replayed(
+    delivered: Delivered, steps: list[tuple[int, PeerId]], ray: str | None, *, from_start: bool, threads: int
+) -> Iterator[ReplayReport]:
+    if ray is not None:
+        yield from replay_on_ray(ray, delivered.root.resolve(), steps, from_start=from_start, threads=threads)
+        return
+    for round_id, peer in steps:
+        done = replay_of(delivered, peer, round_id, from_start=from_start, threads=threads)
+        yield ReplayReport.of(done)
 
 
 def step_line(one: ReplayReport) -> str:

@@ -200,11 +200,15 @@ def audit_spot(
     threads: Annotated[
         int, typer.Option(min=1, help="Torch threads; the number that the participants used.")
     ] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A Ray cluster that shares the work; local: all cores here."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute steps of a finished run that you draw yourself; exit status 1 if one is false.
 
-    Example: assay audit spot runs/quickstart --rate 0.05 --from-start
+    Example: assay audit spot runs/quickstart --rate 0.05 --from-start --ray local
     """
     from assay.bundle.spot_check import spot_check, spot_lines, step_line
 
@@ -213,7 +217,7 @@ def audit_spot(
             typer.echo(step_line(found))
 
     chosen = secrets.randbits(63) if seed is None else seed
-    check = spot_check(run, rate, chosen, from_start=from_start, threads=threads, on_step=tell)
+    check = spot_check(run, rate, chosen, from_start=from_start, threads=threads, ray=ray, on_step=tell)
     show(check, spot_lines(check), as_json=as_json)
     raise typer.Exit(0 if check.is_ok else 1)
 
