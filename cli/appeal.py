@@ -32,8 +32,8 @@ def open_appeal(
 ) -> None:
     """Appeal the slash order about your node's step, answer every defence, and write jurors' evidence.
 
-    It runs until the appeal has ended, which takes days; started again, it goes on. Give each file of
-    evidence to the jurors, who check it themselves.
+    It runs until the appeal has ended, which takes days; started again, it goes on. Leave your node's
+    process running too: jurors ask it for the evidence, and check it themselves.
 
     Example: assay appeal open config.toml 7
     """
@@ -61,9 +61,9 @@ def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
         ConfigError: a file is missing, no case is open, or the step does not hold.
         ChainRefused: the appeal court refused.
     """
+    from assay.participant.files.evidence import evidence_files, evidence_path
     from assay.verifier.appeal.accused import conduct
     from assay.verifier.appeal.evidence import case_id_of
-    from assay.verifier.service.appeals import evidence_path
 
     account = account_of(file)
     step = _own_step(account, round_id)
@@ -81,6 +81,9 @@ def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
 
     for line in conduct(account.chain, step, save):
         yield done("appeal", line)
+    for path in evidence_files(account.config.folder):
+        if path.name.startswith(case_id.hex()):
+            path.unlink()  # the node's process waits for this
 
 
 def vote_steps(file: Path, evidence_file: Path, *, is_dry: bool) -> Iterator[Step]:

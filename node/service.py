@@ -21,6 +21,7 @@ from assay.chain.text.units import UNIT, money_text
 from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
+from assay.node.evidence import EvidenceServer
 from assay.node.known_answer import read_known_answers
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.progress import report_rounds
@@ -155,7 +156,8 @@ class Service:
 
     async def run(self) -> None:
         """Serve until cancelled, or until nothing is left to train, to open and to claim."""
-        handlers = {"open": self._on_open_request}
+        evidence = EvidenceServer(self.me)
+        handlers = {"open": self._on_open_request, "evidence": evidence.answer}
         async with participate(self.me, self.follower, handlers, pushes=self.pushes) as (host, nursery):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
@@ -179,6 +181,7 @@ class Service:
                 ending["lot"] = f"bound: {reason}" if reason else await discharge(self.me, host)
             else:
                 await claimed.wait()
+                await evidence.until_judged()
             log.info("ended: no step of ours can be drawn any more", extra=ending)
 
     async def _claim(self, claimed: trio.Event) -> None:

@@ -588,6 +588,24 @@ class StepRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceRequest:
+    """Asks an accused node for its evidence about one operator of its step; see `assay.verifier.appeal`."""
+
+    TAG: ClassVar[bytes] = b"assay/evidence-request/1"
+    case_id: Digest
+    operator: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvidenceNotice:
+    """The blob digest under which a juror can fetch that evidence."""
+
+    TAG: ClassVar[bytes] = b"assay/evidence-notice/1"
+    evidence: Digest
+    evidence_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlashOrderRequest:
     """Asks a verifier to sign a slash order that follows from the chain, against a node or a verifier."""
 
@@ -662,6 +680,8 @@ MESSAGES: dict[bytes, type[Any]] = {
         BlobPiece,
         OpeningNotice,
         StepRequest,
+        EvidenceRequest,
+        EvidenceNotice,
         InnerBlocks,
         InnerOpening,
         ManifestRange,

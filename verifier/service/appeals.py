@@ -2,9 +2,8 @@
 
 Room: verifier (edge: store, a folder of evidence; the recompute worker computes). The trace of a convicted
 step is computed as soon as the chain convicts, while the parameters are here, and kept: 32 bytes an operator.
-Evidence of accused nodes is put into the folder by hand, as `assay appeal open` wrote it.
-
-    folder/appeals/CASE-OPERATOR.evidence
+A juror asks the accused node itself for evidence, over its authenticated connection: what others would send
+could lose the appeal for it. What arrives is checked by the worker before it counts.
 """
 
 from __future__ import annotations
@@ -13,26 +12,56 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+import trio
+
 from assay.chain.commit_statement import commit_statement
 from assay.chain.statements import Statement
 from assay.ledger.settlement.duties import DefenceView
+from assay.network.host import Host
 from assay.participant.config import Participant
-from assay.participant.follower import Follower
+from assay.participant.files.evidence import evidence_path
+from assay.participant.follower import Follower, fetch_blob
 from assay.participant.sync import StateSync
 from assay.protocol.audits import Audit
-from assay.protocol.errors import AssayError, MalformedMessage
-from assay.protocol.types import Digest
-from assay.training.reference.narrowing import START
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
+from assay.protocol.messages import EvidenceNotice, EvidenceRequest
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest, PeerId
+from assay.protocol.update_rule import BLOCK_SIZE
+from assay.training.codec.contribution import contribution_bytes_max
+from assay.training.layout import layout_of
+from assay.training.reference.narrowing import OPERATORS_MAX, START
 from assay.verifier.audit.messages import Judged, JudgeOperator, Traced, TraceStep
 
 log = logging.getLogger(__name__)
-FOLDER = "appeals"
 TRACE = "trace/"  # and the case's id: key of the positions that we found, 32 bytes each
+ASK_S = 10.0
+FETCH_S = 600.0
+ASK_AGAIN_S = 60.0
+ASKED_MAX = 64  # operators at a time
 
 
-def evidence_path(folder: Path, case_id: bytes, index: int) -> Path:
-    """Where the evidence about one operator of a case lies."""
-    return folder / FOLDER / f"{case_id.hex()}-{index}.evidence"
+Wanted = tuple[PeerId, EvidenceRequest, Path]  # of whom, what, and where it is kept
+
+
+def evidence_bytes_max(spec: RunSpec) -> int:
+    """Upper bound in bytes of any evidence about a step of this run.
+
+    The digests of all outputs; parameters, error before and after, message; and of earlier outputs the
+    largest inputs of an operator: the slopes of all parameters, or four arrays over a batch.
+    """
+    layout, model = layout_of(spec.model), spec.model
+    tokens = spec.rule.sequences_per_round * (model.context + 1)
+    widest = max(model.vocabulary, 3 * model.width, 2 * model.hidden, model.heads * model.context)
+    sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE
+    return (
+        sources
+        + contribution_bytes_max(spec.rule, layout.blocks)
+        + 32 * OPERATORS_MAX
+        + 32 * tokens * widest
+        + (1 << 20)
+    )
 
 
 class Appeals:
@@ -41,16 +70,22 @@ class Appeals:
     def __init__(self, me: Participant, follower: Follower, state_sync: StateSync) -> None:
         self._me, self._follower, self._state_sync = me, follower, state_sync
         self._tried: set[bytes] = set()
+        self._asking: set[Path] = set()
+        self._wanted, self._wanting = trio.open_memory_channel[tuple[PeerId, EvidenceRequest, Path]](
+            ASKED_MAX
+        )
 
-    async def run(self) -> None:
-        """Trace every step that the chain convicts; ends only by cancellation."""
-        while True:
-            now = self._follower.run_state
-            for audit in tuple(self._follower.confirmed.values()):
-                if audit.offence_id not in self._tried:
-                    self._tried.add(audit.offence_id)
-                    await self._trace(audit)
-            await self._follower.grown(int(now.round))
+    async def run(self, host: Host) -> None:
+        """Trace every step that the chain convicts, and fetch wanted evidence; ends only by cancellation."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._fetch_wanted, host, nursery)
+            while True:
+                now = self._follower.run_state
+                for audit in tuple(self._follower.confirmed.values()):
+                    if audit.offence_id not in self._tried:
+                        self._tried.add(audit.offence_id)
+                        await self._trace(audit)
+                await self._follower.grown(int(now.round))
 
     async def positions(self, case_id: bytes) -> Sequence[bytes] | None:
         """The positions of the step's trace; None if our chain does not convict it, or we have none."""
@@ -71,9 +106,13 @@ class Appeals:
         return None
 
     async def is_right(self, case_id: bytes, operators: int, defence: DefenceView) -> bool | None:
-        """Whether the operator that is left is right; None if no evidence about it is here."""
+        """Whether the operator that is left is right; None if no evidence about it is here.
+
+        Then the accused is asked for it, meanwhile, for whoever asks here again.
+        """
         path = evidence_path(self._me.config.folder, case_id, defence.state.first)
         if not path.exists():
+            self._want(case_id, defence.state.first, path)
             return None
         request = JudgeOperator(
             case_id=Digest(case_id),
@@ -87,7 +126,46 @@ class Appeals:
             return (await self._state_sync.child.call(request, Judged)).is_right
         except MalformedMessage as error:
             log.warning("evidence shows nothing", extra={"file": path.name, "reason": str(error)})
+            path.unlink(missing_ok=True)  # the accused may show better
             return None
+
+    def _want(self, case_id: bytes, index: int, path: Path) -> None:
+        """Have the accused asked, unless it is being asked already."""
+        audit = self._convicted(case_id)
+        if audit is None or path in self._asking:
+            return
+        try:
+            request = EvidenceRequest(case_id=Digest(case_id), operator=index)
+            self._wanted.send_nowait((audit.node, request, path))
+        except trio.WouldBlock:  # asked for again with the next look
+            return
+        self._asking.add(path)
+
+    async def _fetch_wanted(self, host: Host, nursery: trio.Nursery) -> None:
+        async for node, request, path in self._wanting:
+            nursery.start_soon(self._fetch, host, node, request, path)
+
+    async def _fetch(self, host: Host, node: PeerId, request: EvidenceRequest, path: Path) -> None:
+        """Ask the accused for its evidence once, and keep it as a file; nobody waits for this."""
+        try:
+            body = await host.request(node, "evidence", encode(request), timeout_s=ASK_S)
+            if body:
+                await self._keep(host, node, decode(EvidenceNotice, body), path)
+        except (AssayError, OSError) as error:
+            log.info("no evidence", extra={"node": node.hex()[:8], "reason": str(error)})
+        await trio.sleep(ASK_AGAIN_S)
+        self._asking.discard(path)
+
+    async def _keep(self, host: Host, node: PeerId, shown: EvidenceNotice, path: Path) -> None:
+        size_max = evidence_bytes_max(self._me.spec)
+        if shown.evidence_bytes > size_max:
+            raise PeerFault(node, f"evidence of {shown.evidence_bytes} bytes, at most {size_max} expected")
+        body = await fetch_blob(host, shown.evidence, (node,), FETCH_S, shown.evidence_bytes)
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_suffix(".part")
+        await trio.to_thread.run_sync(part.write_bytes, body)
+        part.replace(path)
+        log.info("evidence fetched", extra={"node": node.hex()[:8], "file": path.name})
 
     async def _trace(self, audit: Audit) -> None:
         if self._me.store.value(_name(audit.offence_id)) is not None:

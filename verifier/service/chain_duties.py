@@ -90,7 +90,7 @@ class ChainDuties:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(claim_everything, self._me, self._follower)
             nursery.start_soon(self._report_contradictions)
-            nursery.start_soon(self.appeals.run)
+            nursery.start_soon(self.appeals.run, host)
             while True:
                 run_state = self._follower.run_state
                 for request in self._due():

@@ -31,6 +31,7 @@ from assay.verifier.appeal.evidence import (
 )
 from assay.verifier.appeal.program import HOLDS, program_of, why_not
 from assay.verifier.audit.limits import agreed_limits, shipped
+from assay.verifier.service.appeals import evidence_bytes_max
 from tests.faulty import a_faulty_trainer
 from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
 
@@ -196,3 +197,12 @@ def test_what_no_program_decides_says_why(honest):
     assert "limits" in why_not(replace(spec, audit=replace(spec.audit, limits=NO_DIGEST)), commit)
     assert "state_every" in why_not(spec, replace(commit, state=NO_DIGEST))
     assert "name the parameters" in why_not(replace(spec, rule=replace(spec.rule, apply_lag=1)), commit)
+
+
+def test_the_evidence_about_every_operator_is_within_what_jurors_accept(honest):
+    sizes = [
+        len(evidence_of(honest.commit, honest.program, honest.sources, honest.told, honest.trace, index))
+        for index in range(len(honest.program))
+    ]
+
+    assert max(sizes) <= evidence_bytes_max(honest.spec)

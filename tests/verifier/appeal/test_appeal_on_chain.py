@@ -23,6 +23,7 @@ from assay.ledger.settlement.duties import (
     LapseDefence,
     VoteOnDefence,
 )
+from assay.participant.files.evidence import evidence_path
 from assay.participant.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
@@ -39,7 +40,6 @@ from assay.verifier.appeal.answers import is_right, positions_of
 from assay.verifier.appeal.evidence import case_id_of
 from assay.verifier.audit.limits import agreed_limits
 from assay.verifier.audit.messages import JudgeOperator
-from assay.verifier.service.appeals import evidence_path
 from tests.contracts.chain_world import PURSE, Person, World
 from tests.verifier.appeal.test_appeal import Party, a_party
 

@@ -1,0 +1,23 @@
+"""Evidence files: what an accused node shows jurors of one operator of its step, as it lies on disk.
+
+Room: participant (pure). `assay appeal open` writes them into the node's folder, the node's process serves
+them to verifiers, and a verifier keeps what it was sent in a folder of the same name.
+
+    folder/appeals/CASE-OPERATOR.evidence
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = "appeals"
+
+
+def evidence_path(folder: Path, case_id: bytes, index: int) -> Path:
+    """Where the evidence about one operator of a case lies."""
+    return folder / FOLDER / f"{case_id.hex()}-{index}.evidence"
+
+
+def evidence_files(folder: Path) -> list[Path]:
+    """All evidence in a participant's folder."""
+    return sorted((folder / FOLDER).glob("*.evidence"))

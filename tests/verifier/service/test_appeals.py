@@ -1,0 +1,193 @@
+"""Appeals: a juror fetches the evidence from the accused itself, within bounds of time and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from assay.network.blob_store import DiskBlobs
+from assay.node.evidence import EvidenceServer
+from assay.participant.files.evidence import evidence_files, evidence_path
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import MalformedMessage, PeerFault
+from assay.protocol.messages import EvidenceNotice, EvidenceRequest
+from assay.protocol.types import Digest, PeerId
+from assay.testing.specs import a_spec
+from assay.verifier.audit.messages import Judged
+from assay.verifier.service import appeals
+from assay.verifier.service.appeals import Appeals, evidence_bytes_max
+from tests.network.loopback import a_host, connected, peer_of, run, until
+
+CASE, INDEX, BODY = Digest(b"c" * 32), 7, b"the evidence" * 50_000
+ACCUSED, JUROR, STRANGER = map(peer_of, ("accused", "juror", "stranger"))
+Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
+
+
+class AChild:
+    """A recompute worker that holds each operator for right, unless the evidence is of another step."""
+
+    async def call(self, request: Any, _kind: type) -> Judged:
+        if Path(request.evidence).read_bytes() != BODY:
+            raise MalformedMessage("evidence about another step")
+        return Judged(is_right=True)
+
+
+def an_accused(folder: Path, *shown: tuple[int, bytes]) -> tuple[EvidenceServer, DiskBlobs]:
+    """The accused's side, with these files of evidence."""
+    spec: Any = SimpleNamespace(verifier_peers=(JUROR,))
+    blobs = DiskBlobs(folder / "blobs", bytes_max=1 << 28)
+    for index, body in shown:
+        path = evidence_path(folder, CASE, index)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+    me: Any = SimpleNamespace(spec=spec, config=SimpleNamespace(folder=folder), blobs=blobs)
+    return EvidenceServer(me), blobs
+
+
+def a_juror(folder: Path) -> Appeals:
+    """The juror's side; its chain convicts the accused."""
+    folder.mkdir()
+    me: Any = SimpleNamespace(spec=a_spec(), config=SimpleNamespace(folder=folder))
+    audit = SimpleNamespace(offence_id=CASE, node=ACCUSED)
+
+    async def grown(_round: int) -> None:
+        await trio.sleep_forever()
+
+    follower: Any = SimpleNamespace(confirmed={0: audit}, run_state=SimpleNamespace(round=0), grown=grown)
+    juror = Appeals(me, follower, SimpleNamespace(child=AChild()))  # type: ignore[arg-type]
+    juror._tried.add(CASE)  # the trace is another's test
+    return juror
+
+
+@asynccontextmanager
+async def court(juror: Appeals, answer: Answer, blobs: DiskBlobs) -> Any:
+    """Both on real sockets, connected."""
+    async with (
+        a_host("accused", handlers={"evidence": answer}, blobs=blobs) as accused,
+        a_host("juror") as host,
+        connected(accused, host),
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(juror.run, host)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def opinion(juror: Appeals) -> bool | None:
+    state = SimpleNamespace(first=INDEX, start=bytes(32), end=bytes(32))
+    return await juror.is_right(CASE, 9, SimpleNamespace(state=state))  # type: ignore[arg-type]
+
+
+def fetched(juror: Appeals) -> list[Path]:
+    return evidence_files(juror._me.config.folder)
+
+
+def test_a_juror_gets_the_evidence_from_the_accused_and_then_has_an_opinion(tmp_path: Path) -> None:
+    server, blobs = an_accused(tmp_path / "accused", (INDEX, BODY))
+    juror = a_juror(tmp_path / "juror")
+
+    async def whole() -> None:
+        async with court(juror, server.answer, blobs):
+            assert await opinion(juror) is None  # asked for meanwhile; nobody waits
+            await until(lambda: bool(fetched(juror)))
+            assert await opinion(juror) is True
+
+    run(whole)
+    assert fetched(juror)[0].read_bytes() == BODY
+
+
+def test_what_shows_nothing_is_dropped_and_better_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appeals, "ASK_AGAIN_S", 0.1)
+    server, blobs = an_accused(tmp_path / "accused", (INDEX, b"of another step"))
+    juror = a_juror(tmp_path / "juror")
+
+    async def whole() -> None:
+        async with court(juror, server.answer, blobs):
+            await opinion(juror)
+            await until(lambda: bool(fetched(juror)))
+            assert await opinion(juror) is None
+            assert not fetched(juror)
+            an_accused(tmp_path / "accused", (INDEX, BODY))
+            with trio.fail_after(30):
+                while await opinion(juror) is None:
+                    await trio.sleep(0.05)
+
+    run(whole)
+
+
+@pytest.mark.parametrize("shown", ["nothing", "too large", "never served"])
+def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_bytes(
+    tmp_path: Path, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appeals, "FETCH_S", 0.5)
+    monkeypatch.setattr(appeals, "ASK_AGAIN_S", 0.1)
+    juror, asked = a_juror(tmp_path / "juror"), [0]
+    size = evidence_bytes_max(juror._me.spec) + (shown == "too large")
+    _, blobs = an_accused(tmp_path / "accused")
+
+    async def answer(_peer: PeerId, _body: bytes) -> bytes:
+        asked[0] += 1
+        if shown == "nothing":
+            return b""
+        return encode(EvidenceNotice(evidence=Digest(b"x" * 32), evidence_bytes=size))
+
+    async def whole() -> None:
+        async with court(juror, answer, blobs):
+            await until_asked(juror, asked)
+
+    async def until_asked(juror: Appeals, asked: list[int]) -> None:
+        with trio.fail_after(30):
+            while asked[0] < 3:
+                started = trio.current_time()
+                assert await opinion(juror) is None
+                assert trio.current_time() - started < 0.2
+                await trio.sleep(0.05)
+
+    run(whole)
+    assert not list((tmp_path / "juror").rglob("*evidence*"))
+
+
+def test_only_verifiers_are_shown_evidence_and_a_file_is_stored_once(tmp_path: Path) -> None:
+    server, _ = an_accused(tmp_path, (INDEX, BODY))
+    body = encode(EvidenceRequest(case_id=CASE, operator=INDEX))
+
+    async def whole() -> None:
+        first = await server.answer(JUROR, body)
+        assert first and await server.answer(JUROR, body) == first
+        assert await server.answer(JUROR, encode(EvidenceRequest(case_id=CASE, operator=INDEX + 1))) == b""
+        with pytest.raises(PeerFault, match="only verifiers judge"):
+            await server.answer(STRANGER, body)
+
+    trio.run(whole)
+
+
+def test_a_node_stays_up_until_its_evidence_is_removed(tmp_path: Path) -> None:
+    server, _ = an_accused(tmp_path, (INDEX, BODY))
+    clock = trio.testing.MockClock(autojump_threshold=0)
+
+    async def whole() -> None:
+        with trio.move_on_after(1000) as scope:
+            await server.until_judged()
+        assert scope.cancelled_caught
+        for path in evidence_files(tmp_path):
+            path.unlink()
+        with trio.fail_after(1):
+            await server.until_judged()
+
+    trio.run(whole, clock=clock)
+
+
+def test_the_bound_grows_with_the_model() -> None:
+    spec = a_spec()
+    larger = replace(spec, model=replace(spec.model, layers=spec.model.layers + 1))
+    assert evidence_bytes_max(larger) > evidence_bytes_max(spec)
