@@ -72,6 +72,7 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
             h11_max_incomplete_event_size=2 * config.limits.header_bytes,
         )
     )
+    server.streams.is_stopping = lambda: runner.should_exit  # else the shutdown would wait for open streams
     if is_tethered:
         threading.Thread(target=_stop_when_alone, args=(runner,), daemon=True).start()
     try:
