@@ -72,3 +72,4 @@ class ServerFile(Section):
     runs: dict[Annotated[str, Field(pattern=RUN_NAME)], str] = Field(default_factory=dict, max_length=100)
     chain: ChainSection | None = None
     limits: LimitsSection = LimitsSection()
+    webhooks: bool = False  # whether this server connects to the addresses that its callers register

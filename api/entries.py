@@ -1,14 +1,30 @@
-"""Entries: one journal entry as the API gives it out, in pages and as an event of a stream.
+"""Entries: one journal entry as the API gives it out, in pages and as an event.
 
 Room: api (pure).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from assay.api.schemas import EntryAnswer, PostingAnswer
 from assay.ledger.accounts import NO_EPOCH
 from assay.ledger.journal.leaf import Written
 from assay.ledger.queries.export import happened_at, recorded_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """An entry as it is sent to whoever follows a run."""
+
+    number: int  # position in the Merkle log, from 1
+    kind: str
+    recorded: str  # ISO 8601
+    data: bytes  # the entry's JSON, in one line
+
+    def text(self) -> bytes:
+        """As a server-sent event."""
+        return f"id: {self.number}\nevent: {self.kind}\ndata: ".encode() + self.data + b"\n\n"
 
 
 def entry_answer(one: Written) -> EntryAnswer:
@@ -32,7 +48,8 @@ def entry_answer(one: Written) -> EntryAnswer:
     )
 
 
-def event_text(one: Written) -> bytes:
-    """An entry as a server-sent event: its number in the log, its kind, and its JSON in one line."""
-    data = entry_answer(one).model_dump_json()
-    return f"id: {one.number}\nevent: {one.entry.kind}\ndata: {data}\n\n".encode()
+def event_of(one: Written) -> Event:
+    """An entry as an event."""
+    answer = entry_answer(one)
+    data = answer.model_dump_json().encode()
+    return Event(number=one.number, kind=answer.kind, recorded=answer.recorded, data=data)

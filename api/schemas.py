@@ -317,3 +317,33 @@ class MoveAnswer(Answer):
     amount: Amount
     state: str = Field(description='"prepared", "expired", "sent", "mined", "reverted" or "final"')
     transactions: list[SentTransaction]
+
+
+class HookAsked(Asked):
+    run: Annotated[str, Field(max_length=64, examples=["quickstart"])]
+    url: Annotated[
+        str,
+        Field(
+            max_length=500,
+            pattern=r"^https://([A-Za-z0-9-]{1,63}\.)+[A-Za-z][A-Za-z0-9-]{0,62}(/[!-\"$-\[\]-~]*)?$",
+            examples=["https://hooks.example.org/assay"],
+        ),
+    ]  # a name and no address, the usual port, no user, no fragment
+    after: Annotated[
+        int | None,
+        Field(ge=0, lt=2**63, description="number of the last entry that is not sent; without it the newest"),
+    ] = None
+
+
+class HookAnswer(Answer):
+    id: str
+    run: str
+    url: str
+    position: int = Field(description="number of the last entry that was delivered")
+    is_failed: bool = Field(description="given up; nothing more is sent")
+    attempts: int = Field(description="at the next entry")
+    error: str = Field(description="why the last of them failed")
+
+
+class NewHookAnswer(HookAnswer):
+    secret: str = Field(description="whsec_..., shown once")

@@ -121,8 +121,23 @@ class Server:
         """
         if caller is None or caller.token is not None or self.config.public_read:
             return True
-        account = (caller.account or "").lower()
-        readers = {one.lower() for one in self.config.readers}
+        return self._takes_part(caller.account or "", run)
+
+    def may_be_sent(self, owner: str, token: int | None, run: ServedRun) -> bool:
+        """Whether the owner of a webhook may have a run's entries sent, also where everybody may read them.
+
+        Args:
+            owner: As `name_of` has it.
+            token: The token that registered the webhook, which must still be valid; None for a session.
+            run: The run.
+        """
+        if token is not None:
+            return self.access.is_valid(token, "hook", self.now_s())
+        return self._takes_part(owner.removeprefix("account:"), run)
+
+    def _takes_part(self, account: str, run: ServedRun | None) -> bool:
+        """Whether an account is a reader of this server, or a party of a run."""
+        account, readers = account.lower(), {one.lower() for one in self.config.readers}
         return account in readers or (run is not None and run.is_party(account))
 
     def name_of(self, caller: Principal | None, request: Request) -> str:

@@ -22,9 +22,9 @@ from starlette.types import Receive, Scope, Send
 
 from assay.api.catalogue import ServedRun
 from assay.api.config import LimitsSection
-from assay.api.entries import event_text
+from assay.api.entries import Event, event_of
 from assay.api.http.problems import Problem
-from assay.ledger.journal.reader import LedgerIntegrityError, read_entries
+from assay.ledger.journal.reader import read_entries
 from assay.ledger.queries.lookup import log_edge
 from assay.protocol.errors import Unavailable
 
@@ -32,14 +32,14 @@ POLL_S = 1.0  # between two looks at a log that has nothing new
 HEARTBEAT_S = 15.0  # between two comments, before each of which the caller's access is checked again
 RETRY_MS = 3000  # how long a reader waits before it resumes
 PAGE, PAGES_KEPT = 100, 4  # events read at once, and pages kept for the run's other streams
-Page: TypeAlias = Sequence[tuple[int, bytes]]  # numbers and events, ascending
+Page: TypeAlias = Sequence[Event]  # ascending, without a gap
 
 
 class Tail:
-    """The log of one run, read once for all of its streams: who asks waits for the read under way."""
+    """The log of one run, read once for all who follow it: who asks waits for the read under way."""
 
     def __init__(self, run: ServedRun) -> None:
-        self.streams_count = 0
+        self.readers_count = 0
         self._run = run
         self._lock = asyncio.Lock()
         self._size, self._looked_s = 0, float("-inf")
@@ -50,18 +50,13 @@ class Tail:
 
         Raises:
             Problem: the log is shorter than that, or cannot be read now.
-            LedgerIntegrityError: an entry differs from the log, or the books were rolled back.
+            LedgerIntegrityError: an entry differs from the log.
             Unavailable: the database failed.
         """
         async with self._lock:
             now_s = asyncio.get_running_loop().time()
             if number > self._size or (number == self._size and now_s >= self._looked_s + POLL_S):
-                size = await run_in_threadpool(self._log_size)
-                if size < self._size:
-                    raise LedgerIntegrityError(
-                        f"the books were rolled back: {self._size} entries were read, {size} are here"
-                    )
-                self._size, self._looked_s = size, now_s
+                self._size, self._looked_s = await run_in_threadpool(self._log_size), now_s
             if number > self._size:
                 raise Problem(409, f"the log has {self._size} entries, so none can follow entry {number}")
             last = min(number + PAGE, self._size)
@@ -81,7 +76,7 @@ class Tail:
 
     def _read(self, after: int, last: int) -> Page:
         with self._run.opened() as db:
-            return [(one.number, event_text(one)) for one in read_entries(db, range(after + 1, last + 1))]
+            return [event_of(one) for one in read_entries(db, range(after + 1, last + 1))]
 
 
 @dataclass(slots=True)
@@ -108,15 +103,23 @@ class Streams:
         if self._open.total() >= all_max:
             detail = f"{all_max} streams are open, which is the most that this server has"
             raise Problem(503, detail, headers={"Retry-After": "60"})
-        tail = self._tails.setdefault(run.name, Tail(run))
         self._open[caller] += 1
-        tail.streams_count += 1
+        try:
+            with self.reading(run) as tail:
+                yield tail
+        finally:
+            self._open -= Counter([caller])  # in place, and without names at zero
+
+    @contextmanager
+    def reading(self, run: ServedRun) -> Iterator[Tail]:
+        """The run's reader, which exists while somebody follows the run."""
+        tail = self._tails.setdefault(run.name, Tail(run))
+        tail.readers_count += 1
         try:
             yield tail
         finally:
-            self._open -= Counter([caller])  # in place, and without names at zero
-            tail.streams_count -= 1
-            if not tail.streams_count:
+            tail.readers_count -= 1
+            if not tail.readers_count:
                 del self._tails[run.name]
 
 
@@ -153,9 +156,9 @@ class EventStream(StreamingResponse):
         yield f"retry: {RETRY_MS}\n\n".encode()
         try:
             while clock_s() < ends_s and not self._streams.is_stopping():
-                for number, event in page:
-                    yield event
-                    after = number
+                for event in page:
+                    yield event.text()
+                    after = event.number
                 if not page:
                     await asyncio.sleep(POLL_S)
                 if clock_s() >= beats_s:

@@ -44,6 +44,7 @@ class ApiWorld:
     limits: LimitsSection = field(default_factory=LimitsSection)
     public_read: bool = False
     readers: tuple[str, ...] = ()
+    webhooks: bool = False
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
@@ -53,6 +54,7 @@ class ApiWorld:
             limits=self.limits,
             public_read=self.public_read,
             readers=frozenset(self.readers),
+            webhooks=self.webhooks,
         )
         self.access = AccessStore(self.folder / "access.db")
         self.server = Server(

@@ -6,10 +6,9 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import httpx
@@ -17,11 +16,10 @@ import pytest
 
 from assay.api import streams
 from assay.api.config import LimitsSection
-from assay.ledger.journal.store import BookStore
+from tests.api.a_books import books_of, grow, wait_until
 from tests.api.a_server import ApiWorld, is_problem, listening
 from tests.ledger.a_database import edit
-from tests.ledger.a_run import RUN, EventStream, wallet
-from tests.ledger.an_invoiced_run import NOW_MS, TABLES
+from tests.ledger.a_run import wallet
 
 pytestmark = pytest.mark.slow
 PATH = "/v1/runs/paper/events"
@@ -89,20 +87,6 @@ def reading(url: str, token: str | None = None, **headers: str) -> Iterator[Read
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
         yield Reading(answer)
-
-
-def grow(folder: Path, count: int) -> None:
-    """Add entries to the books, as the ledger service does."""
-    with closing(BookStore(books_of(folder), RUN, now_ms=lambda: NOW_MS)) as store:
-        first = store.next_block
-        more = EventStream("more", first)
-        for _ in range(count):
-            more.staked("node-0", 5)
-        store.take_blocks(more.events, first, more.height, TABLES)
-
-
-def books_of(folder: Path) -> Path:
-    return folder / "paper" / "participants" / "ledger" / "ledger.db"
 
 
 def pages(world_api: ApiWorld, token: str) -> list[dict[str, Any]]:
@@ -212,13 +196,6 @@ def refusal(url: str, token: str, status: int) -> str:
     assert is_problem(answer, status)
     assert int(answer.headers["retry-after"]) > 0
     return str(answer.json()["detail"])
-
-
-def wait_until(holds: Any) -> None:
-    end_s = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end_s
-        Event().wait(0.01)
 
 
 def test_a_quiet_stream_has_heartbeats_and_ends_after_its_time(folder: Path):
