@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 WORKERS = 8
 POLL_S = 1.0
 TURN_S = 20.0  # after which a worker goes on to another webhook; with one more attempt, less than the lease
+TURN_ENTRIES, REST_S = (
+    20,
+    10,
+)  # a webhook that is behind gets so many, then rests: it may be aimed at a third party
 WAIT_S = 60  # when the books cannot be read
 
 
@@ -73,7 +77,7 @@ class Delivery:
     async def _take_turn(self, hook: Hook) -> None:
         try:
             try:
-                await self._send(hook)
+                count = await self._send(hook)
             except NotAccepted as refusal:
                 is_failed = await run_in_threadpool(
                     self._hooks.refused, hook.id, str(refusal), self._server.now_s(),
@@ -86,21 +90,26 @@ class Delivery:
                 log.warning("webhook waits", extra={"hook": hook.id, "reason": reason})
                 await run_in_threadpool(self._hooks.release, hook.id, self._server.now_s() + WAIT_S)
             else:
-                await run_in_threadpool(self._hooks.release, hook.id, self._server.now_s())
+                next_s = self._server.now_s() + (REST_S if count == TURN_ENTRIES else 0)
+                await run_in_threadpool(self._hooks.release, hook.id, next_s)
         except Unavailable as error:  # the lease ends by itself
             log.warning("webhook waits", extra={"hook": hook.id, "reason": str(error)[:500]})
 
-    async def _send(self, hook: Hook) -> None:
+    async def _send(self, hook: Hook) -> int:
+        """Send a turn's entries; returns how many were accepted."""
         run, ends_s = self._server.catalogue.find(hook.run), time.monotonic() + TURN_S
         if not await run_in_threadpool(self._server.may_be_sent, hook.owner, hook.token, run):
             raise NotAccepted("its owner may not read the run any more", is_final=True)
         secret = self._hooks.secret(hook.id)
         with self._server.streams.reading(run) as tail:
             page = await tail.after(hook.position)
-        for event in page:
+        count = 0
+        for event in page[:TURN_ENTRIES]:
             message, body = message_id(hook.id, event.number), message_body(run.name, event)
             headers = signed_headers(secret, message, self._server.now_s(), body)
             await self._poster.post(hook.url, headers, body)
             is_there = await run_in_threadpool(self._hooks.delivered, hook.id, event.number)
+            count += 1
             if not is_there or time.monotonic() >= ends_s:
-                return
+                break
+        return count

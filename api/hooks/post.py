@@ -23,7 +23,9 @@ PORT = 443
 POST_S_MAX = 10.0
 ADDRESSES_MAX = 4
 GONE = 410
-_UNICAST = IPv6Network("2000::/3")  # all else, such as NAT64 and mapped addresses, may lead to a private one
+_UNICAST = IPv6Network(
+    "2000::/3"
+)  # all else, such as NAT64 and mapped addresses, may lead to a private one, as 6to4 does
 Address: TypeAlias = tuple[str, int]  # IP address and port
 
 
@@ -58,7 +60,7 @@ def is_public(text: str) -> bool:
     if not address.is_global or address.is_multicast or address.is_reserved:
         return False
     if isinstance(address, IPv6Address):
-        return address in _UNICAST and address.sixtofour is None and address.teredo is None
+        return address in _UNICAST and address.sixtofour is None
     return True
 
 

@@ -6,6 +6,7 @@ Room: api (edge). Registering makes this server send, so it needs more than read
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -20,6 +21,7 @@ from assay.api.schemas import HookAnswer, HookAsked, NewHookAnswer
 from assay.api.server import TheServer, needs, server_of
 from assay.ledger.queries.lookup import log_edge
 
+log = logging.getLogger(__name__)
 router = APIRouter(route_class=StrictRoute, prefix="/v1/hooks", tags=["webhooks"])
 Owner = Annotated[Principal, Depends(needs("hook"))]
 HookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$")]
@@ -61,6 +63,9 @@ def register(
         raise Problem(409, "there is a webhook of this run at this address; remove it first") from None
     except NoRoom as error:
         raise Problem(429, str(error), headers={"Retry-After": "3600"}) from None
+    log.info(
+        "webhook registered", extra={"hook": made.id, "run": run.name, "owner": owner}
+    )  # its path may be secret
     answer = HookAnswer.model_validate(made)
     return NewHookAnswer(**answer.model_dump(), secret=secret_text(hooks.secret(made.id)))
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from assay.api.hooks import delivery, store
-from assay.api.hooks.delivery import Delivery
+from assay.api.hooks.delivery import TURN_ENTRIES, Delivery
 from assay.api.hooks.store import HOOKS_MAX, LEASE_S, OWNER_HOOKS_MAX, RETRY_S, Hook, HookStore
 from tests.api.a_books import grow, wait_until
 from tests.api.a_server import ApiWorld, is_problem
@@ -32,6 +32,7 @@ PARTY, STRANGER = wallet("node-0"), "0x" + "99" * 20
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "POLL_S", 0.02)
+    monkeypatch.setattr(delivery, "REST_S", 0)
 
 
 @pytest.fixture
@@ -126,6 +127,22 @@ def test_the_secret_is_shown_once_and_stored_nowhere(world_api: ApiWorld):
         dump = "\n".join(db.iterdump()).lower()
     for one in secrets:
         assert one.hex() not in dump and base64.b64encode(one).decode().lower() not in dump
+
+
+def test_a_webhook_that_is_far_behind_rests_between_its_turns(
+    world_api: ApiWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(delivery, "REST_S", 10)
+    grow(world_api.folder, 60)
+    register(world_api, world_api.session(PARTY), after=0)
+    with receiving(tmp_path) as receiver, sending(world_api, receiver):
+        for turn in (1, 2):
+            receiver.wait(turn * TURN_ENTRIES)
+            wait_until(lambda: the_hook(world_api).next_s == world_api.clock() + 10)
+            world_api.clock.now_s += 9
+            threading.Event().wait(0.2)
+            assert len(receiver.got) == turn * TURN_ENTRIES
+            world_api.clock.now_s += 1
 
 
 def test_a_refused_entry_is_sent_again_later_and_the_next_one_only_after_it(
