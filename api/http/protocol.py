@@ -7,6 +7,7 @@ reader leaves the write buffer full is aborted, because closing it would wait fo
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import h11
@@ -17,6 +18,7 @@ from assay.api.http.problems import MEDIA_TYPE, problem_body
 
 HEAD_S_MAX = 10.0
 FULL_S_MAX = 20.0  # for which the write buffer may stay full
+SILENT_S_MAX = 30  # for which what was sent may stay unacknowledged, as by a machine that is gone
 
 
 class Http(H11Protocol):
@@ -25,8 +27,11 @@ class Http(H11Protocol):
     _abort: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the deadline of the request head."""
+        """Start the deadline of the request head, and have the kernel end what nobody acknowledges."""
         super().connection_made(transport)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the kernel's own time-out, many minutes
+            line = transport.get_extra_info("socket")
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENT_S_MAX)
         self.loop.call_later(HEAD_S_MAX, self._end_if_silent, transport)
 
     def _end_if_silent(self, transport: asyncio.Transport) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -104,8 +105,8 @@ def is_problem(answer: httpx.Response, status: int, words: str = "") -> bool:
 
 
 @contextmanager
-def listening(app: Any, **more: Any) -> Iterator[str]:
-    """The app on a socket of this machine."""
+def listening(app: Any, *, send_bytes: int = 0, **more: Any) -> Iterator[str]:
+    """The app on a socket of this machine, whose kernel takes about `send_bytes` of an answer if given."""
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, http=Http, ws="none", lifespan="off", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, **more,
@@ -117,7 +118,10 @@ def listening(app: Any, **more: Any) -> Iterator[str]:
         while not server.started:
             assert thread.is_alive()
             threading.Event().wait(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
+        line = server.servers[0].sockets[0]
+        if send_bytes:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+        port = line.getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True

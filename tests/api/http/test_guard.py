@@ -15,6 +15,7 @@ import pytest
 from assay.api.config import LimitsSection
 from assay.api.http.bodies import NESTED_MAX, read_json
 from assay.api.http.guard import HEADERS, Guard
+from assay.api.http.protocol import Http
 from assay.api.http.rate_limits import Buckets, Rate
 from tests.api.a_server import ApiWorld, is_problem, listening
 
@@ -202,3 +203,22 @@ def test_who_never_finishes_a_head_is_cut_off(world_api: ApiWorld, monkeypatch: 
     monkeypatch.setattr("assay.api.http.protocol.HEAD_S_MAX", 0.2)
     with listening(world_api.app) as url:
         assert raw(url, b"GET /v1/health HTT") == b""
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel has no such option")
+def test_the_kernel_ends_a_connection_on_which_nothing_is_acknowledged(
+    world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    found: list[int] = []
+    begin = Http.connection_made
+
+    def begun(line: Http, transport: Any) -> None:
+        begin(line, transport)
+        its_socket = transport.get_extra_info("socket")
+        found.append(its_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+
+    monkeypatch.setattr(Http, "connection_made", begun)
+    with listening(world_api.app) as url:
+        assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200
+
+    assert found == [30_000]
