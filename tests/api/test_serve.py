@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -41,7 +42,11 @@ def serving(delivery: Any, *, stops_after_s: float | None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as line:
             await asyncio.wait_for(_serve(runner, line, delivery), 20)
 
-    asyncio.run(run())
+    began_s = time.monotonic()
+    try:
+        asyncio.run(run())
+    finally:
+        assert time.monotonic() - began_s < 10, "ended by the time-out of this test"
 
 
 def test_a_server_that_cannot_send_any_more_stops_and_says_why():

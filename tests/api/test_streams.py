@@ -6,9 +6,10 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -213,36 +214,68 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_resumes(
     world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("assay.api.http.protocol.FULL_S_MAX", 0.5)
-    grow(world_api.folder, 8000)
+    grow(world_api.folder, 2000)
     token = world_api.token("read")
-    with listening(world_api.app) as url:
-        host, port = url.removeprefix("http://").split(":")
-        with socket.socket() as line:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            line.settimeout(20)
-            line.connect((host, int(port)))
-            line.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+    with listening(world_api.app, send_bytes=8192) as url:
+        with with_a_small_buffer(url, token) as line:
             wait_until(lambda: world_api.server.streams._open)
             began_s = time.monotonic()
             wait_until(lambda: not world_api.server.streams._open)  # though the socket is open here
             assert 0.4 < time.monotonic() - began_s < 15
-            received = taken(line)
-        ids = [int(one.split(b"\n")[0]) for one in received.split(b"id: ")[1:-1]]
-        assert ids == list(range(1, len(ids) + 1)) and len(ids) < 8000
+            ids = taken(line, 2000)[:-1]  # the last one may be cut off in its middle
+        assert ids == list(range(1, len(ids) + 1)) and len(ids) < 2000
         with reading(url + PATH, token, **{"Last-Event-ID": str(ids[-1])}) as one:
             assert one.next().id == ids[-1] + 1
 
 
-def taken(line: socket.socket) -> bytes:
+def test_a_reader_that_takes_nothing_for_a_moment_is_not_cut_off(
+    world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("assay.api.http.protocol.FULL_S_MAX", 2.0)
+    grow(world_api.folder, 2000)
+    token = world_api.token("read")
+    with listening(world_api.app, send_bytes=8192) as url, with_a_small_buffer(url, token) as line:
+        Event().wait(1.0)
+        ids = taken(line, 300)
+        Event().wait(1.2)  # longer than what was left of the first deadline
+        ids += taken(line, 2000 - len(ids))
+        assert ids == list(range(1, len(ids) + 1)) and len(ids) >= 2000
+
+
+@contextmanager
+def with_a_small_buffer(url: str, token: str) -> Iterator[socket.socket]:
+    """A reader of the stream whose kernel takes little for it."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.settimeout(20)
+        line.connect((host, int(port)))
+        line.sendall(f"GET {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+        yield line
+
+
+def taken(line: socket.socket, count: int) -> list[int]:
+    """The ids of the next `count` events at least, or of all until the connection ends."""
     found = b""
-    while True:
+    while found.count(b"\nid: ") < count:
         try:
             more = line.recv(1 << 16)
         except ConnectionError:
-            return found
+            break
         if not more:
-            return found
+            break
         found += more
+    while not found.endswith(b"\n\n\r\n") and (more := _more(line)):
+        found += more
+    return [int(one.split(b"\n")[0]) for one in found.split(b"\nid: ")[1:] if b"\n" in one]
+
+
+def _more(line: socket.socket) -> bytes:
+    """The rest of an event; nothing if the connection has ended."""
+    try:
+        return line.recv(1)
+    except ConnectionError:
+        return b""
 
 
 def test_the_log_is_read_once_for_all_streams_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -270,6 +303,26 @@ def test_the_log_is_read_once_for_all_streams_of_a_run(folder: Path, monkeypatch
             assert [sent.id for sent in each.take(3)] == [size + 1, size + 2, size + 3]
 
     assert reads == [(0, size), (size, size + 3)]
+
+
+def test_streams_that_wait_look_at_the_log_once_between_them(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(streams, "POLL_S", 0.3)
+    looks: list[float] = []
+    kept = streams.Tail._log_size
+
+    def counted(tail: streams.Tail) -> int:
+        looks.append(time.monotonic())
+        return kept(tail)
+
+    monkeypatch.setattr(streams.Tail, "_log_size", counted)
+    world_api = ApiWorld(folder, limits=LimitsSection(streams_per_account=6, stream_s=1.5))
+    token = world_api.token("read")
+    address = f"{PATH}?after={len(pages(world_api, token))}"
+    with listening(world_api.app) as url, ExitStack() as stack:
+        for one in [stack.enter_context(reading(url + address, token)) for _ in range(6)]:
+            assert one.is_over()
+
+    assert 3 <= len(looks) <= 10  # six of them, five times each, would be thirty
 
 
 def test_an_altered_entry_is_not_sent_and_ends_the_stream(world_api: ApiWorld):
