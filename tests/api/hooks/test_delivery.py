@@ -280,6 +280,12 @@ def test_only_a_token_with_the_scope_or_a_party_of_the_run_registers_one(world_a
     register(ApiWorld(folder, readers=(STRANGER,), webhooks=True), world_api.session(STRANGER))
 
 
+def test_an_address_that_is_none_is_told_what_is_expected(world_api: ApiWorld):
+    body = {"run": "paper", "url": "https://127.0.0.1/"}
+    answer = world_api.ask("POST", "/v1/hooks", world_api.session(PARTY), json=body)
+    assert is_problem(answer, 422, "body.url: Value error, expected https://NAME/PATH")
+
+
 def test_nobody_sees_or_removes_the_webhook_of_another(world_api: ApiWorld):
     mine, other = world_api.session(PARTY), world_api.session(wallet("node-1"))
     hook = register(world_api, mine)["id"]
