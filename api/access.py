@@ -1,4 +1,4 @@
-"""Access: the API server's store of sessions, API tokens, used nonces, idempotent responses and moves.
+"""Access: the API server's store of sessions, tokens, used nonces, idempotent responses, moves and webhooks.
 
 Room: api (edge: one SQLite file of the server's own, never the books). Secrets are stored as
 SHA-256 of 256 random bits, so the file grants no access and a look-up leaks nothing by its timing.
@@ -8,6 +8,7 @@ Everything here expires, is bounded, and is swept.
     token     assay_<43 characters>; scopes, spend limit, expiry, revocation
     answer    the response to an Idempotency-Key
     move      prepared -> sent; see api/moves.py
+    hook      a webhook, whose secret is derived and not stored; see api/hooks/store.py
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 from assay.protocol.errors import ConfigError, Unavailable
 
-SCOPES = ("read", "invoice", "quote", "move")
+SCOPES = ("read", "invoice", "quote", "move", "hook")
 TOKEN_PREFIX, SESSION_PREFIX = "assay_", "session_"
 NONCE_S, SESSION_S, ANSWER_S = 300, 12 * 3600, 24 * 3600
 NONCES_MAX, SESSIONS_MAX, ANSWERS_MAX = 100_000, 100_000, 100_000
@@ -53,6 +54,11 @@ CREATE TABLE IF NOT EXISTS move (
     amount INTEGER NOT NULL, created_s INTEGER NOT NULL, expires_s INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('prepared', 'sent')), raw TEXT) STRICT;
 CREATE INDEX IF NOT EXISTS move_account ON move (account, state);
+CREATE TABLE IF NOT EXISTS hook (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, token INTEGER, run TEXT NOT NULL, url TEXT NOT NULL,
+    position INTEGER NOT NULL CHECK (position >= 0), attempts INTEGER NOT NULL DEFAULT 0,
+    next_s INTEGER NOT NULL, error TEXT NOT NULL DEFAULT '', is_failed INTEGER NOT NULL DEFAULT 0,
+    created_s INTEGER NOT NULL, UNIQUE (owner, run, url)) STRICT;
 """
 
 
@@ -126,7 +132,7 @@ class AccessStore:
             with closing(self._connect()) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 db.executescript(_SCHEMA)
-            with self._writing() as db:
+            with self.writing() as db:
                 db.execute("INSERT OR IGNORE INTO secret VALUES (0, ?)", (secrets.token_bytes(32),))
                 self._secret: bytes = db.execute("SELECT value FROM secret").fetchone()[0]
         except (OSError, sqlite3.Error, Unavailable) as error:
@@ -147,20 +153,24 @@ class AccessStore:
         expires_s = int(head[:10], 16)
         if expires_s <= now_s:
             return False
-        with self._writing() as db:
+        with self.writing() as db:
             self._room(db, "used_nonce", NONCES_MAX)
             done = db.execute("INSERT OR IGNORE INTO used_nonce VALUES (?, ?)", (nonce, expires_s))
             return done.rowcount == 1
 
     def _mac(self, head: str) -> str:
-        return hmac.new(self._secret, b"assay/nonce/1" + head.encode(), hashlib.sha256).hexdigest()[:32]
+        return self.derive(b"assay/nonce/1" + head.encode()).hex()[:32]
+
+    def derive(self, label: bytes) -> bytes:
+        """32 bytes that follow from the server's own key and a label, which begins with its purpose."""
+        return hmac.new(self._secret, label, hashlib.sha256).digest()
 
     # ---- sessions and tokens
 
     def open_session(self, account: str, now_s: int) -> tuple[str, int]:
         """A new session's secret, which is not stored, and its expiry; evicts the account's oldest ones."""
         secret = SESSION_PREFIX + secrets.token_urlsafe(32)
-        with self._writing() as db:
+        with self.writing() as db:
             self._room(db, "session", SESSIONS_MAX)
             db.execute(
                 "DELETE FROM session WHERE account = ? AND hash NOT IN "
@@ -174,7 +184,7 @@ class AccessStore:
 
     def close_session(self, secret: str) -> None:
         """End a session now."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("DELETE FROM session WHERE hash = ?", (_hash(secret),))
 
     def create_token(
@@ -200,7 +210,7 @@ class AccessStore:
         if not 0 <= spend_limit <= AMOUNT_MAX or not 1 <= days <= 366:
             raise ConfigError("expected a spend limit of at least 0, and 1 to 366 days")
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        with self._writing() as db:
+        with self.writing() as db:
             if db.execute("SELECT count(*) FROM token").fetchone()[0] >= TOKENS_MAX:
                 raise ConfigError(f"there are {TOKENS_MAX} tokens already")
             done = db.execute(
@@ -214,12 +224,12 @@ class AccessStore:
 
     def tokens(self) -> list[Token]:
         """All stored tokens."""
-        with closing(self._connect()) as db:
+        with self.reading() as db:
             return [_token(row) for row in db.execute("SELECT * FROM token ORDER BY id")]
 
     def revoke(self, token: int, now_s: int) -> bool:
         """Revoke a token; returns whether it existed."""
-        with self._writing() as db:
+        with self.writing() as db:
             done = db.execute(
                 "UPDATE token SET revoked_s = coalesce(revoked_s, ?) WHERE id = ?", (now_s, token)
             )
@@ -229,7 +239,7 @@ class AccessStore:
         """The caller that a valid session or token authenticates; None if unknown or expired."""
         if not secret.isascii() or len(secret) > 80:
             return None
-        with closing(self._connect()) as db:
+        with self.reading() as db:
             if secret.startswith(SESSION_PREFIX):
                 row = db.execute(
                     "SELECT * FROM session WHERE hash = ? AND expires_s > ?", (_hash(secret), now_s)
@@ -249,6 +259,14 @@ class AccessStore:
         found = _token(row)
         return Principal(name=f"token:{found.id}", account=found.account, scopes=found.scopes, token=found.id)
 
+    def is_valid(self, token: int, scope: str, now_s: int) -> bool:
+        """Whether a token has not ended, and has this scope."""
+        with self.reading() as db:
+            row = db.execute(
+                "SELECT * FROM token WHERE id = ? AND expires_s > ? AND revoked_s IS NULL", (token, now_s)
+            ).fetchone()
+        return row is not None and scope in _token(row).scopes
+
     # ---- stored responses
 
     def begin(
@@ -267,7 +285,7 @@ class AccessStore:
             KeyReused: the key was used for another request.
             InProgress: it has no response yet.
         """
-        with self._writing() as db:
+        with self.writing() as db:
             row = db.execute(
                 "SELECT * FROM answer WHERE principal = ? AND key = ?", (principal, key)
             ).fetchone()
@@ -291,7 +309,7 @@ class AccessStore:
 
     def finish(self, principal: str, key: str, status: int, body: bytes) -> None:
         """Store a request's response; a retryable one (5xx, 429) is deleted instead."""
-        with self._writing() as db:
+        with self.writing() as db:
             if status >= 500 or status == 429:
                 db.execute("DELETE FROM answer WHERE principal = ? AND key = ?", (principal, key))
             else:
@@ -308,7 +326,7 @@ class AccessStore:
         Raises:
             NoRoom: the account has too many unsigned ones.
         """
-        with self._writing() as db:
+        with self.writing() as db:
             waiting = "SELECT count(*) FROM move WHERE account = ? AND state = 'prepared' AND expires_s > ?"
             if db.execute(waiting, (move.account, now_s)).fetchone()[0] >= PREPARED_MAX:
                 raise NoRoom(f"{PREPARED_MAX} prepared moves of this account are not sent yet")
@@ -327,7 +345,7 @@ class AccessStore:
 
     def move(self, move_id: str) -> Kept | None:
         """A stored move, or None."""
-        with closing(self._connect()) as db:
+        with self.reading() as db:
             row = db.execute("SELECT * FROM move WHERE id = ?", (move_id,)).fetchone()
         return None if row is None else _kept(row)
 
@@ -340,7 +358,7 @@ class AccessStore:
         Raises:
             OverLimit: the token's limit does not cover it; nothing is stored.
         """
-        with self._writing() as db:
+        with self.writing() as db:
             done = db.execute(
                 "UPDATE move SET state = 'sent', raw = ? "
                 "WHERE id = ? AND state = 'prepared' AND expires_s > ?",
@@ -362,7 +380,7 @@ class AccessStore:
 
     def sweep(self, now_s: int) -> None:
         """Delete everything expired."""
-        with self._writing() as db:
+        with self.writing() as db:
             for table in ("used_nonce", "session"):
                 db.execute(f"DELETE FROM {table} WHERE expires_s <= ?", (now_s,))
             db.execute("DELETE FROM answer WHERE created_s <= ?", (now_s - ANSWER_S,))
@@ -380,7 +398,25 @@ class AccessStore:
         return db
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection for queries.
+
+        Raises:
+            Unavailable: the file cannot be read.
+        """
+        try:
+            with closing(self._connect()) as db:
+                yield db
+        except sqlite3.Error as error:
+            raise Unavailable(f"access store: {error}") from error
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, which holds the writer's lock.
+
+        Raises:
+            Unavailable: the file cannot be written.
+        """
         try:
             with closing(self._connect()) as db:
                 db.execute("BEGIN IMMEDIATE")

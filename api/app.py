@@ -19,6 +19,8 @@ from assay.api.gateway import Gateway
 from assay.api.http.guard import Guard
 from assay.api.http.problems import MEDIA_TYPE, add_handlers
 from assay.api.routes import books as books_routes
+from assay.api.routes import events as event_routes
+from assay.api.routes import hooks as hook_routes
 from assay.api.routes import money as money_routes
 from assay.api.routes import moves as move_routes
 from assay.api.routes import signin as signin_routes
@@ -60,7 +62,7 @@ def make_app(server: Server) -> FastAPI:
     add_handlers(app)
     app.add_exception_handler(NotModified, _on_not_modified)
     app.get("/v1/health", tags=["books"])(health)
-    for routes in (books_routes, money_routes, signin_routes, move_routes):
+    for routes in (books_routes, event_routes, hook_routes, money_routes, signin_routes, move_routes):
         app.include_router(routes.router)
     return app
 

@@ -50,6 +50,11 @@ class LimitsSection(Section):
     request_s: Annotated[float, Field(gt=0, le=600)] = 20.0
     export_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     audit_every_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    streams: Annotated[int, Field(ge=1, le=1000)] = (
+        64  # open at once; never more than half of requests_at_once
+    )
+    streams_per_account: Annotated[int, Field(ge=1, le=1000)] = 4
+    stream_s: Annotated[float, Field(gt=0, le=86_400)] = 3600.0
 
 
 class ServerFile(Section):
@@ -67,3 +72,4 @@ class ServerFile(Section):
     runs: dict[Annotated[str, Field(pattern=RUN_NAME)], str] = Field(default_factory=dict, max_length=100)
     chain: ChainSection | None = None
     limits: LimitsSection = LimitsSection()
+    webhooks: bool = False  # whether this server connects to the addresses that its callers register

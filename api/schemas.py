@@ -6,14 +6,25 @@ are hexadecimal. Answers read these from integers and bytes, and their fields fr
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _written(value: object) -> object:
     """Token units as decimal text, bytes as hexadecimal."""
     return value.hex() if isinstance(value, bytes) else str(value) if isinstance(value, int) else value
+
+
+def _hook_url(text: str) -> str:
+    """The address of a webhook: a name, the usual port, no user, no fragment."""
+    if (
+        re.fullmatch(r"https://([A-Za-z0-9-]{1,63}\.)+[A-Za-z][A-Za-z0-9-]{0,62}(/[!-\"$-\[\]-~]*)?", text)
+        is None
+    ):
+        raise ValueError("expected https://NAME/PATH, with a host's full name and no port, user or fragment")
+    return text
 
 
 Amount = Annotated[str, BeforeValidator(_written), Field(pattern=r"^-?[0-9]{1,39}$", examples=["12800043"])]
@@ -317,3 +328,30 @@ class MoveAnswer(Answer):
     amount: Amount
     state: str = Field(description='"prepared", "expired", "sent", "mined", "reverted" or "final"')
     transactions: list[SentTransaction]
+
+
+class HookAsked(Asked):
+    run: Annotated[str, Field(max_length=64, examples=["quickstart"])]
+    url: Annotated[
+        str,
+        AfterValidator(_hook_url),
+        Field(max_length=500, examples=["https://hooks.example.org/assay"]),
+    ]
+    after: Annotated[
+        int | None,
+        Field(ge=0, lt=2**63, description="number of the last entry that is not sent; without it the newest"),
+    ] = None
+
+
+class HookAnswer(Answer):
+    id: str
+    run: str
+    url: str
+    position: int = Field(description="number of the last entry that was delivered")
+    is_failed: bool = Field(description="given up; nothing more is sent")
+    attempts: int = Field(description="at the next entry")
+    error: str = Field(description="why the last of them failed")
+
+
+class NewHookAnswer(HookAnswer):
+    secret: str = Field(description="whsec_..., shown once")

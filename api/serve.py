@@ -6,18 +6,26 @@ Room: api (edge: reads a TOML file, listens). Only this module needs the package
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from assay.api.access import AccessStore
 from assay.api.config import ServerFile
 from assay.orders.toml import read_tables
 from assay.participant.json_log import log_as_json
 from assay.protocol.errors import ConfigError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from assay.api.hooks.delivery import Delivery
 
 log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 5
@@ -39,6 +47,8 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
         import uvicorn
 
         from assay.api.app import guarded, make_server
+        from assay.api.hooks.delivery import Delivery
+        from assay.api.hooks.post import Poster
         from assay.api.http.protocol import Http
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "fastapi", "h11", "starlette"):
@@ -72,6 +82,7 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
             h11_max_incomplete_event_size=2 * config.limits.header_bytes,
         )
     )
+    server.streams.is_stopping = lambda: runner.should_exit  # else the shutdown would wait for open streams
     if is_tethered:
         threading.Thread(target=_stop_when_alone, args=(runner,), daemon=True).start()
     try:
@@ -81,10 +92,29 @@ def run_server(path: Path, *, is_tethered: bool = False) -> None:
         raise ConfigError(f"cannot listen on {config.listen}:{config.port} ({error.strerror})") from None
     host = f"[{config.listen}]" if ":" in config.listen else config.listen
     log.info("api started", extra={"url": f"http://{host}:{line.getsockname()[1]}", "runs": len(config.runs)})
-    runner.run(sockets=[line])
+    asyncio.run(_serve(runner, line, Delivery(server, Poster()) if config.webhooks else None))
 
 
-def _stop_when_alone(runner: object) -> None:
+async def _serve(runner: uvicorn.Server, line: socket.socket, delivery: Delivery | None) -> None:
+    """Serve, and send webhooks for as long; if sending raises, the server stops and raises too."""
+    if delivery is None:
+        await runner.serve(sockets=[line])
+        return
+    sending = asyncio.create_task(delivery.run())
+    sending.add_done_callback(lambda _: _stop(runner))
+    try:
+        await runner.serve(sockets=[line])
+    finally:
+        sending.cancel()
+        with suppress(asyncio.CancelledError):
+            await sending
+
+
+def _stop(runner: uvicorn.Server) -> None:
+    runner.should_exit = True
+
+
+def _stop_when_alone(runner: uvicorn.Server) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    runner.should_exit = True  # type: ignore[attr-defined]
+    _stop(runner)

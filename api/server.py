@@ -25,6 +25,7 @@ from assay.api.gateway import Gateway
 from assay.api.http.answers import Answers
 from assay.api.http.problems import MEDIA_TYPE, Problem, problem_body
 from assay.api.http.rate_limits import Buckets, Rate
+from assay.api.streams import Streams
 from assay.ledger.merkle_log import Edge
 
 SWEEP_S = 60
@@ -42,6 +43,7 @@ class Server:
     gateway: Gateway | None
     answers: Answers = field(default_factory=Answers)
     now_s: Callable[[], int] = field(default=lambda: int(time.time()))
+    streams: Streams = field(init=False)
     _lock: Lock = field(default_factory=Lock)
     _swept_s: int = 0
     _accounts: Buckets = field(init=False)
@@ -49,22 +51,19 @@ class Server:
 
     def __post_init__(self) -> None:
         limits = self.config.limits
+        self.streams = Streams(limits)
         self._accounts = Buckets(rate=Rate(per_minute=limits.account_per_minute, burst=limits.account_burst))
         self._tokens = Buckets(rate=Rate(per_minute=limits.token_per_minute, burst=limits.token_burst))
 
     def authenticate(self, request: Request) -> Principal | None:
-        """The authenticated caller; None without credentials.
+        """The authenticated caller, whose request is counted; None without credentials.
 
         Raises:
             Problem: an invalid secret, or too many requests.
         """
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        if not scheme:
-            return None
-        now_s = self.now_s()
-        found = self.access.authenticate(secret.strip(), now_s) if scheme.lower() == "bearer" else None
+        found, now_s = self._identify(request), self.now_s()
         if found is None:
-            raise Problem(401, "the session or token is unknown, expired or revoked", headers=_CHALLENGE)
+            return None
         with self._lock:
             is_sweeping, self._swept_s = now_s >= self._swept_s + SWEEP_S, max(self._swept_s, now_s - 1)
             if is_sweeping:
@@ -80,6 +79,28 @@ class Server:
                 429, f"too many requests; the next in {seconds} s", headers={"Retry-After": seconds}
             )
         return found
+
+    def _identify(self, request: Request) -> Principal | None:
+        """The caller of a request; None without credentials.
+
+        Raises:
+            Problem: an invalid secret.
+        """
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        if not scheme:
+            return None
+        found = self.access.authenticate(secret.strip(), self.now_s()) if scheme.lower() == "bearer" else None
+        if found is None:
+            raise Problem(401, "the session or token is unknown, expired or revoked", headers=_CHALLENGE)
+        return found
+
+    def check_still_reads(self, request: Request, run: ServedRun) -> None:
+        """Do nothing if the caller of a request that was allowed may still read the run's books.
+
+        Raises:
+            Problem: the session or token has ended, or the account is no party any more.
+        """
+        self.run_for(self._identify(request), run.name)
 
     def run_for(self, caller: Principal | None, name: str) -> ServedRun:
         """The run of this name, if the caller may read its books.
@@ -100,9 +121,30 @@ class Server:
         """
         if caller is None or caller.token is not None or self.config.public_read:
             return True
-        account = (caller.account or "").lower()
-        readers = {one.lower() for one in self.config.readers}
+        return self._takes_part(caller.account or "", run)
+
+    def may_be_sent(self, owner: str, token: int | None, run: ServedRun) -> bool:
+        """Whether the owner of a webhook may have a run's entries sent, also where everybody may read them.
+
+        Args:
+            owner: As `name_of` has it.
+            token: The token that registered the webhook, which must still be valid; None for a session.
+            run: The run.
+        """
+        if token is not None:
+            return self.access.is_valid(token, "hook", self.now_s())
+        return self._takes_part(owner.removeprefix("account:"), run)
+
+    def _takes_part(self, account: str, run: ServedRun | None) -> bool:
+        """Whether an account is a reader of this server, or a party of a run."""
+        account, readers = account.lower(), {one.lower() for one in self.config.readers}
         return account in readers or (run is not None and run.is_party(account))
+
+    def name_of(self, caller: Principal | None, request: Request) -> str:
+        """Whose a request is, for bounds: its account, its token, or without credentials its address."""
+        if caller is None:
+            return f"address:{request.client.host if request.client else 'unknown'}"
+        return caller.name if caller.account is None else f"account:{caller.account.lower()}"
 
     def chain(self) -> Gateway:
         """The chain gateway.

@@ -58,7 +58,7 @@ class Tokens:
 def create(
     file: File,
     name: Annotated[str, typer.Option(help="Name of the token: its purpose.")],
-    scope: Annotated[list[str], typer.Option(help="Scope: read, invoice, quote or move; repeatable.")],
+    scope: Annotated[list[str], typer.Option(help="Scope: read, invoice, quote, move or hook; repeatable.")],
     account: Annotated[
         str | None, typer.Option(help="Account, 0x..., whose money the token may move.")
     ] = None,

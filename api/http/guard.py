@@ -18,6 +18,7 @@ from assay.api.http.rate_limits import Buckets, Rate
 
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
+IS_HEAD = "assay.is_head"  # key of a request's scope: nobody reads the body of the answer
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -72,8 +73,12 @@ class Guard:
 
     async def _served(self, scope: Message, receive: Receive, answer: _Answer) -> None:
         limits = self._limits
-        limit_s = limits.export_s if scope["path"].endswith("/export") else limits.request_s
-        request = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        limit_s = limits.request_s
+        if scope["path"].endswith("/export"):
+            limit_s = limits.export_s
+        elif scope["path"].endswith("/events"):
+            limit_s += limits.stream_s  # a stream ends by itself, unless its reader is slow
+        request = {**scope, "method": "GET", IS_HEAD: True} if scope["method"] == "HEAD" else scope
         try:
             await asyncio.wait_for(self._app(request, self._bounded(receive), answer.send), limit_s)
         except asyncio.TimeoutError:

@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from assay.api.access import Principal
 from assay.api.catalogue import ServedRun
+from assay.api.entries import entry_answer
 from assay.api.http.bodies import StrictRoute
 from assay.api.http.problems import Problem
 from assay.api.payouts import payouts
@@ -26,8 +27,6 @@ from assay.api.schemas import (
     CheckpointAnswer,
     Earnings,
     Entries,
-    EntryAnswer,
-    PostingAnswer,
     ProofAnswer,
     Reasons,
     RunAnswer,
@@ -35,14 +34,13 @@ from assay.api.schemas import (
     UnpaidAnswer,
 )
 from assay.api.server import Reader, TheServer, check_etag
-from assay.ledger.accounts import NO_EPOCH
 from assay.ledger.journal.leaf import Written
 from assay.ledger.journal.log_store import read_notes
 from assay.ledger.journal.reader import PORTION, read_entries
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import verifier_key
 from assay.ledger.queries.earned import read_earned, read_unpaid
-from assay.ledger.queries.export import Language, export_lines, happened_at, recorded_at
+from assay.ledger.queries.export import Language, export_lines
 from assay.ledger.queries.lookup import (
     PAGE_MAX,
     checkpoint_of,
@@ -124,7 +122,7 @@ def entries(
 
         def page() -> Entries:
             found = entry_page(db, after=after, limit=limit, account=account)
-            return Entries(entries=[_entry(one) for one in found.entries], next=found.next_after)
+            return Entries(entries=[entry_answer(one) for one in found.entries], next=found.next_after)
 
         return server.answers.of(check_etag(request, log_edge(db)), page)
 
@@ -144,7 +142,7 @@ def proof(
         def proven() -> ProofAnswer:
             found = prove_entry(db, served_run.origin(db), entry)
             return ProofAnswer(
-                entry=_entry(found.written),
+                entry=entry_answer(found.written),
                 leaf_index=found.written.number - 1,
                 leaf=found.leaf,
                 proof=[each.hex() for each in found.path],
@@ -298,23 +296,3 @@ def may_see(caller: Principal | None, buyer: str) -> None:
     """
     if caller is not None and caller.account is not None and caller.account != buyer:
         raise Problem(403, "only the run's buyer may read its invoices")
-
-
-def _entry(one: Written) -> EntryAnswer:
-    entry = one.entry
-    return EntryAnswer(
-        number=one.number,
-        key=entry.key,
-        kind=entry.kind,
-        epoch=None if entry.epoch == NO_EPOCH else entry.epoch,
-        block_number=entry.block_number,
-        block_hash=entry.block_hash,
-        reverses=entry.reverses or None,
-        time=happened_at(one).isoformat(timespec="seconds"),
-        recorded=recorded_at(one).isoformat(timespec="milliseconds"),
-        leaf_hash=one.leaf,
-        postings=[
-            PostingAnswer(account=each.account.code, asset=each.account.asset, amount=str(each.amount))
-            for each in entry.postings
-        ],
-    )

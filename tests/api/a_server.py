@@ -1,20 +1,25 @@
-"""A server with books and, if wanted, a chain; asked without a socket."""
+"""A server with books and, if wanted, a chain; asked without a socket, or listening on one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 
 from assay.api.access import AccessStore
 from assay.api.app import guarded
 from assay.api.catalogue import make_catalogue
 from assay.api.config import LimitsSection, ServerFile
 from assay.api.gateway import Gateway
+from assay.api.http.protocol import Http
 from assay.api.server import Server
 
 ORIGIN = "https://api.example.org"
@@ -40,6 +45,7 @@ class ApiWorld:
     limits: LimitsSection = field(default_factory=LimitsSection)
     public_read: bool = False
     readers: tuple[str, ...] = ()
+    webhooks: bool = False
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
@@ -49,6 +55,7 @@ class ApiWorld:
             limits=self.limits,
             public_read=self.public_read,
             readers=frozenset(self.readers),
+            webhooks=self.webhooks,
         )
         self.access = AccessStore(self.folder / "access.db")
         self.server = Server(
@@ -95,3 +102,28 @@ def is_problem(answer: httpx.Response, status: int, words: str = "") -> bool:
     assert {"type", "title", "status", "detail"} <= set(told)
     assert (answer.status_code, words in told["detail"]) == (status, True), told
     return True
+
+
+@contextmanager
+def listening(app: Any, *, send_bytes: int = 0, **more: Any) -> Iterator[str]:
+    """The app on a socket of this machine, whose kernel takes about `send_bytes` of an answer if given."""
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, http=Http, ws="none", lifespan="off", log_config=None,
+        access_log=False, server_header=False, proxy_headers=False, **more,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            threading.Event().wait(0.01)
+        line = server.servers[0].sockets[0]
+        if send_bytes:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+        port = line.getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()

@@ -24,7 +24,7 @@ START_S_MAX = 90.0
 def file(tmp_path: Path) -> Path:
     an_invoiced_run(tmp_path / "ledger.db", tmp_path)
     path = tmp_path / "api.toml"
-    path.write_text('port = 0\norigin = "http://127.0.0.1"\n[runs]\npaper = "ledger.db"\n')
+    path.write_text('port = 0\norigin = "http://127.0.0.1"\nwebhooks = true\n[runs]\npaper = "ledger.db"\n')
     return path
 
 
@@ -49,6 +49,7 @@ def test_tokens_are_made_shown_used_and_revoked(assay: Assay, file: Path):
             asked = f"{url[0]}/v1/runs/paper/audit"
             told = _soon(asked, secret)
             assert told.json()["ok"] is True, told.text
+            assert _soon(f"{url[0]}/v1/hooks", secret).status_code == 403  # this server sends, but not for it
             assert assay("api", "token", "revoke", file, 1).status == 0
             assert _soon(asked, secret).status_code == 401
         finally:

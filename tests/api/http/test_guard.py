@@ -6,48 +6,22 @@ import asyncio
 import json
 import logging
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from assay.api.config import LimitsSection
 from assay.api.http.bodies import NESTED_MAX, read_json
 from assay.api.http.guard import HEADERS, Guard
 from assay.api.http.protocol import Http
 from assay.api.http.rate_limits import Buckets, Rate
-from tests.api.a_server import ApiWorld, is_problem
+from tests.api.a_server import ApiWorld, is_problem, listening
 
 pytestmark = pytest.mark.slow
 
 JSON = {"content-type": "application/json", "idempotency-key": "x"}
-
-
-@contextmanager
-def listening(app: Any, **more: Any) -> Iterator[str]:
-    """The app on a socket of this machine."""
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, http=Http, ws="none", lifespan="off", log_config=None,
-        access_log=False, server_header=False, proxy_headers=False, **more,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive()
-            threading.Event().wait(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 def raw(url: str, *pieces: bytes) -> bytes:
@@ -229,3 +203,22 @@ def test_who_never_finishes_a_head_is_cut_off(world_api: ApiWorld, monkeypatch: 
     monkeypatch.setattr("assay.api.http.protocol.HEAD_S_MAX", 0.2)
     with listening(world_api.app) as url:
         assert raw(url, b"GET /v1/health HTT") == b""
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel has no such option")
+def test_the_kernel_ends_a_connection_on_which_nothing_is_acknowledged(
+    world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    found: list[int] = []
+    begin = Http.connection_made
+
+    def begun(line: Http, transport: Any) -> None:
+        begin(line, transport)
+        its_socket = transport.get_extra_info("socket")
+        found.append(its_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+
+    monkeypatch.setattr(Http, "connection_made", begun)
+    with listening(world_api.app) as url:
+        assert httpx.get(f"{url}/v1/health", trust_env=False).status_code == 200
+
+    assert found == [30_000]
