@@ -8,10 +8,13 @@ figures are equal to the last digit; manifests carry them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.types import PeerId
+
+_MICRO = 10**6
 
 
 def agreed_loss(losses: Mapping[PeerId, int], verifiers: Sequence[PeerId]) -> int | None:
@@ -22,3 +25,15 @@ def agreed_loss(losses: Mapping[PeerId, int], verifiers: Sequence[PeerId]) -> in
     """
     counted = Counter(losses[peer] for peer in verifiers if peer in losses).most_common(1)
     return counted[0][0] if counted and counted[0][1] > faults_tolerated(len(verifiers)) else None
+
+
+def mean_micro(losses: Iterable[float], targets: int) -> int:
+    """The mean loss in millionths of a nat, rounded to even, of sequences with so many targets in all.
+
+    Losses are added in order, in float64. 0 without any target; `LOSS_MICRO_MAX` if it is more.
+    """
+    total = 0.0
+    for loss in losses:
+        total += loss
+    mean = total / max(targets, 1) * _MICRO
+    return round(mean) if mean < LOSS_MICRO_MAX else LOSS_MICRO_MAX

@@ -1,4 +1,4 @@
-"""Kubernetes: the manifests fit its schemas, run one process without rights, and never two with the same keys.
+"""Kubernetes: manifests fit its schemas, run one process without rights, and never two with the same keys.
 
 No cluster runs them here. `make lint-containers` installs the schemas in an environment of their own.
 """

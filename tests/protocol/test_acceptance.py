@@ -21,7 +21,7 @@ from assay.testing.messages import UNSIGNED, a_funding_report
 from assay.testing.run import a_manifest, a_spec, grow
 
 MOST = 3_000_000
-ACCEPT = AcceptSpec(share_ppm=250_001, sequences=1, milestones=(Milestone(epoch=1, most_loss_micro=MOST),))
+ACCEPT = AcceptSpec(share_ppm=250_001, sequences=2, milestones=(Milestone(epoch=1, most_loss_micro=MOST),))
 PLAIN = a_spec(rounds=12)
 SPEC = replace(PLAIN, money=replace(PLAIN.money, accept=ACCEPT))
 

@@ -112,18 +112,23 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Asks for the held-out loss of the parameters that this round begins with; answered by `Evaluated`."""
+    """Asks for the loss of one held-out sequence under the parameters that this round begins with.
+
+    One at a time, so that an audit which is due waits for one sequence alone. Answered by `Evaluated`.
+    """
 
     TAG: ClassVar[bytes] = b"assay/worker/evaluate/1"
     round: RoundId
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The loss, as an `Evaluation` states it."""
+    """The sequence's loss, summed over its targets, and how many these are."""
 
     TAG: ClassVar[bytes] = b"assay/worker/evaluated/1"
-    loss_micro: int
+    loss: Annotated[bytes, Max(8)]  # float64, big-endian
+    targets: int
 
 
 def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:

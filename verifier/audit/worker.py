@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from assay.protocol.update_rule import BLOCK_SIDE
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens, validation_tokens
+from assay.training.data.mask import target_count
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.layout import to_blocks
@@ -138,7 +140,7 @@ class RecomputeWorker(ComputeWorker):
         if isinstance(request, JudgeOperator):
             return Judged(is_right=self._judge(request))
         if isinstance(request, Evaluate):
-            return Evaluated(loss_micro=self.evaluate(request.round))
+            return self.evaluate(request.round, request.sequence)
         if not isinstance(request, Examine):
             return super().answer(request)
         try:
@@ -152,17 +154,17 @@ class RecomputeWorker(ComputeWorker):
         )
         return Examined(finding=found, exec_class=self.exec_class if is_exact else REFERENCE)
 
-    def evaluate(self, round_id: int) -> int:
-        """The held-out loss of theta of a recent round, in the reference class, in millionths of a nat.
+    def evaluate(self, round_id: int, sequence: int) -> Evaluated:
+        """The loss of a held-out sequence under theta of a recent round, in the reference class.
 
         Raises:
             Diverged: that round is ahead of us or too old.
         """
         spec, layout = self.spec, self.parameters.layout
-        tokens = validation_tokens(self.tokens, spec, spec.money.accept.sequences)
+        tokens = validation_tokens(self.tokens, spec, spec.money.accept.sequences)[sequence : sequence + 1]
         evaluation, theta_P = importlib.import_module(_EVALUATION), self.parameters.at(round_id)
-        found: int = evaluation.reference_loss_micro(spec.model, layout, theta_P, tokens, frozen=self.frozen)
-        return found
+        loss: float = evaluation.sequence_loss(spec.model, layout, theta_P, tokens, frozen=self.frozen)
+        return Evaluated(loss=struct.pack(">d", loss), targets=target_count(tokens))
 
     def examine(
         self,

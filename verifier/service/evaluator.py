@@ -8,6 +8,7 @@ the same to the last digit; from more than f of them follows whether a share of 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable
 
 import trio
@@ -15,7 +16,8 @@ import trio
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
-from assay.protocol.errors import AssayError
+from assay.protocol.acceptance import mean_micro
+from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.messages import LOSS_MICRO_MAX, Evaluation, SignedEvaluation
 from assay.protocol.state_transition import may_evaluate
@@ -71,9 +73,15 @@ class Evaluator:
         if epoch not in self._found:
             end = RoundId(self._follower.run_state.calendar.epoch_end(epoch))
             await self._state_sync.reach(end)
-            found = await self._state_sync.child.call(Evaluate(round=end), Evaluated)
-            self._found[epoch] = found.loss_micro
-            log.info("model measured", extra={"epoch": epoch, "held_out": found.loss_micro / 1e6})
+            child, count = self._state_sync.child, self._me.spec.money.accept.sequences
+            parts = []
+            for at in range(count):  # audits that are due come in between
+                if epoch not in self.due():
+                    raise Unavailable(f"epoch {epoch} is settled, {at} of {count} sequences are measured")
+                parts.append(await child.call(Evaluate(round=end, sequence=at), Evaluated))
+            losses = (struct.unpack(">d", part.loss)[0] for part in parts)
+            self._found[epoch] = mean_micro(losses, sum(part.targets for part in parts))
+            log.info("model measured", extra={"epoch": epoch, "held_out": self._found[epoch] / 1e6})
         return self._found[epoch]
 
     def _evaluation(self, epoch: int, loss_micro: int) -> Evaluation:

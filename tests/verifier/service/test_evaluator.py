@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,8 +37,8 @@ class AWorker:
             raise Unavailable("no aggregate yet")
 
     async def call(self, request: Evaluate, _answer: type) -> Evaluated:
-        self.asked.append(f"measure {request.round}")
-        return Evaluated(loss_micro=4_200_000)
+        self.asked.append(f"measure {request.sequence} at {request.round}")
+        return Evaluated(loss=struct.pack(">d", 8.4 * (request.sequence + 1)), targets=3)
 
 
 def an_evaluator(run_state: RunState, worker: AWorker) -> tuple[Evaluator, Any, list[SignedEvaluation]]:
@@ -62,7 +63,7 @@ def test_a_milestone_is_measured_once_and_repeated_until_a_manifest_carries_it()
 
     run_for(evaluator, 2.5 * REPEAT_S)
 
-    assert worker.asked == ["reach 8", "measure 8"]
+    assert worker.asked == ["reach 8", "measure 0 at 8", "measure 1 at 8"]
     assert len(told) == 3 and len(set(told)) == 1
     found = told[0].evaluation
     assert (found.epoch, found.verifier, found.loss_micro) == (1, ME, 4_200_000)
@@ -82,9 +83,25 @@ def test_nothing_is_measured_before_the_epoch_has_ended_or_after_it_is_settled()
         assert (worker.asked, told) == ([], [])
 
 
+def test_a_measurement_that_lasts_beyond_the_settlement_is_given_up():
+    worker = AWorker()
+    evaluator, follower, told = an_evaluator(after(a_run(), 8), worker)
+    measured = worker.call
+
+    async def slowly(request, answer):
+        follower.run_state = after(a_run(), a_run().calendar.settled_at(1) + 1)
+        return await measured(request, answer)
+
+    worker.call = slowly  # type: ignore[method-assign]
+    run_for(evaluator, 1.5 * REPEAT_S)
+
+    assert worker.asked == ["reach 8", "measure 0 at 8"]
+    assert not told
+
+
 def test_a_worker_that_fails_is_asked_again():
     worker = AWorker(failures=1)
     evaluator, _, told = an_evaluator(after(a_run(), 8), worker)
     run_for(evaluator, 1.5 * REPEAT_S)
-    assert worker.asked == ["reach 8", "reach 8", "measure 8"]
+    assert worker.asked == ["reach 8", "reach 8", "measure 0 at 8", "measure 1 at 8"]
     assert len(told) == 1
