@@ -77,6 +77,9 @@ class ProcessFile(BaseModel):
     metrics: Annotated[str, Field(max_length=80)] | None = (
         None  # "127.0.0.1:9100": Prometheus is answered there
     )
+    traces: Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=1024)] | None = (
+        None  # "http://127.0.0.1:4318": an OpenTelemetry collector is sent traces there
+    )
     known_answers: Path | None = None  # list of this node's known-answer tasks
     limits: Path | None = None  # calibration of other execution classes, if it is not the shipped one
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
@@ -134,6 +137,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         books=given.books,
         declarations=_declarations(path.name, given.registry),
         metrics=None if given.metrics is None else _metrics_address(path.name, given.metrics),
+        traces=given.traces,
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
     )

@@ -129,7 +129,7 @@ class Service:
                 me.spec, me.store, me.config.folder, me.spec.verifier_peers, lambda: self._host
             ),
             pushes=self.pushes,
-            worked=me.readings.worked,
+            worked=me.worked,
         )
         self.steps = StepFiles(
             me.config.folder,

@@ -24,7 +24,8 @@ from assay.participant.files.record import SignedRecord, read_records, takes_pla
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keys.keyring import Keys, load_keys
 from assay.participant.readings import Readings
-from assay.protocol.encoding.codec import decode
+from assay.participant.traces import OFF, Traces, traces_of
+from assay.protocol.encoding.codec import Message, decode
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.identity import Domain, peer_of
 from assay.protocol.params import RunSpec, check_spec
@@ -72,6 +73,7 @@ class Config:
     device: str = "cpu"
     threads: int = 1  # 0: measure the fastest number at the first start
     metrics: tuple[str, int] | None = None  # IP address and port at which Prometheus is answered
+    traces: str | None = None  # base URL of an OpenTelemetry collector
 
     @property
     def has_run(self) -> bool:
@@ -93,6 +95,12 @@ class Participant:
     blobs: DiskBlobs
     ledger_service: PeerId | None = None  # whose books a verifier cosigns, and a buyer packs
     readings: Readings = field(default_factory=Readings)  # for the metrics
+    traces: Traces = OFF
+
+    def worked(self, request: Message, seconds: float) -> None:
+        """Count and trace one answer of our compute worker."""
+        self.readings.worked(type(request).__name__, seconds)
+        self.traces.worked(request, seconds)
 
     @property
     def base(self) -> Path | None:
@@ -146,9 +154,11 @@ def open_participant(config: Config) -> Participant:
     except Unavailable as error:  # training can go on without the chain
         log.warning("chain unavailable", extra={"reason": str(error)})
     config.folder.mkdir(parents=True, exist_ok=True)
+    keys = load_keys(config.keys, config.password)
     return Participant(
         config=config,
-        keys=load_keys(config.keys, config.password),
+        keys=keys,
+        traces=traces_of(config.traces, run.run_id, peer_of(keys.peer)),
         spec=run.spec,
         run_id=run.run_id,
         deployment=deployment,

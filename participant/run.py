@@ -20,6 +20,7 @@ from assay.participant.health import watch_health
 from assay.participant.metrics.serve import serving_metrics
 from assay.participant.pushes import Pushes
 from assay.participant.refresh import refresh_records
+from assay.participant.traces import trace_chain, tracing
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.messages import BlobPiece, CertifiedManifest, SignedFundingReport
@@ -82,8 +83,10 @@ async def participate(
     async with (
         open_network(me, {"links": follower.answer_links, **waiting}, door) as host,
         serving_metrics(me, follower, host),
+        tracing(me.traces),
         trio.open_nursery() as nursery,
     ):
+        nursery.start_soon(trace_chain, me.traces, me.spec, me.me, follower)
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))
         nursery.start_soon(refresh_records, me, host)
         nursery.start_soon(watch_health, me)

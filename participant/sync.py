@@ -63,7 +63,7 @@ class StateSync:
         fetch: Callable[[Digest], Awaitable[bytes]],
         snapshots: Snapshots | None = None,
         pushes: Pushes | None = None,
-        worked: Callable[[str, float], None] = lambda _request, _seconds: None,
+        worked: Callable[[Message, float], None] = lambda _request, _seconds: None,
     ) -> None:
         """Configure the worker; it starts with the first call.
 

@@ -58,7 +58,7 @@ class WorkerProcess:
         start: Message,
         log_path: Path,
         started: Callable[[RoundId], None],
-        worked: Callable[[str, float], None] = lambda _request, _seconds: None,
+        worked: Callable[[Message, float], None] = lambda _request, _seconds: None,
     ) -> None:
         """Configure the worker; it starts with the first call.
 
@@ -68,7 +68,7 @@ class WorkerProcess:
             start: The first request to each new process.
             log_path: File for its standard error.
             started: Told the round that a new process is at, before the call that caused it.
-            worked: Told the name of each answered request, and the seconds it took.
+            worked: Told of each answered request, and the seconds it took.
         """
         self._worked = worked
         self._module, self._start, self._log_path, self._started = module, start, log_path, started
@@ -97,7 +97,7 @@ class WorkerProcess:
                 try:
                     return await self._exchange(request, answer)
                 finally:
-                    self._worked(type(request).__name__, trio.current_time() - began_s)
+                    self._worked(request, trio.current_time() - began_s)
 
     async def close(self) -> None:
         """End the worker."""

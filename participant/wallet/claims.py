@@ -7,6 +7,7 @@ the finalised chain, so a payee trusts no other party for its amount or proof.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 import trio
@@ -56,11 +57,11 @@ async def claim_everything(me: Participant, follower: Follower) -> None:
                 state = await trio.to_thread.run_sync(chain.epoch_state, me.run_id, epoch)
                 if state.phase is EpochPhase.FINAL:
                     tree = settlement.tree()
+                    begin_s, amount = time.time(), sum(settlement.rows[i].amount for i in indices)
                     await trio.to_thread.run_sync(chain.claim_all, me.run_id, epoch, tree, indices)
-                    log.info(
-                        "claimed",
-                        extra={"epoch": epoch, "amount": sum(settlement.rows[i].amount for i in indices)},
-                    )
+                    log.info("claimed", extra={"epoch": epoch, "amount": amount})
+                    last = follower.run_state.calendar.epoch_end(epoch) - 1
+                    me.traces.span("claim", last, begin_s, time.time(), epoch=epoch, amount=amount)
                     break
             except AssayError as error:
                 log.warning("claim postponed", extra={"epoch": epoch, "reason": str(error)})

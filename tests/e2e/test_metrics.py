@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from assay.devnet.machines import free_ports
 from assay.participant.metrics.figures import BY_NAME
+from tests.a_collector import a_collector
 from tests.e2e.nets import kill, localnet, need_anvil, summary_of, wait_for_round, write_order
 
 pytestmark = pytest.mark.slow
@@ -47,11 +48,11 @@ def scrape(port: int, wanted: set[str]) -> dict[str, list[float]]:
 def test_processes_that_are_asked_for_metrics_answer_with_those_of_their_role(tmp_path: Path) -> None:
     need_anvil()
     ports = dict(zip(OWN, free_ports(len(OWN)), strict=True))
-    with localnet(tmp_path, write_order(tmp_path, rounds=13)) as process:
+    with a_collector() as traces, localnet(tmp_path, write_order(tmp_path, rounds=13)) as process:
         wait_for_round(process, tmp_path / "run", 1)
         for name, port in ports.items():
             with open(tmp_path / "run" / "participants" / name / "config.toml", "a") as file:
-                file.write(f'metrics = "127.0.0.1:{port}"\n')
+                file.write(f'metrics = "127.0.0.1:{port}"\ntraces = "{traces.address}"\n')
             kill(tmp_path / "run", name)  # it is started again, with the new file
         found = {name: scrape(port, OWN[name]) for name, port in ports.items()}
         summary = summary_of(process)
@@ -68,3 +69,14 @@ def test_processes_that_are_asked_for_metrics_answer_with_those_of_their_role(tm
         assert found[name]["assay_lot_end_timestamp_seconds"][0] > time.time()
         assert sum(found[name]["assay_steps_total"]) > 0
     assert len(found["ledger"]["assay_results"]) == 4
+    assert_one_trace_a_round(traces.found)
+
+
+def assert_one_trace_a_round(found: set[tuple[int, str, str]]) -> None:
+    """Processes that were started again add to the same traces: their work, and what became of it."""
+    processes = {trace: {process for other, process, _ in found if other == trace} for trace, _, _ in found}
+
+    assert max(map(len, processes.values())) == len(OWN)
+    assert {"manifest", "apply", "takestep", "claim"} <= {name for _, _, name in found}, {
+        n for _, _, n in found
+    }

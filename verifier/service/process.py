@@ -175,7 +175,7 @@ class Service:
             store=me.store,
             blobs=me.blobs,
             fetch=self._fetch,
-            worked=me.readings.worked,
+            worked=me.worked,
         )
         self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
         self._host: Host
