@@ -58,7 +58,13 @@ def held_out_loss(
     sequences = min(SEQUENCES_MAX, FLOP_MAX // flop) if tokens_max is None else tokens_max // whole.context
     tokens = validation_tokens(read_tokens(data, spec.data), spec, max(1, sequences))
     first, last = (
-        mean_loss(whole, layout_of(whole), merged(spec.model, frozen, one), tokens)
+        mean_loss(
+            whole,
+            layout_of(whole),
+            merged(spec.model, frozen, one),
+            tokens,
+            beta_micro=spec.compute.beta_micro,
+        )
         for one in (inputs.start(spec), theta)
     )
     if not all(0 <= one * MICRO <= LOSS_MICRO_MAX for one in (first, last)):  # nor is NaN
