@@ -138,6 +138,11 @@ def split_bound(hint: Any) -> tuple[Any, int]:
     return hint, 0
 
 
+def is_later(hint: Any) -> bool:
+    """Whether a field is marked `Later`."""
+    return any(isinstance(mark, Later) for mark in getattr(hint, "__metadata__", ()))
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     """A field of a message, or an item of a field: its declared type, taken apart once."""
@@ -161,7 +166,6 @@ def _fields(kind: Any) -> tuple[_Field, ...]:
 
 def _field(name: str, where: str, hint: Any) -> _Field:
     bare, bound = split_bound(hint)
-    marks = getattr(hint, "__metadata__", ())
     supertype = getattr(bare, "__supertype__", bare)
     is_enum = isinstance(supertype, type) and issubclass(supertype, enum.IntEnum)
     return _Field(
@@ -174,7 +178,7 @@ def _field(name: str, where: str, hint: Any) -> _Field:
         fixed=FIXED_BYTES.get(bare),
         supertype=supertype,
         values=frozenset(map(int, supertype)) if is_enum else None,
-        is_later=any(isinstance(mark, Later) for mark in marks),
+        is_later=is_later(hint),
     )
 
 
