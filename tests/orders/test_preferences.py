@@ -205,3 +205,16 @@ def test_a_spec_with_the_least_and_the_most_beta_is_sound(beta):
 def test_a_spec_that_tears_pairs_or_has_no_sensible_beta_is_refused(spec, reason):
     with pytest.raises(ValueError, match=reason):
         check_spec(spec())
+
+
+def test_completions_that_a_template_makes_the_same_are_refused(tmp_path):
+    (tmp_path / "trims.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{{ m.content | trim }};{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    order = an_order(
+        tmp_path, {**PAIR, "rejected": "Yes. "}, **{"model.chat_template": str(tmp_path / "trims.jinja")}
+    )
+
+    with pytest.raises(ConfigError, match="are the same tokens"):
+        collect_data(order, None)
