@@ -127,7 +127,8 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ..
     windows = split.windows - split.held
     count = spec.rule.sequences_per_round // spec.compute.drawn_sequences
     if windows < count:
-        raise ValueError(f"{windows} windows of {window} tokens to train on, a step needs {count}")
+        kind = "pairs" if spec.compute.is_dpo else "sequences"
+        raise ValueError(f"{windows} {kind} of {window} tokens to train on, a step needs {count}")
     head = b"assay/batch/1" + spec.seed.to_bytes(8, "big") + round_id.to_bytes(8, "big") + node
     chosen: dict[int, None] = {}  # a set that keeps its order
     counter = 0
