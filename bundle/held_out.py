@@ -58,7 +58,13 @@ def held_out_loss(
     sequences = min(SEQUENCES_MAX, FLOP_MAX // flop) if tokens_max is None else tokens_max // whole.context
     tokens = validation_tokens(read_tokens(data, spec.data), spec, max(1, sequences))
     first, last = (
-        mean_loss(whole, layout_of(whole), merged(spec.model, frozen, one), tokens)
+        mean_loss(
+            whole,
+            layout_of(whole),
+            merged(spec.model, frozen, one),
+            tokens,
+            beta_micro=spec.compute.beta_micro,
+        )
         for one in (inputs.start(spec), theta)
     )
     if not all(0 <= one * MICRO <= LOSS_MICRO_MAX for one in (first, last)):  # nor is NaN
@@ -89,7 +95,7 @@ def check_milestone(
     use_one_thread()
     tokens = validation_tokens(read_tokens(data, spec.data), spec, spec.money.accept.sequences)
     frozen = inputs.frozen(spec)
-    found = reference_loss_micro(spec.model, layout_of(spec.model), theta, tokens, frozen=frozen)
+    found = reference_loss_micro(spec.model, theta, tokens, compute=spec.compute, frozen=frozen)
     if found != agreed_micro:
         raise IntegrityError(
             f"held-out loss after epoch {epoch}: verifiers agreed on {agreed_micro} millionths of a nat, "

@@ -28,6 +28,7 @@ from assay.bundle.milestone import milestone_text
 from assay.bundle.read import BUNDLE, REPORT, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
+from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import PICTURE_BYTES_MAX, check_other_version
 from assay.bundle.report.training import claimed_loss
 from assay.bundle.report.training_page import loss_text
@@ -229,7 +230,8 @@ def report_lines(report: Report) -> Iterator[str]:
         how = (
             "measured here again" if report.is_measured else "by the buyer; `--data FOLDER` measures it again"
         )
-        yield f"held-out loss: {loss} nats per token on {tokens:,} tokens, {how}"
+        kind = loss_kind(spec)
+        yield f"held-out {kind.name}: {loss} {kind.unit} on {tokens:,} tokens, {how}"
     yield from milestone_lines(run, is_measured=report.is_measured)
     if report.registered is None:
         yield "registry: the model was not on record when it was delivered"

@@ -32,6 +32,7 @@ from assay.bundle.read import REPORT
 from assay.bundle.receipts.rounds import facts_of, round_receipts
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import PICTURE, model_card
+from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import picture
 from assay.bundle.report.training import report_json, report_of_facts
 from assay.bundle.report.training_page import training_page
@@ -156,8 +157,9 @@ def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest
     report = report_of_facts(named, run.ending.rounds, facts, times, tables, sizes, run.held_out)
     body = report_json(report)
     (folder / REPORT).write_bytes(body)
-    (folder / REPORT_PAGE).write_text(training_page(report))
-    drawn = picture(report, hashlib.sha256(body).hexdigest())
+    kind = loss_kind(run.spec)
+    (folder / REPORT_PAGE).write_text(training_page(report, kind))
+    drawn = picture(report, hashlib.sha256(body).hexdigest(), kind)
     card = model_card(run, report)
     _write_card(model, card, drawn)
     adapter = b""

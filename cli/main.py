@@ -282,14 +282,16 @@ def run_report(
     Example: assay run report runs/quickstart --html training.html
     """
     from assay.bundle.read import read
+    from assay.bundle.report.loss_kind import loss_kind
     from assay.bundle.report.run import write_page
     from assay.bundle.report.training import training_report
     from assay.bundle.report.training_page import report_lines, training_page
 
-    found = training_report(read(folder))
+    delivered = read(folder)
+    found, kind = training_report(delivered), loss_kind(delivered.spec)
     if html is not None:
-        write_page(html, training_page(found))
-    show(found, report_lines(found), as_json=as_json)
+        write_page(html, training_page(found, kind))
+    show(found, report_lines(found, kind), as_json=as_json)
 
 
 @sim_app.command("train")

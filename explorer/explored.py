@@ -14,6 +14,7 @@ from types import MappingProxyType
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import final_audits
 from assay.bundle.report.charts import Chart, charts_of
+from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.training import TrainingReport, stated_report, training_report
 from assay.explorer.drawings import AuditMap, audit_map
 from assay.ledger.settlement.payouts import Row, UnpaidReason
@@ -110,7 +111,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         files=files,
         commits=commits,
         report=report,
-        charts=charts_of(report),
+        charts=charts_of(report, loss_kind(delivered.spec)),
         map=audit_map(delivered.calendar.rounds, commits, audits),
         audits=audits,
         verdicts={step: tuple(found) for step, found in verdicts.items()},

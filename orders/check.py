@@ -90,6 +90,7 @@ def check_order(path: Path | None) -> OrderReport:
         "text": f"{sum(one.bytes for one in manifest.sources):,} bytes in "
         f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}",
         "chat": manifest.chat_words,
+        "loss": f"DPO, beta {order.dpo_beta:g}" if order.is_dpo else "",
         "compute": f"{order.compute.dtype}, "
         + (
             f"{order.compute.micro_sequences} sequences"

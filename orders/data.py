@@ -21,6 +21,7 @@ from assay.orders.conversations import ConversationWriter, is_chat_file
 from assay.orders.load import load_order
 from assay.orders.model import base_folder
 from assay.orders.order import Order
+from assay.orders.preferences import PreferenceWriter
 from assay.orders.sections import DataSection
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
@@ -29,6 +30,7 @@ from assay.training.data.shards import (
     CHAT,
     CONVERSATIONS,
     MANIFEST,
+    PREFERENCES,
     TEXT,
     TOKENIZER,
     DataManifest,
@@ -57,8 +59,12 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
     tokenizer, template = order.tokenizer, order.chat
     width = token_bytes_for(tokenizer.vocabulary * (1 if template is None else 2))  # a bit for the mask
     writer = ShardWriter(folder, width, is_masked=template is not None)
-    chat = None
-    if template is not None:
+    chat: ConversationWriter | PreferenceWriter | None = None
+    if order.is_dpo:
+        assert template is not None, "an order with preference pairs has a chat template"
+        theta_P = read_theta(base_folder(order.model, order.folder), order.sizes.whole)
+        chat = PreferenceWriter.open(template, tokenizer, writer, order.sizes.whole, theta_P)
+    elif template is not None:
         chat = ConversationWriter.open(template, tokenizer, writer, order.sizes.context + 1)
     sources = tuple(_collect(source, order.folder, tokenizer, writer, chat) for source in order.data)
     writer.close()
@@ -150,7 +156,7 @@ def _collect(
     folder: Path,
     tokenizer: Tokenizer,
     writer: ShardWriter,
-    chat: ConversationWriter | None,
+    chat: ConversationWriter | PreferenceWriter | None,
 ) -> Source:
     if source.is_stdlib:
         root = Path(sysconfig.get_path("stdlib"))
@@ -158,7 +164,7 @@ def _collect(
     else:
         root = folder / Path(source.source).expanduser()
         paths = _files_of(root)
-    if source.is_chat:
+    if source.is_chat or source.is_preferences:
         assert chat is not None, "an order with conversations has a chat template"
         return _collect_conversations(source, root, paths, writer, chat)
     before, left = writer.tokens, source.bytes_max
@@ -192,7 +198,11 @@ def _collect(
 
 
 def _collect_conversations(
-    source: DataSection, root: Path, paths: Iterator[Path], writer: ShardWriter, chat: ConversationWriter
+    source: DataSection,
+    root: Path,
+    paths: Iterator[Path],
+    writer: ShardWriter,
+    chat: ConversationWriter | PreferenceWriter,
 ) -> Source:
     chat.begin()
     before, left = writer.tokens, source.bytes_max
@@ -207,7 +217,9 @@ def _collect_conversations(
     chat.end()
     if writer.tokens == before:
         raise ConfigError(
-            f"data {root}: holds no conversation that is trained on, expected JSON Lines with messages"
+            f"data {root}: holds no preference pair, expected JSON Lines of them"
+            if source.is_preferences
+            else f"data {root}: holds no conversation that is trained on, expected JSON Lines with messages"
         )
     return Source(
         source=source_name(source),
@@ -216,7 +228,7 @@ def _collect_conversations(
         documents=documents,
         bytes=source.bytes_max - left,
         tokens=writer.tokens - before,
-        kind=CONVERSATIONS,
+        kind=PREFERENCES if source.is_preferences else CONVERSATIONS,
     )
 
 

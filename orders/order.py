@@ -31,10 +31,13 @@ from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.chat_template import ChatTemplate
+from assay.training.data.preferences import DIGIT
 from assay.training.data.tokenizer import Tokenizer
 from assay.training.layout import layout_of
 from assay.training.optimiser.matrices import check_start
 from assay.verifier.audit.limits import Limits
+
+DPO_BETA = 0.1  # of the paper, and the default of TRL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,18 @@ class Order:
     def start_within_s(self) -> int:
         """Time for which the run waits for more nodes than are named; 0: it waits for none."""
         return self.run.start_within_s if self.least_nodes > self.run.nodes else 0
+
+    @property
+    def is_dpo(self) -> bool:
+        """Whether the data are preference pairs, so that the loss is that of DPO."""
+        return any(source.is_preferences for source in self.data)
+
+    @property
+    def dpo_beta(self) -> float:
+        """Beta of DPO; 0 with any other data."""
+        if not self.is_dpo:
+            return 0.0
+        return DPO_BETA if self.train.dpo_beta is None else self.train.dpo_beta
 
     @property
     def tokens_per_step(self) -> int:
@@ -175,12 +190,15 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
             ("data",), [], "expected at least one source; leave the key out for the standard library"
         )
     for index, source in enumerate(order.data):
-        if source.is_stdlib and source.is_chat:
-            reason = "the standard library has no conversations"
+        if source.is_stdlib and (source.is_chat or source.is_preferences):
+            reason = "the standard library has no conversations and no preference pairs"
             yield ConfigProblem(("data", index, "format"), source.format, reason)
     if order.model.chat_template is not None and order.chat is None:
-        reason = 'no source has conversations; write format = "chat" under the [[data]] that has'
+        reason = (
+            'no source has conversations; write format = "chat" or "preferences" under the [[data]] that has'
+        )
         yield ConfigProblem(("model", "chat_template"), order.model.chat_template, reason)
+    yield from _wrong_dpo(order)
     if order.sizes.is_adapted and order.compute.dtype == "bfloat16" and order.limits is not None:
         # Measured on small adapters: honest blocks of another class are 2 to 6 % away, and so are false ones.
         reason = (
@@ -228,6 +246,38 @@ def _wrong_milestones(order: Order) -> Iterator[ConfigProblem]:
         if epoch not in known:
             reason = f"no such epoch; epochs are 0 to {order.epochs - 1}"
             yield ConfigProblem(("accept", "held_out", epoch), loss, reason)
+
+
+def _wrong_dpo(order: Order) -> Iterator[ConfigProblem]:
+    """What does not go with DPO, or with any loss but that."""
+    if not order.is_dpo:
+        if order.train.dpo_beta is not None:
+            reason = 'no source has preference pairs; write format = "preferences" under every [[data]]'
+            yield ConfigProblem(("train", "dpo_beta"), order.train.dpo_beta, reason)
+        return
+    for index, source in enumerate(order.data):
+        if not source.is_preferences:
+            reason = 'another source has preference pairs, which train alone; expected "preferences"'
+            yield ConfigProblem(("data", index, "format"), source.format, reason)
+    if order.model.base is None:
+        reason = "DPO needs a base: the reference model that the pairs are compared under"
+        yield ConfigProblem(("model", "base"), None, reason)
+    if order.sizes.vocabulary < DIGIT or order.tokenizer.vocabulary < DIGIT:
+        reason = f"the reference model's figures are written in {DIGIT} tokens, expected at least as many"
+        yield ConfigProblem(("model", "vocabulary"), order.sizes.vocabulary, reason)
+    sequences, micro = order.rule.local.sequences, order.compute.micro_sequences
+    if sequences % 2:
+        reason = "a step of DPO takes whole preference pairs, expected an even number"
+        yield ConfigProblem(("train", "sequences"), sequences, reason)
+    if micro % 2:
+        reason = "it would tear a preference pair, expected an even number"
+        yield ConfigProblem(("compute", "micro_sequences"), micro, reason)
+    if order.compute.dtype == "bfloat16" and order.limits is not None:
+        reason = (
+            "a pair's two gradients nearly cancel, so bfloat16 cannot be judged between execution classes; "
+            'expected "float32", or [verify] limits = "none" and machines of one class'
+        )
+        yield ConfigProblem(("compute", "dtype"), order.compute.dtype, reason)
 
 
 def _wrong_counts(order: Order) -> Iterator[ConfigProblem]:

@@ -13,7 +13,7 @@ from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
 from assay.protocol.draws import OPENED_LEAST
 from assay.protocol.messages import LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
-from assay.protocol.params import ACCEPT_PPM_MAX, MILESTONES_MAX, PPM
+from assay.protocol.params import ACCEPT_PPM_MAX, BETA_MICRO_MAX, BETA_MICRO_MIN, MILESTONES_MAX, PPM
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format
 from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
@@ -119,7 +119,8 @@ class DataSection(Section):
     source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
     licence: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = None  # of text; default: all of it
-    # by suffix: .jsonl, .ndjson, .parquet, anything else is text; "chat": JSON Lines of messages
+    # by suffix: .jsonl, .ndjson, .parquet, anything else is text; JSON Lines of messages are "chat", and of
+    # preference pairs "preferences"
     format: Format = "auto"
     field: Annotated[str, Field(min_length=1, max_length=128)] = "text"  # JSON key or Parquet column
 
@@ -132,6 +133,11 @@ class DataSection(Section):
     def is_chat(self) -> bool:
         """Whether it holds conversations, of which only an assistant's part is trained on."""
         return self.format == "chat"
+
+    @property
+    def is_preferences(self) -> bool:
+        """Whether it holds preference pairs, on which DPO trains."""
+        return self.format == "preferences"
 
     @property
     def bytes_max(self) -> int:
@@ -169,6 +175,10 @@ class TrainSection(Section):
     proximal: Annotated[float, Field(ge=0, le=1000), _finite_in(6)] | None = None  # FedProx
     keep_moments: bool | None = None  # the inner optimiser keeps its moments for the next round
     clip: Annotated[float, Field(ge=0, le=1e6), _finite_in(6)] | None = None  # gradient norm; 0 = none
+    # of DPO, if the data are preference pairs: how far the model may go from its base; 0.1 if left out
+    dpo_beta: (
+        Annotated[float, Field(ge=BETA_MICRO_MIN / 1e6, le=BETA_MICRO_MAX / 1e6), _finite_in(6)] | None
+    ) = None
     equalise: bool | None = None  # a gradient's rows and columns, brought nearer to one size
     validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
 

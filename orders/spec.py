@@ -52,7 +52,9 @@ def model_spec(order: Order, base: Digest = NO_DIGEST) -> ModelSpec:
 def compute_spec(order: Order) -> ComputeSpec:
     """How every node computes a gradient."""
     dtype = Precision[order.compute.dtype.upper()]
-    return ComputeSpec(dtype=dtype, micro_sequences=order.compute.micro_sequences)
+    return ComputeSpec(
+        dtype=dtype, micro_sequences=order.compute.micro_sequences, beta_micro=scaled(order.dpo_beta, 6)
+    )
 
 
 def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_count: int = 0) -> AuditSpec:
@@ -149,10 +151,12 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
             f"data: {manifest.tokens} tokens, {training} of them for training; "
             f"one step of one node needs {window * order.rule.sequences_per_round}"
         )
-    if validation < window:
+    drawn = window * compute_spec(order).drawn_sequences
+    what = "preference pair" if order.is_dpo else "sequence"
+    if validation < drawn:
         raise ConfigError(
             f"data: {manifest.tokens} tokens, {validation} of them held out for validation; "
-            f"one sequence needs {window}; use more data or a larger [train] validation_share"
+            f"one {what} needs {drawn}; use more data or a larger [train] validation_share"
         )
     return describe(
         manifest,

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from assay.protocol.agreement.quorum import committee_size, quorum
 from assay.protocol.calendar import Calendar
-from assay.protocol.encoding.codec import Max
+from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
@@ -30,6 +30,7 @@ RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
 MILESTONES_MAX = 256
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
+BETA_MICRO_MIN, BETA_MICRO_MAX = 1_000, 10_000_000  # 0.001 to 10; papers use 0.01 to 0.5
 
 
 class Family(enum.IntEnum):
@@ -114,6 +115,17 @@ class ComputeSpec:
     TAG: ClassVar[bytes] = b"assay/compute-spec/1"
     dtype: Precision
     micro_sequences: int  # sequences of one forward and backward pass; 0 = the whole batch
+    beta_micro: Annotated[int, Later()] = 0  # of DPO on preference pairs; 0: the next-token loss
+
+    @property
+    def is_dpo(self) -> bool:
+        """Whether the loss is that of DPO: a batch then holds preference pairs, two sequences each."""
+        return self.beta_micro > 0
+
+    @property
+    def drawn_sequences(self) -> int:
+        """Sequences that are drawn together, side by side in the data: a pair, or one."""
+        return 2 if self.is_dpo else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +181,7 @@ class Milestone:
 class AcceptSpec:
     """The share of an epoch's price that is owed only if the epoch's milestone is reached.
 
-    The loss is the mean over the first `sequences` held-out sequences, in the reference class.
+    The loss is the mean over `sequences` held-out sequences, evenly spaced, in the reference class.
     """
 
     TAG: ClassVar[bytes] = b"assay/accept-spec/1"
@@ -393,13 +405,16 @@ def check_spec(spec: RunSpec) -> None:
         need(peers == sorted(set(peers)), "members must ascend by peer, each once")
     everyone = [member.account for member in spec.nodes + spec.verifiers]
     need(len(everyone) == len(set(everyone)), "one account cannot stand behind two members")
+    for fault in dpo_faults(spec.compute, spec.rule.local.sequences):
+        need(False, fault)
     window = spec.model.context + 1
     need(
         spec.data.tokens - spec.data.validation_tokens >= window * spec.rule.sequences_per_round,
         f"the data hold {spec.data.tokens - spec.data.validation_tokens} training tokens, "
         f"one step needs {window * spec.rule.sequences_per_round}",
     )
-    need(spec.data.validation_tokens >= window, f"validation needs at least {window} tokens")
+    drawn = window * spec.compute.drawn_sequences
+    need(spec.data.validation_tokens >= drawn, f"validation needs at least {drawn} tokens")
     need(spec.data.token_bytes in (1, 2, 4), f"tokens of {spec.data.token_bytes} bytes, expected 1, 2 or 4")
     need(
         spec.data.vocabulary <= 1 << (8 * spec.data.token_bytes),
@@ -423,9 +438,31 @@ def _accept_faults(spec: RunSpec) -> list[str]:
     if not all(0 < one.most_loss_micro < LOSS_MICRO_MAX for one in accept.milestones):
         faults.append(f"a milestone's loss must be above 0 and below {LOSS_MICRO_MAX} millionths")
     held_out = spec.data.validation_tokens // (spec.model.context + 1)
+    if accept.sequences % spec.compute.drawn_sequences:
+        faults.append(
+            f"{accept.sequences} sequences to measure, expected an even number: DPO needs whole pairs"
+        )
     if not 0 < accept.sequences <= held_out:
         faults.append(f"{accept.sequences} sequences to measure, expected 1 to {held_out}: those held out")
     return faults
+
+
+def dpo_faults(compute: ComputeSpec, sequences: int) -> tuple[str, ...]:
+    """Errors in how DPO is set up, as text; empty for another loss. sequences: of a step."""
+    if not compute.is_dpo:
+        return ()
+    faults = []
+    if not BETA_MICRO_MIN <= compute.beta_micro <= BETA_MICRO_MAX:
+        faults.append(
+            f"beta of DPO is {compute.beta_micro} millionths, expected {BETA_MICRO_MIN} to {BETA_MICRO_MAX}"
+        )
+    if sequences % 2:
+        faults.append(f"{sequences} sequences in a step of DPO, expected an even number: pairs")
+    if compute.micro_sequences % 2:
+        faults.append(
+            f"micro_sequences is {compute.micro_sequences}, expected an even number: DPO needs whole pairs"
+        )
+    return tuple(faults)
 
 
 def model_faults(model: ModelSpec) -> tuple[str, ...]:

@@ -151,7 +151,16 @@ def simulate(
                 round=number,
                 loss=float(np.mean(losses)),
                 validation=(
-                    mean_loss(run.model, layout, public.theta_P, held_out, frozen=frozen) if is_due else None
+                    mean_loss(
+                        run.model,
+                        layout,
+                        public.theta_P,
+                        held_out,
+                        frozen=frozen,
+                        beta_micro=run.compute.beta_micro,
+                    )
+                    if is_due
+                    else None
                 ),
                 update_bytes=float(np.mean(sizes)),
                 aggregate_bytes=len(aggregate),

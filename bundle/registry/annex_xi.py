@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from assay.bundle.registry.document import Entry
 from assay.bundle.registry.text import TO_BE_FILLED, table
+from assay.bundle.report.loss_kind import DPO, NEXT_TOKEN
 from assay.protocol.audits import AuditStatus
+from assay.training.data.shards import PREFERENCES
 
 
 def technical_documentation(entry: Entry) -> str:
@@ -68,6 +70,7 @@ def _description(entry: Entry) -> str:
 def _elements(entry: Entry) -> str:
     data, tokens, run = entry.data, entry.tokens, entry.run
     licences = ", ".join(sorted({source.licence for source in data.sources}))
+    is_dpo = any(source.kind == PREFERENCES for source in data.sources)  # which no other loss trains on
     return table(
         ("Item", "Entry"),
         [
@@ -76,7 +79,7 @@ def _elements(entry: Entry) -> str:
                 "(b) Design and training process",
                 f"{run.rounds} rounds, spec {run.spec}, {run.precision}",
             ),
-            ("(b) Objective", "cross-entropy of the next token"),
+            ("(b) Objective", (DPO if is_dpo else NEXT_TOKEN).objective),
             ("(b) Rationale of design choices", TO_BE_FILLED),
             ("(c) Data: sources", f"{len(data.sources)}, listed in training-content-summary.md"),
             ("(c) Data: licences", licences),

@@ -10,6 +10,7 @@ import json
 
 from assay.bundle.finished import Finished
 from assay.bundle.report.charts import MICRO
+from assay.bundle.report.loss_kind import LossKind, loss_kind
 from assay.bundle.report.training import TrainingReport
 from assay.bundle.report.training_page import figures_of
 from assay.protocol.params import RunSpec
@@ -87,7 +88,7 @@ recomputed.
 |---|---|
 {table}
 
-{_training(report)}## Check it
+{_training(report, loss_kind(spec))}## Check it
 
 Everything needed is in this bundle: `spec.cbor` (what was agreed), `links/` (the certified chain),
 `updates/` and `aggregates/` (the bytes it names), `receipts/` (what became of each contribution) and
@@ -119,7 +120,7 @@ def _licence(declared: str) -> str:
 
 def _model_index(spec: RunSpec, report: TrainingReport) -> str:
     """Lines of the front matter with the held-out loss; none where nobody measured it."""
-    held_out = report.held_out
+    held_out, kind = report.held_out, loss_kind(spec)
     if held_out is None:
         return ""
     return f"""model-index:
@@ -133,13 +134,13 @@ def _model_index(spec: RunSpec, report: TrainingReport) -> str:
       split: held out
     metrics:
     - type: loss
-      name: Loss in nats per token on {held_out.tokens} held-out tokens
+      name: {kind.name[0].upper() + kind.name[1:]} in {kind.unit} on {held_out.tokens} held-out tokens
       value: {held_out.last_micro / MICRO:.4f}
       verified: false
 """
 
 
-def _training(report: TrainingReport) -> str:
+def _training(report: TrainingReport, kind: LossKind) -> str:
     if report.totals.loss_micro is None:
         return ""
     held_out = "Nothing was measured on the held-out tokens."
@@ -148,7 +149,7 @@ def _training(report: TrainingReport) -> str:
             f"The held-out loss is the buyer's measurement, on {report.held_out.tokens:,} tokens\nthat "
             "nobody trained on; `assay run verify --data` repeats it."
         )
-    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures_of(report))
+    rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures_of(report, kind))
     return f"""## Training
 
 ![Loss by round: the median of the nodes, and the band from the lowest to the highest]({PICTURE})
@@ -157,7 +158,7 @@ def _training(report: TrainingReport) -> str:
 |---|---|
 {rows}
 
-The loss is in nats per token, as nodes state and sign it of their own steps, before each is applied: the
+The {kind.name} is in {kind.unit}, as nodes state and sign it of their own steps, before each is applied: the
 median of a round's nodes. {held_out}
 
 """

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
+from assay.bundle.report.loss_kind import NEXT_TOKEN, LossKind
 from assay.bundle.report.training import FAULTS, PASSED, RoundFigures, TrainingReport
 from assay.chain.text.units import UNIT
 
@@ -81,18 +82,18 @@ class Chart:
         return f"{value:,.{self.decimals}f}"
 
 
-def charts_of(report: TrainingReport) -> tuple[Chart, ...]:
+def charts_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> tuple[Chart, ...]:
     """The charts of a report; none without a round of training."""
-    return tuple(chart for chart in _charts(report) if chart is not None)
+    return tuple(chart for chart in _charts(report, kind) if chart is not None)
 
 
-def _charts(report: TrainingReport) -> Iterator[Chart | None]:
+def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
     rounds = report.rounds
     spreads = {one.round: one.loss_micro for one in rounds if one.loss_micro is not None}
     yield _chart(
-        "Loss",
-        "Nats per token, of a round's accepted steps, as their nodes state and sign it.",
-        "nats per token",
+        kind.name[0].upper() + kind.name[1:],
+        f"{kind.unit.capitalize()}, of a round's accepted steps, as their nodes state and sign it.",
+        kind.unit,
         {"median of the nodes": {at: one.median / MICRO for at, one in spreads.items()}},
         decimals=3,
         is_from_zero=False,

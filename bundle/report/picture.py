@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from assay.bundle.report.charts import MICRO
+from assay.bundle.report.loss_kind import NEXT_TOKEN, LossKind
 from assay.bundle.report.training import TrainingReport
 
 PICTURE_BYTES_MAX = 1 << 20
@@ -22,7 +23,7 @@ SIZE_MAX = (1100, 600)  # pixels
 _DRAWN_BY = re.compile(r"matplotlib [0-9.a-z+]{1,40}")
 
 
-def picture(report: TrainingReport, report_digest: str) -> bytes:
+def picture(report: TrainingReport, report_digest: str, kind: LossKind = NEXT_TOKEN) -> bytes:
     """The PNG file. report_digest: in hexadecimal, of the report's file."""
     spreads = [(one.round, one.loss_micro) for one in report.rounds if one.loss_micro is not None]
     at = [round_id for round_id, _ in spreads]
@@ -41,7 +42,9 @@ def picture(report: TrainingReport, report_digest: str) -> bytes:
             linewidth=0,
             label="lowest to highest",
         )
-        axes.set(xlabel="round", ylabel="loss, nats per token", ylim=(low, high))  # one liar sets no scale
+        axes.set(
+            xlabel="round", ylabel=f"{kind.name}, {kind.unit}", ylim=(low, high)
+        )  # one liar sets no scale
         axes.grid(alpha=0.3)
         if spreads:
             axes.legend()

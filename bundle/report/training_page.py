@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from html import escape
 
 from assay.bundle.report.charts import FIGURE_STYLE, MICRO, charts_of, figure_html
+from assay.bundle.report.loss_kind import NEXT_TOKEN, LossKind
 from assay.bundle.report.training import TrainingReport
 from assay.chain.text.units import UNIT, money_text
 from assay.orders.config_errors import one_line
@@ -44,17 +45,17 @@ footer { color: var(--soft); font-size: .875rem; border-top: 1px solid var(--lin
 )
 
 
-def figures_of(report: TrainingReport) -> Iterator[tuple[str, str]]:
+def figures_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterator[tuple[str, str]]:
     """The run's figures for people, name and value."""
     totals, held_out = report.totals, report.held_out
     yield "rounds of training", f"{totals.rounds:,}"
     yield "tokens trained on", f"{totals.tokens:,}"
     if totals.loss_micro is not None:
         first, last = (loss_text(one) for one in totals.loss_micro)
-        yield "loss, first and last round", f"{first} to {last}"
+        yield f"{kind.name}, first and last round", f"{first} to {last}"
     if held_out is not None:
         yield (
-            "held-out loss, before and after",
+            f"held-out {kind.name}, before and after",
             " to ".join(loss_text(one) for one in (held_out.first_micro, held_out.last_micro)),
         )
     yield "nodes that contributed", f"{totals.nodes:,}"
@@ -68,22 +69,23 @@ def figures_of(report: TrainingReport) -> Iterator[tuple[str, str]]:
     yield f"paid, {UNIT}", money_text(totals.spent)
 
 
-def report_lines(report: TrainingReport) -> Iterator[str]:
+def report_lines(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterator[str]:
     """The totals for a terminal, one a line."""
     yield f"run {one_line(report.run)}  {report.run_id}"
-    for name, value in figures_of(report):
+    for name, value in figures_of(report, kind):
         yield f"{name:<33}{value}"
 
 
-def training_page(report: TrainingReport) -> str:
+def training_page(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> str:
     """The report as one HTML page."""
     title = f"Training of {escape(one_line(report.run))}"
     figures = "\n".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures_of(report)
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for name, value in figures_of(report, kind)
     )
     charts = "\n".join(
         f"<section><h2>{escape(chart.title)}</h2>\n{figure_html(chart)}</section>"
-        for chart in charts_of(report)
+        for chart in charts_of(report, kind)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -109,7 +111,7 @@ def _held_out_text(report: TrainingReport) -> str:
 
 
 def loss_text(micro: int) -> str:
-    """A loss in nats per token, with four decimals."""
+    """A loss in nats, with four decimals."""
     return f"{micro / MICRO:,.4f}"
 
 

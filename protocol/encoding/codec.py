@@ -42,6 +42,15 @@ class Max:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Mark of an integer at a message's end that was added later: encoded unless it has its default.
+
+    Messages from before the field keep their bytes. The default is never written, so one value still has one
+    encoding.
+    """
+
+
 class Message(Protocol):
     """Any dataclass declared with a TAG; see the module text."""
 
@@ -129,6 +138,11 @@ def split_bound(hint: Any) -> tuple[Any, int]:
     return hint, 0
 
 
+def is_later(hint: Any) -> bool:
+    """Whether a field is marked `Later`."""
+    return any(isinstance(mark, Later) for mark in getattr(hint, "__metadata__", ()))
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     """A field of a message, or an item of a field: its declared type, taken apart once."""
@@ -142,6 +156,7 @@ class _Field:
     fixed: int | None  # length in bytes
     supertype: Any
     values: frozenset[int] | None  # of an enumeration
+    is_later: bool
 
 
 @functools.cache
@@ -163,12 +178,20 @@ def _field(name: str, where: str, hint: Any) -> _Field:
         fixed=FIXED_BYTES.get(bare),
         supertype=supertype,
         values=frozenset(map(int, supertype)) if is_enum else None,
+        is_later=is_later(hint),
     )
 
 
 def _to_plain(message: Any) -> list[Any]:
     kind: Any = type(message)
-    return [kind.TAG, *(_field_to_plain(field, getattr(message, field.name)) for field in _fields(kind))]
+    fields = _fields(kind)
+    while fields and fields[-1].is_later and getattr(message, fields[-1].name) == _default(kind, fields[-1]):
+        fields = fields[:-1]
+    return [kind.TAG, *(_field_to_plain(field, getattr(message, field.name)) for field in fields)]
+
+
+def _default(kind: Any, field: _Field) -> Any:
+    return kind.__dataclass_fields__[field.name].default
 
 
 def _field_to_plain(field: _Field, value: Any) -> Any:
@@ -204,8 +227,13 @@ def _from_plain(kind: type, value: Any) -> Any:
             f"{name}: {_tag_words(value)}expected an array that starts with {tag.decode()}"
         )
     fields = _fields(kind)
-    if len(value) - 1 != len(fields):
-        raise MalformedMessage(f"{name}: {len(value) - 1} fields, expected {len(fields)}")
+    given, least = len(value) - 1, sum(not field.is_later for field in fields)
+    if not least <= given <= len(fields):
+        expected = len(fields) if least == len(fields) else f"{least} to {len(fields)}"
+        raise MalformedMessage(f"{name}: {given} fields, expected {expected}")
+    fields = fields[:given]
+    if given > least and value[-1] == _default(kind, fields[-1]):
+        raise MalformedMessage(f"{fields[-1].where}: {value[-1]!r} is written, which is left out")
     return kind(
         **{field.name: _field_from_plain(field, item) for field, item in zip(fields, value[1:], strict=True)}
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from assay.protocol.encoding.codec import INT_MAX, field_types, split_bound
+from assay.protocol.encoding.codec import INT_MAX, field_types, is_later, split_bound
 from assay.protocol.messages import MESSAGES
 from assay.protocol.params import RunSpec
 from assay.protocol.types import FIXED_BYTES
@@ -35,9 +35,10 @@ def any_message() -> st.SearchStrategy[Any]:
 
 
 def sample(kind: type, salt: str = "") -> Any:
-    """One fixed value of this message; every field differs from every other."""
+    """One fixed value of this message; fields differ from each other, and a `Later` one has its default."""
     path = f"{salt}/{kind.__name__}"
-    return kind(**{name: _sample_of(hint, f"{path}.{name}") for name, hint in field_types(kind)})
+    first = ((name, hint) for name, hint in field_types(kind) if not is_later(hint))
+    return kind(**{name: _sample_of(hint, f"{path}.{name}") for name, hint in first})
 
 
 def limits(kinds: Iterable[type[Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ stream, so that every source, and every part of it, is in the validation loss by
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,25 @@ class Split:
 
 
 def split_of(spec: RunSpec) -> Split:
-    """Which windows of a run's stream its nodes train on, and which nobody does."""
-    window = spec.model.context + 1
+    """Which windows of a run's stream its nodes train on, and which nobody does.
+
+    With DPO a window is a preference pair.
+    """
+    window = _window(spec)
     return Split(spec.data.tokens // window, spec.data.validation_tokens // window)
+
+
+def _window(spec: RunSpec) -> int:
+    """Tokens that are drawn, or held out, together."""
+    return (spec.model.context + 1) * spec.compute.drawn_sequences
+
+
+def _starts(spec: RunSpec, windows: Iterable[int]) -> tuple[int, ...]:
+    """Where the sequences of these windows begin."""
+    length = spec.model.context + 1
+    return tuple(
+        w * _window(spec) + part * length for w in windows for part in range(spec.compute.drawn_sequences)
+    )
 
 
 def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ...]:
@@ -106,11 +123,12 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ..
     Raises:
         ValueError: the training part has fewer windows than a step needs.
     """
-    window, split = spec.model.context + 1, split_of(spec)
+    window, split = _window(spec), split_of(spec)
     windows = split.windows - split.held
-    count = spec.rule.sequences_per_round
+    count = spec.rule.sequences_per_round // spec.compute.drawn_sequences
     if windows < count:
-        raise ValueError(f"{windows} sequences of {window} tokens to train on, a step needs {count}")
+        kind = "pairs" if spec.compute.is_dpo else "sequences"
+        raise ValueError(f"{windows} {kind} of {window} tokens to train on, a step needs {count}")
     head = b"assay/batch/1" + spec.seed.to_bytes(8, "big") + round_id.to_bytes(8, "big") + node
     chosen: dict[int, None] = {}  # a set that keeps its order
     counter = 0
@@ -118,7 +136,7 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ..
         block = hashlib.sha256(head + counter.to_bytes(8, "big")).digest()
         chosen[int.from_bytes(block[:16], "big") % windows] = None  # 128 bits: bias below 2^-64
         counter += 1
-    return tuple(split.training(number) * window for number in chosen)
+    return _starts(spec, (split.training(number) for number in chosen))
 
 
 def batch_root(spec: RunSpec, positions: tuple[int, ...]) -> Digest:
@@ -133,8 +151,12 @@ def batch_tokens(tokens: Tokens, positions: tuple[int, ...], context: int) -> ND
 
 
 def validation_tokens(tokens: Tokens, spec: RunSpec, sequences: int) -> NDArray[np.int64]:
-    """Evenly spaced sequences of what is held out. Shape (<= sequences, context + 1), int64."""
-    window, split = spec.model.context + 1, split_of(spec)
-    count = min(sequences, split.held)
+    """Evenly spaced sequences of what is held out, in whole pairs with DPO, and at least one.
+
+    Shape (<= sequences, context + 1), int64.
+    """
+    split = split_of(spec)
+    count = min(max(sequences // spec.compute.drawn_sequences, 1), split.held)
     numbers = (i * split.held // count for i in range(count))
-    return batch_tokens(tokens, tuple(split.held_out(n) * window for n in numbers), spec.model.context)
+    starts = _starts(spec, (split.held_out(number) for number in numbers))
+    return batch_tokens(tokens, starts, spec.model.context)

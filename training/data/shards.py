@@ -35,7 +35,7 @@ from assay.training.data.mask import from_stored, to_stored, visible
 
 FORMAT, MASKED_FORMAT = "assay/data/2", "assay/data/3"
 MANIFEST, SHARDS, TOKENIZER, CHAT = "manifest.json", "shards", "tokenizer.json", "chat_template.json"
-TEXT, CONVERSATIONS = "text", "conversations"
+TEXT, CONVERSATIONS, PREFERENCES = "text", "conversations", "preferences"
 SHARD_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 1 << 28  # four million shards: 4 TiB of tokens
 OPEN_MAX = 256  # shards mapped at once; an open one costs a file handle, not memory
@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatData:
-    """How conversations became tokens, of all sources of them together.
+    """How conversations became tokens, of all sources of them together; a preference pair has two.
 
     template: SHA-256 of `chat_template.json`. sequence: tokens of a packed sequence. conversations: in these.
     cut: those longer than a sequence, which lost their end. dropped: others of which nothing to train on was
@@ -95,6 +95,12 @@ class DataManifest:
         """What became of conversations, in one line; empty without any."""
         if (chat := self.chat) is None:
             return ""
+        if self.is_preferences:
+            return (
+                f"{chat.conversations // 2:,} preference pairs in sequences of {chat.sequence:,} tokens; "
+                f"{chat.targets:,} targets are trained on, "
+                f"{chat.padding / max(self.tokens, 1):.0%} of tokens are padding"
+            )
         tokens = sum(source.tokens for source in self.sources if source.kind == CONVERSATIONS)
         sequences, wide = tokens // chat.sequence, f"{chat.sequence:,} tokens"
         share = chat.targets / max(sequences * (chat.sequence - 1), 1)
@@ -103,6 +109,11 @@ class DataManifest:
             f"{chat.dropped:,} left out; {share:.0%} of targets are trained on, "
             f"{chat.padding / max(tokens, 1):.0%} of tokens are padding"
         )
+
+    @property
+    def is_preferences(self) -> bool:
+        """Whether the data are preference pairs, which DPO alone trains on: sources of them are not mixed."""
+        return any(source.kind == PREFERENCES for source in self.sources)
 
     @property
     def root(self) -> Digest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,9 +23,12 @@ from assay.training.execution.challenge import fingerprint
 def execution_class(compute: ComputeSpec, device: str = "cpu") -> Digest:
     """Digest of what decides the bits of a gradient on this machine; equal classes compare bit for bit.
 
+    The loss is computed by the same kernels with DPO as without, so a class is of precision and groups alone.
     The first call for a configuration runs the challenge, which takes about a quarter of a second.
     """
-    return _class_of(compute, device, torch.get_num_threads(), torch.backends.mkldnn.enabled)
+    return _class_of(
+        replace(compute, beta_micro=0), device, torch.get_num_threads(), torch.backends.mkldnn.enabled
+    )
 
 
 @functools.lru_cache(maxsize=16)

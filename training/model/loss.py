@@ -22,6 +22,7 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision
 from assay.training import parallel
 from assay.training.data.mask import target_count
+from assay.training.data.preferences import reference_nats
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.model.gpt import gpt_logits
@@ -74,15 +75,18 @@ def loss_and_gradient(
 ) -> tuple[float, NDArray[np.float32]]:
     """Mean next-token loss in nats over the targets that are not masked, and its gradient; 0 without any.
 
+    With DPO the loss is the mean over preference pairs (data/preferences.py) of -log sigmoid(beta * (what the
+    chosen gained in log-probability since the reference model, less what the rejected did)).
+
     The batch is cut into groups of `compute.micro_sequences`, in order; each group's mean loss is
-    weighted by its share of the targets and its gradient added in float32, first group first.
+    weighted by its share of the targets, or pairs, and its gradient added in float32, first group first.
 
     Args:
         model: Sizes.
         layout: Order and shapes of the parameters.
         theta_P: Parameters. Shape (P,), float32; not modified.
         tokens: Inputs and targets; a masked token t is ~t. Shape (sequences, context + 1), int64.
-        compute: Precision and group size.
+        compute: Precision, group size and, with DPO, beta.
         device: "cpu" or "cuda".
         frozen: What the model leaves as it is; the gradient is along the rest.
 
@@ -97,14 +101,14 @@ def loss_and_gradient(
         leaves[name] = leaf.detach().requires_grad_(True)
         leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
     whole = {**frozen.on(device), **leaves}
-    rows, targets = compute.micro_sequences or len(tokens), target_count(tokens)
+    rows, targets = compute.micro_sequences or len(tokens), _weight(tokens, compute.beta_micro)
     total = 0.0
     for at in range(0, len(tokens), rows):
-        if not (count := target_count(tokens[at : at + rows])):
+        if not (count := _weight(tokens[at : at + rows], compute.beta_micro)):
             continue  # its mean would be 0 / 0
         group = torch.from_numpy(tokens[at : at + rows]).to(device)
         share = count / targets
-        loss = _loss(model, whole, group, compute.dtype)
+        loss = _loss(model, whole, group, compute.dtype, compute.beta_micro)
         torch.autograd.backward([loss * share if share != 1 else loss])
         total += float(loss.detach()) * share
     first = next(iter(leaves.values())).grad
@@ -121,21 +125,27 @@ def mean_loss(
     rows: int = 8,
     device: str = "cpu",
     frozen: Frozen = ALL_TRAINED,
+    beta_micro: int = 0,
 ) -> float:
     """Mean next-token loss in nats over the targets that are not masked, in float32; 0 without any.
 
-    rows: sequences that are computed at a time.
+    rows: sequences that are computed at a time, an even number. beta_micro: of DPO, whose loss it then is.
     """
     frozen.check(model)
-    context, total, weights = tokens.shape[1] - 1, 0.0, 0.0
+    unit, total, weights = 1 if beta_micro else tokens.shape[1] - 1, 0.0, 0.0
     with torch.no_grad():
         views = {**frozen.on(device), **_views(layout, torch.from_numpy(theta_P).to(device))}
         for at in range(0, len(tokens), rows):
             group = tokens[at : at + rows]
-            if weight := target_count(group) / context:  # in sequences
-                found = _loss(model, views, torch.from_numpy(group).to(device), Precision.FLOAT32)
+            if weight := _weight(group, beta_micro) / unit:  # in sequences, or pairs
+                found = _loss(model, views, torch.from_numpy(group).to(device), Precision.FLOAT32, beta_micro)
                 total, weights = total + float(found) * weight, weights + weight
     return total / weights if weights else 0.0
+
+
+def _weight(tokens: NDArray[np.int64], beta_micro: int) -> int:
+    """What the loss is a mean over: pairs with DPO, else targets."""
+    return len(tokens) // 2 if beta_micro else target_count(tokens)
 
 
 def _views(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
@@ -147,7 +157,9 @@ def _logits(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor) -> Tensor:
     return gpt_logits(model, p, inputs) if model.family is Family.GPT else llama_logits(model, p, inputs)
 
 
-def _loss(model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, precision: Precision) -> Tensor:
+def _loss(
+    model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, precision: Precision, beta_micro: int
+) -> Tensor:
     inputs = torch.where(tokens < 0, ~tokens, tokens)[:, :-1]
     targets = tokens[:, 1:].clone().masked_fill_(tokens[:, 1:] < 0, _IGNORED)
     is_half = precision is Precision.BFLOAT16
@@ -155,6 +167,11 @@ def _loss(model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, precision: Pre
     kernel = sdpa_kernel(SDPBackend.MATH) if tokens.is_cuda else nullcontext()
     with kernel, torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=is_half):
         found = _logits(model, p, inputs)
-    return F.cross_entropy(
-        found.float().reshape(-1, model.vocabulary), targets.reshape(-1), ignore_index=_IGNORED
-    )
+    logits, wanted = found.float().reshape(-1, model.vocabulary), targets.reshape(-1)
+    if not beta_micro:
+        return F.cross_entropy(logits, wanted, ignore_index=_IGNORED)
+    each = F.cross_entropy(logits, wanted, ignore_index=_IGNORED, reduction="none")
+    nats_S = each.view(targets.shape).sum(1, dtype=torch.float64)
+    reference_S = torch.from_numpy(reference_nats(tokens.cpu().numpy())).to(nats_S.device)
+    gained_S = reference_S - nats_S  # of log-probability, since the reference
+    return -F.logsigmoid((gained_S[0::2] - gained_S[1::2]) * (beta_micro / 1e6)).mean()

@@ -1,6 +1,7 @@
 """Evaluation: the mean loss of a model on held-out sequences, with the same digits on every machine.
 
-Room: training (pure). What a verifier reports of a milestone (docs/protocol.md section 6a).
+Room: training (pure). What a verifier reports of a milestone (docs/protocol.md section 6a). It is measured in
+units: a sequence, or with DPO a preference pair.
 
 Shape suffixes: P = parameters.
 """
@@ -13,57 +14,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.acceptance import mean_micro
-from assay.protocol.params import ComputeSpec, ModelSpec, Precision
+from assay.protocol.params import ComputeSpec, ModelSpec
 from assay.training.data.mask import target_count
 from assay.training.frozen import ALL_TRAINED, Frozen
-from assay.training.layout import Layout
-from assay.training.reference.gradient import check_batch, run
-from assay.training.reference.operators import operators, sources
-
-_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
+from assay.training.reference.gradient import reference_loss
 
 
-def sequence_loss(
+def unit_loss(
     model: ModelSpec,
-    layout: Layout,
     theta_P: NDArray[np.float32],
     tokens: NDArray[np.int64],
     *,
+    compute: ComputeSpec,
     frozen: Frozen = ALL_TRAINED,
-) -> float:
-    """The loss of one sequence in nats, summed over its targets that are not masked; 0 without any.
+) -> tuple[float, int]:
+    """The summed loss of one unit in nats, and the number of its targets, or 1 of a pair.
 
     Forward alone. Infinity if a result is not finite.
 
     Args:
-        model, layout, theta_P, frozen: As of `reference_loss_and_gradient`.
-        tokens: One sequence. Shape (1, context + 1), int64.
+        model, theta_P, frozen: As of `reference_loss`.
+        tokens: One unit. Shape (`compute.drawn_sequences`, context + 1), int64.
+        compute: Names the loss.
 
     Raises:
-        ValueError: sizes, or a token, do not fit the model.
-        Unavailable: this thread computes otherwise than IEEE 754 says.
+        ValueError, Unavailable: see `reference_loss`.
     """
-    check_batch(model, layout, theta_P, tokens, frozen)
-    if not target_count(tokens):
-        return 0.0
-    program = operators(model, 1, _WHOLE)
-    (end,) = (at for at, one in enumerate(program) if one.name.endswith("/loss"))
-    arrays = sources(layout, np.ascontiguousarray(theta_P), np.ascontiguousarray(tokens), frozen)
+    count = 1 if compute.is_dpo else target_count(tokens)
+    if not count:
+        return 0.0, 0
     try:
-        return float(run(program[: end + 1], arrays, lambda *_: None)[0])
+        return reference_loss(model, theta_P, tokens, beta_micro=compute.beta_micro, frozen=frozen), count
     except FloatingPointError:
-        return math.inf
+        return math.inf, count
 
 
 def reference_loss_micro(
     model: ModelSpec,
-    layout: Layout,
     theta_P: NDArray[np.float32],
     tokens: NDArray[np.int64],
     *,
+    compute: ComputeSpec,
     frozen: Frozen = ALL_TRAINED,
 ) -> int:
-    """`mean_micro` of `sequence_loss` over all sequences. tokens: shape (sequences, context + 1), int64."""
-    rows = (tokens[at : at + 1] for at in range(len(tokens)))
-    losses = (sequence_loss(model, layout, theta_P, row, frozen=frozen) for row in rows)
-    return mean_micro(losses, target_count(tokens))
+    """`mean_micro` of `unit_loss` over all units. tokens: shape (sequences, context + 1), int64."""
+    units = (
+        tokens[at : at + compute.drawn_sequences] for at in range(0, len(tokens), compute.drawn_sequences)
+    )
+    found = [unit_loss(model, theta_P, one, compute=compute, frozen=frozen) for one in units]
+    return mean_micro((loss for loss, _ in found), sum(count for _, count in found))

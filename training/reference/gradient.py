@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.errors import Unavailable
-from assay.protocol.params import ComputeSpec, ModelSpec
+from assay.protocol.params import ComputeSpec, ModelSpec, Precision
 from assay.training.data.mask import target_count
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout, layout_of
@@ -40,7 +40,7 @@ def reference_loss_and_gradient(
         layout: The model's.
         theta_P: Parameters. Shape (P,), float32; not modified.
         tokens: Inputs and targets; a masked token t is ~t. Shape (sequences, context + 1), int64.
-        compute: Group size; the precision is float32 whatever it says.
+        compute: Group size and, with DPO, beta; the precision is float32 whatever it says.
         frozen: What the model leaves as it is.
         observe: Told of every operator and its output, in order.
 
@@ -67,7 +67,8 @@ def reference_loss_and_gradient(
     total = 0.0
     for loss in losses:
         total += loss
-    return total / max(target_count(tokens), 1), gradient_P
+    count = len(tokens) // 2 if compute.is_dpo else target_count(tokens)
+    return total / max(count, 1), gradient_P
 
 
 def check_batch(
@@ -102,3 +103,34 @@ def run(program: tuple[Operator, ...], arrays: Mapping[str, Array], observe: Obs
             if last_use.get(name) == operator.name or name not in last_use:
                 del held[name]
     return output
+
+
+def reference_loss(
+    model: ModelSpec,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    *,
+    beta_micro: int = 0,
+    frozen: Frozen = ALL_TRAINED,
+) -> float:
+    """Sum of -log p over the targets that are not masked, in nats, by the forward pass alone.
+
+    Args:
+        model: Sizes.
+        theta_P: Parameters. Shape (P,), float32; not modified.
+        tokens: A masked token t is ~t. Shape (sequences, context + 1), int64.
+        beta_micro: With DPO, its beta: the sum is that of the pairs' losses.
+        frozen: What the model leaves as it is.
+
+    Raises:
+        ValueError: sizes, or a token, do not fit the model.
+        FloatingPointError: a result is not finite.
+        Unavailable: see `reference_loss_and_gradient`.
+    """
+    layout = layout_of(model)
+    check_batch(model, layout, theta_P, tokens, frozen)
+    compute = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0, beta_micro=beta_micro)
+    program = operators(model, len(tokens), compute)
+    end = next(at for at, operator in enumerate(program) if operator.name.endswith("/loss"))
+    arrays = sources(layout, np.ascontiguousarray(theta_P), np.ascontiguousarray(tokens), frozen)
+    return float(run(program[: end + 1], arrays, lambda *_: None)[0])

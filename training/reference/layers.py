@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from assay.training.data.mask import visible
 from assay.training.reference import rows
-from assay.training.reference.elementary import log64
+from assay.training.reference.elementary import exp64, log64
 from assay.training.reference.product import multiply
 
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Whole = NDArray[np.int64]
+_MARGIN_MAX = 700.0  # of DPO, in magnitude: e to the power -700 adds nothing to 1
 
 
 # ---- products
@@ -215,10 +216,15 @@ def partition(logits_TV: Floats) -> Doubles:
 
 def cross_entropy(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole) -> Doubles:
     """Sum of -log softmax at the targets in nats, rows in order, masked ones as 0. Shape (1,), float64."""
+    return np.add.accumulate(_token_losses(logits_TV, partition_2T, targets_T))[-1:]
+
+
+def _token_losses(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole) -> Doubles:
     expect_shape((2, len(logits_TV)), partition_2T)
     reached_T = logits_TV[np.arange(len(logits_TV)), visible(targets_T)].astype(np.float64)
     loss_T = log64(partition_2T[1]) + (partition_2T[0] - reached_T)
-    return np.add.accumulate(np.where(targets_T < 0, 0.0, loss_T))[-1:]
+    masked_T: Doubles = np.where(targets_T < 0, 0.0, loss_T)
+    return masked_T
 
 
 def cross_entropy_back(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole, *, count: int) -> Floats:
@@ -230,3 +236,52 @@ def cross_entropy_back(logits_TV: Floats, partition_2T: Doubles, targets_T: Whol
     share = np.float32(1.0 / max(count, 1))
     rows.loss_back(logits_TV, top_T, partition_2T[1], targets_T, share, out_TV)
     return out_TV
+
+
+def dpo(
+    logits_TV: Floats, partition_2T: Doubles, targets_T: Whole, reference_S: Doubles, *, beta: float
+) -> Doubles:
+    """Sum of -log sigmoid(margin) over the pairs, in order. Shape (1,), float64.
+
+    reference_S: what `cross_entropy` was for each sequence under the reference model, in nats.
+    """
+    margin_P = _margins(logits_TV, partition_2T, targets_T, reference_S, beta)
+    shrunk_P = exp64(-np.minimum(np.abs(margin_P), _MARGIN_MAX))
+    return np.add.accumulate(np.maximum(-margin_P, 0.0) + log64(1.0 + shrunk_P))[-1:]
+
+
+def dpo_back(
+    logits_TV: Floats,
+    partition_2T: Doubles,
+    targets_T: Whole,
+    reference_S: Doubles,
+    *,
+    beta: float,
+    pairs: int,
+) -> Floats:
+    """Slope of that sum divided by `pairs`: 0 in rows whose target is masked.
+
+    That of `cross_entropy`, times beta * sigmoid(-margin) / pairs, with the other sign where rejected.
+    """
+    margin_P = _margins(logits_TV, partition_2T, targets_T, reference_S, beta)
+    shrunk_P = exp64(-np.minimum(np.abs(margin_P), _MARGIN_MAX))
+    wrong_P = np.where(margin_P < 0, 1.0, shrunk_P) / (1.0 + shrunk_P)
+    expect_shape(logits_TV.shape[:1], targets_T)
+    _expect_below(logits_TV.shape[1], visible(targets_T))
+    out_TV, top_T = np.empty_like(logits_TV), partition_2T[0].astype(np.float32)
+    length = len(targets_T) // len(reference_S)
+    for sequence in range(len(reference_S)):
+        sign, at = 1 - 2 * (sequence % 2), slice(sequence * length, (sequence + 1) * length)
+        share = np.float32(sign * wrong_P[sequence // 2] * beta / pairs)
+        rows.loss_back(logits_TV[at], top_T[at], partition_2T[1, at], targets_T[at], share, out_TV[at])
+    return out_TV
+
+
+def _margins(
+    logits_TV: Floats, partition_2T: Doubles, targets_T: Whole, reference_S: Doubles, beta: float
+) -> Doubles:
+    """Of each pair: beta times what the chosen gained in log-probability more than the rejected."""
+    loss_ST = _token_losses(logits_TV, partition_2T, targets_T).reshape(len(reference_S), -1)
+    gained_S = reference_S - np.add.accumulate(loss_ST, axis=1)[:, -1]
+    margin_P: Doubles = (gained_S[0::2] - gained_S[1::2]) * beta
+    return margin_P

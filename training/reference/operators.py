@@ -6,7 +6,7 @@ the parameters by their names in the layouts, trained and frozen, and `tokens`. 
 
     0/inputs, 0/targets     of the group's sequences
     0/forward/...           activations, first layer first
-    0/loss                  the sum of -log softmax at the targets
+    0/loss                  the sum of -log softmax at the targets; with DPO, of the pairs' losses
     0/slope/...             slopes of the group's share of the mean loss, last layer first: along a parameter
                             by its name, along the input of a part as NAME.x
     0/gradient              along all parameters that are trained, flat; a later group's is added to the one
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.params import ComputeSpec, Family, ModelSpec, model_faults
 from assay.training.data.mask import target_count, visible
+from assay.training.data.preferences import reference_nats
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import LORA_A, LORA_B, Layout, adapted_names, layout_of
 from assay.training.reference import layers
@@ -65,9 +66,11 @@ def operators(model: ModelSpec, sequences: int, compute: ComputeSpec) -> tuple[O
     if sequences < 1:
         raise ValueError(f"a batch of {sequences} sequences, expected at least 1")
     rows = compute.micro_sequences or sequences
+    if compute.is_dpo and (sequences % 2 or rows % 2):
+        raise ValueError(f"groups of {rows} out of {sequences} sequences, expected whole preference pairs")
     made: list[Operator] = []
     for group, first in enumerate(range(0, sequences, rows)):
-        _group(_List(model, group, made), slice(first, first + rows))
+        _group(_List(model, group, made, compute.beta_micro), slice(first, first + rows))
     return _needed(made) if model.is_adapted else tuple(made)
 
 
@@ -112,6 +115,7 @@ class _List:
     model: ModelSpec
     group: int
     made: list[Operator]
+    beta_micro: int
 
     @property
     def is_gpt(self) -> bool:
@@ -182,9 +186,14 @@ def _group(to: _List, rows: slice) -> None:
     head = "embed" if model.is_tied else "head"
     logits = to.add("forward/head", layers.linear, h, head)
     partition = to.add("forward/partition", layers.partition, logits)
-    to.add("loss", layers.cross_entropy, logits, partition, targets)
-
-    slope = to.add("slope/loss.x", _loss_back, logits, partition, targets, TOKENS)
+    backward: Callable[..., Array] = _loss_back
+    if to.beta_micro:
+        forward = partial(_dpo, to.beta_micro, rows)
+        to.add("loss", forward, logits, partition, targets, TOKENS)
+        backward = partial(_dpo_back, to.beta_micro, rows)
+    else:
+        to.add("loss", layers.cross_entropy, logits, partition, targets)
+    slope = to.add("slope/loss.x", backward, logits, partition, targets, TOKENS)
     on_head = to.add("slope/head", layers.linear_weight_back, slope, h)
     slope = to.add("slope/head.x", layers.linear_back, slope, head)
     slope = to.normed_back("norm", slope, x)
@@ -257,6 +266,20 @@ def _targets(rows: slice, tokens: Array) -> Array:
 
 def _loss_back(logits: Array, partition: Array, targets: Array, tokens: Array) -> Array:
     return layers.cross_entropy_back(logits, partition, targets, count=target_count(tokens))
+
+
+def _dpo(
+    beta_micro: int, rows: slice, logits: Array, partition: Array, targets: Array, tokens: Array
+) -> Array:
+    reference = reference_nats(tokens[rows])
+    return layers.dpo(logits, partition, targets, reference, beta=beta_micro / 1e6)
+
+
+def _dpo_back(
+    beta_micro: int, rows: slice, logits: Array, partition: Array, targets: Array, tokens: Array
+) -> Array:
+    reference, pairs = reference_nats(tokens[rows]), len(tokens) // 2
+    return layers.dpo_back(logits, partition, targets, reference, beta=beta_micro / 1e6, pairs=pairs)
 
 
 def _weight_back(part: Any, slope: Array, x: Array) -> Array:

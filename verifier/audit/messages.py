@@ -112,19 +112,20 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Asks for the loss of one held-out sequence under the parameters that this round begins with.
+    """Asks for the loss of one held-out unit under the parameters that this round begins with.
 
-    One at a time, so that an audit which is due waits for one sequence alone. Answered by `Evaluated`.
+    One sequence or preference pair at a time, so that an audit which is due does not wait for all of them.
+    Answered by `Evaluated`.
     """
 
     TAG: ClassVar[bytes] = b"assay/worker/evaluate/1"
     round: RoundId
-    sequence: int
+    unit: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The sequence's loss, summed over its targets, and how many these are."""
+    """The unit's summed loss, and the number of its targets, or 1 of a pair."""
 
     TAG: ClassVar[bytes] = b"assay/worker/evaluated/1"
     loss: Annotated[bytes, Max(8)]  # float64, big-endian

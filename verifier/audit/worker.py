@@ -30,7 +30,6 @@ from assay.protocol.update_rule import BLOCK_SIDE
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens, validation_tokens
-from assay.training.data.mask import target_count
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.layout import to_blocks
@@ -140,7 +139,7 @@ class RecomputeWorker(ComputeWorker):
         if isinstance(request, JudgeOperator):
             return Judged(is_right=self._judge(request))
         if isinstance(request, Evaluate):
-            return self.evaluate(request.round, request.sequence)
+            return self.evaluate(request.round, request.unit)
         if not isinstance(request, Examine):
             return super().answer(request)
         try:
@@ -154,17 +153,22 @@ class RecomputeWorker(ComputeWorker):
         )
         return Examined(finding=found, exec_class=self.exec_class if is_exact else REFERENCE)
 
-    def evaluate(self, round_id: int, sequence: int) -> Evaluated:
-        """The loss of a held-out sequence under theta of a recent round, in the reference class.
+    def evaluate(self, round_id: int, unit: int) -> Evaluated:
+        """The loss of a held-out unit under theta of a recent round, in the reference class.
 
         Raises:
             Diverged: that round is ahead of us or too old.
         """
-        spec, layout = self.spec, self.parameters.layout
-        tokens = validation_tokens(self.tokens, spec, spec.money.accept.sequences)[sequence : sequence + 1]
-        evaluation, theta_P = importlib.import_module(_EVALUATION), self.parameters.at(round_id)
-        loss: float = evaluation.sequence_loss(spec.model, layout, theta_P, tokens, frozen=self.frozen)
-        return Evaluated(loss=struct.pack(">d", loss), targets=target_count(tokens))
+        spec, theta_P = self.spec, self.parameters.at(round_id)
+        size, sequences = spec.compute.drawn_sequences, spec.money.accept.sequences
+        tokens = validation_tokens(self.tokens, spec, sequences)[unit * size : (unit + 1) * size]
+        loss, targets = 0.0, 0
+        if len(tokens):  # else fewer are held out than are asked for
+            evaluation = importlib.import_module(_EVALUATION)
+            loss, targets = evaluation.unit_loss(
+                spec.model, theta_P, tokens, compute=spec.compute, frozen=self.frozen
+            )
+        return Evaluated(loss=struct.pack(">d", loss), targets=targets)
 
     def examine(
         self,

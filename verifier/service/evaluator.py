@@ -73,12 +73,13 @@ class Evaluator:
         if epoch not in self._found:
             end = RoundId(self._follower.run_state.calendar.epoch_end(epoch))
             await self._state_sync.reach(end)
-            child, count = self._state_sync.child, self._me.spec.money.accept.sequences
+            spec, child = self._me.spec, self._state_sync.child
+            count = spec.money.accept.sequences // spec.compute.drawn_sequences
             parts = []
             for at in range(count):  # audits that are due come in between
                 if epoch not in self.due():
-                    raise Unavailable(f"epoch {epoch} is settled, {at} of {count} sequences are measured")
-                parts.append(await child.call(Evaluate(round=end, sequence=at), Evaluated))
+                    raise Unavailable(f"epoch {epoch} is settled, {at} of {count} units are measured")
+                parts.append(await child.call(Evaluate(round=end, unit=at), Evaluated))
             losses = (struct.unpack(">d", part.loss)[0] for part in parts)
             self._found[epoch] = mean_micro(losses, sum(part.targets for part in parts))
             log.info("model measured", extra={"epoch": epoch, "held_out": self._found[epoch] / 1e6})

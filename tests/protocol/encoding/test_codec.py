@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import tracemalloc
 import typing
+from dataclasses import replace
 
 import cbor2
 import pytest
@@ -39,6 +40,7 @@ from assay.protocol.messages import (
     Verdict,
 )
 from assay.protocol.openings import PROOF_HASHES_MAX, Opening, Path
+from assay.protocol.params import ComputeSpec, Precision
 from tests.protocol.strategies import KINDS, any_message, sample
 
 EVERY_TAG = {kind.TAG: kind for kind in KINDS}
@@ -385,3 +387,20 @@ def test_a_message_of_another_version_is_named_and_other_bytes_are_not_repeated(
     for junk in ([b"assay/" + b"x" * 99 + b"/1"], [b"\x1b[2J"], [7], [], b"assay/manifest/99"):
         with pytest.raises(MalformedMessage, match=r"^Manifest: expected an array that starts"):
             decode(Manifest, cbor2.dumps(junk))
+
+
+def test_a_later_field_keeps_the_bytes_of_before_and_has_one_encoding():
+    before = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2)
+    plain = [ComputeSpec.TAG, 1, 2]
+
+    assert encode(before) == cbor2.dumps(plain)
+    assert decode(ComputeSpec, cbor2.dumps(plain)) == before
+    assert decode(ComputeSpec, cbor2.dumps([*plain, 5])) == replace(before, beta_micro=5)
+    assert encode(replace(before, beta_micro=5)) == cbor2.dumps([*plain, 5])
+    for wrong, reason in (
+        ([*plain, 0], "which is left out"),
+        ([*plain, 5, 0], "expected 2 to 3"),
+        (plain[:2], "2 to 3"),
+    ):
+        with pytest.raises(MalformedMessage, match=reason):
+            decode(ComputeSpec, cbor2.dumps(wrong))

@@ -37,8 +37,8 @@ class AWorker:
             raise Unavailable("no aggregate yet")
 
     async def call(self, request: Evaluate, _answer: type) -> Evaluated:
-        self.asked.append(f"measure {request.sequence} at {request.round}")
-        return Evaluated(loss=struct.pack(">d", 8.4 * (request.sequence + 1)), targets=3)
+        self.asked.append(f"measure {request.unit} at {request.round}")
+        return Evaluated(loss=struct.pack(">d", 8.4 * (request.unit + 1)), targets=3)
 
 
 def an_evaluator(run_state: RunState, worker: AWorker) -> tuple[Evaluator, Any, list[SignedEvaluation]]:
