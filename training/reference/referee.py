@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from assay.protocol.errors import MalformedMessage
 from assay.protocol.types import Digest
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import Trace, after, output_digest, trace_of
@@ -52,20 +53,27 @@ def is_right(
             the step committed to.
         index: Of the operator.
         positions: The claimed ones before and after it.
-        shown: By the claimant, whose fault it is if this is not what the first position binds.
+        shown: By whoever says that it is the claimant's.
+
+    Raises:
+        MalformedMessage: it is not what the first position binds, so that nothing is shown, right or wrong.
     """
-    if not 0 <= index < len(program) or len(shown.outputs) != index:
+    if not 0 <= index < len(program):
         return False
+    if len(shown.outputs) != index:
+        raise MalformedMessage(
+            f"evidence: {len(shown.outputs)} outputs before the operator, expected {index}"
+        )
     start, end = positions
     if trace_of(shown.outputs).positions[-1] != start:
-        return False
+        raise MalformedMessage("evidence: outputs that do not lead to the position before the operator")
     operator, before = program[index], {one.name: i for i, one in enumerate(program[:index])}
     inputs: dict[str, Array] = {}
     for name in operator.inputs:
         if name not in before:
             inputs[name] = sources[name]
         elif name not in shown.arrays or output_digest(shown.arrays[name]) != shown.outputs[before[name]]:
-            return False
+            raise MalformedMessage(f"evidence: no {name:.100} with the digest among the outputs shown")
         else:
             inputs[name] = shown.arrays[name]
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.errors import Unavailable
+from assay.protocol.errors import MalformedMessage, Unavailable
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.training.data.batches import Tokens
@@ -57,6 +57,8 @@ def is_right(spec: RunSpec, limits: Limits, request: JudgeOperator, tokens: Toke
         raise Unavailable(f"evidence {request.evidence}: {error.strerror}") from None
     evidence = parse_evidence(body, request.case_id)
     program = program_of(spec, limits, evidence.commit)
-    if (evidence.index, len(program)) != (request.index, request.operators):
-        return False
+    if evidence.index != request.index:
+        raise MalformedMessage(f"evidence about operator {evidence.index}, expected {request.index}")
+    if len(program) != request.operators:
+        return False  # the claim itself, whoever shows the evidence
     return holds(spec, program, evidence, (request.start, request.end), tokens, frozen)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import AdapterSpec, ComputeSpec, Precision, Target
 from assay.protocol.types import Digest
 from assay.testing.specs import FLOAT32_WHOLE
@@ -172,7 +173,8 @@ def test_what_is_shown_must_be_what_the_position_before_binds(name, honest):
 
     assert is_right(program, arrays, index, positions, shown)
     for one in wrong:
-        assert not is_right(program, arrays, index, positions, one)
+        with pytest.raises(MalformedMessage, match="evidence: "):
+            is_right(program, arrays, index, positions, one)
     for beyond in (-1, len(program)):
         assert not is_right(program, arrays, beyond, positions, shown)
 
