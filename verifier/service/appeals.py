@@ -9,6 +9,7 @@ could lose the appeal for it. What arrives is checked by the worker before it co
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,7 @@ ASK_S = 10.0
 FETCH_S = 600.0
 ASK_AGAIN_S = 60.0
 ASKED_MAX = 64  # operators at a time
+FETCHES_MAX = 4  # of evidence about one operator: an accused may spoil a file once, and bytes are not free
 
 
 Wanted = tuple[PeerId, EvidenceRequest, Path]  # of whom, what, and where it is kept
@@ -71,6 +73,7 @@ class Appeals:
         self._me, self._follower, self._state_sync = me, follower, state_sync
         self._tried: set[bytes] = set()
         self._asking: set[Path] = set()
+        self._fetched: Counter[Path] = Counter()
         self._wanted, self._wanting = trio.open_memory_channel[tuple[PeerId, EvidenceRequest, Path]](
             ASKED_MAX
         )
@@ -132,7 +135,7 @@ class Appeals:
     def _want(self, case_id: bytes, index: int, path: Path) -> None:
         """Have the accused asked, unless it is being asked already."""
         audit = self._convicted(case_id)
-        if audit is None or path in self._asking:
+        if audit is None or path in self._asking or self._fetched[path] >= FETCHES_MAX:
             return
         try:
             request = EvidenceRequest(case_id=Digest(case_id), operator=index)
@@ -160,6 +163,7 @@ class Appeals:
         size_max = evidence_bytes_max(self._me.spec)
         if shown.evidence_bytes > size_max:
             raise PeerFault(node, f"evidence of {shown.evidence_bytes} bytes, at most {size_max} expected")
+        self._fetched[path] += 1
         body = await fetch_blob(host, shown.evidence, (node,), FETCH_S, shown.evidence_bytes)
         path.parent.mkdir(exist_ok=True)
         part = path.with_suffix(".part")

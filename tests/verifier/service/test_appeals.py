@@ -125,6 +125,26 @@ def test_what_shows_nothing_is_dropped_and_better_is_asked_for(
     run(whole)
 
 
+def test_an_accused_that_sends_nothing_of_use_is_fetched_from_only_so_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appeals, "ASK_AGAIN_S", 0.01)
+    server, blobs = an_accused(tmp_path / "accused", (INDEX, b"of another step"))
+    juror, seen = a_juror(tmp_path / "juror"), 0
+
+    async def whole() -> None:
+        nonlocal seen
+        async with court(juror, server.answer, blobs):
+            with trio.move_on_after(10):
+                while seen < appeals.FETCHES_MAX + 1:
+                    seen += bool(fetched(juror))
+                    assert await opinion(juror) is None
+                    await trio.sleep(0.02)
+
+    run(whole)
+    assert seen == appeals.FETCHES_MAX
+
+
 @pytest.mark.parametrize("shown", ["nothing", "too large", "never served"])
 def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_bytes(
     tmp_path: Path, shown: str, monkeypatch: pytest.MonkeyPatch
