@@ -135,7 +135,7 @@ def test_an_accused_that_sends_nothing_of_use_is_fetched_from_only_so_often(
     async def whole() -> None:
         nonlocal seen
         async with court(juror, server.answer, blobs):
-            with trio.move_on_after(10):
+            with trio.move_on_after(4):
                 while seen < appeals.FETCHES_MAX + 1:
                     seen += bool(fetched(juror))
                     assert await opinion(juror) is None
