@@ -33,6 +33,7 @@ from assay.verifier.appeal.program import HOLDS, program_of, why_not
 from assay.verifier.audit.limits import agreed_limits, shipped
 from assay.verifier.service.appeals import evidence_bytes_max
 from tests.faulty import a_faulty_trainer
+from tests.verifier.audit.test_dpo import dpo_run
 from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
 
 # What changes more of a step than the limits between classes allow. Other lies are none in the step itself,
@@ -85,12 +86,13 @@ class Party:
         return self.verdict(lambda *cut: first_wrong(self.known.positions, *cut))
 
 
-def a_party(folder, behaviour: str, run_id=RUN_ID, **changes) -> Party:
-    """A node that behaves so in its last round, in which it is accused."""
-    base = a_run()
+def a_party(folder, behaviour: str, run_id=RUN_ID, base=None, **changes) -> Party:
+    """A node that behaves so in its last round, in which it is accused. base: a run with its data on disk."""
+    if base is None:
+        base = a_run()
+        write_tokens(folder / "data", [TEXT])
     spec = replace(base, audit=replace(base.audit, limits=shipped().digest()), state_every=1, **changes)
     node = NODES[0]
-    write_tokens(folder / "data", [TEXT])
     trainer = a_faulty_trainer(
         behaviour, CHEAT_ROUND, spec=spec, run_id=run_id, node=node, data=folder / "data",
         folder=folder / "node", salt_key=bytes(32),
@@ -206,3 +208,16 @@ def test_the_evidence_about_every_operator_is_within_what_jurors_accept(honest):
     ]
 
     assert max(sizes) <= evidence_bytes_max(honest.spec)
+
+
+@pytest.mark.parametrize("behaviour", ["honest", "stale-parameters"])
+def test_steps_on_preference_pairs_are_appealed_like_others(tmp_path, behaviour):
+    party = a_party(tmp_path, behaviour, base=dpo_run(tmp_path / "data", "demo"))
+
+    assert party.spec.compute.is_dpo
+    assert party.doubted() == (len(party.program) - 1, behaviour == "honest")
+    if behaviour == "honest":
+        for target in range(0, len(party.program), 7):
+            assert party.verdict(lambda first, last, _told, target=target: next(
+                part for part, end in enumerate(ends_of(first, last)) if end > target
+            )) == (target, True)  # fmt: skip
