@@ -41,7 +41,7 @@ OWN_WORK = Limit(t1=2_000, t2=4_000, t3=1_000, t4=1_000)
 _ROUNDING = 2.0**-23  # of a part, each step: its roundings on two machines
 _PPB = 1e-9
 _TINY = 2.0**-120
-_RANKS = {Outcome.MATCH: 0, Outcome.BORDERLINE: 1, Outcome.MISMATCH: 2}
+_RANKS = {Outcome.MATCH: 0, Outcome.INCONCLUSIVE: 1, Outcome.BORDERLINE: 2, Outcome.MISMATCH: 3}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from assay.protocol.types import Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, CompressSpec
 from assay.training.codec.values import quantise, tree_sum
 from assay.training.codec.wire import Update
+from assay.training.layout import Layout, to_blocks
 from assay.training.transform.compress import transition
 from assay.training.transform.low_rank import compress_lowrank
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX
@@ -46,6 +47,7 @@ ROUNDING = 2.0**-23  # of U: more than the two roundings of beta * before + x an
 NUDGE = 2.0**-20  # of U: covers the rounding of U - q, so that ties may fall either way
 FACTOR_STEPS = 16 / 127  # of the largest: one rounding moved blocks of almost lower rank by up to 4.7
 _PPB = 1e-9
+CANCELLED = 8  # times what is left of a gradient: from there on rounding alone comes near the limits
 _GROUP_BLOCKS = 256  # the squares of this many are in memory at once
 _TINY = 2.0**-120
 
@@ -103,6 +105,23 @@ def floor_of(x_NC: NDArray[np.float32]) -> float:
     """The least size a block counts as: a thousandth of the mean block's."""
     parts = [_norm(x_NC[at : at + _GROUP_BLOCKS]) for at in range(0, len(x_NC), _GROUP_BLOCKS)]
     return FLOOR * math.sqrt(math.fsum(float(n) ** 2 for n in np.concatenate(parts)) / len(x_NC))
+
+
+def is_cancelled(
+    layout: Layout, blocks: Sequence[int], slope_P: NDArray[np.float32], probe_P: NDArray[np.float32]
+) -> bool:
+    """Whether so little is left of a gradient's terms, in an opened block, that rounding may exceed limits.
+
+    Args:
+        layout: The parameters'.
+        blocks: The opened ones.
+        slope_P: The gradient. Shape (P,), float32; finite.
+        probe_P: The size of its terms, `rounding_probe`. Shape (P,), float32.
+    """
+    slope_NC, probe_NC = (to_blocks(layout, one).reshape(layout.blocks, -1) for one in (slope_P, probe_P))
+    floor, chosen = floor_of(slope_NC), list(blocks)
+    left_B = np.maximum(_norm(slope_NC[chosen]), floor)
+    return bool((_norm(probe_NC[chosen]) > CANCELLED * left_B).any())
 
 
 def judge(

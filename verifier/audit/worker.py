@@ -63,11 +63,12 @@ from assay.verifier.audit.messages import (
 )
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
 from assay.verifier.audit.segment_limits import limits_of, regime_of
-from assay.verifier.audit.tolerance import floor_of, judge
+from assay.verifier.audit.tolerance import floor_of, is_cancelled, judge
 
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
 _EVALUATION = "assay.training.reference.evaluation"  # likewise
+_ROUNDING = "assay.training.reference.rounding"  # likewise
 _APPEALS = "assay.verifier.appeal.answers"  # likewise
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
@@ -241,7 +242,7 @@ class RecomputeWorker(ComputeWorker):
                 )
                 found = replace(found, witness=witness)
                 if found.outcome is not Outcome.MATCH or measured is None:
-                    return found
+                    return self._unless_cancelled(found, blocks, [(theta_P, batch)])
                 return replace(found, is_biased=self.watch.is_biased(commit, measured, blocks, limit))
             return compare(
                 spec.rule.compress,
@@ -338,11 +339,20 @@ class RecomputeWorker(ComputeWorker):
             )
             if limits is None:
                 return _INCONCLUSIVE
-            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._reference_gradient)
+            passes: list[tuple[NDArray[np.float32], NDArray[np.int64]]] = []
+
+            def gradient(
+                at_P: NDArray[np.float32], tokens: NDArray[np.int64]
+            ) -> tuple[float, NDArray[np.float32]]:
+                passes.append((at_P.copy(), tokens))
+                return self._reference_gradient(at_P, tokens)
+
+            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, gradient)
             recomputed = way_sketch(layout, start, end, commit.parent)
             lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
             walked = ModelledSegment(local, layout, last - first, lr, start, end)
             found, measured = judge_movement(walked, opened.shown, limits, blocks, recomputed=recomputed)
+            found = self._unless_cancelled(found, blocks, passes)
             # From the opened last parameters on, every machine computes the same bits.
             compared = compare(
                 spec.rule.compress,
@@ -416,6 +426,35 @@ class RecomputeWorker(ComputeWorker):
             device=self.device,
             frozen=self.frozen,
         )
+
+    def _unless_cancelled(
+        self, found: Finding, blocks: list[int], passes: list[tuple[NDArray[np.float32], NDArray[np.int64]]]
+    ) -> Finding:
+        """The finding; INCONCLUSIVE where it is against the node and a gradient's terms nearly cancel.
+
+        Honest classes differ by rounding, which is as large as the terms. Where little is left of them (a
+        batch that the model knows by heart, or one that contradicts itself) it exceeds every limit.
+
+        Args:
+            found: Between classes.
+            blocks: The opened ones.
+            passes: Parameters and tokens of each gradient that the step took.
+        """
+        if found.outcome not in (Outcome.MISMATCH, Outcome.BORDERLINE):
+            return found
+        probe = importlib.import_module(_ROUNDING).rounding_probe
+        model, layout, compute = self.spec.model, self.parameters.layout, self.spec.compute
+        for theta_P, tokens in passes:
+            _, slope_P = self._reference_gradient(theta_P, tokens)
+            if not np.isfinite(slope_P).all():
+                continue
+            try:
+                probe_P = probe(model, layout, theta_P, tokens, compute=compute, frozen=self.frozen)
+            except FloatingPointError:
+                continue
+            if is_cancelled(layout, blocks, slope_P, probe_P):
+                return replace(found, outcome=Outcome.INCONCLUSIVE)
+        return found
 
     def _reference_gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]

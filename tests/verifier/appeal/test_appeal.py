@@ -212,9 +212,11 @@ def test_the_evidence_about_every_operator_is_within_what_jurors_accept(honest):
 
 @pytest.mark.parametrize("behaviour", ["honest", "stale-parameters"])
 def test_steps_on_preference_pairs_are_appealed_like_others(tmp_path, behaviour):
-    party = a_party(tmp_path, behaviour, base=dpo_run(tmp_path / "data", "demo"))
+    spec = dpo_run(tmp_path / "data", "demo")
+    assert spec.compute.is_dpo
 
-    assert party.spec.compute.is_dpo
+    party = a_party(tmp_path, behaviour, base=spec)
+
     assert party.doubted() == (len(party.program) - 1, behaviour == "honest")
     if behaviour == "honest":
         for target in range(0, len(party.program), 7):

@@ -20,6 +20,7 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import describe
 from assay.training.data.mask import visible
 from assay.training.model.loss import use_one_thread
+from assay.verifier.audit import worker
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.training.data.test_mask import masked_data
@@ -105,3 +106,15 @@ def test_a_batch_without_a_target_is_a_step_that_matches(tmp_path, method):
 
 def test_a_batch_without_a_target_accuses_nobody_in_another_class(tmp_path):
     assert MISMATCH not in outcomes(tmp_path, masked_run(tmp_path, "demo", 1), limits=shipped())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nobody_is_accused_between_classes_where_a_gradients_terms_cancel(tmp_path, method, monkeypatch):
+    limits = shipped()
+    spec = masked_run(tmp_path, method, 0.8)
+    spec = replace(spec, audit=replace(spec.audit, limits=limits.digest()))
+
+    monkeypatch.setattr(worker, "is_cancelled", lambda *_: True)
+
+    assert outcomes(tmp_path, spec, UnmaskedTrainer, limits) == {Outcome.INCONCLUSIVE}
+    assert outcomes(tmp_path, spec, Trainer, limits) <= {MATCH, Outcome.INCONCLUSIVE}
