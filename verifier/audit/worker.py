@@ -10,6 +10,7 @@ import importlib
 import math
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -242,7 +243,7 @@ class RecomputeWorker(ComputeWorker):
                 )
                 found = replace(found, witness=witness)
                 if found.outcome is not Outcome.MATCH or measured is None:
-                    return self._unless_cancelled(found, blocks, [(theta_P, batch)])
+                    return self._unless_cancelled(found, blocks, lambda see: see(theta_P, batch))
                 return replace(found, is_biased=self.watch.is_biased(commit, measured, blocks, limit))
             return compare(
                 spec.rule.compress,
@@ -339,20 +340,16 @@ class RecomputeWorker(ComputeWorker):
             )
             if limits is None:
                 return _INCONCLUSIVE
-            passes: list[tuple[NDArray[np.float32], NDArray[np.int64]]] = []
-
-            def gradient(
-                at_P: NDArray[np.float32], tokens: NDArray[np.int64]
-            ) -> tuple[float, NDArray[np.float32]]:
-                passes.append((at_P.copy(), tokens))
-                return self._reference_gradient(at_P, tokens)
-
-            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, gradient)
+            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._reference_gradient)
             recomputed = way_sketch(layout, start, end, commit.parent)
             lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
             walked = ModelledSegment(local, layout, last - first, lr, start, end)
             found, measured = judge_movement(walked, opened.shown, limits, blocks, recomputed=recomputed)
-            found = self._unless_cancelled(found, blocks, passes)
+            found = self._unless_cancelled(
+                found,
+                blocks,
+                lambda see: run_steps(spec, round_id, first, last, start, theta_P, batch, see),
+            )
             # From the opened last parameters on, every machine computes the same bits.
             compared = compare(
                 spec.rule.compress,
@@ -428,7 +425,7 @@ class RecomputeWorker(ComputeWorker):
         )
 
     def _unless_cancelled(
-        self, found: Finding, blocks: list[int], passes: list[tuple[NDArray[np.float32], NDArray[np.int64]]]
+        self, found: Finding, blocks: list[int], walk: Callable[[Gradient], object]
     ) -> Finding:
         """The finding; INCONCLUSIVE where it is against the node and a gradient's terms nearly cancel.
 
@@ -438,23 +435,24 @@ class RecomputeWorker(ComputeWorker):
         Args:
             found: Between classes.
             blocks: The opened ones.
-            passes: Parameters and tokens of each gradient that the step took.
+            walk: Takes the step's gradients once more; only where the finding is against the node.
         """
         if found.outcome not in (Outcome.MISMATCH, Outcome.BORDERLINE):
             return found
         probe = importlib.import_module(_ROUNDING).rounding_probe
         model, layout, compute = self.spec.model, self.parameters.layout, self.spec.compute
-        for theta_P, tokens in passes:
-            _, slope_P = self._reference_gradient(theta_P, tokens)
-            if not np.isfinite(slope_P).all():
-                continue
-            try:
-                probe_P = probe(model, layout, theta_P, tokens, compute=compute, frozen=self.frozen)
-            except FloatingPointError:
-                continue
-            if is_cancelled(layout, blocks, slope_P, probe_P):
-                return replace(found, outcome=Outcome.INCONCLUSIVE)
-        return found
+        cancelled: list[bool] = []
+
+        def see(theta_P: NDArray[np.float32], tokens: NDArray[np.int64]) -> tuple[float, NDArray[np.float32]]:
+            loss, slope_P = self._reference_gradient(theta_P, tokens)
+            if np.isfinite(slope_P).all():
+                with suppress(FloatingPointError):
+                    size_P = probe(model, layout, theta_P, tokens, compute=compute, frozen=self.frozen)
+                    cancelled.append(is_cancelled(layout, blocks, slope_P, size_P))
+            return loss, slope_P
+
+        walk(see)
+        return replace(found, outcome=Outcome.INCONCLUSIVE) if any(cancelled) else found
 
     def _reference_gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]

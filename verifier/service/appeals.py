@@ -42,8 +42,6 @@ FETCH_S = 600.0
 ASK_AGAIN_S = 60.0
 ASKED_MAX = 64  # operators at a time
 FETCHES_MAX = 4  # of evidence about one operator: an accused may spoil a file once, and bytes are not free
-
-
 Wanted = tuple[PeerId, EvidenceRequest, Path]  # of whom, what, and where it is kept
 
 
@@ -74,9 +72,7 @@ class Appeals:
         self._tried: set[bytes] = set()
         self._asking: set[Path] = set()
         self._fetched: Counter[Path] = Counter()
-        self._wanted, self._wanting = trio.open_memory_channel[tuple[PeerId, EvidenceRequest, Path]](
-            ASKED_MAX
-        )
+        self._wanted, self._wanting = trio.open_memory_channel[Wanted](ASKED_MAX)
 
     async def run(self, host: Host) -> None:
         """Trace every step that the chain convicts, and fetch wanted evidence; ends only by cancellation."""
