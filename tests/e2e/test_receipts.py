@@ -15,7 +15,7 @@ from eth_utils.crypto import keccak
 from assay.bundle.read import read
 from assay.bundle.report.audits import final_audits
 from assay.node.messages import StepRecord
-from assay.protocol.audits import AuditStatus
+from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.types import NO_DIGEST
@@ -25,6 +25,19 @@ from tests.conftest import Assay
 from tests.e2e.conftest import Finished
 
 pytestmark = pytest.mark.slow
+
+
+def _upheld(finished: Finished) -> Audit:
+    """The audit that convicted the liar: of its first false step or of a later one, as the auditors came."""
+    liar = bytes.fromhex(finished.peer("stale-parameters"))
+    audits = final_audits(read(finished.run).run_states).values()
+    return next(one for one in audits if one.node == liar and one.ruling is AuditStatus.CONFIRMED)
+
+
+def _upheld_step(finished: Finished) -> str:
+    """Its step, as `assay audit replay` takes it."""
+    upheld = _upheld(finished)
+    return f"{finished.run}:{upheld.round}:{upheld.node.hex()}"
 
 
 def test_a_receipt_made_from_a_run_is_checked_without_it(
@@ -150,30 +163,29 @@ def test_a_replay_says_of_truth_and_lie_what_the_chain_said(
     assay: Assay, finished: Finished, options: tuple[str, ...], how: str
 ) -> None:
     good = assay("audit", "replay", f"{finished.run}:3:{finished.peer('honest')}", *options)
-    bad = assay("audit", "replay", f"{finished.run}:2:{finished.peer('stale-parameters')}", *options)
+    bad = assay("audit", "replay", _upheld_step(finished), *options)
 
     assert good.status == 0, good.err
     assert "verdict     MATCH" in good.out
     assert how in good.out
     assert bad.status == 1, bad.err
     assert "verdict     MISMATCH" in bad.out
-    assert "MISMATCH by" in bad.out  # whether this step or the next was upheld first
+    assert "the chain   CONFIRMED: " in bad.out
+    assert "MISMATCH by" in bad.out
 
 
 def test_a_replay_finds_the_distances_and_blocks_that_the_auditors_signed(
     assay: Assay, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First looks are in the node's class, second ones in the reference class, which measures otherwise."""
-    liar = bytes.fromhex(finished.peer("stale-parameters"))
-    audits = final_audits(read(finished.run).run_states).values()
-    upheld = next(one for one in audits if one.node == liar and one.ruling is AuditStatus.CONFIRMED)
+    upheld = _upheld(finished)
     seen = [
         f"{verdict.distance_ppb / 1e9:.2e} of the gradient's norm, most in block {verdict.block};"
         for verdict in upheld.verdicts
         if verdict.outcome is Outcome.MISMATCH
     ]
 
-    step = f"{finished.run}:{upheld.round}:{upheld.node.hex()}"
+    step = _upheld_step(finished)
     told = assay("audit", "replay", step).out
     in_reference = partialmethod(RecomputeWorker.examine, in_reference=True)
     monkeypatch.setattr(RecomputeWorker, "examine", in_reference)
