@@ -43,7 +43,7 @@ def a_collector() -> Iterator[Collector]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     collector = Collector(server.server_port)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield collector
     finally:

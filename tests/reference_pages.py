@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
-from typer.main import get_command
 
 from assay.api.app import make_app
 from assay.chain.text.reverts import TEXTS
-from assay.cli.main import EXIT_STATUS, app
+from assay.cli.main import EXIT_STATUS
 from assay.cli.process import ProcessFile
 from assay.orders.sections import RunFile
+from tests.commands import COMMANDS
 
 if TYPE_CHECKING:
     from assay.api.server import Server
@@ -35,8 +35,7 @@ HIDDEN = {"help", "install_completion", "show_completion"}
 def commands() -> str:
     """Every command with its arguments, options and example, by panel."""
     panels: dict[str, list[str]] = {}
-    root: Any = get_command(app)
-    for name, command in root.commands.items():
+    for name, command in COMMANDS.commands.items():
         panel = str(getattr(command, "rich_help_panel", None) or "")
         if not command.hidden:
             panels.setdefault(panel, []).extend(_command(f"assay {name}", command))

@@ -12,15 +12,13 @@ import shlex
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from assay.bundle.read import read
 from assay.chain.commit_statement import evm_address
-from assay.cli.main import app
+from tests.commands import COMMANDS
 from tests.test_golden_run import ARCHIVE
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +77,7 @@ def account(workplace: Path) -> str:
 
 def parsed(arguments: list[str]) -> str:
     """The command's name, once the command line has taken these arguments."""
-    command: Any = get_command(app)
+    command = COMMANDS
     context, names = None, []
     while hasattr(command, "resolve_command"):
         context = command.context_class(command, parent=context, info_name=" ".join(names) or "assay")
@@ -104,7 +102,7 @@ def test_a_command_of_a_guide_works(guide: str, line: str, workplace: Path, peer
     if name not in LONG and "--config" not in arguments:
         if name == "receipt make":
             arguments += ["--out", "receipt.json"]
-        done = CliRunner().invoke(app, arguments)
+        done = CliRunner().invoke(COMMANDS, arguments)
         assert done.exit_code == 0, f"{guide}: {done.output}\n{done.exception!r}"
         assert done.output.strip()
 

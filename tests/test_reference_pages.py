@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from assay.cli.process import ProcessFile
-from tests.cli.test_documents import leaves
+from tests.commands import leaves
 from tests.reference_pages import FOLDER, PAGES, commands, configuration
 
 

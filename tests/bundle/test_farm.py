@@ -11,6 +11,7 @@ from assay.bundle.spot_check import spot_check
 from assay.protocol.errors import ConfigError, Unavailable
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ class Lossy:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def __enter__(self) -> Lossy:
-        self.thread = Thread(target=self.server.serve_forever)
+        self.thread = Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
         return self
 

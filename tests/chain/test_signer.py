@@ -65,7 +65,7 @@ class Elsewhere:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        self.thread = Thread(target=self.server.serve_forever)
+        self.thread = Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 

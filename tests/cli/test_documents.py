@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 from assay.bundle.read import read
-from assay.cli.main import app, run
+from assay.cli.main import run
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.testing.signed import NODES
 from tests.a_network import a_record
 from tests.cli.ledger.test_commands import Assay
 from tests.cli.market import Market
+from tests.commands import leaves
 from tests.test_golden_run import ARCHIVE, VECTORS
 
 RECORDED = VECTORS / "documents.json"
@@ -114,16 +114,6 @@ ON_CHAIN = {
     "order refund": "BUYER --dry-run",
 }
 REFUSED = {"order refund", "stake release"}  # too early: no document, and exit status 1
-
-
-def leaves(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command that can be run, by its full name."""
-    found = get_command(app) if command is None else command
-    if not hasattr(found, "commands"):
-        yield name, found
-        return
-    for word, inner in found.commands.items():
-        yield from leaves(inner, f"{name} {word}".strip())
 
 
 def fields(value: Any, path: str = "") -> set[str]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import typer
+from click.testing import CliRunner
 from typer.main import get_command
-from typer.testing import CliRunner
 
-from assay.cli.main import AUDITOR, BUYER, DEVELOPER, OPERATOR, app
-from tests.cli.test_documents import leaves
+from assay.cli.main import AUDITOR, BUYER, DEVELOPER, OPERATOR
+from tests.commands import COMMANDS, leaves
 from tests.test_guides import parsed
 
 PANELS = {OPERATOR, AUDITOR, BUYER, DEVELOPER}
@@ -39,7 +39,7 @@ def lacking(root: Any) -> list[str]:
 
 
 def test_every_command_has_a_panel_and_an_example():
-    assert lacking(get_command(app)) == []
+    assert lacking(COMMANDS) == []
 
 
 def test_a_command_without_them_is_noticed():
@@ -62,7 +62,8 @@ def test_an_example_is_a_command_that_the_command_line_takes(name: str):
 @pytest.mark.parametrize("width", [40, 80])
 @pytest.mark.parametrize("name", ["", *(name for name, _ in leaves())])
 def test_help_fits_a_narrow_terminal(name: str, width: int):
-    found = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": str(width), "NO_COLOR": "1"})
+    terminal = {"COLUMNS": str(width), "NO_COLOR": "1"}
+    found = CliRunner().invoke(COMMANDS, [*name.split(), "--help"], env=terminal)
 
     assert found.exit_code == 0
     assert max(map(len, found.output.splitlines())) <= width

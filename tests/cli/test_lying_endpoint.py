@@ -40,7 +40,7 @@ def an_endpoint(answer: bytes, chain: str, method: str | None = None) -> Iterato
             """Nothing on the test's standard error."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Liar) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}"

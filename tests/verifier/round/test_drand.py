@@ -201,7 +201,7 @@ def test_a_client_takes_the_round_from_whoever_has_it_and_lets_nobody_lie():
         found = fetched(NETWORK, ["http://127.0.0.1:1", liar, honest], [5, 6])
 
         assert found == {number: a_signature(number) for number in (5, 6)}
-        assert fetched(NETWORK, [liar], [7], wait_s=2.0) == {}
+        assert fetched(NETWORK, [liar], [7], wait_s=1.0) == {}
 
 
 @pytest.mark.parametrize(
