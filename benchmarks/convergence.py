@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.orders.data import collect_tokens
+from assay.orders.data.tokenise import collect_tokens
 from assay.orders.spec import data_spec
 from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import PPM, LocalSpec

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.orders.data import collect_tokens
+from assay.orders.data.tokenise import collect_tokens
 from assay.orders.spec import data_spec
 from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.orders.data import collect_tokens
+from assay.orders.data.tokenise import collect_tokens
 from assay.orders.spec import data_spec
 from assay.simulation.attacks.catalogue import ATTACKS
 from assay.simulation.spec import load_sim, sim_run_spec

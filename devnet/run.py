@@ -28,7 +28,7 @@ from assay.devnet.supervisor import Supervisor
 from assay.devnet.tables import report
 from assay.ledger.queries.report import RoundFigures, SettledFigures
 from assay.observer.ledger_service.status import BUYER, LEDGER_SERVICE, AgreementReport, RefundDue, Tail
-from assay.orders.data import collect_data, write_base
+from assay.orders.data.tokenise import collect_data, write_base
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.quote import quote_of

@@ -15,7 +15,7 @@ from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
 from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
-from assay.orders.data import collect_data
+from assay.orders.data.tokenise import collect_data
 from assay.orders.load import load_order
 from assay.orders.order import Order, keys_text, public_start
 from assay.orders.quote import audit_share

@@ -14,7 +14,7 @@ from assay.chain.client import ChainReader
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.text.units import UNIT, money_text
-from assay.orders.data import collect_data
+from assay.orders.data.tokenise import collect_data
 from assay.orders.model import base_folder
 from assay.orders.order import Order
 from assay.orders.spec import build_spec, data_spec

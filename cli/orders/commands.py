@@ -47,7 +47,7 @@ def data(
 
     Example: assay order data run.toml data
     """
-    from assay.orders.data import make_data
+    from assay.orders.data.tokenise import make_data
 
     found = make_data(file, out)
     show(found, found.lines, as_json=as_json)

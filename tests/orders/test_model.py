@@ -1,11 +1,8 @@
-"""[model], [compute] and [[data]]: models and texts that people have, as an order names them."""
+"""[model] and [compute]: models that people have, as an order names them, and the machines they run on."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -16,7 +13,7 @@ from safetensors.numpy import save_file
 
 from assay.cli.process import read_process_file
 from assay.orders.check import check_order
-from assay.orders.data import collect_data, collect_tokens, make_data, write_base
+from assay.orders.data.tokenise import write_base
 from assay.orders.load import load_order
 from assay.orders.sections import Preset
 from assay.orders.spec import compute_spec, model_spec
@@ -24,8 +21,6 @@ from assay.participant.keys.private_files import write_private
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import AdapterSpec, Family, Precision, Target
 from assay.protocol.types import NO_DIGEST
-from assay.training.data.shards import read_manifest
-from assay.training.data.tokenizer import load_tokenizer
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.hugging_face import export_config, export_tensors
@@ -222,127 +217,6 @@ def test_more_fragments_than_an_adapter_has_blocks_are_refused(tmp_path):
         check_order(path)
 
 
-# ---- texts ----
-
-
-def an_order(*sources, model=None):
-    return load_order(None, {"data": list(sources), **{f"model.{k}": v for k, v in (model or {}).items()}})
-
-
-def test_files_of_every_kind_in_one_folder_become_one_stream(tmp_path):
-    (tmp_path / "a.txt").write_text("plain")
-    (tmp_path / "b.jsonl").write_text('{"body": "one"}\n{"body": "two"}\n')
-    order = an_order({"source": str(tmp_path), "field": "body", "licence": "CC0-1.0"})
-
-    manifest, tokens = collect_tokens(order)
-
-    assert tokens.tobytes() == b"plain\0one\0two\0"
-    (source,) = manifest.sources
-    assert (source.files, source.documents, source.bytes, source.tokens) == (2, 3, 11, 14)
-    assert (source.source, source.licence) == (tmp_path.name, "CC0-1.0")
-
-
-def test_a_bad_line_is_named_from_the_order_on(tmp_path):
-    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n{"text": "tw\n')
-
-    with pytest.raises(ConfigError, match=r"b.jsonl, line 2: is not JSON"):
-        collect_data(an_order({"source": str(tmp_path / "b.jsonl")}), None)
-
-
-def test_a_tokenizers_tokens_and_separators_make_the_stream_and_travel_with_it(tmp_path):
-    path = a_tokenizer(tmp_path / "tokenizer.json", "<|endoftext|>")
-    (tmp_path / "b.jsonl").write_text('{"text": "the cat"}\n{"text": "the hat"}\n')
-    order = an_order({"source": str(tmp_path / "b.jsonl")}, model={"tokenizer": str(path)})
-
-    manifest = collect_data(order, tmp_path / "data")
-    _, tokens = collect_tokens(order)
-
-    library = load_tokenizer(path)
-    one, two = (library.encode(text).tolist() for text in (b"the cat", b"the hat"))
-    assert tokens.tolist() == [*one, library.separator, *two, library.separator]
-    assert (manifest.tokenizer, manifest.separator) == (library.digest, library.separator)
-    assert (tmp_path / "data" / "tokenizer.json").read_bytes() == path.read_bytes()
-    assert order.sizes.vocabulary == manifest.vocabulary == library.vocabulary
-
-
-def test_documents_are_separated_by_what_ends_a_text_of_the_base(tmp_path):
-    path = a_tokenizer(tmp_path / "tokenizer.json", "<|endoftext|>", "<|im_end|>")
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(export_config(LLAMA, None)))
-    base = {"base": str(tmp_path)}
-
-    def separator(**model) -> int | None:
-        return load_order(None, {f"model.{key}": value for key, value in model.items()}).tokenizer.separator
-
-    numbers = [load_tokenizer(path, name).separator for name in ("<|endoftext|>", "<|im_end|>")]
-    assert separator(**base) == numbers[0]
-    config.write_text(json.dumps(export_config(LLAMA, numbers[1])))
-    assert separator(**base) == numbers[1]
-    config.write_text(json.dumps(export_config(LLAMA, 399)))  # which the tokenizer does not know
-    assert separator(**base) == numbers[0]
-    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<|im_end|>"}}')
-    assert separator(**base) == separator(tokenizer=str(path)) == numbers[1]
-    assert separator(**base, separator="") is None
-
-
-def test_the_same_folder_gives_the_same_data_twice_and_another_order_of_names_another(tmp_path):
-    for name, body in (("a", "one "), ("b", "two ")):
-        (tmp_path / name).write_text(body * 1000)
-    order = an_order({"source": str(tmp_path)})
-    first = collect_data(order, None)
-    assert first == collect_data(order, None)
-
-    (tmp_path / "a").rename(tmp_path / "c")
-
-    assert collect_data(order, None).root != first.root
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bytes", "tokenizer"])
-def test_a_file_is_tokenised_in_the_memory_of_a_piece_not_of_the_file(tmp_path, kind):
-    """Python's own memory; the library's, outside it, is that of one piece too."""
-    path = a_tokenizer(tmp_path / "tokenizer.json")
-    line = b"the cat sat on the mat and the hat sat on the cat\n"
-    size = (48 if kind == "bytes" else 6) << 20
-    with open(tmp_path / "large.txt", "wb") as file:
-        for _ in range(size // len(line) // 1024):
-            file.write(line * 1024)
-    source = {"source": str(tmp_path / "large.txt")}
-    order = an_order(source, model={"tokenizer": str(path)} if kind == "tokenizer" else None)
-    bound = 16 << 20 if kind == "bytes" else 48 << 20  # a million tokens as a list of Python's integers
-
-    tracemalloc.start()
-    try:
-        manifest = collect_data(order, tmp_path / "data")
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-    assert manifest.sources[0].bytes == (tmp_path / "large.txt").stat().st_size
-    assert peak < bound
-    assert kind == "tokenizer" or peak < size / 3
-
-
-# ---- at the edge ----
-
-
-def test_data_are_made_once_for_everybody_and_the_same_as_a_local_network_makes(tmp_path):
-    theta = a_base(tmp_path / "hf")
-    (tmp_path / "text").write_text("some words " * 5000)
-    path = tmp_path / "run.toml"
-    path.write_text('[model]\nbase = "hf"\n[[data]]\nsource = "text"\n')
-
-    words = make_data(path, tmp_path / "out").lines
-
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest == collect_data(load_order(path), None)
-    assert words[0].endswith(manifest.digest().hex())
-    assert words[-1].endswith(state_digest(theta).hex())
-    with pytest.raises(ConfigError, match="is not an empty folder"):
-        make_data(path, tmp_path / "out")
-
-
-@pytest.mark.slow
 def test_the_check_says_where_the_sizes_are_from_and_how_text_became_tokens(tmp_path):
     a_base(tmp_path / "hf")
     (tmp_path / "docs.jsonl").write_text('{"text": "some words and more"}\n' * 3000)
@@ -389,26 +263,3 @@ def a_process_file(folder: Path, lines: str) -> Path:
     path = folder / "config.toml"
     path.write_text(f'keys = "keys"\nnetwork = "n"\nrpc_url = "http://127.0.0.1:1"\n{lines}\n')
     return path
-
-
-def test_making_data_is_one_command(tmp_path):
-    (tmp_path / "text").write_text("some words " * 5000)
-    (tmp_path / "run.toml").write_text('[[data]]\nsource = "text"\n')
-
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "assay.cli.main",
-            "order",
-            "data",
-            str(tmp_path / "run.toml"),
-            str(tmp_path / "out"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert "tokens    55,001 in 1 shards" in done.stdout

@@ -13,7 +13,7 @@ import pytest
 
 from assay.orders.amounts import money_text
 from assay.orders.check import block_bits, check_order, deterrence_words, opened_words
-from assay.orders.data import collect_data, collect_tokens
+from assay.orders.data.tokenise import collect_data, collect_tokens
 from assay.orders.load import load_order
 from assay.orders.quote import audit_share, quote_of
 from assay.orders.spec import build_spec, data_spec

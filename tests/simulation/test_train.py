@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from assay.cli.main import app
-from assay.orders.data import collect_tokens
+from assay.orders.data.tokenise import collect_tokens
 from assay.orders.spec import data_spec
 from assay.protocol.errors import ConfigError
 from assay.simulation.round import SimRound

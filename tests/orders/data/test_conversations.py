@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from assay.orders.check import check_order
-from assay.orders.data import collect_data, collect_tokens, make_data
+from assay.orders.data.tokenise import collect_data, collect_tokens, make_data
 from assay.orders.load import load_order
 from assay.protocol.errors import ConfigError
 from assay.training.data.chat_template import ChatTemplate, read_chat_template
@@ -20,7 +20,7 @@ from assay.training.data.tokenizer import byte_tokenizer_json
 from assay.training.model.hugging_face import export_config
 from assay.training.model.presets import PRESETS
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SEQUENCE = 65  # tokens, of llama-130k
 
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.orders.conversations import ConversationWriter, is_chat_file
+from assay.orders.data.conversations import ConversationWriter, is_chat_file
+from assay.orders.data.preferences import PreferenceWriter
 from assay.orders.load import load_order
 from assay.orders.model import base_folder
 from assay.orders.order import Order
-from assay.orders.preferences import PreferenceWriter
 from assay.orders.sections import DataSection
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from assay.orders.data import collect_data, collect_tokens
+from assay.orders.data.tokenise import collect_data, collect_tokens
 from assay.orders.load import load_order
 from assay.orders.spec import compute_spec, data_spec
 from assay.protocol.errors import ConfigError
