@@ -88,6 +88,9 @@ class ProcessFile(BaseModel):
     drand: tuple[Annotated[str, Field(pattern=r"^https?://")], ...] = ()  # a verifier's: addresses of drand
     attester_key: Path | None = None  # a node's: the key of a software attester, for tests
     attester_command: tuple[str, ...] = ()  # a node's: ["tdx", "/usr/local/bin/quote"]
+    blob_gb: Annotated[float, Field(ge=0.1, le=1e6)] = (
+        4  # disk for updates and aggregates; of an archive: more
+    )
     least_price: Annotated[int, Field(ge=0)] = 0  # a node's reserve price: token units for 10^6 tokens
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # status file of the ledger and the buyer
@@ -133,6 +136,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         drand=given.drand,
         attester_key=placed(given.attester_key),
         attester_command=given.attester_command,
+        blob_bytes=int(given.blob_gb * 1e9),
         least_price=given.least_price,
         books=given.books,
         declarations=_declarations(path.name, given.registry),

@@ -53,7 +53,7 @@ class DiskBlobs:
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         self._folder = folder
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob("*.tmp"):
@@ -116,8 +116,8 @@ class DiskBlobs:
             if digest in self._sizes and self._is_whole(digest):
                 return digest
             self._sizes.pop(digest, None)
-            if sum(self._sizes.values()) + len(data) > self._bytes_max:
-                raise Unavailable(f"blob of {len(data)} bytes does not fit into {self._bytes_max}")
+            if sum(self._sizes.values()) + len(data) > self.bytes_max:
+                raise Unavailable(f"blob of {len(data)} bytes does not fit into {self.bytes_max}")
             try:
                 self._write(digest, data)
             except OSError as error:

@@ -30,6 +30,7 @@ from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound, Hold
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
+from assay.participant.pruning import Pruner, prune
 from assay.participant.pushes import Pushes, push
 from assay.participant.run import participate
 from assay.participant.snapshots import SnapshotFinder
@@ -172,6 +173,8 @@ class Service:
             if not await take_seat(self.me, self.follower, self.state_sync, host):
                 return
             nursery.start_soon(self._fetch_ahead)
+            pruner = Pruner(self.me.spec, self.me.store, self.me.blobs, kept_rounds(self.me.spec))
+            nursery.start_soon(prune, self.follower, pruner)
             nursery.start_soon(self._keep_for_appeal)
             await self._train()
             await drained(self.me, self.follower)

@@ -7,6 +7,7 @@ invitation, the run from the buyer's run file; both are checked against each oth
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -38,7 +39,7 @@ if TYPE_CHECKING:  # libp2p takes seconds to import; commands that only read a c
     from assay.participant.store import Store
 
 log = logging.getLogger(__name__)
-BLOB_STORE_BYTES = 4 << 30
+BLOB_BYTES = 4 * 10**9
 DEPLOYMENT_BYTES_MAX = 1 << 16
 
 
@@ -68,6 +69,7 @@ class Config:
     drand: tuple[str, ...] = ()  # URLs from which a verifier fetches rounds of the run's drand network
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and its attestation program
+    blob_bytes: int = BLOB_BYTES  # most of updates, aggregates and openings on disk; old ones are deleted
     least_price: int = 0  # a node's reserve price: token units for 10^6 accepted tokens
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
@@ -139,8 +141,12 @@ class Participant:
         return tuple(peer for peer in self.spec.verifier_peers if peer != self.me)
 
 
-def open_participant(config: Config) -> Participant:
+def open_participant(config: Config, *, is_archive: bool = False) -> Participant:
     """Read keys, network, run and peers; open store and blobs.
+
+    Args:
+        config: The operator's.
+        is_archive: Keep all blobs of the run, as long as the disk takes them, and not `blob_bytes` of them.
 
     Raises:
         ConfigError: a file is missing, damaged, or belongs to another deployment.
@@ -164,7 +170,7 @@ def open_participant(config: Config) -> Participant:
         deployment=deployment,
         addresses=addresses_of(run, read_records(config.records, int(time.time()))),
         store=Store(config.folder / "store.db"),
-        blobs=DiskBlobs(config.folder / "blobs", bytes_max=BLOB_STORE_BYTES),
+        blobs=DiskBlobs(config.folder / "blobs", bytes_max=sys.maxsize if is_archive else config.blob_bytes),
         ledger_service=run.ledger_service,
     )
 

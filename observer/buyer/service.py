@@ -82,7 +82,7 @@ async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
-    await Buyer(open_participant(config), status_path, bundle).run()
+    await Buyer(open_participant(config, is_archive=True), status_path, bundle).run()
 
 
 class Buyer:

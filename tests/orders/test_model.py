@@ -252,8 +252,13 @@ def test_device_and_threads_are_the_operators_own(tmp_path, lines, expected):
     assert (config.device, config.threads) == expected
 
 
-@pytest.mark.parametrize("line", ["threads = 0", 'threads = "many"', 'device = "tpu"'])
-def test_a_device_or_thread_count_that_cannot_be_is_refused(tmp_path, line):
+@pytest.mark.parametrize(("line", "room"), [("", 4 * 10**9), ("blob_gb = 0.5", 5 * 10**8)])
+def test_room_for_blobs_is_the_operators_own(tmp_path, line, room):
+    assert read_process_file(a_process_file(tmp_path, line))[0].blob_bytes == room
+
+
+@pytest.mark.parametrize("line", ["threads = 0", 'threads = "many"', 'device = "tpu"', "blob_gb = 0"])
+def test_a_machine_that_cannot_be_is_refused(tmp_path, line):
     with pytest.raises(ConfigError, match=line.split()[0]):
         read_process_file(a_process_file(tmp_path, line))
 

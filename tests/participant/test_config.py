@@ -58,6 +58,14 @@ def test_a_participant_opens_what_it_was_given(config):
     assert me.blobs.load(me.blobs.put(b"a blob")) == b"a blob"
 
 
+def test_an_archive_keeps_all_blobs_and_others_what_they_have_room_for(config):
+    assert open_participant(replace(config, blob_bytes=10)).blobs.bytes_max == 10
+    archive = open_participant(
+        replace(config, folder=config.folder / "archive", blob_bytes=10), is_archive=True
+    )
+    assert archive.blobs.load(archive.blobs.put(b"more than ten bytes")) == b"more than ten bytes"
+
+
 def test_the_verifiers_of_a_verifier_are_the_others(config):
     me = open_participant(config)
     others = replace(me, keys=replace(me.keys, peer=a_peer_key(VERIFIERS[1])))

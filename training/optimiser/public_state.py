@@ -42,6 +42,11 @@ def kept_rounds(spec: RunSpec) -> int:
     return spec.closing_rounds + 2 + spec.rule.read_lag
 
 
+def checkpoint_rounds(spec: RunSpec, save_every: int) -> int:
+    """Rounds between checkpoints: the least multiple of `state_every` that is at least `save_every`."""
+    return -(-save_every // spec.state_every) * spec.state_every
+
+
 def snapshot_bytes_max(spec: RunSpec) -> int:
     """The most bytes that a checkpoint has, but for aggregates that wait for their round."""
     arrays = 1 + len(start_public(spec, np.zeros(0, np.float32)).buffers)
@@ -98,7 +103,7 @@ class PublicState:
         """
         self.spec, self.layout = spec, layout_of(spec.model)
         self._folder, self._keep, self._base = folder, keep, base
-        self._save_every = -(-(save_every or keep) // spec.state_every) * spec.state_every
+        self._save_every = checkpoint_rounds(spec, save_every or keep)
         fit = room_bytes // (4 * self.layout.parameters)
         self._in_memory = min(max(fit, 1 + spec.rule.read_lag), keep + 1)
         folder.mkdir(parents=True, exist_ok=True)

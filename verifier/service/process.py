@@ -15,9 +15,10 @@ import trio
 from assay.chain.penalties import check_absence, check_penalties
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
-from assay.participant.config import BLOB_STORE_BYTES, Config, Door, Participant, open_participant
+from assay.participant.config import Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.keys.high_water import HighWater
+from assay.participant.pruning import Pruner, prune
 from assay.participant.pushes import Pushes
 from assay.participant.run import participate
 from assay.participant.snapshots import SnapshotServer
@@ -57,7 +58,6 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
-from assay.protocol.state_transition import StepId
 from assay.protocol.types import Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import check_fragments
@@ -87,9 +87,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.1
 SUBMIT_WAIT_S = 30.0  # how long a commit for the next round may wait for our own round to end
 FETCH_S = 60.0
-MAKE_ROOM_S = 30.0
 SIGNED_MARK = "signed.mark"
-ROOM_SHARE = 0.75
 FACTS = {
     kind.TAG: kind
     for kind in (
@@ -243,8 +241,13 @@ class Service:
             nursery.start_soon(chain_duties.run, host)
             nursery.start_soon(chain_duties.settler().run, host)
             nursery.start_soon(self._poll_when_stuck)
-            nursery.start_soon(self._make_room)
+            nursery.start_soon(prune, self.follower, self._pruner())
             await trio.sleep_forever()
+
+    def _pruner(self) -> Pruner:
+        # Audits reach back this far, and a restart rebuilds the nodes' reputation from this many rounds.
+        kept = self.me.spec.closing_rounds + 2 + 2 * rounds_behind(self.me.spec)
+        return Pruner(self.me.spec, self.me.store, self.me.blobs, kept)
 
     def _take_notification(self, notification: Notification) -> None:
         message = decode_any(FACTS, notification.payload)
@@ -293,28 +296,6 @@ class Service:
             await trio.sleep(5)
             if self.follower.run_state.round == before and not self.follower.run_state.is_complete:
                 await self.driver.sync()
-
-    async def _make_room(self) -> None:
-        """Delete the oldest updates when their share of the disk is full; aggregates are kept for replay."""
-        oldest, overdue = 0, dict[StepId, Digest]()
-        # Audits reach back this far, and a restart rebuilds the nodes' reputation from this many rounds.
-        window = self.me.spec.closing_rounds + 2 + 2 * rounds_behind(self.me.spec)
-        while True:
-            await trio.sleep(MAKE_ROOM_S)
-            for step in overdue.keys() - self.follower.run_state.audits.keys():
-                self.me.blobs.remove(overdue.pop(step))
-            while self.me.blobs.used_bytes > ROOM_SHARE * BLOB_STORE_BYTES:
-                links = list(self.me.store.links(oldest, 1))
-                if not links or links[0].manifest.round + window >= self.follower.run_state.round:
-                    break
-                for signed in links[0].manifest.commits:
-                    step = (signed.commit.round, signed.commit.node)
-                    if step in self.follower.run_state.audits:
-                        overdue[step] = signed.commit.update  # its opening is
-                    else:
-                        self.me.blobs.remove(signed.commit.update)
-                oldest = int(links[0].manifest.round) + 1
-                await trio.lowlevel.checkpoint()
 
     async def _on_submit(self, peer: PeerId, body: bytes) -> bytes:
         """A node's commit and update in, a signed receipt or a signed refusal out."""
