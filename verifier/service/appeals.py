@@ -48,8 +48,8 @@ Wanted = tuple[PeerId, EvidenceRequest, Path]  # of whom, what, and where it is 
 def evidence_bytes_max(spec: RunSpec) -> int:
     """Upper bound in bytes of any evidence about a step of this run.
 
-    The digests of all outputs; parameters, error before and after, message; and of earlier outputs the
-    largest inputs of an operator: the slopes of all parameters, or four arrays over a batch.
+    The digests of all outputs; error before and after, message; parameters, and of earlier outputs the
+    slopes of all of them or four arrays over a batch, or else the gradient and its probe.
     """
     layout, model = layout_of(spec.model), spec.model
     tokens = spec.rule.sequences_per_round * (model.context + 1)
