@@ -32,9 +32,9 @@ from assay.verifier.appeal.evidence import (
     holds,
     parse_evidence,
 )
+from assay.verifier.appeal.fetch import evidence_bytes_max
 from assay.verifier.appeal.program import HOLDS, program_of, why_not
 from assay.verifier.audit.limits import agreed_limits, shipped
-from assay.verifier.service.appeals import evidence_bytes_max
 from tests.faulty import a_faulty_trainer
 from tests.verifier.audit.test_dpo import dpo_run
 from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
