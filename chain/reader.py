@@ -6,7 +6,7 @@ cached between calls, because a restarted local chain may lose a few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from eth_typing import BlockNumber
@@ -309,6 +309,13 @@ class ChainReader:
             self._state(DefenceState, "AppealCourt", "getDefence", case_id, defender),
             self._state(JuryState, "AppealCourt", "getJury", case_id, defender),
         )
+
+    def defences(self, case_id: bytes) -> Iterator[tuple[Address, DefenceState, JuryState]]:
+        """Every signer of an appealed order, with its defence and its jury; nobody if nobody appealed."""
+        appeal = self.appeal(case_id)
+        for seat, account in enumerate(self.set_members(appeal.version) if appeal.version else ()):
+            if appeal.signers >> seat & 1:
+                yield account, *self.defence(case_id, account)
 
     def appeal_windows(self) -> tuple[int, int]:
         """Blocks from a defence's last move to its jury, and seconds in which that answers."""

@@ -5,21 +5,27 @@ Room: cli (edge). Both read the files of a participant's configuration, also whi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from assay.cli.result import AsJson, Step, done, dry, nothing, show_steps, told
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
-from assay.protocol.errors import ConfigError, Diverged
+from assay.protocol.errors import ConfigError, Diverged, MalformedMessage, PeerFault
 
 if TYPE_CHECKING:
+    from assay.chain.state import AppealState
     from assay.participant.wallet.account import Account
+    from assay.protocol.messages import EvidenceRequest
     from assay.training.frozen import Frozen
     from assay.verifier.appeal.accused import Step as OwnStep
 
+PATIENCE_S = 120.0  # an accused's node looks every half a minute who its jurors are
 appeal_app = typer.Typer(no_args_is_help=True, help="Appeal a slash order; judge an appeal as a juror.")
 
 
@@ -43,15 +49,20 @@ def open_appeal(
 @appeal_app.command()
 def vote(
     file: ConfigFile,
-    evidence: Annotated[Path, typer.Argument(metavar="EVIDENCE", help="From the accused.")],
+    case: Annotated[
+        str, typer.Argument(metavar="CASE", help="The case's id; or the accused's file of evidence.")
+    ],
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the one operator that an appeal is about, and vote on it as its juror.
 
-    Example: assay appeal vote config.toml 3fa1-44.evidence
+    The evidence is asked of the accused's node, found in the directory, which shows it to who announced a
+    record and sits on the jury. The configuration names the accused's run, whose data are in its folder.
+
+    Example: assay appeal vote config.toml 4be0...
     """
-    show_steps(vote_steps(file, evidence, is_dry=dry_run), as_json=as_json)
+    show_steps(vote_steps(file, case, is_dry=dry_run), as_json=as_json)
 
 
 def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
@@ -86,14 +97,22 @@ def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
             path.unlink()  # the node's process waits for this
 
 
-def vote_steps(file: Path, evidence_file: Path, *, is_dry: bool) -> Iterator[Step]:
-    """Judge an operator, and vote in every jury about it that this account sits on.
+def vote_steps(file: Path, case: str, *, is_dry: bool) -> Iterator[Step]:
+    """Judge operators, and vote in every jury about them that this account sits on.
+
+    Args:
+        file: The configuration.
+        case: The case's id: every operator that this account is to judge, shown by the accused's node. Else a
+            file: the operator that it is about.
+        is_dry: Judge alone, also without a seat.
 
     Raises:
         ConfigError: a file is missing or is not this run's.
+        Unavailable: the accused's node shows nothing.
         ChainRefused: the appeal court refused.
     """
     from assay.chain.state import DefencePhase
+    from assay.protocol.messages import EvidenceRequest
     from assay.protocol.types import Digest
     from assay.training.data.batches import read_tokens
     from assay.training.reference.narrowing import START
@@ -107,35 +126,85 @@ def vote_steps(file: Path, evidence_file: Path, *, is_dry: bool) -> Iterator[Ste
     limits = agreed_limits(spec, config.limits)
     if limits is None:
         raise ConfigError("the run names no limits between execution classes: no appeal covers its steps")
-    evidence = parse_evidence(_read(evidence_file), None)
-    case_id = case_id_of(evidence.commit)
-    appeal, tokens = chain.appeal(case_id), read_tokens(config.data, spec.data)
+    given = None if re.fullmatch("(0x)?[0-9a-fA-F]{64}", case) else parse_evidence(_read(Path(case)), None)
+    case_id = Digest(bytes.fromhex(case[-64:])) if given is None else case_id_of(given.commit)
+    shown = {} if given is None else {given.index: Path(case)}
+    appeal = chain.appeal(case_id)
     votes = 0
-    for seat, defender in enumerate(chain.set_members(appeal.version) if appeal.version else ()):
-        state, jury = chain.defence(case_id, defender)
-        voted = jury.right | jury.wrong
-        is_juror = any(who == chain.address and not voted >> at & 1 for at, who in enumerate(jury.seats))
-        is_this = state.phase is DefencePhase.JURY and state.first == evidence.index
-        if not (appeal.signers >> seat & 1 and is_this and (is_juror or is_dry)):
-            continue
-        request = JudgeOperator(
-            case_id=case_id,
-            operators=appeal.operators,
-            index=evidence.index,
-            start=START if not state.first else Digest(state.start),
-            end=Digest(state.end),
-            evidence=str(evidence_file),
-        )
-        answer = is_right(spec, limits, request, tokens, _frozen(account))
-        found = f"operator {evidence.index} of case {case_id.hex()[:8]} is {'right' if answer else 'wrong'}"
-        votes += 1
-        if is_dry:
-            yield told("found", found)
-        else:
-            sent = chain.vote_on_defence(case_id, defender, state.end, answer)
-            yield done("vote", f"{found}; {sent_text(sent)}", sent=sent)
+    with TemporaryDirectory(prefix="assay-evidence-") as folder:
+        for defender, state, jury in chain.defences(case_id):
+            voted = jury.right | jury.wrong
+            is_juror = any(who == chain.address and not voted >> at & 1 for at, who in enumerate(jury.seats))
+            is_this = state.phase is DefencePhase.JURY and (given is None or state.first == given.index)
+            if not (is_this and (is_juror or (is_dry and given is not None))):
+                continue
+            if state.first not in shown:
+                request = EvidenceRequest(case_id=case_id, operator=state.first)
+                shown[state.first] = Path(folder) / str(state.first)
+                _fetch(account, appeal, request, shown[state.first])
+            judged = JudgeOperator(
+                case_id=case_id,
+                operators=appeal.operators,
+                index=state.first,
+                start=START if not state.first else Digest(state.start),
+                end=Digest(state.end),
+                evidence=str(shown[state.first]),
+            )
+            answer = is_right(spec, limits, judged, read_tokens(config.data, spec.data), _frozen(account))
+            found = f"operator {state.first} of case {case_id.hex()[:8]} is {'right' if answer else 'wrong'}"
+            votes += 1
+            if is_dry:
+                yield told("found", found)
+            else:
+                sent = chain.vote_on_defence(case_id, defender, state.end, answer)
+                yield done("vote", f"{found}; {sent_text(sent)}", sent=sent)
     if not votes:
-        yield nothing("vote", f"{chain.address} has no vote to give about this operator now")
+        yield nothing("vote", f"{chain.address} has no vote to give in this case now")
+
+
+def _fetch(account: Account, appeal: AppealState, request: EvidenceRequest, path: Path) -> None:
+    """Have the accused's node show its evidence.
+
+    Raises:
+        ConfigError: the configuration's run is not the accused's, or nothing says where its node is.
+        Unavailable: the node shows nothing.
+    """
+    import time
+
+    import trio
+
+    from assay.chain.commit_statement import evm_address
+    from assay.network.host import PeerAddress
+    from assay.participant.directory.find import last_record
+    from assay.verifier.appeal.fetch import fetch_as_juror
+
+    if appeal.run_id != account.run_id:
+        raise ConfigError(
+            f"the case is about run {appeal.run_id.hex()[:16]}, this configuration about "
+            f"{account.run_id.hex()[:16]}: run = the former"
+        )
+    records = [one.record for one in account.run_file.content.records]
+    try:
+        last = last_record(account.chain, appeal.accused, int(time.time()))
+    except (MalformedMessage, PeerFault) as error:
+        raise ConfigError(f"record of {appeal.accused} in the directory: {error}") from None
+    known = {one.peer: one for one in records if evm_address(one.account) == appeal.accused}
+    if last is not None:
+        known[last.record.peer] = last.record
+    if not known:
+        raise ConfigError(f"{appeal.accused} announced no record: its owner has to send the file of evidence")
+    places = [PeerAddress(peer=one.peer, host=one.host, port=one.port) for one in known.values()]
+    fetched = partial(
+        fetch_as_juror,
+        seed=bytes(account.keys.peer),
+        run_id=account.run_id,
+        spec=account.spec,
+        places=places,
+        request=request,
+        path=path,
+        patience_s=PATIENCE_S,
+    )
+    trio.run(fetched)
 
 
 def _own_step(account: Account, round_id: int) -> OwnStep:

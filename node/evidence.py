@@ -1,24 +1,36 @@
-"""Evidence: serves what `assay appeal open` wrote about our convicted step to the verifiers that ask.
+"""Evidence: serves what `assay appeal open` wrote about our convicted step to verifiers and jurors that ask.
 
-Room: node (edge: a folder). A juror of the appeal asks us, and nobody else, for it: docs/protocol.md, 7b.
+Room: node (edge: a folder, the chain). A juror of the appeal asks us, and nobody else, for it:
+docs/protocol.md, 7b. Jurors outside the run are admitted by their records in the directory, which are looked
+up now and then while there is something to show: a stranger that asks costs no call of the chain.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
-from assay.participant.config import Participant
-from assay.participant.files.evidence import evidence_files, evidence_path
+from assay.chain.state import DefencePhase
+from assay.participant.config import Door, Participant
+from assay.participant.directory.find import last_record
+from assay.participant.files.evidence import cases_shown, evidence_files, evidence_path
+from assay.participant.wallet.claims import open_chain
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import PeerFault, Unavailable
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.messages import EvidenceNotice, EvidenceRequest
 from assay.protocol.types import PeerId
 
+if TYPE_CHECKING:
+    from assay.chain.reader import ChainReader
+
 log = logging.getLogger(__name__)
-LOOK_S = 30.0  # between two looks whether an appeal has ended
+LOOK_S = 30.0  # between two looks whether an appeal has ended, or has jurors
 
 
 class EvidenceServer:
@@ -27,16 +39,22 @@ class EvidenceServer:
     def __init__(self, me: Participant) -> None:
         self._me = me
         self._notices: dict[Path, tuple[int, EvidenceNotice]] = {}  # and when the file was written
+        self._jurors: Mapping[PeerId, Collection[bytes]] = {}  # and the cases that they judge
+
+    @property
+    def door(self) -> Door:
+        """Lets jurors in that are not in the run."""
+        return Door(handlers={}, is_open=lambda: False, knows=lambda peer: peer in self._jurors)
 
     async def answer(self, peer: PeerId, body: bytes) -> bytes:
-        """Where a verifier can fetch the evidence that it asks for; empty if there is none.
+        """Where a verifier, or a juror of the case, can fetch the evidence it asks for; empty without any.
 
         Raises:
-            PeerFault: it is no verifier of the run. Unavailable: the file cannot be read or kept.
+            PeerFault: it is neither. Unavailable: the file cannot be read or kept.
         """
         request = decode(EvidenceRequest, body)
-        if peer not in self._me.spec.verifier_peers:
-            raise PeerFault(peer, "asks for evidence, which only verifiers judge")
+        if peer not in self._me.spec.verifier_peers and request.case_id not in self._jurors.get(peer, ()):
+            raise PeerFault(peer, "asks for evidence, which only verifiers of the run and jurors judge")
         path = evidence_path(self._me.config.folder, request.case_id, request.operator)
         try:
             written_ns = path.stat().st_mtime_ns
@@ -46,8 +64,25 @@ class EvidenceServer:
         if known is None or known[0] != written_ns or self._me.blobs.size(known[1].evidence) is None:
             known = written_ns, await trio.to_thread.run_sync(self._kept, path)
             self._notices[path] = known
-        log.info("evidence shown", extra={"verifier": peer.hex()[:8], "file": path.name})
+        log.info("evidence shown", extra={"juror": peer.hex()[:8], "file": path.name})
         return encode(known[1])
+
+    async def follow_jurors(self) -> None:
+        """Keep up with who sits on the juries of our appeals; ends only by cancellation."""
+        reason = ""
+        while True:
+            cases = cases_shown(self._me.config.folder)
+            try:
+                self._jurors = await trio.to_thread.run_sync(self._read_jurors, cases) if cases else {}
+                reason = ""
+            except AssayError as error:  # jurors that we knew stay
+                if reason != str(error):  # once, not every time
+                    reason = str(error)
+                    log.warning("juries not read", extra={"reason": reason})
+            await trio.sleep(LOOK_S)
+
+    def _read_jurors(self, cases: Collection[bytes]) -> Mapping[PeerId, Collection[bytes]]:
+        return jurors_of(open_chain(self._me), cases, int(time.time()))
 
     async def until_judged(self) -> None:
         """Return once no evidence lies here, which `assay appeal open` removes when the appeal has ended."""
@@ -64,3 +99,27 @@ class EvidenceServer:
         except OSError as error:
             raise Unavailable(f"{path.name} cannot be read ({error.strerror})") from None
         return EvidenceNotice(evidence=self._me.blobs.put(body), evidence_bytes=len(body))
+
+
+def jurors_of(chain: ChainReader, cases: Collection[bytes], now_s: int) -> Mapping[PeerId, Collection[bytes]]:
+    """The jurors of these cases, as the peers of the records that they announced last, and their cases.
+
+    An account that announced no record that verifies is left out: it needs the file from somebody.
+
+    Raises:
+        Unavailable: the endpoint is gone.
+    """
+    from assay.chain.reader import NotShown  # web3 takes a second to import
+
+    found = defaultdict[PeerId, set[bytes]](set)
+    for case_id in cases:
+        juries = [jury for _, state, jury in chain.defences(case_id) if state.phase is DefencePhase.JURY]
+        for account in {seat for jury in juries for seat in jury.seats}:
+            try:
+                signed = last_record(chain, account, now_s)
+            except (MalformedMessage, PeerFault, NotShown) as fault:
+                log.info("juror not found", extra={"account": account, "reason": str(fault)})
+                continue
+            if signed is not None:
+                found[signed.record.peer].add(case_id)
+    return dict(found)

@@ -159,7 +159,10 @@ class Service:
         """Serve until cancelled, or until nothing is left to train, to open and to claim."""
         evidence = EvidenceServer(self.me)
         handlers = {"open": self._on_open_request, "evidence": evidence.answer}
-        async with participate(self.me, self.follower, handlers, pushes=self.pushes) as (host, nursery):
+        async with participate(self.me, self.follower, handlers, door=evidence.door, pushes=self.pushes) as (
+            host,
+            nursery,
+        ):
             self._host = host
             nursery.start_soon(self._open_when_drawn)
             nursery.start_soon(return_when_overdue, self.me, self.follower, self._opening, self._say)
@@ -176,6 +179,7 @@ class Service:
             pruner = Pruner(self.me.spec, self.me.store, self.me.blobs, kept_rounds(self.me.spec))
             nursery.start_soon(prune, self.follower, pruner)
             nursery.start_soon(self._keep_for_appeal)
+            nursery.start_soon(evidence.follow_jurors)
             await self._train()
             await drained(self.me, self.follower)
             ending = asdict(ending_of(self.follower.run_state))

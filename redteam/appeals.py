@@ -1,4 +1,4 @@
-"""Appeals: lying quorums that take an honest node's stake, and cheats that appeal.
+"""Appeals: lying quorums that take an honest node's stake, cheats that appeal, data that convict the honest.
 
 Room: redteam. The step is a real one; every move and judgement is the production code's. The contract that
 holds both sides to their times has tests of its own (contracts/test/Appeals.t.sol).
@@ -7,31 +7,42 @@ holds both sides to their times has tests of its own (contracts/test/Appeals.t.s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 
+import assay.verifier.appeal.program
+import assay.verifier.audit.worker
+from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
-from assay.redteam.attack import Attack, Outcome, Where, tallied
-from assay.redteam.test_bed import StepClaim, TestBed, lab_of
+from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.test_bed import Floats, StepClaim, TestBed, lab_of
+from assay.testing.learned import learned_by_heart
+from assay.training.layout import Layout
+from assay.training.model.initial import state_digest
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import output_digest, trace_of
 from assay.verifier.appeal.evidence import StepSources, case_id_of, evidence_of, holds, parse_evidence
 from assay.verifier.appeal.program import HOLDS, program_of
 from assay.verifier.audit.limits import shipped
+from assay.verifier.audit.tolerance import Doubles
 
 Pick = Callable[[int, int, Sequence[bytes]], int]
+KNOWN_LOSS = 1e-3  # nats
+BEACONS = 4  # audits of one step
 
 
 class Trial:
     """A convicted step, what its node claims of it, and the jury's judgement."""
 
-    def __init__(self, lab: TestBed, told: StepClaim) -> None:
+    def __init__(self, lab: TestBed, told: StepClaim, theta_P: Floats | None = None) -> None:
+        """theta_P: the round's parameters; None: those of the test bed."""
         self.spec: RunSpec = replace(lab.spec, audit=replace(lab.spec.audit, limits=shipped().digest()))
-        self.lab, self.commit = lab, lab.keep(told)
-        theta_P = lab.trainer.parameters.read(lab.round)
+        theta_P = lab.trainer.parameters.read(lab.round) if theta_P is None else theta_P
+        self.lab, self.commit = lab, replace(lab.keep(told), state=state_digest(theta_P))
         self.sources = StepSources(
             theta_P, lab.batch(), told.before.error_NC, told.after.error_NC, told.update
         )
@@ -105,9 +116,42 @@ def _cheats(is_defended: bool, seed: int) -> Outcome:
     return tallied(len(bends), caught, 0.0, "none: the bond is lost beside the stake")
 
 
+def _by_heart(is_defended: bool, seed: int) -> Outcome:
+    """The model knows a buyer's data: auditors of another class judge an honest step, and a jury does."""
+    lab = lab_of(seed)
+    auditor, read = lab.recompute_worker, lab.recompute_worker.parameters.read(lab.round)
+    theta_P = learned_by_heart(lab.spec.model, read, lab.batch(), loss_at_most=KNOWN_LOSS)
+    told = lab.claim(lab.x_of(lab.batch(), theta=theta_P))
+    trial = Trial(lab, told, theta_P)
+    with ExitStack() as stack:
+        stack.enter_context(without(auditor, "limits", shipped()))
+        stack.enter_context(without(auditor.parameters, "read", lambda _round: theta_P))
+        for module in (assay.verifier.audit.worker, assay.verifier.appeal.program):
+            stack.enter_context(without(module, "cancellation", _nothing_cancels, unless=is_defended))
+        found = [_judged_between_classes(trial, told, beacon) for beacon in range(BEACONS)]
+        is_kept = trial.is_won(trial.honestly)
+    convicted = found.count(Found.MISMATCH) + (not is_kept)
+    silent = found.count(Found.INCONCLUSIVE)
+    harm = f"nobody is convicted; {silent} of {BEACONS} audits judge nothing, so the step is unpaid"
+    return Outcome(attempts=BEACONS + 1, caught=0, succeeded=convicted, cost=1.0, harm=harm)
+
+
+def _nothing_cancels(layout: Layout, *_: Floats) -> Doubles:
+    return np.zeros(layout.blocks)
+
+
+def _judged_between_classes(trial: Trial, told: StepClaim, beacon: int) -> Found:
+    lab, blocks = trial.lab, trial.lab.drawn(told.update, beacon)
+    opening = lab.trainer.steps.opening(lab.round, blocks)
+    judge = lab.recompute_worker.examine
+    return judge(trial.commit, told.update, opening, blocks, in_reference=True).outcome
+
+
 APPEAL_ATTACKS = (
     Attack(name="a lying quorum takes an honest node's stake", number=26, where=Where.CHAIN, run=_framed,
            defence="an appeal: a jury outside the signers recomputes one operator"),
     Attack(name="appeal against a right order", number=26, where=Where.CHAIN, run=_cheats,
            defence="one honest signer names the operator that is wrong"),
+    Attack(name="data known by heart convict honest nodes of another class", number=30, where=Where.CHAIN,
+           run=_by_heart, defence="where terms cancel, limits widen or nothing is judged"),
 )  # fmt: skip

@@ -93,6 +93,19 @@ def announced_record(
         raise ConfigError(f"record of {peer.hex()[:16]} in the directory: {error}") from None
 
 
+def last_record(chain: ChainReader, account: EvmAddress, now_s: int) -> SignedRecord | None:
+    """The checked record that a staked account announced last, of any peer; None if it announced none.
+
+    Raises:
+        MalformedMessage, PeerFault: what was announced is no record of this account.
+        Unavailable: the endpoint is gone, or does not show what was announced.
+    """
+    number = chain.staker_block(account)
+    if not number:
+        return None
+    return record_in(chain.announced_record(account, None, number), bytes.fromhex(account[2:]), now_s)
+
+
 def announce_record(chain: Chain, signed: SignedRecord) -> Sent:
     """Announce our own record, unless it is the last that we announced.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from assay.chain.commit_statement import evm_address
 from assay.chain.reader import ChainReader, NotShown
 from assay.chain.statements import OPERATOR, VERIFIER, Address
-from assay.participant.directory.find import announced_run, record_in
+from assay.participant.directory.find import announced_run, last_record
 from assay.participant.files.run_file import RunFile
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
 from assay.protocol.types import Digest
@@ -257,13 +257,12 @@ def _stakers(
 
 def _place(chain: ChainReader, account: Address, now_s: int) -> Place | None:
     try:
-        number = chain.staker_block(account)
-        if not number:
-            return None
-        body = chain.announced_record(account, None, number)
-        record = record_in(body, bytes.fromhex(account[2:]), now_s).record
+        found = last_record(chain, account, now_s)
     except (MalformedMessage, PeerFault, NotShown):
         return None
+    if found is None:
+        return None
+    record = found.record
     return Place(
         peer=record.peer,
         role=record.role.name.lower(),

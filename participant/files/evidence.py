@@ -1,13 +1,14 @@
 """Evidence files: what an accused node shows jurors of one operator of its step, as it lies on disk.
 
 Room: participant (pure). `assay appeal open` writes them into the node's folder, the node's process serves
-them to verifiers, and a verifier keeps what it was sent in a folder of the same name.
+them to verifiers and jurors, and a verifier keeps what it was sent in a folder of the same name.
 
     folder/appeals/CASE-OPERATOR.evidence
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 FOLDER = "appeals"
@@ -16,6 +17,12 @@ FOLDER = "appeals"
 def evidence_path(folder: Path, case_id: bytes, index: int) -> Path:
     """Where the evidence about one operator of a case lies."""
     return folder / FOLDER / f"{case_id.hex()}-{index}.evidence"
+
+
+def cases_shown(folder: Path) -> set[bytes]:
+    """The cases that there is evidence about in a participant's folder."""
+    names = (path.name.partition("-")[0] for path in evidence_files(folder))
+    return {bytes.fromhex(name) for name in names if re.fullmatch("[0-9a-f]{64}", name)}
 
 
 def evidence_files(folder: Path) -> list[Path]:

@@ -5,17 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import suppress
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 import pytest
+import trio
 
 from assay.chain.client import CasePhase, ChainRefused
 from assay.chain.commit_statement import commit_statement
 from assay.chain.state import AppealPhase
 from assay.chain.statements import OPERATOR, VERIFIER, SlashOrder, certificate, sign_digest
+from assay.cli.process import read_process_file
 from assay.ledger.settlement.results import run_id_of
+from assay.node import evidence as node_evidence
 from assay.node.trainer import Trainer
+from assay.participant.config import open_network, open_participant
+from assay.participant.directory.find import announce_record
+from assay.participant.files.record import Role
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import a_hot_key, peer
 from assay.testing.signed import NODES, VERIFIERS
@@ -26,6 +35,7 @@ from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.appeal import accused
 from assay.verifier.appeal.evidence import case_id_of
 from assay.verifier.audit.limits import shipped
+from tests.a_network import NOW, a_record
 from tests.cli.market import Market, wallet
 from tests.conftest import Assay
 
@@ -91,9 +101,46 @@ def trial(market: Market) -> Trial:
     return Trial(market)
 
 
-def test_a_node_appeals_and_wins_by_its_jurors_votes(trial: Trial, assay: Assay, monkeypatch):
+@contextmanager
+def node_that_shows(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The accused's node as far as its evidence goes, found by the record that it announced; in a thread."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(node_evidence, "LOOK_S", 0.3)
+    announce_record(trial.market.as_(NODE), a_record(NODE, port=port, now_s=NOW + 1))
+    config, _ = read_process_file(trial.market.config_of(NODE, data=trial.data, folder="state", port=port))
+    me, stop = open_participant(config), threading.Event()
+    server = node_evidence.EvidenceServer(me)
+
+    async def serve() -> None:
+        async with (
+            open_network(me, {"evidence": server.answer}, server.door),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(server.follow_jurors)
+            while not stop.is_set():
+                await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+
+    thread = threading.Thread(target=trio.run, args=(serve,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("is_fetched", [False, True], ids=["by a file", "by the accused's node"])
+def test_a_node_appeals_and_wins_by_its_jurors_votes(
+    trial: Trial, assay: Assay, monkeypatch: pytest.MonkeyPatch, is_fetched: bool
+):
     market, jury = trial.market, []
     trial.enlist()
+    if is_fetched:
+        for name in JURORS:
+            announce_record(market.as_(name), a_record(name, Role.VERIFIER))
     evidence = market.folder / NODE / "state" / "appeals"
 
     def wait(_seconds: float) -> None:
@@ -119,12 +166,14 @@ def test_a_node_appeals_and_wins_by_its_jurors_votes(trial: Trial, assay: Assay,
         if jury and not votes:
             for name in JURORS:
                 config = market.config_of(name, data=trial.data, folder="state")
-                votes.append(assay("appeal", "vote", config, jury[0]))
+                shown = trial.case_id.hex() if is_fetched else jury[0]
+                votes.append(assay("appeal", "vote", config, shown))
                 if trial.market.bank.appeal(trial.case_id).playing == 0:
                     break
 
     monkeypatch.setattr(accused, "conduct", lambda chain, step, save: conduct(chain, step, save, voting))
-    code, out, err = assay("appeal", "open", trial.config, ROUND)
+    with node_that_shows(trial, monkeypatch) if is_fetched else nullcontext():
+        code, out, err = assay("appeal", "open", trial.config, ROUND)
 
     assert (code, err) == (0, ""), (out, err)
     assert out.splitlines()[-1] == "the appeal has ended: WON"

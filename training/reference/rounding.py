@@ -11,8 +11,7 @@ Shape suffixes: P = parameters. T = rows of logits. V = vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,8 +23,9 @@ from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.reference.elementary import exp64
 from assay.training.reference.gradient import run
-from assay.training.reference.operators import Array, operators, sources
+from assay.training.reference.operators import Array, Operator, operators, sources
 
+PROBE = "probe/"  # and the name of the operator whose output this one's stands beside
 _SLOPE = "/slope/loss.x"
 _EXP_LEAST = -700.0  # below which exp is 0 for all that matters here
 
@@ -47,12 +47,29 @@ def rounding_probe(
     Raises:
         FloatingPointError: a result is not finite.
     """
-    program = tuple(
-        replace(one, function=partial(_probe, one.function)) if one.name.endswith(_SLOPE) else one
-        for one in operators(model, len(tokens), compute)
-    )
+    program = operators(model, len(tokens), compute)
+    beside = {one.name.removeprefix(PROBE): one for one in probe_operators(program)}
     arrays = sources(layout, np.ascontiguousarray(theta_P), np.ascontiguousarray(tokens), frozen)
-    return run(program, arrays, lambda _operator, _output: None)
+    return run(tuple(beside.get(one.name, one) for one in program), arrays, lambda _operator, _output: None)
+
+
+def probe_operators(program: Sequence[Operator]) -> tuple[Operator, ...]:
+    """The operators of the probe: those of the gradient's backward pass, from other slopes of the logits.
+
+    Args:
+        program: The gradient's. Those of the probe read its forward pass, which is the same.
+
+    Returns:
+        One for each operator of the backward pass, in order, by its name behind `PROBE`.
+    """
+    made: dict[str, Operator] = {}
+    for one in program:
+        function = partial(_probe, one.function) if one.name.endswith(_SLOPE) else one.function
+        if function is one.function and made.keys().isdisjoint(one.inputs):
+            continue  # of the forward pass
+        inputs = tuple(PROBE + name if name in made else name for name in one.inputs)
+        made[one.name] = Operator(PROBE + one.name, inputs, function)
+    return tuple(made.values())
 
 
 def _probe(

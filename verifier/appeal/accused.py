@@ -97,10 +97,7 @@ def conduct(
         yield f"appealed case {case_id.hex()}: {count} operators"
     shown: set[int] = set()
     while (appeal := chain.appeal(case_id)).phase is AppealPhase.OPEN:
-        for seat, account in enumerate(chain.set_members(appeal.version)):
-            if not appeal.signers >> seat & 1:
-                continue
-            defence, _ = chain.defence(case_id, account)
+        for account, defence, _ in chain.defences(case_id):
             if defence.phase is DefencePhase.CUT and chain.timestamp() < defence.until:
                 chain.cut_part(case_id, account, claimed(positions, defence.first, defence.last))
                 yield f"cut operators {defence.first} to {defence.last} for {account}"

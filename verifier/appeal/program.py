@@ -3,10 +3,12 @@
 Room: verifier (pure). The operators are those of the gradient (training/reference/operators.py) and one more,
 `finding`: the rule and the tolerance tests of an audit between classes, over *all* blocks of the node's error
 before and after the step and its whole message. Its one output says that the step holds; where it does not,
-there is none, so no claim about such a step is right.
+there is none, so no claim about such a step is right. Beside the gradient's operators are those of its probe
+(training/reference/rounding.py): where the gradient's terms cancelled, limits widen in proportion, as the
+rounding of an honest machine of another class does.
 
-    parameters, tokens --operators--> gradient --+
-    error before, error after, message ----------+--> finding
+    parameters, tokens --operators--> gradient, probe --+
+    error before, error after, message -----------------+--> finding
 
 All sources are bound by the commit, and the commit by the case's id: docs/protocol.md, section 7b.
 """
@@ -27,11 +29,12 @@ from assay.training.layout import Layout, layout_of
 from assay.training.optimiser.carry import mean_block
 from assay.training.optimiser.schedule import rate
 from assay.training.reference.operators import Array, Operator, operators
+from assay.training.reference.rounding import PROBE, probe_operators
 from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks
 from assay.verifier.audit.carried import carried_as_shown
 from assay.verifier.audit.limits import Limits
-from assay.verifier.audit.tolerance import floor_of, judge
+from assay.verifier.audit.tolerance import cancellation, floor_of, judge
 
 FINDING = "finding"
 BEFORE, AFTER, UPDATE = "step/before", "step/after", "step/update"
@@ -64,8 +67,12 @@ def program_of(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Operator,
     """
     layout = layout_of(spec.model)
     gradient = operators(spec.model, spec.rule.sequences_per_round, spec.compute)
+    probe = {one.name.removeprefix(PROBE): one for one in probe_operators(gradient)}
+    # Side by side: of several groups, only one's activations are needed at a time.
+    both = (one for own in gradient for one in (own, probe.get(own.name)) if one is not None)
+    last = gradient[-1].name
     holds = partial(_holds, spec, limits, layout, commit)
-    return (*gradient, Operator(FINDING, (gradient[-1].name, BEFORE, AFTER, UPDATE), holds))
+    return (*both, Operator(FINDING, (last, PROBE + last, BEFORE, AFTER, UPDATE), holds))
 
 
 def _holds(
@@ -74,6 +81,7 @@ def _holds(
     layout: Layout,
     commit: Commit,
     slope_P: NDArray[np.float32],
+    probe_P: NDArray[np.float32],
     before_NC: NDArray[np.float32],
     after_NC: NDArray[np.float32],
     update: NDArray[np.uint8],
@@ -83,8 +91,9 @@ def _holds(
     Raises:
         ArithmeticError: it does.
     """
-    if slope_P.shape != (layout.parameters,):
-        raise ValueError(f"a gradient of shape {slope_P.shape}, expected {layout.parameters} values")
+    for name, found_P in (("gradient", slope_P), ("probe", probe_P)):
+        if found_P.shape != (layout.parameters,):
+            raise ValueError(f"a {name} of shape {found_P.shape}, expected {layout.parameters} values")
     round_id, blocks = int(commit.round), range(layout.blocks)
     sent = decode_contribution(spec, layout, round_id, update.tobytes())
     with np.errstate(all="ignore"):
@@ -98,7 +107,16 @@ def _holds(
         limit = limits.of(commit.exec_class, spec.compute.dtype)
         rule = spec.rule.compress
         found, _ = judge(
-            rule, limit, blocks, carried_NC, after_NC, sent, x_NC, floor=floor, recomputed=NO_DIGEST
+            rule,
+            limit,
+            blocks,
+            carried_NC,
+            after_NC,
+            sent,
+            x_NC,
+            floor=floor,
+            recomputed=NO_DIGEST,
+            cancellation_B=cancellation(layout, slope_P, probe_P),
         )
     if found.outcome is Outcome.MISMATCH:
         raise ArithmeticError(f"block {found.block} is off by {found.distance_ppb} ppb")

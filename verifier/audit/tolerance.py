@@ -17,6 +17,7 @@ Shape suffixes: B = opened blocks, C = 4096, L = opened blocks that were sent, K
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from assay.protocol.update_rule import BLOCK_SIZE, PPM, CompressSpec
 from assay.training.codec.values import quantise, tree_sum
 from assay.training.codec.wire import Update
 from assay.training.layout import Layout, to_blocks
+from assay.training.transform.blocked_dct import length
 from assay.training.transform.compress import transition
 from assay.training.transform.low_rank import compress_lowrank
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX
@@ -50,6 +52,7 @@ _PPB = 1e-9
 CANCELLED = 8  # times what is left of a gradient: from there on rounding alone comes near the limits
 _GROUP_BLOCKS = 256  # the squares of this many are in memory at once
 _TINY = 2.0**-120
+_HUGE = 2.0**120
 
 
 class Grade(enum.IntEnum):
@@ -107,21 +110,34 @@ def floor_of(x_NC: NDArray[np.float32]) -> float:
     return FLOOR * math.sqrt(math.fsum(float(n) ** 2 for n in np.concatenate(parts)) / len(x_NC))
 
 
-def is_cancelled(
-    layout: Layout, blocks: Sequence[int], slope_P: NDArray[np.float32], probe_P: NDArray[np.float32]
-) -> bool:
-    """Whether so little is left of a gradient's terms, in an opened block, that rounding may exceed limits.
+def cancellation(layout: Layout, slope_P: NDArray[np.float32], probe_P: NDArray[np.float32]) -> Doubles:
+    """How far a gradient's terms cancelled, by block: their size over `CANCELLED` times the gradient's.
+
+    Of a block and of the matrix that it is part of, the larger: a matrix is equalised as a whole, and so are
+    all vectors. Above 1 rounding alone may exceed limits, and grows in proportion. Same bits everywhere.
 
     Args:
         layout: The parameters'.
-        blocks: The opened ones.
         slope_P: The gradient. Shape (P,), float32; finite.
         probe_P: The size of its terms, `rounding_probe`. Shape (P,), float32.
+
+    Returns:
+        Shape (N,), N blocks.
     """
     slope_NC, probe_NC = (to_blocks(layout, one).reshape(layout.blocks, -1) for one in (slope_P, probe_P))
-    floor, chosen = floor_of(slope_NC), list(blocks)
-    left_B = np.maximum(_norm(slope_NC[chosen]), floor)
-    return bool((_norm(probe_NC[chosen]) > CANCELLED * left_B).any())
+    left_N = np.maximum(_norm(slope_NC), max(floor_of(slope_NC), _TINY))
+    ends = np.cumsum([0, *(math.prod(shape) for shape in layout.shapes)])
+    square_2T = np.array(
+        [[length(one_P[a:b]) ** 2 for a, b in itertools.pairwise(ends)] for one_P in (slope_P, probe_P)]
+    )
+    vectors = [at for at, shape in enumerate(layout.shapes) if len(shape) == 1]
+    square_2T[:, vectors] = [[math.fsum(row_T[vectors])] for row_T in square_2T]
+    left_T, terms_T = np.sqrt(square_2T)
+    whole_T = np.minimum(terms_T / np.maximum(left_T, _TINY), _HUGE).astype(np.float32)
+    whole_P = np.repeat(whole_T, np.diff(ends))
+    whole_N = to_blocks(layout, whole_P).reshape(layout.blocks, -1).max(axis=1)
+    found_N: Doubles = np.maximum(_norm(probe_NC) / left_N, whole_N) / CANCELLED
+    return found_N
 
 
 def judge(
@@ -135,6 +151,7 @@ def judge(
     *,
     floor: float,
     recomputed: Digest,
+    cancellation_B: Doubles | None = None,
 ) -> tuple[Finding, Measured | None]:
     """Judge checked blocks of another execution class.
 
@@ -148,6 +165,7 @@ def judge(
         x_BC: What the step adds to the opened blocks, recomputed.
         floor: `floor_of` all recomputed blocks.
         recomputed: Digest of the recomputed sketch, copied into the verdict.
+        cancellation_B: `cancellation` of the opened blocks; above 1, limits of x are so many times wider.
 
     Returns:
         MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured.
@@ -158,7 +176,9 @@ def judge(
         return Finding(Outcome.MATCH, recomputed, 0, 0), None
     if not (np.isfinite(x_BC).all() and math.isfinite(floor)):
         return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0])), None
-    measured = measure(compress, blocks, before_BC, after_BC, update, x_BC, floor=floor)
+    measured = measure(
+        compress, blocks, before_BC, after_BC, update, x_BC, floor=floor, cancellation_B=cancellation_B
+    )
     grade = grades(measured, limit).worst
     excess_B = excess(measured)
     worst = int(np.argmax(excess_B))
@@ -220,6 +240,7 @@ def measure(
     x_BC: NDArray[np.float32],
     *,
     floor: float,
+    cancellation_B: Doubles | None = None,
 ) -> Measured:
     """Distances of an opening from its rule and the recompute; arguments as of `judge`.
 
@@ -235,6 +256,8 @@ def measure(
         residual_BC = own_BC - due_BC
         size_B = _norm(x_BC)
         scale_B = np.maximum(size_B, max(floor, _TINY))
+        if cancellation_B is not None:
+            scale_B *= np.maximum(cancellation_B, 1.0)
         top_B = np.maximum(np.abs(own_BC).max(axis=1), _TINY)
         choice_B, doubt_B, value_B = (np.zeros(len(blocks)) for _ in range(3))
         choice_B[sent.at_L] = _shortfall(compress, sent, own_BC, due_BC) / top_B[sent.at_L]

@@ -64,7 +64,7 @@ from assay.verifier.audit.messages import (
 )
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
 from assay.verifier.audit.segment_limits import limits_of, regime_of
-from assay.verifier.audit.tolerance import floor_of, is_cancelled, judge
+from assay.verifier.audit.tolerance import cancellation, floor_of, judge
 
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
@@ -448,7 +448,7 @@ class RecomputeWorker(ComputeWorker):
             if np.isfinite(slope_P).all():
                 with suppress(FloatingPointError):
                     size_P = probe(model, layout, theta_P, tokens, compute=compute, frozen=self.frozen)
-                    cancelled.append(is_cancelled(layout, blocks, slope_P, size_P))
+                    cancelled.append(bool((cancellation(layout, slope_P, size_P)[blocks] > 1).any()))
             return loss, slope_P
 
         walk(see)

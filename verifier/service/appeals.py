@@ -21,47 +21,21 @@ from assay.ledger.settlement.duties import DefenceView
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.files.evidence import evidence_path
-from assay.participant.follower import Follower, fetch_blob
+from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
 from assay.protocol.audits import Audit
-from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
-from assay.protocol.messages import EvidenceNotice, EvidenceRequest
-from assay.protocol.params import RunSpec
+from assay.protocol.errors import AssayError, MalformedMessage
+from assay.protocol.messages import EvidenceRequest
 from assay.protocol.types import Digest, PeerId
-from assay.protocol.update_rule import BLOCK_SIZE
-from assay.training.codec.contribution import contribution_bytes_max
-from assay.training.layout import layout_of
-from assay.training.reference.narrowing import OPERATORS_MAX, START
+from assay.training.reference.narrowing import START
+from assay.verifier.appeal.fetch import FETCH_S, FETCHES_MAX, ask, keep
 from assay.verifier.audit.messages import Judged, JudgeOperator, Traced, TraceStep
 
 log = logging.getLogger(__name__)
 TRACE = "trace/"  # and the case's id: key of the positions that we found, 32 bytes each
-ASK_S = 10.0
-FETCH_S = 600.0
 ASK_AGAIN_S = 60.0
 ASKED_MAX = 64  # operators at a time
-FETCHES_MAX = 4  # of evidence about one operator: an accused may spoil a file once, and bytes are not free
 Wanted = tuple[PeerId, EvidenceRequest, Path]  # of whom, what, and where it is kept
-
-
-def evidence_bytes_max(spec: RunSpec) -> int:
-    """Upper bound in bytes of any evidence about a step of this run.
-
-    The digests of all outputs; parameters, error before and after, message; and of earlier outputs the
-    largest inputs of an operator: the slopes of all parameters, or four arrays over a batch.
-    """
-    layout, model = layout_of(spec.model), spec.model
-    tokens = spec.rule.sequences_per_round * (model.context + 1)
-    widest = max(model.vocabulary, 3 * model.width, 2 * model.hidden, model.heads * model.context)
-    sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE
-    return (
-        sources
-        + contribution_bytes_max(spec.rule, layout.blocks)
-        + 32 * OPERATORS_MAX
-        + 32 * tokens * widest
-        + (1 << 20)
-    )
 
 
 class Appeals:
@@ -147,25 +121,15 @@ class Appeals:
     async def _fetch(self, host: Host, node: PeerId, request: EvidenceRequest, path: Path) -> None:
         """Ask the accused for its evidence once, and keep it as a file; nobody waits for this."""
         try:
-            body = await host.request(node, "evidence", encode(request), timeout_s=ASK_S)
-            if body:
-                await self._keep(host, node, decode(EvidenceNotice, body), path)
+            shown = await ask(host, node, request, self._me.spec)
+            if shown is not None:
+                self._fetched[path] += 1
+                await keep(host, node, shown, path, FETCH_S)
+                log.info("evidence fetched", extra={"node": node.hex()[:8], "file": path.name})
         except (AssayError, OSError) as error:
             log.info("no evidence", extra={"node": node.hex()[:8], "reason": str(error)})
         await trio.sleep(ASK_AGAIN_S)
         self._asking.discard(path)
-
-    async def _keep(self, host: Host, node: PeerId, shown: EvidenceNotice, path: Path) -> None:
-        size_max = evidence_bytes_max(self._me.spec)
-        if shown.evidence_bytes > size_max:
-            raise PeerFault(node, f"evidence of {shown.evidence_bytes} bytes, at most {size_max} expected")
-        self._fetched[path] += 1
-        body = await fetch_blob(host, shown.evidence, (node,), FETCH_S, shown.evidence_bytes)
-        path.parent.mkdir(exist_ok=True)
-        part = path.with_suffix(".part")
-        await trio.to_thread.run_sync(part.write_bytes, body)
-        part.replace(path)
-        log.info("evidence fetched", extra={"node": node.hex()[:8], "file": path.name})
 
     async def _trace(self, audit: Audit) -> None:
         if self._me.store.value(_name(audit.offence_id)) is not None:

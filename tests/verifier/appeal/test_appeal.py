@@ -11,16 +11,19 @@ import pytest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.learned import learned_by_heart
 from assay.testing.members import NODES, RUN_ID
 from assay.testing.messages import a_commit
 from assay.training.codec.wire import decode_update, encode_aggregate
-from assay.training.data.batches import read_tokens
+from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
 from assay.training.data.shards import write_tokens
 from assay.training.model.loss import use_one_thread
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import run_one
+from assay.training.reference.rounding import PROBE
 from assay.training.reference.trace import Trace, output_digest, trace_of
 from assay.verifier.aggregation.mean import mean_over_senders
+from assay.verifier.appeal import program
 from assay.verifier.appeal.evidence import (
     StepSources,
     batch_of,
@@ -29,9 +32,9 @@ from assay.verifier.appeal.evidence import (
     holds,
     parse_evidence,
 )
+from assay.verifier.appeal.fetch import evidence_bytes_max
 from assay.verifier.appeal.program import HOLDS, program_of, why_not
 from assay.verifier.audit.limits import agreed_limits, shipped
-from assay.verifier.service.appeals import evidence_bytes_max
 from tests.faulty import a_faulty_trainer
 from tests.verifier.audit.test_dpo import dpo_run
 from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
@@ -86,8 +89,11 @@ class Party:
         return self.verdict(lambda *cut: first_wrong(self.known.positions, *cut))
 
 
-def a_party(folder, behaviour: str, run_id=RUN_ID, base=None, **changes) -> Party:
-    """A node that behaves so in its last round, in which it is accused. base: a run with its data on disk."""
+def a_party(folder, behaviour: str, run_id=RUN_ID, base=None, loss=None, **changes) -> Party:
+    """A node that behaves so in its last round, in which it is accused.
+
+    base: a run with its data on disk. loss: that of parameters that know the batch of that round by heart.
+    """
     if base is None:
         base = a_run()
         write_tokens(folder / "data", [TEXT])
@@ -98,7 +104,12 @@ def a_party(folder, behaviour: str, run_id=RUN_ID, base=None, **changes) -> Part
         folder=folder / "node", salt_key=bytes(32),
     )  # fmt: skip
     base_, root, blocks = 0, NO_DIGEST, trainer.layout.blocks
+    tokens = read_tokens(folder / "data", spec.data)
     for number in range(CHEAT_ROUND + 1):
+        if number == CHEAT_ROUND and loss is not None:
+            batch = batch_tokens(tokens, batch_positions(spec, node, number), spec.model.context)
+            public = trainer.parameters.public
+            public.theta_P[:] = learned_by_heart(spec.model, public.theta_P, batch, loss_at_most=loss)
         theta = trainer.parameters.read(number).copy()
         step = trainer.step(number, Digest(hashlib.sha256(b"manifest %d" % number).digest()), base_, root)
         before = trainer.steps.private(base_)
@@ -106,7 +117,6 @@ def a_party(folder, behaviour: str, run_id=RUN_ID, base=None, **changes) -> Part
         update = decode_update(step.update, blocks, spec.rule.compress.k)
         trainer.apply(number, encode_aggregate(mean_over_senders({node: update}, blocks), blocks))
     after = trainer.steps.private(base_)
-    tokens = read_tokens(folder / "data", spec.data)
     sources = StepSources(
         theta, batch_of(spec, step.commit, tokens), before.error_NC, after.error_NC, step.update
     )
@@ -223,3 +233,32 @@ def test_steps_on_preference_pairs_are_appealed_like_others(tmp_path, behaviour)
             assert party.verdict(lambda first, last, _told, target=target: next(
                 part for part, end in enumerate(ends_of(first, last)) if end > target
             )) == (target, True)  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", [1e-3, 1e-5])
+def test_an_honest_step_on_data_known_by_heart_wins_since_limits_widen(tmp_path, monkeypatch, loss):
+    party = a_party(tmp_path, "honest", loss=loss)
+
+    assert party.doubted() == (len(party.program) - 1, True)
+    monkeypatch.setattr(program, "cancellation", lambda *_: None)  # without, its rounding is taken for a lie
+    assert party.doubted() == (len(party.program) - 1, False)
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_false_step_on_data_known_by_heart_loses_all_the_same(tmp_path, cheat):
+    party = a_party(tmp_path, cheat, loss=1e-3)
+
+    assert party.doubted() == (len(party.program) - 1, False)
+
+
+def test_a_probe_that_is_made_larger_to_be_excused_loses_at_the_probe(tmp_path):
+    party = a_party(tmp_path, "stale-parameters")
+    at = len(party.program) - 2
+    assert party.program[at].name == PROBE + party.program[at - 1].name
+    large = party.outputs[at] * np.float32(1e6)
+    arrays = party.sources.arrays(party.spec) | {PROBE + party.program[at - 1].name: large}
+    arrays[party.program[at - 1].name] = party.outputs[at - 1]
+    assert run_one(party.program[-1], arrays) == HOLDS  # it would be
+    party.claims([*party.outputs[:at], large, HOLDS])
+
+    assert party.doubted() == (at, False)

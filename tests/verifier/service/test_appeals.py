@@ -13,18 +13,24 @@ import pytest
 import trio
 import trio.testing
 
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import DefencePhase
 from assay.network.blob_store import DiskBlobs
-from assay.node.evidence import EvidenceServer
+from assay.node.evidence import EvidenceServer, jurors_of
 from assay.participant.files.evidence import evidence_files, evidence_path
+from assay.participant.files.record import Role
 from assay.protocol.encoding.codec import encode
-from assay.protocol.errors import MalformedMessage, PeerFault
+from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
 from assay.protocol.messages import EvidenceNotice, EvidenceRequest
 from assay.protocol.types import Digest, PeerId
 from assay.testing.specs import a_spec
+from assay.verifier.appeal import fetch
+from assay.verifier.appeal.fetch import evidence_bytes_max
 from assay.verifier.audit.messages import Judged
 from assay.verifier.service import appeals
-from assay.verifier.service.appeals import Appeals, evidence_bytes_max
-from tests.network.loopback import a_host, connected, peer_of, run, until
+from assay.verifier.service.appeals import Appeals
+from tests.a_network import NOW, a_record
+from tests.network.loopback import a_host, connected, peer_of, run, seed_of, until
 
 CASE, INDEX, BODY = Digest(b"c" * 32), 7, b"the evidence" * 50_000
 ACCUSED, JUROR, STRANGER = map(peer_of, ("accused", "juror", "stranger"))
@@ -136,13 +142,13 @@ def test_an_accused_that_sends_nothing_of_use_is_fetched_from_only_so_often(
         nonlocal seen
         async with court(juror, server.answer, blobs):
             with trio.move_on_after(4):
-                while seen < appeals.FETCHES_MAX + 1:
+                while seen < fetch.FETCHES_MAX + 1:
                     seen += bool(fetched(juror))
                     assert await opinion(juror) is None
                     await trio.sleep(0.02)
 
     run(whole)
-    assert seen == appeals.FETCHES_MAX
+    assert seen == fetch.FETCHES_MAX
 
 
 @pytest.mark.parametrize("shown", ["nothing", "too large", "never served"])
@@ -177,7 +183,7 @@ def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_byte
     assert not list((tmp_path / "juror").rglob("*evidence*"))
 
 
-def test_only_verifiers_are_shown_evidence_and_a_file_is_stored_once(tmp_path: Path) -> None:
+def test_no_stranger_is_shown_evidence_and_a_file_is_stored_once(tmp_path: Path) -> None:
     server, _ = an_accused(tmp_path, (INDEX, BODY))
     body = encode(EvidenceRequest(case_id=CASE, operator=INDEX))
 
@@ -185,10 +191,95 @@ def test_only_verifiers_are_shown_evidence_and_a_file_is_stored_once(tmp_path: P
         first = await server.answer(JUROR, body)
         assert first and await server.answer(JUROR, body) == first
         assert await server.answer(JUROR, encode(EvidenceRequest(case_id=CASE, operator=INDEX + 1))) == b""
-        with pytest.raises(PeerFault, match="only verifiers judge"):
+        with pytest.raises(PeerFault, match="only verifiers of the run and jurors judge"):
             await server.answer(STRANGER, body)
 
     trio.run(whole)
+
+
+class ACourt:
+    """What the chain says of two cases: of one, a jury sits; the other's defence is not there yet."""
+
+    def __init__(self, *jurors: str, at: DefencePhase = DefencePhase.JURY) -> None:
+        self.jurors, self.at = jurors, at
+        self.records = {wallet_of(name): a_record(name, Role.VERIFIER) for name in jurors}
+
+    def defences(self, case_id: bytes) -> Any:
+        seats = tuple(self.records) * 2 if case_id == CASE else ()
+        yield "0x1", SimpleNamespace(phase=self.at), SimpleNamespace(seats=seats)
+
+    def staker_block(self, account: str) -> int:
+        return int(account in self.records)
+
+    def announced_record(self, account: str, _peer: None, _number: int) -> bytes:
+        return encode(self.records[account])
+
+
+def wallet_of(name: str) -> str:
+    return evm_address(a_record(name).record.account)
+
+
+def test_jurors_are_known_by_the_records_that_they_announced_last() -> None:
+    other = Digest(b"o" * 32)
+    peers = {name: a_record(name).record.peer for name in ("iris", "ivan")}
+
+    assert jurors_of(ACourt("iris", "ivan"), (CASE, other), NOW) == {  # type: ignore[arg-type]
+        peers["iris"]: {CASE},
+        peers["ivan"]: {CASE},
+    }
+    assert jurors_of(ACourt("iris", at=DefencePhase.CUT), (CASE,), NOW) == {}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lie", ["of another account", "none", "no record"])
+def test_an_account_with_no_record_of_its_own_is_no_juror_and_keeps_no_other_out(lie: str) -> None:
+    court = ACourt("iris", "ivan")
+    if lie == "of another account":
+        court.records[wallet_of("iris")] = a_record("mallory", Role.VERIFIER)
+    elif lie == "no record":
+        court.records[wallet_of("iris")] = EvidenceRequest(case_id=CASE, operator=1)  # type: ignore[assignment]
+    else:
+        court.staker_block = lambda account: int(account == wallet_of("ivan"))  # type: ignore[method-assign]
+
+    assert set(jurors_of(court, (CASE,), NOW)) == {a_record("ivan").record.peer}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seat", ["this case", "another case", "none"])
+def test_a_juror_outside_the_run_fetches_the_evidence_of_its_own_case_alone(
+    tmp_path: Path, seat: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "LOOK_S", 0.1)
+    server, blobs = an_accused(tmp_path / "accused", (INDEX, BODY))
+    server._jurors = {"this case": {STRANGER: {CASE}}, "another case": {STRANGER: {b"o" * 32}}, "none": {}}[
+        seat
+    ]
+    path = tmp_path / "fetched"
+
+    async def whole() -> None:
+        async with a_host(
+            "accused",
+            handlers={"evidence": server.answer},
+            blobs=blobs,
+            is_member=server.door.knows,
+            network_id=bytes(8).hex(),
+        ) as accused:
+            await fetch.fetch_as_juror(
+                seed=seed_of("stranger"),
+                run_id=Digest(bytes(32)),
+                spec=a_spec(),
+                places=[accused.address],
+                request=EvidenceRequest(case_id=CASE, operator=INDEX),
+                path=path,
+                patience_s=20 if seat == "this case" else 3,
+            )
+
+    if seat == "this case":
+        run(whole)
+        assert path.read_bytes() == BODY
+    else:
+        reason = "not connected" if seat == "none" else "jurors judge"
+        with pytest.raises(Unavailable, match=reason):
+            run(whole)
+        assert not path.exists()
 
 
 def test_a_node_stays_up_until_its_evidence_is_removed(tmp_path: Path) -> None:
