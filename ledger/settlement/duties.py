@@ -5,6 +5,7 @@ Room: ledger (pure). `step` compares what the chain holds with what this partici
 that anybody may send, but votes, lots and bonds, which are the participant's own.
 
     result wrong --Challenge--> jury --DrawJury, Vote--> falls, or stands for another window
+    result wrong and not felled, run over --Finalize
     no answer in time --TimeOut       predecessor replaced --ClearOrphan       window over --Finalize
     claim period over --Sweep         run over --Refund
     owed to us --CollectBond, CollectReward
@@ -337,7 +338,8 @@ def _results(look: Look) -> Iterator[Effect]:
                 if view.is_right is False or (view.is_right is None and _is_late(look, state)):
                     yield Challenge(epoch=epoch)
             case EpochPhase.PROPOSED:
-                if is_final and view.is_right is not False:
+                # A wrong one that nobody felled is its author's to finish, until the rest waits for it.
+                if is_final and (view.is_right is not False or not _is_open(look)):
                     yield Finalize(epoch=epoch)
             case EpochPhase.CHALLENGED if look.now >= state.until:
                 yield TimeOut(epoch=epoch)
