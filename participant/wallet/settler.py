@@ -192,6 +192,7 @@ class Settler:
             block=block,
             me=chain.address,
             challenge_window_s=chain.challenge_window(),
+            resolve_window_s=chain.resolve_window(),
             escrow=chain.run(self._me.run_id),
             epochs=epochs,
             cases=tuple(cases),

@@ -94,6 +94,7 @@ def a_case(phase: CasePhase, *, is_implied: bool, **changes: Any) -> CaseView:
 def a_look(*epochs: EpochView, **changes: Any) -> Look:
     whole: dict[str, Any] = {
         "at_s": 0.0, "now": NOW, "block": 7, "me": ME, "challenge_window_s": WINDOW_S,
+        "resolve_window_s": WINDOW_S,
         "escrow": an_escrow(), "epochs": epochs,
     }  # fmt: skip
     return Look(**{**whole, **changes})
@@ -140,6 +141,20 @@ def test_a_result_that_nobody_can_have_computed_is_challenged_before_its_window_
     assert due(a_look(premature, now=late)) == ()
     assert due(a_look(premature, now=late + 1)) == (Challenge(epoch=0),)
     assert due(a_look(premature, now=late + 1, challenge_window_s=3)) == ()  # a local chain's
+
+
+def test_a_juror_finds_a_result_wrong_that_its_manifests_do_not_reach_in_three_quarters_of_the_time():
+    """Else a quorum could post epochs that a run which waits for money never trains, and ruin challengers."""
+    changes = {"until": NOW + WINDOW_S, "jury": (OTHER, ME, ME), "is_right": None}
+    premature = a_view(0, CHALLENGED, is_ripe=False, **changes)
+    late = premature.state.until - WINDOW_S // 4
+    assert due(a_look(premature, now=late)) == ()
+    assert due(a_look(premature, now=late + 1)) == (
+        Vote(epoch=0, digest=premature.state.digest, is_right=False),
+    )
+    assert due(a_look(premature, now=late + 1, resolve_window_s=10)) == ()  # a local chain's
+    unknown = a_view(0, CHALLENGED, is_ripe=True, **changes)  # whose parameters we have not computed yet
+    assert due(a_look(unknown, now=late + 1)) == ()
 
 
 def test_results_become_final_in_order():
