@@ -276,6 +276,10 @@ class ChainReader:
         """Seconds in which a result can be challenged."""
         return int(self._ask("EpochSettlement", "challengeWindow"))
 
+    def resolve_window(self) -> int:
+        """Seconds in which the jury of a challenge answers."""
+        return int(self._ask("EpochSettlement", "resolveWindow"))
+
     def proposals_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CertifiedResult]:
         """The results proposed for a run in these blocks, with their certificates, in chain order.
 

@@ -5,6 +5,7 @@ Room: ledger (pure). `step` compares what the chain holds with what this partici
 that anybody may send, but votes, lots and bonds, which are the participant's own.
 
     result wrong --Challenge--> jury --DrawJury, Vote--> falls, or stands for another window
+    result wrong and not felled, run over --Finalize
     no answer in time --TimeOut       predecessor replaced --ClearOrphan       window over --Finalize
     claim period over --Sweep         run over --Refund
     owed to us --CollectBond, CollectReward
@@ -268,6 +269,7 @@ class Look:
     block: int
     me: Address
     challenge_window_s: int
+    resolve_window_s: int
     escrow: EscrowState | None
     epochs: tuple[EpochView, ...]  # from 0 on, without gaps
     cases: tuple[CaseView, ...] = ()
@@ -334,19 +336,24 @@ def _results(look: Look) -> Iterator[Effect]:
                 if previous != NO_DIGEST or not _is_open(look):
                     yield ClearOrphan(epoch=epoch)
             case EpochPhase.PROPOSED if look.now < state.until:
-                if view.is_right is False or (view.is_right is None and _is_late(look, state)):
+                if view.is_right is False or (
+                    view.is_right is None and _is_late(look, state, look.challenge_window_s)
+                ):
                     yield Challenge(epoch=epoch)
             case EpochPhase.PROPOSED:
-                if is_final and view.is_right is not False:
+                # A wrong one that nobody felled is its author's to finish, until the rest waits for it.
+                if is_final and (view.is_right is not False or not _is_open(look)):
                     yield Finalize(epoch=epoch)
             case EpochPhase.CHALLENGED if look.now >= state.until:
                 yield TimeOut(epoch=epoch)
             case EpochPhase.CHALLENGED if state.draw_from:
                 if look.block >= state.draw_from:
                     yield DrawJury(epoch=epoch)
-            case EpochPhase.CHALLENGED:
-                if view.is_right is not None and _may_vote(look.me, state):
-                    yield Vote(epoch=epoch, digest=state.digest, is_right=view.is_right)
+            case EpochPhase.CHALLENGED if _may_vote(look.me, state):
+                # What nobody can have computed is wrong: else its challenger loses by silence, ever more.
+                is_premature = not view.is_ripe and _is_late(look, state, look.resolve_window_s)
+                if view.is_right is not None or is_premature:
+                    yield Vote(epoch=epoch, digest=state.digest, is_right=bool(view.is_right))
             case EpochPhase.FINAL:
                 if look.now >= state.until and state.claimed < state.total:
                     yield Sweep(epoch=epoch)
@@ -359,9 +366,8 @@ def _is_open(look: Look) -> bool:
     return look.escrow is not None and look.now < look.escrow.closes_at
 
 
-def _is_late(look: Look, state: EpochState) -> bool:
-    """Whether a result we cannot judge is about to become final: our own manifests end before its epoch."""
-    window = look.challenge_window_s
+def _is_late(look: Look, state: EpochState, window: int) -> bool:
+    """Whether a window is about to end on a result that we cannot judge: our own manifests end before it."""
     return window >= LATE_WINDOW_S and 4 * (state.until - look.now) < window
 
 

@@ -111,6 +111,7 @@ class Settler:
         self._signed: set[bytes] = set()  # appealed cases whose order we signed
         self._appeal_windows = (0, 0)  # blocks to a jury, and seconds for its answer
         self._set_version: int | None = None  # of the verifier set that the run was opened with
+        self._escrow_epochs = 0  # for which its escrow takes results
         self._lots_end: int | None = None  # chain time from which the run's lots may be released
         self._host: Host
 
@@ -160,7 +161,9 @@ class Settler:
         if self._set_version is None:
             run = await trio.to_thread.run_sync(chain.run, self._me.run_id)
             self._set_version = None if run is None else run.set_version
-        for epoch in range(self._follower.run_state.calendar.epochs):
+            self._escrow_epochs = 0 if run is None else run.epochs
+        # A quorum may post results also of epochs that a run which closed early never had.
+        for epoch in range(max(self._follower.run_state.calendar.epochs, self._escrow_epochs)):
             state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)
             is_ripe = epoch in self._follower.settlements
             if not is_ripe and state.phase is EpochPhase.NONE:
@@ -189,6 +192,7 @@ class Settler:
             block=block,
             me=chain.address,
             challenge_window_s=chain.challenge_window(),
+            resolve_window_s=chain.resolve_window(),
             escrow=chain.run(self._me.run_id),
             epochs=epochs,
             cases=tuple(cases),
@@ -198,7 +202,7 @@ class Settler:
             doubles=tuple(
                 found
                 for found in double_results(self._me.deployment, self._proposals, chain.account_of)
-                if not chain.is_punished(chain.equivocation_id(found.signer, found.first))
+                if not chain.is_banned(chain.account_of(found.signer))  # once, whatever else it signed
             ),
             bonds_owed=chain.bonds_owed(chain.address),
             rewards_owed=chain.rewards_of(chain.address),
@@ -259,8 +263,13 @@ class Settler:
         return tuple(one for one in wanted if chain.can_release(one.account, one.role, one.commitment))
 
     async def _opinion(self, epoch: int, state: EpochState) -> bool | None:
-        """Whether the posted result is what we compute; None if there is none, or we cannot say yet."""
+        """Whether the posted result is what we compute; None if there is none, or we cannot say yet.
+
+        Of an epoch after the run's last one any result is wrong.
+        """
         version = self._set_version
+        if state.phase is not EpochPhase.NONE and epoch >= self._follower.run_state.calendar.epochs:
+            return False
         if state.phase is EpochPhase.NONE or epoch not in self._follower.settlements or version is None:
             return None
         if state.digest not in self._opinions:
@@ -278,7 +287,7 @@ class Settler:
         return self._opinions[state.digest]
 
     def _is_complete(self, look: Look) -> bool:
-        return len(look.epochs) == self._follower.run_state.calendar.epochs
+        return len(look.epochs) >= self._follower.run_state.calendar.epochs
 
     # ---- doing
 
@@ -360,7 +369,7 @@ class Settler:
 
     async def _claim_for_others(self, chain: Chain, look: Look) -> None:
         for view in look.epochs:
-            if view.state.phase is EpochPhase.FINAL:
+            if view.state.phase is EpochPhase.FINAL and view.epoch in self._follower.settlements:
                 tree = self._follower.settlements[view.epoch].tree()
                 await trio.to_thread.run_sync(chain.claim_all, self._me.run_id, view.epoch, tree)
 

@@ -92,6 +92,9 @@ class Contract:
     def challenge_window(self) -> int:
         return WINDOW_S
 
+    def resolve_window(self) -> int:
+        return WINDOW_S
+
     def run(self, _run_id: bytes) -> EscrowState:
         return EscrowState(
             buyer=NOBODY, epochs=2, set_version=1, pending=1, deadline=10**9, closes_at=10**9, budget=0,

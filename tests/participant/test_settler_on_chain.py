@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from assay.chain.client import UNIT, CasePhase, EpochPhase
+from assay.chain.proofs.payout_tree import Payout, payout_tree
 from assay.chain.proposals import CertifiedResult
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Veto
 from assay.ledger.settlement.duties import (
@@ -42,7 +43,7 @@ from assay.protocol.state_transition import start
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.testing.members import a_digest
 from assay.testing.signed import a_spec
-from tests.contracts.chain_world import MODEL, PURSE, Person, World, a_person
+from tests.contracts.chain_world import BUDGET, MODEL, PURSE, Person, World, a_person
 
 pytestmark = pytest.mark.slow
 
@@ -200,7 +201,32 @@ def test_an_orphan_of_a_felled_theft_is_cleared_and_replaced(town: Town):
         town.turn(watcher)
 
     assert town.phase(0) is town.phase(1) is EpochPhase.FINAL
-    assert ClearOrphan in town.kinds
+    assert town.kinds >= {ClearOrphan, ReportDouble}
+    town.kinds.clear()
+    town.turn(watcher)
+    assert ReportDouble not in town.kinds  # they signed two results for each epoch, and are banned once
+
+
+def test_a_theft_for_an_epoch_that_a_run_which_closed_early_never_had_is_felled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    world.__dict__.pop("run_id", None)
+    world.run_id = world.a_run(epochs=EPOCHS + 1)  # what was ordered
+    town, watcher = Town(world, monkeypatch), world.bystander  # whose manifests end an epoch before
+    second = town.post(1, town.post(0))
+    table = payout_tree(world.run_id, EPOCHS, [Payout(account=world.buyer.account, amount=BUDGET // 3)])
+    theft = world.a_result(table, EPOCHS, prev_result=second)
+    world.bank.propose(theft, world.cert(theft))
+
+    town.turn(watcher)
+    assert town.phase(EPOCHS) is EpochPhase.CHALLENGED
+    while world.bank.epoch_state(world.run_id, EPOCHS).draw_from:
+        town.turn(watcher)
+    for juror in world.jurors:
+        if town.phase(EPOCHS) is EpochPhase.CHALLENGED:
+            town.turn(juror)
+
+    assert town.phase(EPOCHS) is EpochPhase.NONE
 
 
 def test_a_case_that_no_manifest_implies_is_vetoed_and_one_that_is_implied_is_carried_out(town: Town):

@@ -94,6 +94,7 @@ def a_case(phase: CasePhase, *, is_implied: bool, **changes: Any) -> CaseView:
 def a_look(*epochs: EpochView, **changes: Any) -> Look:
     whole: dict[str, Any] = {
         "at_s": 0.0, "now": NOW, "block": 7, "me": ME, "challenge_window_s": WINDOW_S,
+        "resolve_window_s": WINDOW_S,
         "escrow": an_escrow(), "epochs": epochs,
     }  # fmt: skip
     return Look(**{**whole, **changes})
@@ -117,11 +118,20 @@ def test_nothing_is_proposed_to_an_escrow_that_is_closed_or_was_never_opened():
         assert due(a_look(a_view(0, NONE), escrow=escrow)) == ()
 
 
-def test_a_result_that_is_not_ours_is_challenged_in_its_window_and_never_made_final_by_us():
+def test_a_result_that_is_not_ours_is_challenged_in_its_window_and_not_made_final_while_the_run_is_open():
     wrong = a_view(0, PROPOSED, is_right=False)
     assert due(a_look(wrong)) == (Challenge(epoch=0),)
     assert due(a_look(wrong, a_view(1, NONE))) == (Challenge(epoch=0),)  # nothing is built on it
     assert due(a_look(wrong, now=wrong.state.until)) == ()
+
+
+def test_a_wrong_result_that_stood_its_window_is_made_final_once_the_run_is_over_so_the_rest_returns():
+    """The buyer's rest and the operators' lots wait for it, and its author may never come to finish it."""
+    wrong = a_view(0, PROPOSED, is_right=False, until=NOW)
+    assert due(a_look(wrong, escrow=an_escrow(closes_at=NOW + 1, pending=1))) == ()
+    assert due(a_look(wrong, escrow=an_escrow(closes_at=NOW, pending=1))) == (Finalize(epoch=0),)
+    standing = replace(wrong, state=replace(wrong.state, until=NOW + 1))
+    assert due(a_look(standing, escrow=an_escrow(closes_at=NOW, pending=1))) == (Challenge(epoch=0),)
 
 
 def test_a_result_that_nobody_can_have_computed_is_challenged_before_its_window_ends():
@@ -131,6 +141,20 @@ def test_a_result_that_nobody_can_have_computed_is_challenged_before_its_window_
     assert due(a_look(premature, now=late)) == ()
     assert due(a_look(premature, now=late + 1)) == (Challenge(epoch=0),)
     assert due(a_look(premature, now=late + 1, challenge_window_s=3)) == ()  # a local chain's
+
+
+def test_a_juror_finds_a_result_wrong_that_its_manifests_do_not_reach_in_three_quarters_of_the_time():
+    """Else a quorum could post epochs that a run which waits for money never trains, and ruin challengers."""
+    changes = {"until": NOW + WINDOW_S, "jury": (OTHER, ME, ME), "is_right": None}
+    premature = a_view(0, CHALLENGED, is_ripe=False, **changes)
+    late = premature.state.until - WINDOW_S // 4
+    assert due(a_look(premature, now=late)) == ()
+    assert due(a_look(premature, now=late + 1)) == (
+        Vote(epoch=0, digest=premature.state.digest, is_right=False),
+    )
+    assert due(a_look(premature, now=late + 1, resolve_window_s=10)) == ()  # a local chain's
+    unknown = a_view(0, CHALLENGED, is_ripe=True, **changes)  # whose parameters we have not computed yet
+    assert due(a_look(unknown, now=late + 1)) == ()
 
 
 def test_results_become_final_in_order():
