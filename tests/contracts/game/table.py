@@ -86,9 +86,8 @@ class Client(Chain):
     def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
         known, key = self.fixed if function in FIXED else self.known, (function, repr(arguments), block)
         if key not in known:
-            known[key] = self._read(contract, function, arguments) if block is None else None
-            if known[key] is None:
-                known[key] = super()._ask(contract, function, *arguments, block=block)
+            found = self._read(contract, function, arguments) if block is None else None
+            known[key] = super()._ask(contract, function, *arguments, block=block) if found is None else found
         return known[key]
 
     def _read(self, contract: str, function: str, arguments: tuple[Any, ...]) -> Any:
