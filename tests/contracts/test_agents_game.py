@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.contracts.game.play import RULES, Game, a_table, play
+from tests.contracts.game.play import RULES, a_table, play
 from tests.contracts.game.table import Table
 
 pytestmark = pytest.mark.slow
@@ -27,18 +26,6 @@ def table(anvil_binary: Path) -> Iterator[Table]:
         yield found
 
 
-def game_and_last_block(table: Table, seed: int) -> tuple[Game, bytes]:
-    """A game by the rules, and the hash of the block that it ends with."""
-    game = play(table, seed)
-    return game, table.bank.block_hash(table.bank.block_number())
-
-
-@pytest.fixture(scope="module")
-def played(table: Table) -> Callable[[int], tuple[Game, bytes]]:
-    """The same, of games that are played once for all tests."""
-    return cache(partial(game_and_last_block, table))
-
-
 @pytest.mark.parametrize(
     ("seed", "who"),
     [
@@ -48,10 +35,8 @@ def played(table: Table) -> Callable[[int], tuple[Game, bytes]]:
         ),
     ],
 )
-def test_no_honest_account_loses_in_games_that_once_found_a_fault(
-    played: Callable[[int], tuple[Game, bytes]], seed: int, who: str
-):
-    game, _ = played(seed)
+def test_no_honest_account_loses_in_games_that_once_found_a_fault(table: Table, seed: int, who: str):
+    game = play(table, seed)
 
     assert who in game.cast
     assert (game.losses, game.excuses) == ((), frozenset())
@@ -62,10 +47,3 @@ def test_an_honest_account_loses_where_a_rule_of_the_model_is_broken(table: Tabl
     seed, who = LOST_WITHOUT[rule]
 
     assert any(one.startswith(who) for one in play(table, seed, without=[rule]).losses)
-
-
-def test_the_same_seed_is_the_same_game_to_its_last_block(
-    table: Table, played: Callable[[int], tuple[Game, bytes]]
-):
-    assert game_and_last_block(table, 34) == played(34)
-    assert played(34) != played(1186)
