@@ -112,6 +112,7 @@ class Settler:
         self._appeal_windows = (0, 0)  # blocks to a jury, and seconds for its answer
         self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._escrow_epochs = 0  # for which its escrow takes results
+        self._last_posted = -1  # the last epoch for which a result was ever seen
         self._lots_end: int | None = None  # chain time from which the run's lots may be released
         self._host: Host
 
@@ -166,8 +167,10 @@ class Settler:
         for epoch in range(max(self._follower.run_state.calendar.epochs, self._escrow_epochs)):
             state = await trio.to_thread.run_sync(chain.epoch_state, self._me.run_id, epoch)
             is_ripe = epoch in self._follower.settlements
-            if not is_ripe and state.phase is EpochPhase.NONE:
-                break
+            if state.phase is not EpochPhase.NONE:
+                self._last_posted = max(self._last_posted, epoch)
+            if not is_ripe and epoch > self._last_posted:
+                break  # below it orphans may be left of a result that fell
             is_right = await self._opinion(epoch, state)
             epochs.append(EpochView(epoch=epoch, state=state, is_ripe=is_ripe, is_right=is_right))
         look = await trio.to_thread.run_sync(self._read, chain, tuple(epochs))
@@ -179,6 +182,7 @@ class Settler:
             event.case_id for event in chain.cases_of(self._me.run_id, self._next_block, block)
         ]
         self._proposals += chain.proposals_of(self._me.run_id, self._next_block, block)
+        self._last_posted = max([self._last_posted, *(one.result.epoch for one in self._proposals)])
         self._next_block = block + 1
         implied = implied_orders(self._me, self._follower) if self._case_ids else {}
         cases = []

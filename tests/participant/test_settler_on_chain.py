@@ -229,6 +229,26 @@ def test_a_theft_for_an_epoch_that_a_run_which_closed_early_never_had_is_felled(
     assert town.phase(EPOCHS) is EpochPhase.NONE
 
 
+def test_orphans_are_cleared_also_where_the_run_has_not_reached_the_epoch_that_fell(town: Town):
+    world, watcher = town.world, town.world.bystander
+    wrong = town.post(0, total=7)
+    town.post(1, wrong)
+    world.as_(world.buyer).challenge(world.run_id, 0, bytes(32))
+    world.judge(world.run_id, 0, False)
+    town.settlements.clear()
+    run = world.bank.run(world.run_id)
+    assert run is not None
+    world.advance(run.closes_at - world.bank.timestamp())
+
+    for _ in range(2):  # a settler that starts now learns at first that there was a result
+        town.turn(watcher)
+    world.advance(world.params.challenge_window_s)  # for which a fall keeps the run open
+    town.turn(watcher)
+
+    assert town.phase(0) is town.phase(1) is EpochPhase.NONE
+    assert town.kinds >= {ClearOrphan, Refund}
+
+
 def test_a_case_that_no_manifest_implies_is_vetoed_and_one_that_is_implied_is_carried_out(town: Town):
     world, watcher, offender = town.world, town.world.bystander, town.world.operators[0]
     world.join(offender, OPERATOR, 400 * UNIT)

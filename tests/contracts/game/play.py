@@ -3,7 +3,8 @@
     python -m tests.contracts.game.play --seeds 500 --first 0    plays them, and says what was found
     python -m tests.contracts.game.play --seeds 20 --without "keepers challenge"    breaks a rule of the model
 
-The same seed gives the same game. What a game must leave everybody with: `Table.losses`.
+The same seed gives the same agents and dice; which signatures come first is chance.
+What a game must leave everybody with: `Table.losses`.
 """
 
 from __future__ import annotations

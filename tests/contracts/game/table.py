@@ -86,9 +86,8 @@ class Client(Chain):
     def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
         known, key = self.fixed if function in FIXED else self.known, (function, repr(arguments), block)
         if key not in known:
-            known[key] = self._read(contract, function, arguments) if block is None else None
-            if known[key] is None:
-                known[key] = super()._ask(contract, function, *arguments, block=block)
+            found = self._read(contract, function, arguments) if block is None else None
+            known[key] = super()._ask(contract, function, *arguments, block=block) if found is None else found
         return known[key]
 
     def _read(self, contract: str, function: str, arguments: tuple[Any, ...]) -> Any:
@@ -97,6 +96,7 @@ class Client(Chain):
         data = "0x" + (selector + abi.encode(asked, arguments)).hex()
         to = {"to": self.deployment.address(contract), "data": data}
         question = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [to, "latest"]}
+        self.session.trust_env = False  # no proxy to look for at each question
         answer = self.session.post(self._rpc.url, json=question, timeout=30).json().get("result")
         if answer is None:
             return None
@@ -544,7 +544,7 @@ class Table:
 
     def leave(self, lives: list[Life]) -> None:
         """By time alone everything ends, whatever agents still do, and everybody withdraws what is theirs."""
-        for days in (1, 1, 2, 2, 2, 2, 3, 4, 8, 10, 30, 60, 100, 90):
+        for days in (1, 2, 3, 4, 8, 30, 100, 160):
             while any(self.bank.appeal(one.case_id).phase is AppealPhase.OPEN for one in self.framed):
                 self.step(lives)  # its moves are due within a day
             self.step(lives, days * DAY)
