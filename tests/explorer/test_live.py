@@ -15,8 +15,11 @@ from assay.bundle.read import Delivered
 from assay.explorer import live as lives
 from assay.explorer.live import Live
 from assay.participant.index import IntegrityError
+from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.state_transition import RunState
 from tests.explorer.a_browser import CHROMIUM, a_browser
 from tests.explorer.an_explorer import asking, golden, served
 from tests.test_golden_run import ARCHIVE
@@ -66,10 +69,13 @@ def test_a_second_read_folds_only_what_was_added(folder: Path, store: Store, mon
     followed = Followed(folder)
     add(store, 0, 5)
     before = followed.read()
-    folded = []
-    monkeypatch.setattr(
-        "assay.bundle.read.extend", lambda state, link: folded.append(link) or before.run_states[0]
-    )
+    folded: list[object] = []
+
+    def fold(state: RunState, link: CertifiedManifest) -> RunState:
+        folded.append(link)
+        return extend(state, link)
+
+    monkeypatch.setattr("assay.bundle.read.extend", fold)
     add(store, 5, 7)
 
     followed.read()
