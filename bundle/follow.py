@@ -46,7 +46,7 @@ class Followed:
         folder = next((one for one in (root, root / LOCAL) if (one / CONFIG).is_file()), None)
         if folder is None:
             raise ConfigError(
-                f"{root}: no delivered run and no participant's, expected a folder with `bundle` or `{CONFIG}` in it"
+                f"{root}: no delivered run, expected a folder with `bundle` or `{CONFIG}` in it"
             )
         paths = read_tables(folder / CONFIG, _Paths)
         run_id = read_run_id(str(paths.run))

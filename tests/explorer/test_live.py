@@ -68,7 +68,7 @@ def test_a_followed_run_is_the_delivered_one_as_far_as_it_has_got(folder: Path, 
 def test_a_second_read_folds_only_what_was_added(folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch):
     followed = Followed(folder)
     add(store, 0, 5)
-    before = followed.read()
+    followed.read()
     folded: list[object] = []
 
     def fold(state: RunState, link: CertifiedManifest) -> RunState:
