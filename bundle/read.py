@@ -1,5 +1,7 @@
 """Read: loads the certified chain and the settlements of a delivered run and checks both, without torch.
 
+`bundle/follow.py` reads a run that is not delivered yet into the same value, by the same `extended`.
+
 Room: bundle (edge: reads a folder). Verification, receipts, reports and replays start here. Nothing in the
 folder is trusted but the spec, whose digest the run id names.
 """
@@ -40,7 +42,7 @@ REPORT = "report.json"  # of its training, in the bundle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A finished run: its certified chain, and what follows from this without the parameters.
+    """A run's certified chain, and what follows from this without the parameters.
 
     run_states[r] is the state before the manifest of round r, the last one the state after all.
     """
@@ -54,6 +56,7 @@ class Delivered:
     settled: Mapping[int, Settled]  # by epoch
     sizes: Mapping[Digest, int]  # bytes of the files of updates and aggregates that are there, by name
     report: bytes | None  # the content of `report.json`, unchecked; None: there is none
+    is_followed: bool = False  # read from a participant's store: settled, sizes and report are empty
 
     @property
     def bundle(self) -> Path:
@@ -115,12 +118,10 @@ def read(root: Path) -> Delivered:
     links: list[CertifiedManifest] = []
     run_states = [start(spec, run_id)]
     while not run_states[-1].is_settled:
-        with _about(f"{BUNDLE}/links/{len(links):06d}.cbor") as name:
-            link = decode(CertifiedManifest, _bytes(root, name))
-            if not links and link.manifest.run_id != run_id:
-                raise ValueError("of another run than bundle/spec.cbor, so one of the two was altered")
-            run_states.append(extend(run_states[-1], link))
+        name = f"{BUNDLE}/links/{len(links):06d}.cbor"
+        link, run_state = extended(run_states[-1], name, _bytes(root, name))
         links.append(link)
+        run_states.append(run_state)
     return Delivered(
         root=root,
         spec=spec,
@@ -136,6 +137,24 @@ def read(root: Path) -> Delivered:
         },
         report=_bytes(root, f"{BUNDLE}/{REPORT}") if (root / BUNDLE / REPORT).is_file() else None,
     )
+
+
+def extended(run_state: RunState, name: str, body: bytes) -> tuple[CertifiedManifest, RunState]:
+    """The next certified manifest of a run, and the state after it.
+
+    Args:
+        run_state: The state before it.
+        name: Where the manifest is kept; errors begin with it.
+        body: Its encoding.
+
+    Raises:
+        IntegrityError: it is damaged, of another run, or not what a quorum signed to follow this state.
+    """
+    with _about(name):
+        link = decode(CertifiedManifest, body)
+        if link.manifest.run_id != run_state.run_id:
+            raise ValueError("of another run than its spec, so one of the two was altered")
+        return link, extend(run_state, link)
 
 
 def _settled(

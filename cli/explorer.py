@@ -1,4 +1,4 @@
-"""Explorer command: serves web pages on which a reader checks delivered runs.
+"""Explorer command: serves web pages on which a reader checks runs, delivered or still going on.
 
 Room: cli (edge: listens).
 """
@@ -16,18 +16,23 @@ if TYPE_CHECKING:
     from assay.explorer.explored import Explored
     from assay.explorer.pages.run import Damaged
 
-explorer_app = typer.Typer(no_args_is_help=True, help="Show delivered runs on web pages that check them.")
+explorer_app = typer.Typer(no_args_is_help=True, help="Show runs on web pages that check them.")
 
 
 @explorer_app.command()
 def serve(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of delivered runs.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Folders of delivered runs, or of participants whose run goes on."
+        ),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: any free port.")] = 8600,
     listen: Annotated[
         str, typer.Option(help="IP address. Beyond this machine, put a proxy with TLS before it.")
     ] = "127.0.0.1",
 ) -> None:
-    """Serve web pages on delivered runs until stopped; a reader's browser checks what they claim.
+    """Serve web pages on runs until stopped; a reader's browser checks what they claim.
 
     Example: assay explorer serve runs/quickstart --port 8600
     """

@@ -21,6 +21,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from assay.bundle.settlement_file import settlement_file
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored
+from assay.explorer.live import GrowthStream, Live, Streams
 from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
 from assay.explorer.pages.paging import NoSuchPage
 from assay.explorer.pages.participants import NodePage, VerifierPage, node_page, verifier_page
@@ -63,10 +64,10 @@ class ErrorPage:
     detail: str
 
 
-def make_app(catalogue: Catalogue) -> FastAPI:
-    """The app without its guard."""
+def make_app(catalogue: Catalogue, streams: Streams | None = None) -> FastAPI:
+    """The app without its guard, which counts its open streams in `streams`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.state.catalogue = catalogue
+    app.state.catalogue, app.state.streams = catalogue, streams or Streams()
     for address, answer in EVIDENCE.items():
         app.api_route(address, methods=METHODS, response_model=None)(answer)
     for address, make in PAGES.items():  # the JSON first: `{name}` would take `NAME.json` too
@@ -84,11 +85,15 @@ def _catalogue(request: Request) -> Catalogue:
     return found
 
 
+def _newest(found: Explored | Damaged | Live) -> Explored | Damaged:
+    return found.newest() if isinstance(found, Live) else found
+
+
 def _any_run(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Explored | Damaged:
     found = catalogue.get(name)
     if found is None:
         raise NoSuchPage(f"a run {name[:80]!r}")
-    return found
+    return _newest(found)
 
 
 def _run(found: Annotated[Explored | Damaged, Depends(_any_run)]) -> Explored:
@@ -101,6 +106,7 @@ TheCatalogue = Annotated[Catalogue, Depends(_catalogue)]
 AnyRun = Annotated[Explored | Damaged, Depends(_any_run)]
 Run = Annotated[Explored, Depends(_run)]
 PageNumber = Annotated[int, Query(ge=1, le=NUMBER_MAX)]
+Known = Annotated[int, Query(ge=0, le=NUMBER_MAX)]
 
 
 # ---- pages
@@ -108,8 +114,9 @@ PageNumber = Annotated[int, Query(ge=1, le=NUMBER_MAX)]
 
 def index(catalogue: TheCatalogue, page: PageNumber = 1) -> IndexPage:
     """All runs."""
-    runs = [run for run in catalogue.values() if isinstance(run, Explored)]
-    return index_page(runs, [run for run in catalogue.values() if isinstance(run, Damaged)], page)
+    found = [_newest(run) for run in catalogue.values()]
+    runs = [run for run in found if isinstance(run, Explored)]
+    return index_page(runs, [run for run in found if isinstance(run, Damaged)], page)
 
 
 def run(run: AnyRun) -> RunPage | Damaged:
@@ -206,6 +213,14 @@ def settlement(run: Run, number: int) -> Response:
     return Response(json.dumps(plain(settlement_file(settled_of(run, number)))), media_type=JSON)
 
 
+def events(request: Request, name: str, catalogue: TheCatalogue, known: Known = 0) -> Response:
+    """Server-sent events of a live run: the number of its manifests, whenever this is not `known`."""
+    live = catalogue.get(name)
+    if not isinstance(live, Live):
+        raise NoSuchPage(f"a live run {name[:80]!r}")
+    return GrowthStream(request.app.state.streams, live, known)
+
+
 def delivered_file(run: Run, path: str) -> Response:
     """One file of the delivered run, as it is stored; for `assay run fetch`."""
     file = run.files.get(path)
@@ -227,6 +242,7 @@ EVIDENCE: dict[str, Callable[..., Response]] = {
     "/runs/{name}/deployment.json": deployment,
     "/runs/{name}/rounds/{number}.cbor": link,
     "/runs/{name}/settlements/{number}.json": settlement,
+    "/runs/{name}/events": events,
     "/runs/{name}/files/{path:path}": delivered_file,
     "/static/{path:path}": static,
 }

@@ -1,4 +1,4 @@
-"""Catalogue: the runs that one explorer serves, read and checked once when it starts.
+"""Catalogue: the runs that one explorer serves, read and checked when it starts; live ones are then followed.
 
 Room: explorer (edge: reads folders). A request looks a name up here, so no address leads out of the folders
 that the operator gave, nor to a file that the run's index does not list.
@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from assay.bundle.fetch import Part
-from assay.bundle.read import read
+from assay.bundle.follow import Followed
+from assay.bundle.read import BUNDLE, read
 from assay.explorer.explored import Explored, explore
+from assay.explorer.live import Live
 from assay.explorer.pages.run import Damaged
 from assay.participant.index import INDEX, IntegrityError, read_index
 
-Catalogue = Mapping[str, Explored | Damaged]  # by name, in the order given
+Catalogue = Mapping[str, Explored | Damaged | Live]  # by name, in the order given
 NAME_CHARS_MAX = 60
 
 
@@ -24,20 +26,26 @@ def open_runs(folders: Iterable[Path], on_run: Callable[[Explored | Damaged], No
     """The runs in these folders.
 
     Args:
-        folders: Of delivered runs.
+        folders: Of delivered runs, or of participants and local networks whose run is not delivered.
         on_run: Called with each run, once it is read.
 
     Raises:
         ConfigError: one of them is no run's folder.
+        Unavailable: a participant's store cannot be read.
     """
-    found: dict[str, Explored | Damaged] = {}
+    found: dict[str, Explored | Damaged | Live] = {}
     for folder in folders:
         name = _unused(folder.resolve().name, found)
+        if folder.is_dir() and not (folder / BUNDLE).is_dir():
+            live = found[name] = Live(name, Followed(folder))
+            on_run(live.newest())
+            continue
         try:
-            found[name] = explore(name, read(folder), _delivered_files(folder))
+            run: Explored | Damaged = explore(name, read(folder), _delivered_files(folder))
         except IntegrityError as error:  # the others are served; this one's page says what is wrong
-            found[name] = Damaged(name=name, reason=str(error))
-        on_run(found[name])
+            run = Damaged(name=name, reason=str(error))
+        found[name] = run
+        on_run(run)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Explored: one delivered run, folded once into what its pages look up.
+"""Explored: one run, delivered or followed, folded into what its pages look up.
 
 Room: explorer (pure). Everything follows from the value that `bundle/read.py` has checked; a page is a
 function of it and reads nothing from disk.
@@ -45,7 +45,7 @@ class Pay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored:
-    """A delivered run with its lookups. name: of its pages, in their addresses."""
+    """A run with its lookups. name: of its pages, in their addresses."""
 
     name: str
     delivered: Delivered

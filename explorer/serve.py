@@ -30,7 +30,7 @@ def serve(
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        folders: Of delivered runs; each is read and checked before anything is served.
+        folders: Of runs, as `open_runs` takes them; each is read and checked before anything is served.
         listen: IP address. On the loopback, only names of the loopback are answered.
         port: 0: any free one.
         on_run: Called with each run, once it is read.
@@ -45,6 +45,7 @@ def serve(
         from assay.explorer.app import make_app
         from assay.explorer.catalogue import open_runs
         from assay.explorer.guard import Guard
+        from assay.explorer.live import Streams
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "fastapi", "jinja2", "starlette"):
             raise
@@ -58,11 +59,11 @@ def serve(
         line = socket.create_server((listen, port), family=family, backlog=128)
     except OSError as error:
         raise ConfigError(f"cannot listen on {listen}:{port} ({error.strerror})") from None
-    catalogue = open_runs(folders, on_run)
+    catalogue, streams = open_runs(folders, on_run), Streams()
     host = f"[{listen}]" if address.version == 6 else listen
     runner = uvicorn.Server(
         uvicorn.Config(
-            Guard(make_app(catalogue), (*LOOPBACK, host) if address.is_loopback else ()),
+            Guard(make_app(catalogue, streams), (*LOOPBACK, host) if address.is_loopback else ()),
             http="h11",
             loop="asyncio",
             ws="none",
@@ -76,5 +77,6 @@ def serve(
             limit_concurrency=CONNECTIONS_MAX,
         )
     )
+    streams.is_stopping = lambda: runner.should_exit
     on_ready(f"http://{host}:{line.getsockname()[1]}/")
     runner.run(sockets=[line])

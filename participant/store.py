@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from assay.protocol.encoding.codec import decode, encode
@@ -21,6 +22,25 @@ CREATE TABLE IF NOT EXISTS journal
     (seq INTEGER PRIMARY KEY, iteration INTEGER NOT NULL, body BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
 """
+
+
+def read_link_bodies(path: Path, first: int, count: int) -> list[bytes]:
+    """Encodings of certified manifests from round `first` on, from a store that another process may write to.
+
+    The file is opened to read only, for one short transaction: under WAL it neither waits for the writer nor
+    makes it wait. A gap ends the list.
+
+    Raises:
+        Unavailable: the file cannot be read now or is not a store.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1)) as db:
+            rows = db.execute(
+                "SELECT round, body FROM link WHERE round >= ? ORDER BY round LIMIT ?", (first, count)
+            ).fetchall()
+    except sqlite3.Error as cause:
+        raise Unavailable(f"{path}: {cause}") from None
+    return [bytes(body) for at, (number, body) in enumerate(rows, first) if number == at]
 
 
 class Store:

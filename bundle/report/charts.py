@@ -119,6 +119,8 @@ def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
             "fault confirmed": _each(rounds, lambda one: _count(one, FAULTS)),
         },
     )
+    if not any(one.sent_bytes for one in rounds):  # of a run that is followed, sizes are not known
+        return
     yield _chart(
         "Traffic",
         "kB by round: updates of all nodes together, and the aggregate that each participant fetches.",

@@ -108,7 +108,7 @@ class TrainingReport:
 
 
 def training_report(delivered: Delivered) -> TrainingReport:
-    """The report of a delivered run.
+    """The report of a delivered run, or of one that is followed as far as it has got, without its traffic.
 
     Raises:
         IntegrityError: the file of an update or an aggregate is missing, or `report.json` is none.
@@ -119,7 +119,8 @@ def training_report(delivered: Delivered) -> TrainingReport:
     name = (delivered.spec.name, delivered.run_id)
     held_out = None if delivered.report is None else claimed_loss(delivered.report, delivered.spec)
     rounds = delivered.calendar.rounds
-    return report_of_facts(name, rounds, facts, times, tables, delivered.sizes, held_out)
+    sizes = None if delivered.is_followed else delivered.sizes
+    return report_of_facts(name, rounds, facts, times, tables, sizes, held_out)
 
 
 def report_of_facts(
@@ -128,7 +129,7 @@ def report_of_facts(
     facts: Sequence[RoundFacts],
     times: Sequence[int],
     tables: Mapping[int, Settlement],
-    sizes: Mapping[Digest, int],
+    sizes: Mapping[Digest, int] | None,
     held_out: HeldOut | None,
 ) -> TrainingReport:
     """The report of a run.
@@ -139,7 +140,7 @@ def report_of_facts(
         facts: Of the whole chain, which goes on after the training until the last audit is decided.
         times: Agreed time of each round, in seconds.
         tables: Payout tables by epoch.
-        sizes: Bytes of each update and aggregate.
+        sizes: Bytes of each update and aggregate; None: not known, and the report counts none.
         held_out: As the buyer's process measured it, if it did.
 
     Raises:
@@ -162,8 +163,8 @@ def report_of_facts(
                 unpaid=unpaid[one.round],
                 tokens=sum(commit.tokens for commit in one.commits),
                 loss_micro=_spread([commit.loss_micro for commit in one.commits]),
-                sent_bytes=sum(sizes[commit.update] for commit in one.commits),
-                aggregate_bytes=0 if one.aggregate == NO_DIGEST else sizes[one.aggregate],
+                sent_bytes=0 if sizes is None else sum(sizes[commit.update] for commit in one.commits),
+                aggregate_bytes=0 if sizes is None or one.aggregate == NO_DIGEST else sizes[one.aggregate],
                 audits=dict(sorted(classes.get(one.round, Counter()).items())),
             )
             for one in trained

@@ -22,11 +22,15 @@ class NoSuchPage(LookupError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The run that a page is about. name: in addresses; title: as its buyer named it."""
+    """The run that a page is about. name: in addresses; title: as its buyer named it.
+
+    live: manifests so far, of a run that is not delivered yet; None: it is delivered.
+    """
 
     name: str
     title: str
     run_id: Digest
+    live: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,13 @@ class Paging:
 
 def head_of(run: Explored) -> Head:
     """The head of a run's pages."""
-    return Head(name=run.name, title=run.delivered.spec.name, run_id=run.delivered.run_id)
+    delivered = run.delivered
+    return Head(
+        name=run.name,
+        title=delivered.spec.name,
+        run_id=delivered.run_id,
+        live=len(delivered.links) if delivered.is_followed else None,
+    )
 
 
 def cut(rows: Sequence[T], page: int) -> tuple[Sequence[T], Paging]:

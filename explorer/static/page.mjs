@@ -164,9 +164,14 @@ function say(output, state, ...sentences) {
   }));
 }
 
-for (const section of document.querySelectorAll("[data-check]")) {
+function bindChecks() {
+  for (const section of document.querySelectorAll("[data-check]")) bindCheck(section);
+}
+
+function bindCheck(section) {
   const button = section.querySelector("button"), output = section.querySelector("output");
   button.addEventListener("click", async () => {
+    stopFollowing("This page stands still while you check it; reload it to follow the run again.");
     button.disabled = true;
     say(output, "", "Checking …");
     const answer = await answerOf(section.dataset, (progress) => say(output, "", progress));
@@ -175,3 +180,55 @@ for (const section of document.querySelectorAll("[data-check]")) {
     button.disabled = false;
   });
 }
+
+// ---- a run that is still going on
+
+let growth = null; // the open stream
+
+function stopFollowing(reason) {
+  if (growth === null) return;
+  growth.close();
+  growth = null;
+  document.querySelector(".live span").textContent = reason;
+}
+
+/** This page as the server has it now; parsed by the browser without a string that could become a script. */
+function fetchedPage() {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("GET", location.href);
+    request.responseType = "document";
+    request.timeout = 20000;
+    request.onload = () => (request.status === 200 && request.response ? resolve(request.response) : reject(new Error(String(request.status))));
+    request.onerror = request.ontimeout = () => reject(new Error("no answer"));
+    request.send();
+  });
+}
+
+async function renew() {
+  const page = await fetchedPage();
+  if (growth === null) return; // a check began meanwhile
+  const focused = document.activeElement?.getAttribute("href");
+  document.querySelector("main").replaceWith(document.adoptNode(page.querySelector("main")));
+  if (focused) document.querySelector(`main a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  bindChecks();
+}
+
+function follow(address) {
+  let isRenewing = false, isStale = false;
+  growth = new EventSource(address);
+  growth.addEventListener("message", async () => {
+    isStale = true;
+    if (isRenewing) return; // the page under way may be older than this event: once more after it
+    isRenewing = true;
+    while (isStale && growth !== null) {
+      isStale = false;
+      await renew().catch((error) => stopFollowing(`This page could not be renewed (${error.message}); reload it.`));
+    }
+    isRenewing = false;
+  });
+}
+
+bindChecks();
+const { live } = document.querySelector("main").dataset;
+if (live) follow(live);

@@ -1,0 +1,91 @@
+"""Follow: reads a run that is still going on from the store of a participant, which writes to it meanwhile.
+
+Room: bundle (edge: reads a folder). The value is that of `bundle/read.py`, as far as the run has got, and
+each manifest passes the same checks. Of the participant's files only its run file is trusted, whose spec
+gives the run id.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from assay.bundle.read import Delivered, extended
+from assay.orders.toml import read_tables
+from assay.participant.files.invitation import read_invitation
+from assay.participant.files.run_file import read_run_file, read_run_id
+from assay.participant.store import read_link_bodies
+from assay.protocol.errors import ConfigError
+from assay.protocol.state_transition import start
+
+CONFIG, STORE = "config.toml", "store.db"
+LOCAL = Path("participants") / "ledger"  # of a local network: the participant that only follows
+LINKS_AT_ONCE = 64  # read in one transaction
+
+
+class _Paths(BaseModel):
+    """The keys of a participant's file that lead to its run; relative to the file."""
+
+    network: Path
+    run: Path = Path("run.assay")
+    folder: Path = Path(".")
+
+
+class Followed:
+    """A run that is followed. Each `read` goes on where the last one stopped and checks only what is new."""
+
+    def __init__(self, root: Path) -> None:
+        """Find the run in the folder of a participant or of a local network; its chain is not read yet.
+
+        Raises:
+            ConfigError: this is no such folder, or its run file or invitation is damaged.
+        """
+        folder = next((one for one in (root, root / LOCAL) if (one / CONFIG).is_file()), None)
+        if folder is None:
+            raise ConfigError(
+                f"{root}: no delivered run, expected a folder with `bundle` or `{CONFIG}` in it"
+            )
+        paths = read_tables(folder / CONFIG, _Paths)
+        run_id = read_run_id(str(paths.run))
+        run = read_run_file(
+            folder / (paths.run if run_id is None else f"{run_id.hex()}.assay"), int(time.time())
+        )
+        deployment = read_invitation(folder / paths.network).deployment
+        if run.spec.deployment_id != deployment.deployment_id:
+            raise ConfigError(f"{folder / CONFIG}: its run is for another deployment than its network")
+        self._store = folder / paths.folder / STORE
+        self._known = Delivered(
+            root=root,
+            spec=run.spec,
+            run_id=run.run_id,
+            deployment=deployment,
+            links=(),
+            run_states=(start(run.spec, run.run_id),),
+            settled={},
+            sizes={},
+            report=None,
+            is_followed=True,
+        )
+
+    def read(self) -> Delivered:
+        """The run as far as it has got; the same value as before if nothing was added.
+
+        Raises:
+            IntegrityError: a stored manifest is damaged or not what a quorum signed.
+            Unavailable: the store cannot be read now.
+        """
+        links, run_states = list(self._known.links), list(self._known.run_states)
+        while self._store.exists():  # a participant makes it when it first starts
+            bodies = read_link_bodies(self._store, len(links), LINKS_AT_ONCE)
+            for body in bodies:
+                link, run_state = extended(run_states[-1], f"{STORE}: round {len(links)}", body)
+                links.append(link)
+                run_states.append(run_state)
+            if len(bodies) < LINKS_AT_ONCE:
+                break
+        if len(links) > len(self._known.links):
+            self._known = replace(self._known, links=tuple(links), run_states=tuple(run_states))
+        return self._known
