@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from assay.api.access import AccessStore
 from assay.api.config import ServerFile
 from assay.orders.toml import read_tables
-from assay.participant.json_log import log_as_json
+from assay.participant.telemetry.json_log import log_as_json
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from assay.ledger.journal.log_store import read_notes
 from assay.ledger.log.note import origin_of
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.config import read_spec
-from assay.participant.index import INDEX
+from assay.participant.files.index import INDEX
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest

@@ -23,7 +23,7 @@ import requests
 from assay.bundle.read import BUNDLE
 from assay.chain.commit_statement import evm_address
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.index import INDEX, PARTICIPANTS, Index, IntegrityError, read_index
+from assay.participant.files.index import INDEX, PARTICIPANTS, Index, IntegrityError, read_index
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.params import RunSpec

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from assay.bundle.finished import HeldOut
 from assay.bundle.inputs import RunInputs
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import RunSpec
 from assay.training.data.batches import read_tokens, validation_tokens

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from assay.bundle.read import Delivered
 from assay.chain.commit_statement import evm_address
-from assay.participant.index import check_index
+from assay.participant.files.index import check_index
 from assay.protocol.encoding.codec import digest
 from assay.protocol.types import Digest
 

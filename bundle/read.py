@@ -23,8 +23,8 @@ from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import ANCHORS
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import run_id_of
+from assay.participant.files.index import IntegrityError
 from assay.participant.files.record import OWN_RECORD, read_record
-from assay.participant.index import IntegrityError
 from assay.participant.links import extend
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.blob import blob_digest

@@ -37,7 +37,7 @@ from assay.bundle.write import ANCHOR, PICTURES, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
 from assay.ledger.settlement.ending import ending_of
-from assay.participant.index import IntegrityError, check_index
+from assay.participant.files.index import IntegrityError, check_index
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json, read_plain

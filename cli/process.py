@@ -2,7 +2,7 @@
 
 Room: cli (edge). `assay node run FILE`, `assay verifier run FILE`, `assay ledger
 serve FILE` and `assay buyer run FILE` all read the same keys. Logs go to standard
-error, one JSON object a line (participant/json_log.py).
+error, one JSON object a line (participant/telemetry/json_log.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from assay.participant.declarations import Declarations
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.files.run_file import read_run_id
-from assay.participant.json_log import log_as_json
 from assay.participant.keys.keyring import PASSWORD
 from assay.participant.keys.private_files import read_password
+from assay.participant.telemetry.json_log import log_as_json
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 
 if sys.version_info < (3, 11):

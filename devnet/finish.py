@@ -33,7 +33,7 @@ from assay.devnet.summary import (
 )
 from assay.ledger.queries.report import NodeFigures, SettledFigures
 from assay.observer.ledger_service.status import AgreementReport
-from assay.participant.index import write_index
+from assay.participant.files.index import write_index
 from assay.protocol.identity import peer_of
 from assay.protocol.messages import Commit
 from assay.protocol.types import PeerId

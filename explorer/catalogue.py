@@ -16,7 +16,7 @@ from assay.bundle.read import BUNDLE, read
 from assay.explorer.explored import Explored, explore
 from assay.explorer.live import Live
 from assay.explorer.pages.run import Damaged
-from assay.participant.index import INDEX, IntegrityError, read_index
+from assay.participant.files.index import INDEX, IntegrityError, read_index
 
 Catalogue = Mapping[str, Explored | Damaged | Live]  # by name, in the order given
 NAME_CHARS_MAX = 60

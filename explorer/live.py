@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from assay.bundle.follow import Followed
 from assay.explorer.explored import Explored, explore
 from assay.explorer.pages.run import Damaged
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import Unavailable
 
 POLL_S = 1.0  # between two looks at a store

@@ -24,8 +24,8 @@ from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import SignedRecord, read_records, takes_place_of
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keys.keyring import Keys, load_keys
-from assay.participant.readings import Readings
-from assay.participant.traces import OFF, Traces, traces_of
+from assay.participant.telemetry.readings import Readings
+from assay.participant.telemetry.traces import OFF, Traces, traces_of
 from assay.protocol.encoding.codec import Message, decode
 from assay.protocol.errors import ConfigError, MalformedMessage, Unavailable
 from assay.protocol.identity import Domain, peer_of

@@ -17,10 +17,10 @@ from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Door, Participant, open_network
 from assay.participant.follower import Follower
 from assay.participant.health import watch_health
-from assay.participant.metrics.serve import serving_metrics
+from assay.participant.metrics import serving_metrics
 from assay.participant.pushes import Pushes
 from assay.participant.refresh import refresh_records
-from assay.participant.traces import trace_chain, tracing
+from assay.participant.telemetry.traces import trace_chain, tracing
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.messages import BlobPiece, CertifiedManifest, SignedFundingReport

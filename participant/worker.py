@@ -26,7 +26,7 @@ from typing import Annotated, BinaryIO, ClassVar, TypeVar
 import trio
 
 from assay.participant.compute import AtRound, ComputeWorker, GetRound
-from assay.participant.json_log import log_as_json
+from assay.participant.telemetry.json_log import log_as_json
 from assay.protocol import errors
 from assay.protocol.encoding.codec import INT_MAX, Max, Message, decode, decode_any, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable

@@ -24,7 +24,7 @@ from assay.chain.addresses import Deployment
 from assay.chain.proofs.event_proof import EventProof
 from assay.cli.audit.receipt import ProvedRound, verify_receipt
 from assay.devnet.summary import read_summary, summary_json
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import plain, read_plain
 
 VECTORS = Path(__file__).parent / "vectors"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from assay.participant.metrics.figures import METRICS, metrics_table
+from assay.participant.telemetry.figures import METRICS, metrics_table
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "deploy" / "monitoring"

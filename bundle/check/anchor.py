@@ -16,7 +16,7 @@ from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.log.audit import audit
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.config import read_deployment
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import ConfigError, Unavailable
 
 DEPLOYMENT = "deployment.json"

@@ -23,7 +23,7 @@ from assay.chain.statements import BadSignatureError, verify_certificate
 from assay.ledger.log.note import BadNoteError
 from assay.ledger.settlement.results import model_record
 from assay.participant.declarations import Declarations
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.errors import AssayError
 from assay.protocol.types import NO_DIGEST, Digest, PeerId

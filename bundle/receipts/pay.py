@@ -19,7 +19,7 @@ from assay.chain.proofs.event_proof import BlockPoint, EventProof
 from assay.chain.proofs.payout_tree import leaf, root_of_proof
 from assay.chain.proofs.result_anchor import check_result_anchor
 from assay.chain.statements import EpochResult, verify_certificate
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import AssayError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Address, Digest, PeerId

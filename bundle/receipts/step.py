@@ -20,7 +20,7 @@ from assay.bundle.receipts.pay import Paid, Pay, check_pay, pay_of
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.participant.links import check_messages
 from assay.protocol.agreement.finality import check_certified
 from assay.protocol.agreement.quorum import check_certificate

@@ -19,7 +19,7 @@ from assay.bundle.read import Delivered
 from assay.bundle.report.audits import kind_of
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import canonical_json, parse_json, plain, read_plain
 from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import RunSpec

@@ -37,8 +37,8 @@ from assay.observer.buyer.parameters import Replay
 from assay.observer.buyer.registrar import register_model, witnessed_point
 from assay.observer.ledger_service.status import AgreementReport, Mismatch, RefundDue, StatusFile
 from assay.participant.config import Config, Participant, open_participant
+from assay.participant.files.index import write_index
 from assay.participant.follower import Follower
-from assay.participant.index import write_index
 from assay.participant.keys.keyring import load_keys, release_key
 from assay.participant.run import participate
 from assay.participant.wallet.certificates import certified_result

@@ -16,7 +16,7 @@ from assay.chain.state import HotKey
 from assay.chain.statements import OPERATOR, VERIFIER, Address, Delegation, sign, term_of
 from assay.chain.text.times import time_text, when_text
 from assay.participant.keys.keyring import Keys
-from assay.participant.readings import Holdings
+from assay.participant.telemetry.readings import Holdings
 from assay.protocol.errors import AssayError, ConfigError
 
 if TYPE_CHECKING:  # web3 takes a second to import

@@ -15,7 +15,7 @@ import pytest
 from assay.bundle.fetch import PARTIAL, PIECE_BYTES, Part, Progress, fetch
 from assay.bundle.proof import verify_proof
 from assay.bundle.read import read
-from assay.participant.index import INDEX, IntegrityError, write_index
+from assay.participant.files.index import INDEX, IntegrityError, write_index
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.types import Digest
 from tests.test_golden_run import ARCHIVE

@@ -14,7 +14,7 @@ from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
 from assay.bundle.inputs import read_inputs
 from assay.bundle.read import read
 from assay.bundle.verify import milestone_lines, report_lines, verify
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import ConfigError
 from assay.training.model.hugging_face import read_theta
 

@@ -17,7 +17,7 @@ from assay.bundle.finished import Anchored
 from assay.bundle.read import find_node, read
 from assay.bundle.report.picture import PICTURE_BYTES_MAX
 from assay.bundle.verify import Report, Verified, report_lines, verify
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import canonical_json, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest

@@ -9,7 +9,7 @@ import pytest
 from assay.chain.rpc import ChainRefused
 from assay.cli import main
 from assay.cli.process import run_process
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.participant.index import write_index
+from assay.participant.files.index import write_index
 from assay.participant.keys.keyring import load_keys
 from tests.conftest import Assay
 from tests.e2e.conftest import KILLED, Finished

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from assay.devnet.machines import free_ports
-from assay.participant.metrics.figures import BY_NAME
+from assay.participant.telemetry.figures import BY_NAME
 from tests.a_collector import a_collector
 from tests.e2e.nets import kill, localnet, need_anvil, summary_of, wait_for_round, write_order
 

@@ -12,7 +12,7 @@ import pytest
 from assay.bundle.read import read
 from assay.cli.main import run as assay
 from assay.explorer.catalogue import open_runs
-from assay.participant.index import INDEX
+from assay.participant.files.index import INDEX
 from tests.explorer.an_explorer import asking, served
 from tests.test_golden_run import ARCHIVE
 

@@ -14,7 +14,7 @@ from assay.bundle.follow import CONFIG, STORE, Followed
 from assay.bundle.read import Delivered
 from assay.explorer import live as lives
 from assay.explorer.live import Live
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.errors import ConfigError, Unavailable

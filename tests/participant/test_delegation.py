@@ -9,7 +9,7 @@ import pytest
 
 from assay.chain.state import HotKey, LotState, StakeState
 from assay.chain.statements import OPERATOR, VERIFIER, address_of, term_of
-from assay.participant.readings import Holdings
+from assay.participant.telemetry.readings import Holdings
 from assay.participant.wallet.delegation import delegation_fault, delegation_text, holdings
 from assay.testing.members import RUN_ID, an_account_key, peer
 from assay.testing.signed import NODES, VERIFIERS, a_spec

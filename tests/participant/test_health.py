@@ -14,7 +14,7 @@ import trio.testing
 from assay.participant.checks import Check, _free_memory
 from assay.participant.config import Participant
 from assay.participant.health import CHECK_S, watch_health
-from assay.participant.readings import Readings
+from assay.participant.telemetry.readings import Readings
 from assay.protocol.errors import Unavailable
 
 GOOD = Check(name="gas", fault=None, found="1.0 of the chain's coin", mend="send it more")

@@ -18,7 +18,7 @@ from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.participant.readings import Readings
+from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import CLAIM_FOR_OTHERS_S, OwnResult, Settler
 from assay.protocol.errors import Unavailable

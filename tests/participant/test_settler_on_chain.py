@@ -36,7 +36,7 @@ from assay.ledger.settlement.duties import (
 from assay.ledger.settlement.duties import Veto as VetoCase
 from assay.ledger.settlement.payouts import Row, Settlement
 from assay.ledger.settlement.results import epoch_result
-from assay.participant.readings import Readings
+from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
 from assay.protocol.state_transition import start

@@ -17,7 +17,7 @@ from assay.bundle.registry.log_point import read_point
 from assay.bundle.release import BadReleaseError
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.types import PeerId
 from assay.testing.members import RUN_ID, a_digest, a_hot_key
 from assay.testing.signed import VERIFIERS, a_history

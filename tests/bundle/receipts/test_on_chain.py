@@ -12,7 +12,7 @@ from assay.chain.addresses import Deployment
 from assay.chain.events import ResultFinalized
 from assay.chain.proofs.result_anchor import check_result_anchor
 from assay.cli.audit.receipt import _chain_lines
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.contracts.chain_world import World
 

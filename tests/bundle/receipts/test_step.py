@@ -22,7 +22,7 @@ from assay.chain.commit_statement import sign_commit
 from assay.chain.statements import EpochResult, certificate, sign
 from assay.ledger.settlement.payouts import settle
 from assay.ledger.settlement.results import epoch_result, result_digest, run_id_of
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.audits import AuditStatus
 from assay.protocol.draws import is_drawn
 from assay.protocol.encoding.codec import Message, decode, digest, encode

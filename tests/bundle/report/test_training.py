@@ -21,7 +21,7 @@ from assay.bundle.report.training import (
     training_report,
 )
 from assay.bundle.report.training_page import report_lines, training_page
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 
 

@@ -32,7 +32,7 @@ from assay.ledger.log.note import Checkpoint, origin_of, read_checkpoint, verifi
 from assay.ledger.log.signer import CheckpointSigner
 from assay.ledger.merkle_log import leaf_hash, verify_inclusion
 from assay.ledger.settlement.results import epoch_result
-from assay.participant.index import IntegrityError
+from assay.participant.files.index import IntegrityError
 from assay.protocol.identity import peer_of
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import RUN_ID, a_digest, a_hot_key, a_peer_key, peer

@@ -24,7 +24,7 @@ from assay.ledger.settlement.duties import (
     VoteOnDefence,
 )
 from assay.participant.files.evidence import evidence_path
-from assay.participant.readings import Readings
+from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
 from assay.protocol.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from assay.chain.state import EpochPhase
 from assay.ledger.settlement.duties import Look
 from assay.network.traffic import Traffic
-from assay.participant.metrics.figures import (
+from assay.participant.telemetry.figures import (
     BY_NAME,
     METRICS,
     Figure,
@@ -20,7 +20,7 @@ from assay.participant.metrics.figures import (
     network_figures,
     run_figures,
 )
-from assay.participant.readings import Holdings, Readings
+from assay.participant.telemetry.readings import Holdings, Readings
 from assay.protocol.audits import AuditStatus
 from assay.protocol.types import PeerId
 from tests.explorer.an_explorer import golden

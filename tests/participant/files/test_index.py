@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.participant.index import INDEX, IntegrityError, check_index, write_index
+from assay.participant.files.index import INDEX, IntegrityError, check_index, write_index
 from assay.testing.members import a_hot_key
 from assay.testing.signed import a_member
 

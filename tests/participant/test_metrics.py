@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from assay.devnet.machines import free_ports
 from assay.network.traffic import Traffic
-from assay.participant.metrics.figures import BY_NAME
-from assay.participant.metrics.serve import serving_metrics
-from assay.participant.readings import Readings
+from assay.participant.metrics import serving_metrics
+from assay.participant.telemetry.figures import BY_NAME
+from assay.participant.telemetry.readings import Readings
 from assay.protocol.errors import ConfigError
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import PeerId

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from assay.participant.follower import Follower
-from assay.participant.readings import ended_between
+from assay.participant.telemetry.readings import ended_between
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec

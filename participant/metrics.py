@@ -1,4 +1,4 @@
-"""Serve: answers Prometheus over HTTP with the newest figures of one process.
+"""Metrics: answers Prometheus over HTTP with the newest figures of one process.
 
 Room: participant (edge: a port, the disk, the log). The figures are computed in the trio thread, every
 `EVERY_S`; the server's threads only write them out. It has no access control and says nothing secret:
@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.participant.metrics.figures import (
+from assay.participant.telemetry.figures import (
     BY_NAME,
     LEVELS,
     Figure,

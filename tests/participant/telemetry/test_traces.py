@@ -11,7 +11,15 @@ import trio
 import trio.testing
 
 from assay.participant.compute import Apply, Reset
-from assay.participant.traces import EXPORT_S, OFF, Traces, root_id_of, trace_chain, trace_id_of, traces_of
+from assay.participant.telemetry.traces import (
+    EXPORT_S,
+    OFF,
+    Traces,
+    root_id_of,
+    trace_chain,
+    trace_id_of,
+    traces_of,
+)
 from assay.protocol.messages import Outcome
 from assay.protocol.types import RoundId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
