@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from assay.bundle.read import Delivered, extended
+from assay.ledger.settlement.payouts import settle
 from assay.orders.toml import read_tables
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.run_file import read_run_file, read_run_id
@@ -64,6 +65,7 @@ class Followed:
             deployment=deployment,
             links=(),
             run_states=(start(run.spec, run.run_id),),
+            tables={},
             settled={},
             sizes={},
             report=None,
@@ -87,5 +89,12 @@ class Followed:
             if len(bodies) < LINKS_AT_ONCE:
                 break
         if len(links) > len(self._known.links):
-            self._known = replace(self._known, links=tuple(links), run_states=tuple(run_states))
+            tables = dict(self._known.tables)
+            for at in range(len(self._known.links), len(links)):
+                epoch = run_states[at + 1].calendar.ripe_at(at)
+                if epoch is not None:
+                    tables[epoch] = settle(run_states[at + 1], epoch)
+            self._known = replace(
+                self._known, links=tuple(links), run_states=tuple(run_states), tables=tables
+            )
         return self._known

@@ -53,7 +53,8 @@ class Delivered:
     deployment: Deployment
     links: tuple[CertifiedManifest, ...]
     run_states: tuple[RunState, ...]
-    settled: Mapping[int, Settled]  # by epoch
+    tables: Mapping[int, Settlement]  # payout tables by epoch, recomputed from the chain
+    settled: Mapping[int, Settled]  # by epoch: its table, and the result that stands on chain
     sizes: Mapping[Digest, int]  # bytes of the files of updates and aggregates that are there, by name
     report: bytes | None  # the content of `report.json`, unchecked; None: there is none
     is_followed: bool = False  # read from a participant's store: settled, sizes and report are empty
@@ -67,11 +68,6 @@ class Delivered:
     def calendar(self) -> Calendar:
         """Rounds and epochs of the run."""
         return self.run_states[-1].calendar
-
-    @property
-    def tables(self) -> dict[int, Settlement]:
-        """Payout tables by epoch, recomputed from the chain."""
-        return {epoch: one.settlement for epoch, one in self.settled.items()}
 
     def update(self, commit: Commit) -> bytes:
         """The update that a commit binds. Raises IntegrityError: missing or altered."""
@@ -122,6 +118,7 @@ def read(root: Path) -> Delivered:
         link, run_state = extended(run_states[-1], name, _bytes(root, name))
         links.append(link)
         run_states.append(run_state)
+    settled = dict(_settled(root, spec, deployment, links, run_states))
     return Delivered(
         root=root,
         spec=spec,
@@ -129,7 +126,8 @@ def read(root: Path) -> Delivered:
         deployment=deployment,
         links=tuple(links),
         run_states=tuple(run_states),
-        settled=dict(_settled(root, spec, deployment, links, run_states)),
+        tables={epoch: one.settlement for epoch, one in settled.items()},
+        settled=settled,
         sizes={
             Digest(bytes.fromhex(path.stem)): path.stat().st_size
             for folder in ("updates", "aggregates")

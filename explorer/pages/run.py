@@ -219,7 +219,7 @@ def run_page(run: Explored) -> RunPage:
         steps=sum(map(len, run.commits.values())),
         steps_unpaid=len(run.unpaid),
         nodes=len(run.commits),
-        epochs=len(delivered.settled),
+        epochs=len(delivered.tables),
         charts=run.charts,
         is_stated=not delivered.sizes,
         map=run.map,

@@ -62,6 +62,8 @@ def test_a_followed_run_is_the_delivered_one_as_far_as_it_has_got(folder: Path, 
             golden().deployment,
         )
         assert found.links == LINKS[:end] and found.run_states == golden().run_states[: end + 1]
+        ripe = [epoch for epoch in golden().tables if golden().calendar.settled_at(epoch) < end]
+        assert found.tables == {epoch: golden().tables[epoch] for epoch in ripe}
         assert followed.read() is found
 
 

@@ -53,6 +53,7 @@ def told(bundle: Path) -> RegistryClaims:
         deployment=run.deployment,
         links=run.links,
         run_states=(a_history(),),
+        tables={},
         settled=run.settled,
         sizes={},
         report=None,
