@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -64,7 +65,7 @@ from assay.verifier.audit.messages import (
 )
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
 from assay.verifier.audit.segment_limits import limits_of, regime_of
-from assay.verifier.audit.tolerance import cancellation, floor_of, judge
+from assay.verifier.audit.tolerance import Doubles, cancellation, floor_of, judge
 
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
@@ -220,7 +221,8 @@ class RecomputeWorker(ComputeWorker):
             witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
             if not is_exact and self.limits is not None:
                 limit = self.limits.of(commit.exec_class, spec.compute.dtype)
-                found, measured = judge(
+                judged = partial(
+                    judge,
                     spec.rule.compress,
                     limit,
                     blocks,
@@ -241,9 +243,15 @@ class RecomputeWorker(ComputeWorker):
                     floor=redone.floor,
                     recomputed=recomputed,
                 )
+                found, measured = judged()
                 found = replace(found, witness=witness)
                 if found.outcome is not Outcome.MATCH or measured is None:
-                    return self._unless_cancelled(found, blocks, lambda see: see(theta_P, batch))
+                    return self._unless_cancelled(
+                        found,
+                        blocks,
+                        lambda see: see(theta_P, batch),
+                        lambda cancellation_B: judged(cancellation_B=cancellation_B)[0].outcome,
+                    )
                 return replace(found, is_biased=self.watch.is_biased(commit, measured, blocks, limit))
             return compare(
                 spec.rule.compress,
@@ -425,7 +433,11 @@ class RecomputeWorker(ComputeWorker):
         )
 
     def _unless_cancelled(
-        self, found: Finding, blocks: list[int], walk: Callable[[Gradient], object]
+        self,
+        found: Finding,
+        blocks: list[int],
+        walk: Callable[[Gradient], object],
+        widened: Callable[[Doubles], Outcome] = lambda _: Outcome.INCONCLUSIVE,
     ) -> Finding:
         """The finding; INCONCLUSIVE where it is against the node and a gradient's terms nearly cancel.
 
@@ -436,23 +448,29 @@ class RecomputeWorker(ComputeWorker):
             found: Between classes.
             blocks: The opened ones.
             walk: Takes the step's gradients once more; only where the finding is against the node.
+            widened: The outcome within limits that grow as the rounding does, of a step of one gradient.
+                Where it is MISMATCH too, no rounding explains the step.
         """
         if found.outcome not in (Outcome.MISMATCH, Outcome.BORDERLINE):
             return found
         probe = importlib.import_module(_ROUNDING).rounding_probe
         model, layout, compute = self.spec.model, self.parameters.layout, self.spec.compute
-        cancelled: list[bool] = []
+        cancelled: list[Doubles] = []
 
         def see(theta_P: NDArray[np.float32], tokens: NDArray[np.int64]) -> tuple[float, NDArray[np.float32]]:
             loss, slope_P = self._reference_gradient(theta_P, tokens)
             if np.isfinite(slope_P).all():
                 with suppress(FloatingPointError):
                     size_P = probe(model, layout, theta_P, tokens, compute=compute, frozen=self.frozen)
-                    cancelled.append(bool((cancellation(layout, slope_P, size_P)[blocks] > 1).any()))
+                    cancelled.append(cancellation(layout, slope_P, size_P)[blocks])
             return loss, slope_P
 
         walk(see)
-        return replace(found, outcome=Outcome.INCONCLUSIVE) if any(cancelled) else found
+        if not any((one_B > 1).any() for one_B in cancelled):
+            return found
+        if found.outcome is Outcome.MISMATCH and widened(cancelled[0]) is Outcome.MISMATCH:
+            return found
+        return replace(found, outcome=Outcome.INCONCLUSIVE)
 
     def _reference_gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
