@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from assay.bundle.fetch import Part
@@ -37,16 +38,25 @@ def open_runs(folders: Iterable[Path], on_run: Callable[[Explored | Damaged], No
     for folder in folders:
         name = _unused(folder.resolve().name, found)
         if folder.is_dir() and not (folder / BUNDLE).is_dir():
-            live = found[name] = Live(name, Followed(folder))
+            live = found[name] = Live(name, Followed(folder), partial(_once_delivered, name, folder))
             on_run(live.newest())
             continue
-        try:
-            run: Explored | Damaged = explore(name, read(folder), _delivered_files(folder))
-        except IntegrityError as error:  # the others are served; this one's page says what is wrong
-            run = Damaged(name=name, reason=str(error))
-        found[name] = run
+        run = found[name] = _delivered(name, folder)
         on_run(run)
     return found
+
+
+def _once_delivered(name: str, folder: Path) -> Explored | Damaged | None:
+    """The run, if the index of its files, which is written last, is here."""
+    return _delivered(name, folder) if (folder / INDEX).is_file() else None
+
+
+def _delivered(name: str, folder: Path) -> Explored | Damaged:
+    """A delivered run. One that is damaged has a page that says so, and the others are served."""
+    try:
+        return explore(name, read(folder), _delivered_files(folder))
+    except IntegrityError as error:
+        return Damaged(name=name, reason=str(error))
 
 
 def _delivered_files(folder: Path) -> dict[str, Path]:

@@ -61,6 +61,11 @@ class Explored:
     pay: Mapping[PeerId, tuple[Pay, ...]]
     unpaid: Mapping[StepId, UnpaidReason]
 
+    @property
+    def is_live(self) -> bool:
+        """Whether the run goes on, or is at least not delivered here yet."""
+        return self.delivered.is_followed
+
 
 def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = MappingProxyType({})) -> Explored:
     """The lookups of a run.

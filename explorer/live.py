@@ -35,28 +35,34 @@ STREAMS_MAX = 64  # each is a connection, of the server's 256, and looks once in
 class Live:
     """A followed run and its newest lookups."""
 
-    def __init__(self, name: str, followed: Followed) -> None:
+    def __init__(
+        self,
+        name: str,
+        followed: Followed,
+        delivered: Callable[[], Explored | Damaged | None] = lambda: None,
+    ) -> None:
         """Read the run as far as it has got.
 
         Args:
             name: Of its pages.
             followed: The run.
+            delivered: Reads it once it is delivered into the same folder; None: it is not yet.
 
         Raises:
             Unavailable: its store cannot be read now.
         """
-        self.name, self._followed = name, followed
+        self.name, self._followed, self._delivered = name, followed, delivered
         self._lock = threading.Lock()
         self._next_s = 0.0
         self._newest: Explored | Damaged = self._explored()
 
     def newest(self) -> Explored | Damaged:
-        """The run by a look that is at most about `POLL_S` old; a damaged one stays damaged. Blocking."""
+        """The run by a look at most about `POLL_S` old; a damaged or delivered one stays. Blocking."""
         with self._lock:
             started_s = time.monotonic()
-            if started_s >= self._next_s and isinstance(self._newest, Explored):
+            if started_s >= self._next_s and isinstance(self._newest, Explored) and self._newest.is_live:
                 with suppress(Unavailable):  # the next look may succeed; until then pages show the last one
-                    self._newest = self._explored(self._newest)
+                    self._newest = self._delivered() or self._explored(self._newest)
                 now_s = time.monotonic()
                 self._next_s = now_s + max(POLL_S, SHARE * (now_s - started_s))
             return self._newest
@@ -119,7 +125,7 @@ class GrowthStream(StreamingResponse):
         yield b"retry: 3000\n\n"
         while clock_s() < ends_s and not self._streams.is_stopping():
             run = await run_in_threadpool(self._live.newest)
-            count = -1 if isinstance(run, Damaged) else len(run.delivered.links)
+            count = len(run.delivered.links) if isinstance(run, Explored) and run.is_live else -1
             if count != known:
                 yield f"data: {count}\n\n".encode()
                 known = count

@@ -50,7 +50,7 @@ def head_of(run: Explored) -> Head:
         name=run.name,
         title=delivered.spec.name,
         run_id=delivered.run_id,
-        live=len(delivered.links) if delivered.is_followed else None,
+        live=len(delivered.links) if run.is_live else None,
     )
 
 

@@ -209,7 +209,12 @@ async function renew() {
   const page = await fetchedPage();
   if (growth === null) return; // a check began meanwhile
   const focused = document.activeElement?.getAttribute("href");
-  document.querySelector("main").replaceWith(document.adoptNode(page.querySelector("main")));
+  const main = document.adoptNode(page.querySelector("main"));
+  document.querySelector("main").replaceWith(main);
+  if (!main.dataset.live) { // delivered, or damaged
+    growth.close();
+    growth = null;
+  }
   if (focused) document.querySelector(`main a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   bindChecks();
 }

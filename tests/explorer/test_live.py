@@ -13,6 +13,7 @@ import pytest
 from assay.bundle.follow import CONFIG, STORE, Followed
 from assay.bundle.read import Delivered
 from assay.explorer import live as lives
+from assay.explorer.catalogue import open_runs
 from assay.explorer.live import Live
 from assay.participant.files.index import IntegrityError
 from assay.participant.links import extend
@@ -151,6 +152,28 @@ def test_a_live_runs_pages_say_so_and_show_the_next_round_without_a_restart(
         assert page.status_code == 200 and "Round 3 is the newest that is final" in page.text, address
     assert client.get("/runs/follower/rounds/4").status_code == 404
     assert client.get("/runs/follower.json").json()["head"]["live"] == 4
+
+
+def test_a_run_that_is_delivered_into_the_folder_is_shown_as_delivered_without_a_restart(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lives, "POLL_S", 0.0)
+    monkeypatch.setattr(lives, "SHARE", 0)
+    monkeypatch.setattr(lives, "STREAM_S", 0.5)
+    add(store, 0, 4)
+    (live,) = open_runs([folder], lambda _run: None).values()
+    assert isinstance(live, Live)
+    client = asking(live)
+    assert "Round 3 is the newest" in client.get("/runs/follower").text
+
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+
+    assert "data: -1" in client.get("/runs/follower/events?known=4").text
+    page = client.get("/runs/follower").text
+    assert "data-live" not in page and "each with its payout table and proofs" in page
+    assert client.get("/runs/follower/epochs/0").status_code == 200
+    assert client.get("/runs/follower/files/index.json").status_code == 200
 
 
 def test_no_more_streams_are_open_than_may_be_and_a_delivered_run_has_none(
