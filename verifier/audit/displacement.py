@@ -16,6 +16,7 @@ Shape suffixes: N = blocks, B = opened blocks, C = 4096.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -97,6 +98,11 @@ def judge_movement(
         int(blocks[block]),
     )
     return found, measured
+
+
+def wider(limits: Sequence[Limit], times: float) -> tuple[Limit, ...]:
+    """The limits of a segment's parts, this many times as wide."""
+    return tuple(replace(one, t1=math.ceil(one.t1 * times), t2=math.ceil(one.t2 * times)) for one in limits)
 
 
 def sharpened(walked: ModelledSegment, limits: Sequence[Limit]) -> tuple[Limit, ...]:

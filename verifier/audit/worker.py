@@ -47,7 +47,7 @@ from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks, in_basis, work_sketch
 from assay.verifier.audit.bias_memory import BiasMemory
 from assay.verifier.audit.carried import carried, carried_as_shown, is_synced
-from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, worse_of
+from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, wider, worse_of
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
 from assay.verifier.audit.messages import (
@@ -250,7 +250,7 @@ class RecomputeWorker(ComputeWorker):
                         found,
                         blocks,
                         lambda see: see(theta_P, batch),
-                        lambda cancellation_B: judged(cancellation_B=cancellation_B)[0].outcome,
+                        lambda cancelled: judged(cancellation_B=cancelled[0][blocks])[0].outcome,
                     )
                 return replace(found, is_biased=self.watch.is_biased(commit, measured, blocks, limit))
             return compare(
@@ -352,11 +352,13 @@ class RecomputeWorker(ComputeWorker):
             recomputed = way_sketch(layout, start, end, commit.parent)
             lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
             walked = ModelledSegment(local, layout, last - first, lr, start, end)
-            found, measured = judge_movement(walked, opened.shown, limits, blocks, recomputed=recomputed)
+            judged = partial(judge_movement, walked, opened.shown, blocks=blocks, recomputed=recomputed)
+            found, measured = judged(limits)
             found = self._unless_cancelled(
                 found,
                 blocks,
                 lambda see: run_steps(spec, round_id, first, last, start, theta_P, batch, see),
+                lambda cancelled: judged(wider(limits, max(one_N.max() for one_N in cancelled)))[0].outcome,
             )
             # From the opened last parameters on, every machine computes the same bits.
             compared = compare(
@@ -437,9 +439,9 @@ class RecomputeWorker(ComputeWorker):
         found: Finding,
         blocks: list[int],
         walk: Callable[[Gradient], object],
-        widened: Callable[[Doubles], Outcome] = lambda _: Outcome.INCONCLUSIVE,
+        widened: Callable[[list[Doubles]], Outcome],
     ) -> Finding:
-        """The finding; INCONCLUSIVE where it is against the node and a gradient's terms nearly cancel.
+        """The finding; INCONCLUSIVE where it is against the node and a gradient's cancelled terms explain it.
 
         Honest classes differ by rounding, which is as large as the terms. Where little is left of them (a
         batch that the model knows by heart, or one that contradicts itself) it exceeds every limit.
@@ -448,8 +450,8 @@ class RecomputeWorker(ComputeWorker):
             found: Between classes.
             blocks: The opened ones.
             walk: Takes the step's gradients once more; only where the finding is against the node.
-            widened: The outcome within limits that grow as the rounding does, of a step of one gradient.
-                Where it is MISMATCH too, no rounding explains the step.
+            widened: The outcome within limits that grow as the rounding does, by the cancellation of each
+                gradient, of all blocks. Where it is MISMATCH too, no rounding explains the step.
         """
         if found.outcome not in (Outcome.MISMATCH, Outcome.BORDERLINE):
             return found
@@ -462,13 +464,13 @@ class RecomputeWorker(ComputeWorker):
             if np.isfinite(slope_P).all():
                 with suppress(FloatingPointError):
                     size_P = probe(model, layout, theta_P, tokens, compute=compute, frozen=self.frozen)
-                    cancelled.append(cancellation(layout, slope_P, size_P)[blocks])
+                    cancelled.append(cancellation(layout, slope_P, size_P))
             return loss, slope_P
 
         walk(see)
-        if not any((one_B > 1).any() for one_B in cancelled):
+        if not any((one_N[blocks] > 1).any() for one_N in cancelled):
             return found
-        if found.outcome is Outcome.MISMATCH and widened(cancelled[0]) is Outcome.MISMATCH:
+        if found.outcome is Outcome.MISMATCH and widened(cancelled) is Outcome.MISMATCH:
             return found
         return replace(found, outcome=Outcome.INCONCLUSIVE)
 

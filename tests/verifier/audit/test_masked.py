@@ -120,9 +120,10 @@ def test_nobody_is_accused_between_classes_where_a_gradients_terms_cancel(tmp_pa
     assert outcomes(tmp_path, spec, Trainer, limits) <= {MATCH, Outcome.INCONCLUSIVE}
 
 
-def test_what_no_cancelled_term_explains_is_accused_all_the_same(tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", METHODS)
+def test_what_no_cancelled_term_explains_is_accused_all_the_same(tmp_path, method, monkeypatch):
     limits = shipped()
-    spec = masked_run(tmp_path, "demo", 0.8)
+    spec = masked_run(tmp_path, method, 0.8)
     spec = replace(spec, audit=replace(spec.audit, limits=limits.digest()))
 
     monkeypatch.setattr(worker, "cancellation", lambda layout, *_: np.full(layout.blocks, 100.0))
