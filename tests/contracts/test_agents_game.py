@@ -12,6 +12,7 @@ from tests.contracts.game.table import Table
 
 pytestmark = pytest.mark.slow
 
+TRIES = 4  # who signs first, and so who sits on a jury, is chance
 LOST_WITHOUT = {
     "keepers challenge": (224, "buyer has "),
     "jurors are honest": (224, "buyer has "),
@@ -36,14 +37,17 @@ def table(anvil_binary: Path) -> Iterator[Table]:
     ],
 )
 def test_no_honest_account_loses_in_games_that_once_found_a_fault(table: Table, seed: int, who: str):
-    game = play(table, seed)
-
-    assert who in game.cast
-    assert (game.losses, game.excuses) == ((), frozenset())
+    for game in (play(table, seed) for _ in range(TRIES)):
+        assert who in game.cast
+        assert game.losses == ()
+        if not game.excuses:
+            return
+    pytest.fail(f"{TRIES} games without a jury as the model assumes it: {game.excuses}")
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_an_honest_account_loses_where_a_rule_of_the_model_is_broken(table: Table, rule: str):
     seed, who = LOST_WITHOUT[rule]
 
-    assert any(one.startswith(who) for one in play(table, seed, without=[rule]).losses)
+    games = (play(table, seed, without=[rule]) for _ in range(TRIES))
+    assert any(one.startswith(who) for game in games for one in game.losses)
