@@ -83,7 +83,8 @@ class Followed:
         while self._store.exists():  # a participant makes it when it first starts
             bodies = read_link_bodies(self._store, len(links), LINKS_AT_ONCE)
             for body in bodies:
-                link, run_state = extended(run_states[-1], f"{STORE}: round {len(links)}", body)
+                name = f"{STORE}: round {len(links)}"
+                link, run_state = extended(run_states[-1], name, body, "the run file")
                 links.append(link)
                 run_states.append(run_state)
             if len(bodies) < LINKS_AT_ONCE:

@@ -115,7 +115,7 @@ def read(root: Path) -> Delivered:
     run_states = [start(spec, run_id)]
     while not run_states[-1].is_settled:
         name = f"{BUNDLE}/links/{len(links):06d}.cbor"
-        link, run_state = extended(run_states[-1], name, _bytes(root, name))
+        link, run_state = extended(run_states[-1], name, _bytes(root, name), "bundle/spec.cbor")
         links.append(link)
         run_states.append(run_state)
     settled = dict(_settled(root, spec, deployment, links, run_states))
@@ -137,13 +137,14 @@ def read(root: Path) -> Delivered:
     )
 
 
-def extended(run_state: RunState, name: str, body: bytes) -> tuple[CertifiedManifest, RunState]:
+def extended(run_state: RunState, name: str, body: bytes, spec: str) -> tuple[CertifiedManifest, RunState]:
     """The next certified manifest of a run, and the state after it.
 
     Args:
         run_state: The state before it.
         name: Where the manifest is kept; errors begin with it.
         body: Its encoding.
+        spec: The file that the run id was read from, for an error.
 
     Raises:
         IntegrityError: it is damaged, of another run, or not what a quorum signed to follow this state.
@@ -151,7 +152,7 @@ def extended(run_state: RunState, name: str, body: bytes) -> tuple[CertifiedMani
     with _about(name):
         link = decode(CertifiedManifest, body)
         if link.manifest.run_id != run_state.run_id:
-            raise ValueError("of another run than its spec, so one of the two was altered")
+            raise ValueError(f"of another run than {spec}, so one of the two was altered")
         return link, extend(run_state, link)
 
 
