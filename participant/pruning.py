@@ -17,7 +17,7 @@ from assay.participant.follower import Follower
 from assay.participant.snapshots import SERVED
 from assay.participant.store import Store
 from assay.participant.sync import REPLAYED_MAX
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.messages import CertifiedManifest, Manifest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, StepId
 from assay.protocol.types import NO_DIGEST, Digest
@@ -65,14 +65,23 @@ class Pruner:
         self._update_rounds, self._aggregate_rounds = update_rounds, aggregate_rounds(spec, update_rounds)
         self._updates_from = self._aggregates_from = 0  # the oldest rounds that may have some
         self._overdue: dict[StepId, Digest] = {}  # updates of old steps whose openings are owed
+        self._needed_until: dict[Digest, int] = {}  # what recent rounds name: the round that needs it no more
+        self._read_from = 0  # the oldest round whose names are not in there yet
 
     def step(self, run_state: RunState) -> bool:
-        """Delete what the oldest round has left, updates before aggregates; False if nothing is to go."""
+        """Delete what the oldest round has left, updates before aggregates; False if nothing is to go.
+
+        A blob that a later round names too, as an update or as an aggregate, goes with that round.
+        """
+        now = int(run_state.round)
         for step in self._overdue.keys() - run_state.audits.keys():
-            self._blobs.remove(self._overdue.pop(step))
+            self._remove(self._overdue.pop(step), now)
         if self._blobs.used_bytes <= FULL_SHARE * self._blobs.bytes_max:
             return False
-        now = int(run_state.round)
+        link = self._link(max(self._read_from, now - self._aggregate_rounds), now)
+        if link is not None:
+            self._read(link.manifest)
+            return True
         link = self._link(self._updates_from, now - self._update_rounds)
         if link is not None:
             for signed in link.manifest.commits:
@@ -80,16 +89,32 @@ class Pruner:
                 if step in run_state.audits:
                     self._overdue[step] = signed.commit.update
                 else:
-                    self._blobs.remove(signed.commit.update)
+                    self._remove(signed.commit.update, now)
             self._updates_from = int(link.manifest.round) + 1
             return True
         link = self._link(self._aggregates_from, now - self._aggregate_rounds)
         if link is None:
             return False
         if link.manifest.aggregate != NO_DIGEST:
-            self._blobs.remove(link.manifest.aggregate)
+            self._remove(link.manifest.aggregate, now)
         self._aggregates_from = int(link.manifest.round) + 1
         return True
+
+    def _read(self, manifest: Manifest) -> None:
+        """Note until when this round's blobs are needed."""
+        round_id = int(manifest.round)
+        for signed in manifest.commits:
+            self._need(signed.commit.update, round_id + self._update_rounds)
+        self._need(manifest.aggregate, round_id + self._aggregate_rounds)
+        self._needed_until = {name: end for name, end in self._needed_until.items() if end > round_id}
+        self._read_from = round_id + 1
+
+    def _need(self, name: Digest, end: int) -> None:
+        self._needed_until[name] = max(end, self._needed_until.get(name, 0))
+
+    def _remove(self, name: Digest, now: int) -> None:
+        if self._needed_until.get(name, 0) <= now and name not in self._overdue.values():
+            self._blobs.remove(name)
 
     def _link(self, round_id: int, end: int) -> CertifiedManifest | None:
         """The manifest of this round, or of the next that is here, if it is before `end`."""

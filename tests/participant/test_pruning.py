@@ -115,6 +115,47 @@ def test_an_update_whose_opening_is_owed_goes_when_its_audit_has_ended(tmp_path:
     assert step not in run.kept_updates()
 
 
+@pytest.mark.parametrize("kind", ["update", "aggregate"])
+def test_what_a_later_round_names_too_is_deleted_with_that_round(tmp_path: Path, kind: str) -> None:
+    run = Run(tmp_path, 200, 1)
+    first = run.state.round - aggregate_rounds(SPEC, UPDATES)
+    old = run.updates[5, b"nora"] if kind == "update" else run.aggregates[first - 1]
+    again = (run.state.round - 10, b"nora")
+    run.blobs.remove(run.updates[again])
+    run.updates[again] = old
+
+    pruner = run.prune()
+    assert run.blobs.size(old) is not None
+
+    run.state.round += 2 * UPDATES  # what was sent once more may go, and the aggregate's own time is over
+    run.prune(pruner)
+    assert run.blobs.size(old) is None
+
+
+def test_an_aggregate_sent_as_an_update_is_kept_as_long_as_an_aggregate(tmp_path: Path) -> None:
+    run = Run(tmp_path, 200, 1)
+    first = run.state.round - aggregate_rounds(SPEC, UPDATES)
+    run.updates[first - 1, b"nils"] = run.aggregates[first + 5]
+
+    pruner = run.prune()
+    assert first + 5 in run.kept_aggregates()
+
+    run.state.round += 10
+    run.prune(pruner)
+    assert first + 5 not in run.kept_aggregates()
+
+
+def test_an_update_whose_opening_is_owed_outlives_another_step_that_names_it(tmp_path: Path) -> None:
+    run = Run(tmp_path, 100, 1)
+    owed, other = (3, b"nora"), (7, b"nils")
+    run.updates[other] = run.updates[owed]
+    run.state.audits = {owed: "an audit"}
+
+    run.prune()
+
+    assert run.blobs.size(run.updates[owed]) is not None
+
+
 def test_rounds_without_an_aggregate_are_passed_over_and_a_run_goes_on(tmp_path: Path) -> None:
     run = Run(tmp_path, 150, 1, empty=frozenset(range(40, 60)))
     pruner = run.prune()
