@@ -148,6 +148,7 @@ class Anvil:
             self.port = self.port or _free_port(self.host)
             _require_free(self.host, self.port)
             self._restore_or_back_up()
+            shutil.rmtree(self._old_states, ignore_errors=True)  # an anvil that was killed leaves its own
             with (self.state_dir / "anvil.log").open("ab") as log:
                 self._child = subprocess.Popen(
                     self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -195,6 +196,10 @@ class Anvil:
     def _state(self) -> Path:
         return self.state_dir.resolve() / "chain.json"
 
+    @property
+    def _old_states(self) -> Path:
+        return self.state_dir.resolve() / "old-states"
+
     def _own_folder(self) -> None:
         """Locks the folder for this process and ends the child of an owner that was killed."""
         file = os.open(self.state_dir / "anvil.pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -213,6 +218,7 @@ class Anvil:
         command += ["--chain-id", str(self.chain_id), "--hardfork", "prague", "--order", "fifo"]
         command += ["--mnemonic", self._mnemonic(), "--accounts", str(self.account_count)]
         command += ["--state", str(self._state), "--state-interval", str(self.state_interval_s), "--quiet"]
+        command += ["--cache-path", str(self._old_states)]  # in the home folder otherwise, gigabytes in time
         command += ["--slots-in-an-epoch", "1"]  # a block is final two blocks later, not 64
         if self.block_time_s is not None:
             command += ["--block-time", str(self.block_time_s)]

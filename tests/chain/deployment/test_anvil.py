@@ -95,6 +95,21 @@ def test_a_state_file_cut_short_gives_way_to_its_copy(anvil_binary: Path, tmp_pa
         a_chain(anvil_binary, tmp_path).start()
 
 
+def test_states_of_old_blocks_stay_in_the_chains_folder_and_end_with_it(
+    anvil_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    with a_chain(anvil_binary, tmp_path / "chain") as chain:
+        Rpc(chain.rpc_url).web3.provider.make_request("anvil_mine", [hex(2_000)])  # more than memory keeps
+        kept = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if "states" in str(path)]
+        assert any(path.parts[0] == "chain" for path in kept)
+        os.kill(chain.pid, signal.SIGKILL)
+    with a_chain(anvil_binary, tmp_path / "chain") as chain:
+        assert not [path for path in (tmp_path / "chain" / "old-states").rglob("*") if path.is_file()]
+    assert not home.exists()
+
+
 def test_leaving_ends_the_child_even_after_an_error(anvil_binary: Path, tmp_path: Path):
     chain, pids = a_chain(anvil_binary, tmp_path), []
 
