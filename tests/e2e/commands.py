@@ -9,10 +9,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+# A start also collects the exit statuses of others, and each can be read once: without a lock, a thread that
+# waits for its own finds none (255).
+_COLLECTING = Lock()
 _CONTEXT.set_forkserver_preload(["assay.cli.main", "assay.chain.client", "assay.orders.place", __name__])
 
 
@@ -21,13 +26,14 @@ def command(folder: Path, *words: object, timeout_s: float) -> tuple[int | None,
     with TemporaryDirectory() as scratch:
         out, err = Path(scratch) / "out", Path(scratch) / "err"
         process = _CONTEXT.Process(target=_run, args=(folder, [str(word) for word in words], out, err))
-        process.start()
-        process.join(timeout_s)
-        if process.exitcode is None:
+        with _COLLECTING:
+            process.start()
+        ended = bool(wait([process.sentinel], timeout_s))
+        if not ended:
             process.kill()
+        with _COLLECTING:
             process.join()
-            return None, out.read_text(), err.read_text()
-        return process.exitcode, out.read_text(), err.read_text()
+        return process.exitcode if ended else None, out.read_text(), err.read_text()
 
 
 def _run(folder: Path, words: list[str], out: Path, err: Path) -> None:
