@@ -195,10 +195,13 @@ def test_a_member_that_ignores_its_window_loses_its_connection():
                 for _ in range(300):  # 18 MB, where 4 are allowed
                     await muxer._write_frame(frame)
 
+            async def flood_often(attacker: Attacker) -> None:
+                for _ in range(10):  # on a busy machine a stream may end before its window is full
+                    await flood(attacker)
+
             async def attack(attacker: Attacker) -> None:
                 with pytest.raises(ConnectionClosedError):  # the socket, by the victim
-                    for _ in range(10):  # on a busy machine a stream may end before its window is full
-                        await flood(attacker)
+                    await flood_often(attacker)
 
             await Attacker(victim).run(attack)
             assert victim.is_alive
