@@ -88,6 +88,7 @@ class Attacker:
 
     async def raw_stream(self, protocol: str) -> tuple[Any, Any]:
         """The muxer and a stream on it, for writing frames that no honest muxer writes."""
+        await until(lambda: self._peers.is_connected(self._victim.peer))
         stream = await self._peers.open_stream(self._victim.peer, protocol)
         return self.muxer(), stream.muxed_stream
 
