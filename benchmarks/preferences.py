@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from assay.bundle.read import read
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
-from assay.training.data.batches import read_tokens, split_of, validation_tokens
+from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.data.preferences import reference_nats
 from assay.training.model.hugging_face import read_theta
 from assay.training.reference.gradient import reference_loss
@@ -45,7 +45,7 @@ def main() -> None:
     spec = read(folder).spec
     if not spec.compute.is_dpo:
         raise ConfigError(f"{folder}: its loss is not that of DPO")
-    tokens = validation_tokens(read_tokens(folder / "data", spec.data), spec, 2 * split_of(spec).held)
+    tokens = validation_tokens(read_tokens(folder / "data", spec.data), spec, 2 * spec.split.held)
     theta_P = read_theta(folder / "bundle" / "model", spec.model.whole)
     print(f"{len(tokens) // 2} held-out pairs")
     for name, value in ranked(spec, theta_P, tokens).items():

@@ -170,6 +170,7 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         elif order.verify.attestation is None:
             yield ConfigProblem(place, text, "evidence counts nothing without [verify] attestation")
     yield from _wrong_counts(order)
+    yield from _wrong_domains(order)
     yield from _wrong_milestones(order)
     steps = run.rounds * run.nodes
     if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
@@ -278,6 +279,20 @@ def _wrong_dpo(order: Order) -> Iterator[ConfigProblem]:
             'expected "float32", or [verify] limits = "none" and machines of one class'
         )
         yield ConfigProblem(("compute", "dtype"), order.compute.dtype, reason)
+
+
+def _wrong_domains(order: Order) -> Iterator[ConfigProblem]:
+    """Sources of which some have seats of their own and some not, or seats that are not all of the run's."""
+    named = [source.seats for source in order.data if source.seats is not None]
+    if not named:
+        return
+    for index, source in enumerate(order.data):
+        if source.seats is None:
+            reason = "another source has seats of its own; expected some for every source, or for none"
+            yield ConfigProblem(("data", index, "seats"), None, reason)
+    if len(named) == len(order.data) and sum(named) != order.seats:
+        reason = f"the sources have {sum(named)} seats together, expected the run's {order.seats}"
+        yield ConfigProblem(("data", 0, "seats"), named[0], reason)
 
 
 def _wrong_counts(order: Order) -> Iterator[ConfigProblem]:

@@ -123,6 +123,7 @@ class DataSection(Section):
     # preference pairs "preferences"
     format: Format = "auto"
     field: Annotated[str, Field(min_length=1, max_length=128)] = "text"  # JSON key or Parquet column
+    seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # whose nodes train on it, and on it alone
 
     @property
     def is_stdlib(self) -> bool:

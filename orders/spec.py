@@ -22,6 +22,7 @@ from assay.protocol.params import (
     AuditSpec,
     ComputeSpec,
     DataSpec,
+    Domain,
     Member,
     Milestone,
     ModelSpec,
@@ -30,6 +31,7 @@ from assay.protocol.params import (
     RunSpec,
     TimingSpec,
     check_spec,
+    domain_faults,
 )
 from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
@@ -158,14 +160,23 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
             f"data: {manifest.tokens} tokens, {validation} of them held out for validation; "
             f"one {what} needs {drawn}; use more data or a larger [train] validation_share"
         )
-    return describe(
+    data = describe(
         manifest,
         validation_tokens=validation,
         source=_bounded(" + ".join(one.source for one in manifest.sources), SOURCE_MAX, "source"),
         licence=_bounded(
             " AND ".join(dict.fromkeys(one.licence for one in manifest.sources)), LICENCE_MAX, "licence"
         ),
+        domains=tuple(
+            Domain(tokens=source.tokens, seats=section.seats)
+            for section, source in zip(order.data, manifest.sources, strict=True)
+            if section.seats is not None
+        ),
     )
+    count = order.rule.sequences_per_round // compute_spec(order).drawn_sequences
+    for fault in domain_faults(data, seats=order.seats, window=drawn, windows_per_round=count):
+        raise ConfigError(f"data: {fault}")
+    return data
 
 
 def build_spec(

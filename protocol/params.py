@@ -8,6 +8,8 @@ in milliseconds, ratios in millionths.
 from __future__ import annotations
 
 import enum
+import hashlib
+import itertools
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -18,6 +20,7 @@ from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, V
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
+from assay.protocol.split import Split
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE as BLOCK_SIDE
 from assay.protocol.update_rule import BLOCK_SIZE as BLOCK_SIZE
@@ -29,6 +32,7 @@ from assay.protocol.update_rule import check_rule
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
 MILESTONES_MAX = 256
+DOMAINS_MAX = 64
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
 BETA_MICRO_MIN, BETA_MICRO_MAX = 1_000, 10_000_000  # 0.001 to 10; papers use 0.01 to 0.5
 
@@ -129,6 +133,15 @@ class ComputeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """A part of the data on which the nodes of some seats train, and no others."""
+
+    TAG: ClassVar[bytes] = b"assay/domain/1"
+    tokens: int  # from where the domain before it ends
+    seats: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
     """The training set: one token stream, cut in two, committed by a Merkle root over its shards."""
 
@@ -139,9 +152,33 @@ class DataSpec:
     vocabulary: int  # every token is below this
     token_bytes: int  # 1, 2 or 4, little-endian
     tokens: int  # all of them
-    validation_tokens: int  # never trained on; in stretches all over the stream: `training/data/batches.py`
+    validation_tokens: int  # never trained on; in stretches all over the stream: `protocol/split.py`
     source: Annotated[str, Max(512)]
     licence: Annotated[str, Max(128)]
+    domains: Annotated[tuple[Domain, ...], Max(DOMAINS_MAX), Later()] = ()  # none: every node trains on all
+
+    def split(self, window: int) -> Split:
+        """Which windows of this many tokens nodes train on, and which nobody does."""
+        return Split(self.tokens // window, self.validation_tokens // window)
+
+    def training_windows(self, domain: int, window: int) -> range:
+        """The numbers, among the windows trained on, of a domain's: none that holds another's tokens."""
+        first, end = self._windows(domain, window)
+        return range(self.split(window).trained_before(first), self.split(window).trained_before(end))
+
+    def held_out_windows(self, domain: int, window: int) -> range:
+        """The numbers, among the windows held out, of a domain's."""
+        first, end = self._windows(domain, window)
+        before = self.split(window).trained_before
+        return range(first - before(first), end - before(end))
+
+    def _windows(self, domain: int, window: int) -> tuple[int, int]:
+        """The first window of a domain, and the one after its last; of everything without domains."""
+        if not self.domains:
+            return 0, self.tokens // window
+        begin = sum(one.tokens for one in self.domains[:domain])
+        first = -(-begin // window)
+        return first, max(first, (begin + self.domains[domain].tokens) // window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +309,43 @@ class RunSpec:
     def tokens_per_step(self) -> int:
         """Tokens that one accepted step counts for."""
         return self.rule.sequences_per_round * self.model.context
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens that are drawn, or held out, together: of a sequence, or with DPO of a preference pair."""
+        return (self.model.context + 1) * self.compute.drawn_sequences
+
+    @property
+    def windows_per_round(self) -> int:
+        """Windows that a node trains on in one round."""
+        return self.rule.sequences_per_round // self.compute.drawn_sequences
+
+    @property
+    def split(self) -> Split:
+        """Which windows of the run's stream its nodes train on, and which nobody does."""
+        return self.data.split(self.window_tokens)
+
+    def domain_of(self, node: PeerId) -> int:
+        """The number of the domain that a node trains on; 0 if all train on everything.
+
+        Nodes that the spec names take the seats of the domains in order. One that joins later is assigned
+        by its key, with each domain's share of the seats as its probability.
+        """
+        domains = self.data.domains
+        if not domains:
+            return 0
+        named = [member.peer for member in self.nodes]
+        if node in named:
+            seat = named.index(node)
+        else:
+            head = b"assay/domain-of/1" + self.seed.to_bytes(8, "big") + node
+            seat = int.from_bytes(hashlib.sha256(head).digest()[:16], "big") % self.seats
+        ends = itertools.accumulate(domain.seats for domain in domains)
+        return next(number for number, end in enumerate(ends) if seat < end)
+
+    def training_windows(self, node: PeerId) -> range:
+        """The numbers, among the windows trained on, of those that a node trains on."""
+        return self.data.training_windows(self.domain_of(node), self.window_tokens)
 
     @property
     def verifier_peers(self) -> tuple[PeerId, ...]:
@@ -420,6 +494,13 @@ def check_spec(spec: RunSpec) -> None:
         spec.data.vocabulary <= 1 << (8 * spec.data.token_bytes),
         f"{spec.data.vocabulary} different tokens do not fit {spec.data.token_bytes} bytes",
     )
+    for fault in domain_faults(
+        spec.data,
+        seats=spec.seats,
+        window=spec.window_tokens,
+        windows_per_round=spec.windows_per_round,
+    ):
+        need(False, fault)
     need(
         spec.data.vocabulary <= spec.model.vocabulary,
         f"the data hold {spec.data.vocabulary} different tokens, the model knows {spec.model.vocabulary}",
@@ -445,6 +526,26 @@ def _accept_faults(spec: RunSpec) -> list[str]:
     if not 0 < accept.sequences <= held_out:
         faults.append(f"{accept.sequences} sequences to measure, expected 1 to {held_out}: those held out")
     return faults
+
+
+def domain_faults(data: DataSpec, *, seats: int, window: int, windows_per_round: int) -> tuple[str, ...]:
+    """Errors in how the data are divided into domains, as text; empty if there are none."""
+    domains = data.domains
+    if not domains or not data.split(window).held:
+        return ()
+    given = sum(one.seats for one in domains), sum(one.tokens for one in domains)
+    if given != (seats, data.tokens) or min(one.seats for one in domains) < 1:
+        return (
+            f"domains of {given[0]} seats and {given[1]} tokens, "
+            f"expected {seats} and {data.tokens}, and a seat in each",
+        )
+    counts = [len(data.training_windows(number, window)) for number in range(len(domains))]
+    return tuple(
+        f"domain {number} has {count} windows of {window} tokens to train on, "
+        f"a step needs {windows_per_round}"
+        for number, count in enumerate(counts)
+        if count < windows_per_round
+    )
 
 
 def dpo_faults(compute: ComputeSpec, sequences: int) -> tuple[str, ...]:

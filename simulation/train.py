@@ -52,8 +52,8 @@ Updates = Mapping[PeerId, Update]
 Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
 
 
-def rule_of(name: str, f: int, seed: int) -> Rule:
-    """The rule of this name, parametrised to tolerate f Byzantine nodes."""
+def rule_of(name: str, f: int, seed: int, domain_of: Callable[[PeerId], int]) -> Rule:
+    """The rule of this name, parametrised to tolerate f Byzantine nodes, whose data are of these domains."""
     if name in DECODED_NAMES:
         return decoded_rule_of(name, f)
     plain = named_rule(name, f, seed.to_bytes(8, "big"))
@@ -65,7 +65,9 @@ def rule_of(name: str, f: int, seed: int) -> Rule:
         """The rule over the nodes that reputation leaves in; keeps reputation from round to round."""
         nonlocal reputation
         reputation = observe(reputation, updates, block_count)
-        return plain({peer: updates[peer] for peer in admitted(reputation, f=f)}, block_count)
+        return plain(
+            {peer: updates[peer] for peer in admitted(reputation, f=f, domain_of=domain_of)}, block_count
+        )
 
     return judged
 
@@ -90,7 +92,7 @@ def simulate(
         ConfigError: the rule refuses its input; the message is the rule's. Or the base is not the run's.
     """
     sim, layout = spec.sim, layout_of(run.model)
-    rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed), ATTACKS[sim.attack]
+    rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed, run.domain_of), ATTACKS[sim.attack]
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
     public = start_public(run, starting_parameters(run, base))
@@ -98,9 +100,19 @@ def simulate(
     recent = deque([public.theta_P], maxlen=run.rule.read_lag + 1)
     private = [start_private(layout) for _ in peers]
     held_out = validation_tokens(tokens, run, sim.validation_sequences)
+    domains_held_out = [
+        validation_tokens(tokens, run, sim.validation_sequences, domain)
+        for domain in range(len(run.data.domains))
+        if run.data.held_out_windows(domain, run.window_tokens)
+    ]
 
     def gradient(theta_P: Floats, batch: NDArray[np.int64]) -> tuple[float, Floats]:
         return loss_and_gradient(run.model, layout, theta_P, batch, compute=run.compute, frozen=frozen)
+
+    def held_out_loss(theta_P: Floats, sequences: NDArray[np.int64]) -> float:
+        return mean_loss(
+            run.model, layout, theta_P, sequences, frozen=frozen, beta_micro=run.compute.beta_micro
+        )
 
     rounds: list[SimRound] = []
     for number in range(run.rounds):
@@ -150,18 +162,8 @@ def simulate(
             SimRound(
                 round=number,
                 loss=float(np.mean(losses)),
-                validation=(
-                    mean_loss(
-                        run.model,
-                        layout,
-                        public.theta_P,
-                        held_out,
-                        frozen=frozen,
-                        beta_micro=run.compute.beta_micro,
-                    )
-                    if is_due
-                    else None
-                ),
+                validation=held_out_loss(public.theta_P, held_out) if is_due else None,
+                domain_losses=tuple(held_out_loss(public.theta_P, one) for one in domains_held_out if is_due),
                 update_bytes=float(np.mean(sizes)),
                 aggregate_bytes=len(aggregate),
                 frozen_ppm=int(np.count_nonzero(public.theta_P == before_P)) * PPM // len(before_P),
@@ -200,7 +202,8 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path, base: Path) 
             line = f"round {one.round + 1}/{run.rounds}  loss {one.loss:.4f}"
             status.update(line)
             if one.validation is not None:
-                console.print(f"{line}  validation {one.validation:.4f}")
+                domains = ", ".join(f"{loss:.4f}" for loss in one.domain_losses)
+                console.print(f"{line}  validation {one.validation:.4f}{domains and f' ({domains})'}")
 
         rounds = simulate(spec, run, tokens, tell, base)
     console.print(_table(spec, run, rounds, time.monotonic() - since_s))

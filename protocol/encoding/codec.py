@@ -44,7 +44,7 @@ class Max:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Mark of an integer at a message's end that was added later: encoded unless it has its default.
+    """Mark of a field at a message's end that was added later: encoded unless it has its default.
 
     Messages from before the field keep their bytes. The default is never written, so one value still has one
     encoding.
@@ -232,11 +232,12 @@ def _from_plain(kind: type, value: Any) -> Any:
         expected = len(fields) if least == len(fields) else f"{least} to {len(fields)}"
         raise MalformedMessage(f"{name}: {given} fields, expected {expected}")
     fields = fields[:given]
-    if given > least and value[-1] == _default(kind, fields[-1]):
+    found = {
+        field.name: _field_from_plain(field, item) for field, item in zip(fields, value[1:], strict=True)
+    }
+    if given > least and found[fields[-1].name] == _default(kind, fields[-1]):
         raise MalformedMessage(f"{fields[-1].where}: {value[-1]!r} is written, which is left out")
-    return kind(
-        **{field.name: _field_from_plain(field, item) for field, item in zip(fields, value[1:], strict=True)}
-    )
+    return kind(**found)
 
 
 def _field_from_plain(field: _Field, value: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import DataSpec, RunSpec
+from assay.protocol.params import DataSpec, Domain, RunSpec
 from assay.protocol.types import Digest, PeerId
 from assay.training.data.shards import DataManifest, ShardedTokens, checked_shards, read_manifest
 
-STRETCH_WINDOWS = 32  # at most, held out in one place: about a page of bytes, a chapter of tokens
 Tokens = ShardedTokens | NDArray[Any]  # any sliceable sequence of tokens
 
 
-def describe(manifest: DataManifest, *, validation_tokens: int, source: str, licence: str) -> DataSpec:
+def describe(
+    manifest: DataManifest,
+    *,
+    validation_tokens: int,
+    source: str,
+    licence: str,
+    domains: tuple[Domain, ...] = (),
+) -> DataSpec:
     """The `DataSpec` that a run's spec states about a data set."""
     return DataSpec(
         root=manifest.root,
@@ -37,6 +42,7 @@ def describe(manifest: DataManifest, *, validation_tokens: int, source: str, lic
         validation_tokens=validation_tokens,
         source=source,
         licence=licence,
+        domains=domains,
     )
 
 
@@ -63,78 +69,35 @@ def read_tokens(folder: Path, spec: DataSpec) -> ShardedTokens:
     return ShardedTokens(folder, manifest)
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The windows of context + 1 tokens of a stream, in strata; the last windows of each are held out.
-
-    windows, held: of them all. strata: their number. Stratum k ends before window
-    (k + 1) * windows // strata, and (k + 1) * held // strata windows are held out up to there.
-    """
-
-    windows: int
-    held: int
-
-    @property
-    def strata(self) -> int:
-        """As many as hold `STRETCH_WINDOWS` held-out windows each."""
-        return -(-self.held // STRETCH_WINDOWS)
-
-    def training(self, number: int) -> int:
-        """The window that is number `number` of those trained on."""
-        low, high = 0, self.strata - 1  # the last stratum that begins at this number or before
-        while low < high:
-            middle = (low + high + 1) // 2
-            trained = middle * self.windows // self.strata - middle * self.held // self.strata
-            low, high = (middle, high) if trained <= number else (low, middle - 1)
-        return number + low * self.held // self.strata
-
-    def held_out(self, number: int) -> int:
-        """The window that is number `number` of those held out."""
-        stratum = ((number + 1) * self.strata - 1) // self.held
-        end, held = ((stratum + 1) * count // self.strata for count in (self.windows, self.held))
-        return end - held + number
-
-
-def split_of(spec: RunSpec) -> Split:
-    """Which windows of a run's stream its nodes train on, and which nobody does.
-
-    With DPO a window is a preference pair.
-    """
-    window = _window(spec)
-    return Split(spec.data.tokens // window, spec.data.validation_tokens // window)
-
-
-def _window(spec: RunSpec) -> int:
-    """Tokens that are drawn, or held out, together."""
-    return (spec.model.context + 1) * spec.compute.drawn_sequences
-
-
 def _starts(spec: RunSpec, windows: Iterable[int]) -> tuple[int, ...]:
     """Where the sequences of these windows begin."""
     length = spec.model.context + 1
     return tuple(
-        w * _window(spec) + part * length for w in windows for part in range(spec.compute.drawn_sequences)
+        w * spec.window_tokens + part * length
+        for w in windows
+        for part in range(spec.compute.drawn_sequences)
     )
 
 
 def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ...]:
-    """Starts of the sequences a node trains on in a round: distinct, uniform, from a PRF.
+    """Starts of the sequences a node trains on in a round: distinct, uniform in its domain, from a PRF.
 
     Raises:
         ValueError: the training part has fewer windows than a step needs.
     """
-    window, split = _window(spec), split_of(spec)
-    windows = split.windows - split.held
-    count = spec.rule.sequences_per_round // spec.compute.drawn_sequences
-    if windows < count:
+    split, numbers = spec.split, spec.training_windows(node)
+    count = spec.windows_per_round
+    if len(numbers) < count:
         kind = "pairs" if spec.compute.is_dpo else "sequences"
-        raise ValueError(f"{windows} {kind} of {window} tokens to train on, a step needs {count}")
+        raise ValueError(
+            f"{len(numbers)} {kind} of {spec.window_tokens} tokens to train on, a step needs {count}"
+        )
     head = b"assay/batch/1" + spec.seed.to_bytes(8, "big") + round_id.to_bytes(8, "big") + node
     chosen: dict[int, None] = {}  # a set that keeps its order
     counter = 0
     while len(chosen) < count:
         block = hashlib.sha256(head + counter.to_bytes(8, "big")).digest()
-        chosen[int.from_bytes(block[:16], "big") % windows] = None  # 128 bits: bias below 2^-64
+        chosen[numbers[int.from_bytes(block[:16], "big") % len(numbers)]] = None  # 128 bits: bias below 2^-64
         counter += 1
     return _starts(spec, (split.training(number) for number in chosen))
 
@@ -150,13 +113,17 @@ def batch_tokens(tokens: Tokens, positions: tuple[int, ...], context: int) -> ND
     return np.stack([tokens[at : at + context + 1] for at in positions]).astype(np.int64)
 
 
-def validation_tokens(tokens: Tokens, spec: RunSpec, sequences: int) -> NDArray[np.int64]:
+def validation_tokens(
+    tokens: Tokens, spec: RunSpec, sequences: int, domain: int | None = None
+) -> NDArray[np.int64]:
     """Evenly spaced sequences of what is held out, in whole pairs with DPO, and at least one.
 
-    Shape (<= sequences, context + 1), int64.
+    Of one domain, or of everything. Shape (<= sequences, context + 1), int64.
     """
-    split = split_of(spec)
-    count = min(max(sequences // spec.compute.drawn_sequences, 1), split.held)
-    numbers = (i * split.held // count for i in range(count))
-    starts = _starts(spec, (split.held_out(number) for number in numbers))
+    if domain is None:
+        held = range(spec.split.held)
+    else:
+        held = spec.data.held_out_windows(domain, spec.window_tokens)
+    count = min(max(sequences // spec.compute.drawn_sequences, 1), len(held))
+    starts = _starts(spec, (spec.split.held_out(held[i * len(held) // count]) for i in range(count)))
     return batch_tokens(tokens, starts, spec.model.context)

@@ -14,6 +14,9 @@ out of the aggregate, at most f of them, until later rounds support it again: it
 scored meanwhile. A new node counts after half a window of agreement, so a new identity does not restore a bad
 reputation. Agreement within a round does not count: whoever sees the others' messages first can copy it.
 
+Honest nodes whose data differ contradict each other too. Where seats have data of their own, a node is
+therefore compared with those of its own domain, as far as these are enough to have an honest majority.
+
 This bounds the share of votes that go against the others, not the harm of those that do; Byzantine nodes that
 help as often as they hurt stay (docs/results/robustness.md measures that attack). Integers only. The state is
 a function of the last `past + WINDOW` rounds' updates, so anyone can rebuild it.
@@ -23,7 +26,7 @@ Shape suffixes: N = nodes of a round, C = coefficients of a slab, T = coefficien
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,31 +88,50 @@ def observe(before: Reputation, updates: Updates, block_count: int, *, past: int
     return Reputation((*before.past, remembered)[-past:], (*before.window, nets)[-WINDOW:])
 
 
-def admitted(reputation: Reputation, *, f: int) -> tuple[PeerId, ...]:
+def admitted(
+    reputation: Reputation, *, f: int, domain_of: Callable[[PeerId], int] = lambda _peer: 0
+) -> tuple[PeerId, ...]:
     """The nodes of the last round whose updates count, ascending: all but at most f.
 
-    A node is left out if it has less than half the median node's score. Where steps overshoot, or
-    many nodes are Byzantine, the median score too is negative: then a node is left out if its score
-    is below twice the median.
+    In a domain of more than 2f nodes, a node is left out if it has less than half the median node's score
+    in that domain. Where steps overshoot, or many nodes are Byzantine, the median score too is negative:
+    then a node is left out if its score is below twice the median. In a smaller domain f Byzantine nodes
+    could be the majority, so its nodes are compared with those of all domains, who see other data: one is
+    left out if it is contradicted half again as much as a typical node is confirmed in its own domain. Where
+    every node has a domain of its own, nothing tells what is typical, and all count.
+
+    Args:
+        reputation: After the round's updates.
+        f: Byzantine nodes to tolerate, of all domains together.
+        domain_of: The domain of a node's data.
 
     Raises:
         ValueError: n <= 2f, where the median is bounded by no honest node.
     """
     scores = scores_of(reputation)
     need_majority(len(scores), f)
-    ranked = sorted(scores, key=lambda peer: (scores[peer], peer))
-    median = scores[ranked[(len(ranked) - 1) // 2]]
-    out = {
-        peer
-        for peer in ranked[:f]
-        if (2 * scores[peer] < median if median > 0 else scores[peer] < 2 * median)
+    domains: dict[int, list[PeerId]] = {}
+    for peer in scores:
+        domains.setdefault(domain_of(peer), []).append(peer)
+    inside = {
+        peer: score for peers in domains.values() for peer, score in scores_of(reputation, peers).items()
     }
+    typical = _median([inside[peer] for peers in domains.values() if len(peers) > 1 for peer in peers])
+    below: list[PeerId] = []
+    for peers in domains.values():
+        median = _median([inside[peer] for peer in peers])
+        if len(peers) > 2 * f:
+            bar = median if median > 0 else 4 * median
+            below += [peer for peer in peers if 2 * inside[peer] < bar]
+        elif typical:
+            below += [peer for peer in peers if 2 * scores[peer] < -3 * abs(typical)]
+    out = sorted(below, key=lambda peer: (scores[peer], peer))[:f]
     return tuple(peer for peer in scores if peer not in out)
 
 
-def scores_of(reputation: Reputation) -> dict[PeerId, int]:
-    """Score of every node of the last round, by ascending peer id. 0 for a node that is alone."""
-    peers = reputation.window[-1].peers
+def scores_of(reputation: Reputation, among: Sequence[PeerId] | None = None) -> dict[PeerId, int]:
+    """Score of every node of the last round, or of these `among` themselves. 0 for a node that is alone."""
+    peers = reputation.window[-1].peers if among is None else among
     total_NN = np.zeros((len(peers), len(peers)), np.int64)
     for nets in reputation.window:
         place = {peer: row for row, peer in enumerate(nets.peers)}
@@ -122,6 +144,11 @@ def scores_of(reputation: Reputation) -> dict[PeerId, int]:
     # The upper median of the n - 1 others: with n >= 2f + 1, f + 1 honest nets lie at or below it.
     score_N = np.sort(others_NM, axis=1)[:, (len(peers) - 1) // 2]
     return dict(zip(peers, score_N.tolist(), strict=True))
+
+
+def _median(scores: list[int]) -> int:
+    """The lower median; 0 of none."""
+    return sorted(scores)[(len(scores) - 1) // 2] if scores else 0
 
 
 def _nets(

@@ -17,7 +17,7 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import check_spec
 from assay.testing.members import peer
 from assay.testing.specs import a_rule, a_spec
-from assay.training.data.batches import batch_positions, split_of, validation_tokens
+from assay.training.data.batches import batch_positions, validation_tokens
 from assay.training.data.mask import visible
 from assay.training.data.preferences import pair_of, reference_nats
 from assay.training.data.shards import read_manifest
@@ -166,7 +166,7 @@ def a_dpo_spec(**compute):
 
 def test_batches_and_held_out_sequences_are_whole_pairs_that_never_share_one():
     spec = a_dpo_spec()
-    length, split = spec.model.context + 1, split_of(spec)
+    length, split = spec.model.context + 1, spec.split
     held = {split.held_out(number) for number in range(split.held)}
 
     for round_id in range(30):
