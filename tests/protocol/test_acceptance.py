@@ -194,10 +194,12 @@ def test_a_milestone_is_reached_only_within_each_of_its_bounds(score, is_missed)
     assert (run_state.score(1), run_state.falls_short(1)) == (score, is_missed)
 
 
-def test_a_milestone_of_accuracy_alone_takes_any_loss():
-    only = replace(BOTH, most_loss_micro=LOSS_MICRO_MAX, least_acc_norm_ppm=0)
-    for acc, is_missed in ((4, True), (5, False)):
-        score = a_score(LOSS_MICRO_MAX, acc)
+@pytest.mark.parametrize("name", ["acc", "acc_norm"])
+def test_a_milestone_of_one_accuracy_alone_takes_any_loss_and_any_other_accuracy(name):
+    only = Milestone(epoch=1, most_loss_micro=LOSS_MICRO_MAX, **{f"least_{name}_ppm": 625_000})
+    check_spec(with_choices(only))
+    for count, is_missed in ((4, True), (5, False)):
+        score = a_score(LOSS_MICRO_MAX, **{name: count})
         run_state = ripe(evaluated(after(a_run(with_choices(only)), 8), score, score))
         assert run_state.falls_short(1) == is_missed
 
