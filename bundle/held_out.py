@@ -24,7 +24,7 @@ from assay.training.model.flops import flop_per_token
 
 SEQUENCES_MAX = 128
 FLOP_MAX = 10**12  # for one of the two losses: a minute or two on one core
-ACCURACY_FLOP_MAX = 10**13  # likewise of the accuracy, which is the buyer's to wait for: up to an hour
+ACCURACY_FLOP_MAX = 10**13  # of one of the two accuracies, in the reference class: some minutes
 TOLERANCE = 1e-3  # of the loss; other code paths change its fifth digit
 MICRO = 10**6
 _FIGURES = {"loss_micro": "millionths of a nat", "acc_count": "items", "acc_norm_count": "items"}
