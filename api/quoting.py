@@ -32,6 +32,7 @@ FILE_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("model", "base"): (),
     ("model", "tokenizer"): (),
     ("model", "chat_template"): (),
+    ("evaluate", "choices"): (),
     ("verify", "limits"): ("shipped", "none"),
     ("verify", "attestation"): (),
     ("verify", "drand"): ("quicknet",),

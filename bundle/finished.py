@@ -68,12 +68,30 @@ class LogPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Items of the run's choices that are answered right, of so many, in the reference class.
+
+    first: by the parameters that the training started from. last: by the delivered ones.
+    """
+
+    items: int
+    acc_first: int
+    acc_last: int
+    acc_norm_first: int
+    acc_norm_last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """Loss on tokens that nobody trained on, in 10^-6 nats per token, as the buyer's process measured it."""
+    """What the buyer's process measured of the model: loss on tokens that nobody trained on, and accuracy.
+
+    Losses are in 10^-6 nats per token.
+    """
 
     first_micro: int  # of the parameters that the training started from
     last_micro: int  # of the delivered ones
     tokens: int  # it was measured on
+    accuracy: Accuracy | None = None  # None: the run has no choices, or too many for the buyer's process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

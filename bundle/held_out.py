@@ -1,8 +1,8 @@
-"""Held out: the loss of a run's model on tokens that nobody trained on, before and after the training.
+"""Held out: the loss of a run's model on tokens that nobody trained on, and its accuracy, before and after.
 
-Room: bundle (edge: reads a folder of data). Whoever has the data measures it: the buyer's process at the
-delivery, and anybody later, `assay run verify --data`. Machines agree on it within `TOLERANCE`, not bit for
-bit.
+Room: bundle (edge: reads a folder of data). Whoever has the data measures them: the buyer's process at the
+delivery, and anybody later, `assay run verify --data`. Machines agree on the loss within `TOLERANCE`, and on
+the accuracy, which is the reference class's, exactly.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.bundle.finished import HeldOut
+from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.inputs import RunInputs
 from assay.participant.files.index import IntegrityError
-from assay.protocol.messages import LOSS_MICRO_MAX
+from assay.protocol.messages import LOSS_MICRO_MAX, Score
 from assay.protocol.params import RunSpec
 from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.layout import layout_of
@@ -24,8 +24,10 @@ from assay.training.model.flops import flop_per_token
 
 SEQUENCES_MAX = 128
 FLOP_MAX = 10**12  # for one of the two losses: a minute or two on one core
+ACCURACY_FLOP_MAX = 10**13  # of one of the two accuracies, in the reference class: some minutes
 TOLERANCE = 1e-3  # of the loss; other code paths change its fifth digit
 MICRO = 10**6
+_FIGURES = {"loss_micro": "millionths of a nat", "acc_count": "items", "acc_norm_count": "items"}
 
 
 def held_out_loss(
@@ -35,14 +37,14 @@ def held_out_loss(
     data: Path,
     tokens_max: int | None = None,
 ) -> HeldOut | None:
-    """The loss of the starting and of the delivered parameters.
+    """The loss and the accuracy of the starting and of the delivered parameters.
 
     Args:
         spec: The run.
         inputs: Checked against it.
         theta: The delivered parameters.
         data: A folder with all shards of the data.
-        tokens_max: On how many it is measured; as many as `FLOP_MAX` allows if None.
+        tokens_max: On how many the loss is measured; as many as `FLOP_MAX` allows if None.
 
     Returns:
         None if a loss is not finite, or higher than a commit may state.
@@ -70,37 +72,59 @@ def held_out_loss(
     if not all(0 <= one * MICRO <= LOSS_MICRO_MAX for one in (first, last)):  # nor is NaN
         return None
     return HeldOut(
-        first_micro=round(first * MICRO), last_micro=round(last * MICRO), tokens=len(tokens) * whole.context
+        first_micro=round(first * MICRO),
+        last_micro=round(last * MICRO),
+        tokens=len(tokens) * whole.context,
+        accuracy=_accuracy(spec, inputs, theta),
+    )
+
+
+def _accuracy(spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32]) -> Accuracy | None:
+    """None if the run has no choices, or so many that they take more than `ACCURACY_FLOP_MAX`."""
+    from assay.training.reference.evaluation import right_answers
+
+    choices, frozen = inputs.choices, inputs.frozen(spec)
+    if choices is None or choices.tokens * flop_per_token(spec.model.whole) // 3 > ACCURACY_FLOP_MAX:
+        return None
+    (acc_first, acc_norm_first), (acc_last, acc_norm_last) = (
+        right_answers(spec.model, one, choices, frozen=frozen) for one in (inputs.start(spec), theta)
+    )
+    return Accuracy(
+        items=len(choices.items),
+        acc_first=acc_first,
+        acc_last=acc_last,
+        acc_norm_first=acc_norm_first,
+        acc_norm_last=acc_norm_last,
     )
 
 
 def check_milestone(
-    spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32], data: Path, epoch: int, agreed_micro: int
+    spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32], data: Path, epoch: int, agreed: Score
 ) -> None:
-    """Do nothing if the model after an epoch has the loss that verifiers agreed on, to the last digit.
+    """Do nothing if the model after an epoch has the score that verifiers agreed on, to the last digit.
 
     Args:
         spec, inputs, data: As of `held_out_loss`.
         theta: The parameters after the epoch.
         epoch: One with a milestone.
-        agreed_micro: The loss, in millionths of a nat.
+        agreed: Loss and right answers.
 
     Raises:
         IntegrityError: it has another.
         ConfigError: see `held_out_loss`.
     """
     from assay.training.model.loss import use_one_thread
-    from assay.training.reference.evaluation import reference_loss_micro
+    from assay.training.reference.evaluation import reference_score
 
     use_one_thread()
     tokens = validation_tokens(read_tokens(data, spec.data), spec, spec.money.accept.sequences)
     frozen = inputs.frozen(spec)
-    found = reference_loss_micro(spec.model, theta, tokens, compute=spec.compute, frozen=frozen)
-    if found != agreed_micro:
-        raise IntegrityError(
-            f"held-out loss after epoch {epoch}: verifiers agreed on {agreed_micro} millionths of a nat, "
-            f"measured here {found}"
-        )
+    found = reference_score(spec.model, theta, tokens, inputs.choices, compute=spec.compute, frozen=frozen)
+    for name, unit in _FIGURES.items():
+        if (ours := getattr(found, name)) != (theirs := getattr(agreed, name)):
+            raise IntegrityError(
+                f"{name} after epoch {epoch}: verifiers agreed on {theirs} {unit}, measured here {ours}"
+            )
 
 
 def check_held_out(claimed: HeldOut, measured: HeldOut | None) -> None:
@@ -114,6 +138,10 @@ def check_held_out(claimed: HeldOut, measured: HeldOut | None) -> None:
     if claimed.tokens != measured.tokens:
         raise IntegrityError(
             f"bundle/report.json: held-out loss: on {claimed.tokens} tokens, expected {measured.tokens}"
+        )
+    if claimed.accuracy != measured.accuracy:
+        raise IntegrityError(
+            f"bundle/report.json: accuracy {claimed.accuracy}, measured here {measured.accuracy}"
         )
     for name in ("first_micro", "last_micro"):
         given, found = getattr(claimed, name), getattr(measured, name)

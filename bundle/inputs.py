@@ -1,4 +1,4 @@
-"""Run inputs: data manifest, tokenizer, chat template and base parameters of a run, checked against its spec.
+"""Run inputs: data manifest, tokenizer, chat template, items and base of a run, checked against its spec.
 
 Room: bundle (edge: reads a folder). The spec names each by digest, so any copy will do; a bundle includes
 them for whoever checks or uses the model.
@@ -17,7 +17,9 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.chat_template import ChatTemplate, read_chat_template
+from assay.training.data.choices import CHOICES, Choices, check_texts, read_choices
 from assay.training.data.shards import CHAT, TOKENIZER, DataManifest, read_manifest
+from assay.training.data.tokenizer import byte_tokenizer, load_tokenizer
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import frozen_layout
 from assay.training.model.initial import imported_parameters, starting_parameters
@@ -27,13 +29,15 @@ from assay.training.model.initial import imported_parameters, starting_parameter
 class RunInputs:
     """Inputs checked against the spec.
 
-    tokenizer: empty for bytes. base: None if the run imports none. chat: None if no data are conversations.
+    tokenizer: empty for bytes. base: imported parameters; None if the run imports none. chat: None if no data
+    are conversations. choices: None if the model is scored on no items.
     """
 
     manifest: DataManifest
     tokenizer: bytes
     base: NDArray[np.float32] | None
     chat: ChatTemplate | None = None
+    choices: Choices | None = None
 
     def start(self, spec: RunSpec) -> NDArray[np.float32]:
         """theta_0 of the run."""
@@ -53,7 +57,7 @@ def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
 
     Args:
         spec: The run.
-        data: The folder with the manifest and, if there are any, the tokenizer and the chat template.
+        data: The folder with the manifest and, if there are any, tokenizer, chat template and choices.
         base: The file of imported starting parameters, if any.
 
     Raises:
@@ -77,7 +81,29 @@ def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
         tokenizer=tokenizer,
         base=None if is_drawn else imported_parameters(spec, base),
         chat=chat,
+        choices=read_choices(data, spec),
     )
+
+
+def check_item_texts(inputs: RunInputs, data: Path) -> None:
+    """Do nothing if what the model is scored on is what the items say.
+
+    The buyer tokenised them: else it could show hard questions and have easy ones answered.
+
+    Args:
+        inputs: As read from `data`.
+        data: The folder, which has the tokenizer if tokens are not bytes.
+
+    Raises:
+        ConfigError: which item has other tokens than its text.
+    """
+    if inputs.choices is None:
+        return
+    tokenizer = load_tokenizer(data / TOKENIZER) if inputs.tokenizer else byte_tokenizer()
+    try:
+        check_texts(inputs.choices, tokenizer)
+    except ValueError as fault:
+        raise ConfigError(f"data {data / CHOICES}: {fault}") from None
 
 
 def _chat_template(data: Path, named: Digest) -> ChatTemplate:

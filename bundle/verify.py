@@ -23,7 +23,7 @@ from assay.bundle.check.anchor import check_books_anchor
 from assay.bundle.check.registry import read_registry_claims
 from assay.bundle.finished import Anchored, Finished, HeldOut, LogPoint, Registered
 from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
-from assay.bundle.inputs import RunInputs, read_inputs
+from assay.bundle.inputs import RunInputs, check_item_texts, read_inputs
 from assay.bundle.milestone import milestone_text
 from assay.bundle.read import BUNDLE, REPORT, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
@@ -31,7 +31,7 @@ from assay.bundle.release import BadReleaseError
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import PICTURE_BYTES_MAX, check_other_version
 from assay.bundle.report.training import claimed_loss
-from assay.bundle.report.training_page import loss_text
+from assay.bundle.report.training_page import loss_text, share_text
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
 from assay.bundle.write import ANCHOR, PICTURES, write_bundle
 from assay.chain.commit_statement import evm_address
@@ -73,7 +73,7 @@ class Report:
     anchored: str  # how the books compare with the anchor; empty without one, or without books
     drawn_by: str  # another version of matplotlib, whose pictures were not compared; empty if they were
     held_out: HeldOut | None
-    is_measured: bool  # whether the held-out loss was measured again
+    is_measured: bool  # whether held-out loss and accuracy were measured again
 
 
 def verify(
@@ -83,7 +83,7 @@ def verify(
 
     Args:
         delivered: The run.
-        data: A folder with its data, to measure the held-out loss again.
+        data: A folder with its data, to measure held-out loss and accuracy again.
         on_round: Called with each round that was replayed; this takes the longest.
 
     Raises:
@@ -232,6 +232,9 @@ def report_lines(report: Report) -> Iterator[str]:
         )
         kind = loss_kind(spec)
         yield f"held-out {kind.name}: {loss} {kind.unit} on {tokens:,} tokens, {how}"
+        if (right := report.held_out.accuracy) is not None:
+            acc, acc_norm = (share_text(one, right.items) for one in (right.acc_last, right.acc_norm_last))
+            yield f"choices: acc {acc}, acc_norm {acc_norm}, {how}"
     yield from milestone_lines(run, is_measured=report.is_measured)
     if report.registered is None:
         yield "registry: the model was not on record when it was delivered"
@@ -256,11 +259,11 @@ def report_lines(report: Report) -> Iterator[str]:
 
 
 def _milestones(delivered: Delivered, inputs: RunInputs, data: Path) -> OnParameters:
-    """Measures the model where verifiers agreed on its loss."""
+    """Measures the model where verifiers agreed on its score."""
     agreed = {
-        delivered.calendar.epoch_end(epoch): (epoch, table.loss_micro)
+        delivered.calendar.epoch_end(epoch): (epoch, table.score)
         for epoch, table in delivered.tables.items()
-        if table.loss_micro is not None
+        if table.score is not None
     }
 
     def measure(round_id: int, theta_P: NDArray[np.float32]) -> None:
@@ -275,7 +278,7 @@ def milestone_lines(delivered: Delivered, *, is_measured: bool) -> Iterator[str]
     how = "measured here again" if is_measured else "agreed by verifiers; `--data FOLDER` measures it again"
     for epoch, table in delivered.tables.items():
         if text := milestone_text(delivered, epoch):
-            yield f"milestone of epoch {epoch}: {text}" + ("" if table.loss_micro is None else f"; {how}")
+            yield f"milestone of epoch {epoch}: {text}" + ("" if table.score is None else f"; {how}")
 
 
 def replay(
@@ -331,8 +334,11 @@ def _check_rules(spec: RunSpec) -> None:
 
 
 def _inputs(delivered: Delivered) -> RunInputs:
+    data = delivered.bundle / "data"
     try:
-        return read_inputs(delivered.spec, delivered.bundle / "data", delivered.bundle / BASE)
+        inputs = read_inputs(delivered.spec, data, delivered.bundle / BASE)
+        check_item_texts(inputs, data)
+        return inputs
     except ConfigError as error:
         raise IntegrityError(f"{BUNDLE}: {error}") from None
 

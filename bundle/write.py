@@ -6,7 +6,7 @@ or not at all.
     spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
     anchor.json   the ledger's last anchor on chain, if any
     anchors/ proofs that each epoch's result is final, down to a block's hash; chain/proofs/result_anchor.py
-    data/    manifest of the data, its tokenizer and chat template    base.npy  imported parameters
+    data/    manifest of the data, its tokenizer, chat template and choices    base.npy  imported parameters
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
     adapter/ what `peft` loads beside the base, if an adapter was trained; `model` has it merged
     report.json report.html   loss, steps, traffic, audits, time and cost by round; bundle/report/training.py
@@ -41,6 +41,7 @@ from assay.chain.proofs.result_anchor import ANCHORS
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.choices import CHOICES
 from assay.training.data.shards import CHAT, MANIFEST, TOKENIZER
 from assay.training.data.tokenizer import byte_tokenizer_json
 from assay.training.model.adapter import merged
@@ -122,6 +123,8 @@ def _write_inputs(folder: Path, inputs: RunInputs) -> None:
         (folder / "data" / TOKENIZER).write_bytes(inputs.tokenizer)
     if inputs.chat is not None:
         (folder / "data" / CHAT).write_bytes(inputs.chat.to_json())
+    if inputs.choices is not None:
+        (folder / "data" / CHOICES).write_bytes(inputs.choices.to_json())
     if inputs.base is not None:
         np.save(folder / BASE, inputs.base, allow_pickle=False)
 

@@ -217,7 +217,7 @@ def run_verify(
         str | None, typer.Option(metavar="proof", help="Check what needs no updates and no weights.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the run's data: measure the held-out loss again.")
+        Path | None, typer.Option(help="Folder of the run's data: measure held-out loss and accuracy again.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

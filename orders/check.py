@@ -37,12 +37,15 @@ from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.codec.rice import rice_bits
 from assay.training.codec.wire import CODE_BITS
+from assay.training.data.choices import Choices
 from assay.training.execution.execution_class import execution_class
 from assay.training.fragments import check_fragments
 from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import use_one_thread
 from assay.verifier.audit import odds
 from assay.verifier.audit.messages import opening_bytes_max
+
+_BOUNDS = ("the held-out loss is at most", "acc is at least", "acc_norm is at least")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ def check_order(path: Path | None) -> OrderReport:
         "price": f"{money_text(worst)} {UNIT} if every contribution counts",
         "pays": f"{money_text(node_price(order))} {UNIT} per 10^6 tokens to a node, for a lot of "
         f"{money_text(order.lot_units)} {UNIT}",
+        "choices": choices_words(order.choices),
         "accept": accept_words(order),
         "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
@@ -135,12 +139,28 @@ def domain_words(data: DataSpec, f: int) -> str:
 def accept_words(order: Order) -> str:
     """What depends on the model's score; empty if nothing does."""
     accept = order.accept
-    if not accept.held_out:
+    asked = [
+        f"{name} {', '.join(f'{bound:g} after epoch {epoch}' for epoch, bound in bounds.items())}"
+        for (key, bounds), name in zip(accept.bounds.items(), _BOUNDS, strict=True)
+        if bounds
+    ]
+    if not asked:
         return ""
-    losses = ", ".join(f"{loss:g} after epoch {epoch}" for epoch, loss in accept.held_out.items())
+    items = "" if order.choices is None else f" and {len(order.choices.items):,} items"
     return (
-        f"{accept.share:.0%} of an epoch's price only if the held-out loss is at most {losses}: "
-        f"each verifier measures {accept.sequences} sequences"
+        f"{accept.share:.0%} of an epoch's price only if {', and '.join(asked)}: "
+        f"each verifier measures {accept.sequences} sequences{items}"
+    )
+
+
+def choices_words(choices: Choices | None) -> str:
+    """The multiple-choice items, in one line; empty without any."""
+    if choices is None:
+        return ""
+    guess = sum(1 / len(item.choices) for item in choices.items) / len(choices.items)
+    return (
+        f"{len(choices.items):,} items of {choices.name}, {choices.sequences:,} choices, {choices.tokens:,} "
+        f"tokens with their queries; a guess is right in {guess:.1%}"
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from assay.attestation.policy import AppraisalPolicy
 from assay.attestation.policy_file import policy_of
+from assay.orders.choices import choices_in
 from assay.orders.config_errors import ConfigProblem, problems_of
 from assay.orders.drand import QUICKNET_ASKED, DrandNetwork, check_wait, read_network
 from assay.orders.method import order_rule
@@ -93,12 +94,14 @@ def resolve(file: RunFile, folder: Path) -> Order:
         chat = chat_template_of(file.model, folder, tokenizer) if has_chat else None
     except ConfigError as fault:
         raise ConfigError(f"[model]: {fault}") from None
+    source = file.evaluate.choices
     return Order(
         **dict(file),
         folder=folder,
         sizes=sizes,
         tokenizer=tokenizer,
         chat=chat,
+        choices=None if source is None else choices_in(folder / source, tokenizer, sizes),
         rule=order_rule(file.run, file.train, file.comm),
         limits=_limits(file.verify, folder),
         policy=_policy(file.verify, folder),

@@ -20,6 +20,7 @@ from assay.orders.sections import (
     CommSection,
     ComputeSection,
     DataSection,
+    EvaluateSection,
     ModelSection,
     RunSection,
     TimingSection,
@@ -31,6 +32,7 @@ from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.chat_template import ChatTemplate
+from assay.training.data.choices import Choices
 from assay.training.data.preferences import DIGIT
 from assay.training.data.tokenizer import Tokenizer
 from assay.training.layout import layout_of
@@ -52,12 +54,14 @@ class Order:
     comm: CommSection
     verify: VerifySection
     budget: BudgetSection
+    evaluate: EvaluateSection
     accept: AcceptSection
     timing: TimingSection
     folder: Path  # where relative paths start
     sizes: ModelSpec  # its `base` is zero
     tokenizer: Tokenizer
     chat: ChatTemplate | None  # for conversations; None if no source has any
+    choices: Choices | None  # that the model is scored on
     rule: RuleSpec
     limits: Limits | None  # for steps of other execution classes; None: they are not judged
     policy: AppraisalPolicy | None  # for nodes' attestation evidence; None: evidence does not count
@@ -239,14 +243,18 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
 def _wrong_milestones(order: Order) -> Iterator[ConfigProblem]:
     """A share without milestones, milestones without a share, and milestones of no epoch."""
     accept = order.accept
-    if bool(accept.held_out) != (accept.share > 0):
-        reason = "expected both or neither: a share of the price, and the losses that it depends on"
+    if any(accept.bounds.values()) != (accept.share > 0):
+        reason = "expected both or neither: a share of the price, and held_out, acc or acc_norm"
         yield ConfigProblem(("accept", "share"), accept.share, reason)
     known = {str(epoch) for epoch in range(order.epochs)}
-    for epoch, loss in accept.held_out.items():
-        if epoch not in known:
-            reason = f"no such epoch; epochs are 0 to {order.epochs - 1}"
-            yield ConfigProblem(("accept", "held_out", epoch), loss, reason)
+    for key, bounds in accept.bounds.items():
+        for epoch, bound in bounds.items():
+            if epoch not in known:
+                reason = f"no such epoch; epochs are 0 to {order.epochs - 1}"
+                yield ConfigProblem(("accept", key, epoch), bound, reason)
+        if bounds and key != "held_out" and order.choices is None:
+            reason = "accuracy needs items; expected [evaluate] choices, the file that has them"
+            yield ConfigProblem(("accept", key), dict(bounds), reason)
 
 
 def _wrong_dpo(order: Order) -> Iterator[ConfigProblem]:

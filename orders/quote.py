@@ -18,13 +18,22 @@ from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
 from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.order import Order
-from assay.orders.spec import audit_spec, compute_spec, model_spec, money_spec, order_closing_s, timing_spec
+from assay.orders.spec import (
+    audit_spec,
+    choices_spec,
+    compute_spec,
+    model_spec,
+    money_spec,
+    order_closing_s,
+    timing_spec,
+)
 from assay.protocol.draws import audit_rate_ppm
 from assay.protocol.encoding.codec import Max, digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import (
     PPM,
     AuditSpec,
+    ChoicesSpec,
     ComputeSpec,
     ModelSpec,
     MoneySpec,
@@ -41,7 +50,7 @@ _NOBODY = Address(bytes(20))
 class Terms:
     """What is bought and at which price. Left out: members, data, chain, and secretly drawn values."""
 
-    TAG: ClassVar[bytes] = b"assay/terms/4"
+    TAG: ClassVar[bytes] = b"assay/terms/5"
     name: Annotated[str, Max(64)]
     seed: int
     rounds: int
@@ -52,6 +61,7 @@ class Terms:
     state_every: int
     model: ModelSpec  # its base is zero
     compute: ComputeSpec
+    choices: ChoicesSpec
     rule: RuleSpec
     audit: AuditSpec  # its root of known-answer tasks is zero, their count is not
     money: MoneySpec  # its treasury is zero
@@ -72,7 +82,7 @@ class Terms:
 class Quote:
     """The terms, and the amount to put into escrow for them. Amounts in token units."""
 
-    TAG: ClassVar[bytes] = b"assay/quote/4"
+    TAG: ClassVar[bytes] = b"assay/quote/5"
     terms: Terms
     budget: int  # put into escrow; what is not earned returns
     epoch_cap: int  # what one epoch can cost at most
@@ -121,6 +131,7 @@ def quote_of(order: Order) -> Quote:
         state_every=order.verify.state_every,
         model=model_spec(order),
         compute=compute_spec(order),
+        choices=choices_spec(order),
         rule=order.rule,
         audit=audit_spec(order, NO_DIGEST, order.verify.known_answers),
         money=money,
@@ -148,6 +159,7 @@ def terms_of(spec: RunSpec) -> Terms:
         state_every=spec.state_every,
         model=replace(spec.model, base=NO_DIGEST),
         compute=spec.compute,
+        choices=spec.choices,
         rule=spec.rule,
         audit=replace(spec.audit, known_answers=NO_DIGEST),
         money=replace(spec.money, treasury=_NOBODY),

@@ -5,6 +5,7 @@ Room: orders (pure).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
@@ -51,6 +52,7 @@ Share = Annotated[float, Field(ge=0, le=1), _finite_in(6)]
 PositiveShare = Annotated[float, Field(gt=0, le=1), _finite_in(6)]
 Seconds = Annotated[float, Field(gt=0, le=86_400), _finite_in(3)]
 Stake = Annotated[float, Field(gt=0, le=TOKENS_MAX), _finite_in(DECIMALS)]
+Epochs = Field(max_length=MILESTONES_MAX)
 Loss = Annotated[float, Field(gt=0, lt=LOSS_MICRO_MAX / 10**6), _finite_in(6)]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=1024)]
 Positive = Annotated[int, Field(ge=1, le=ROUNDS_MAX)]
@@ -252,13 +254,32 @@ class BudgetSection(Section):
         return self.slash if self.withheld is None else self.withheld
 
 
+class EvaluateSection(Section):
+    """[evaluate]: multiple-choice items that the model is scored on, beside its held-out loss."""
+
+    # JSON Lines of {"query": text, "choices": [text, ...], "gold": index of the right one}
+    choices: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+
+
 class AcceptSection(Section):
-    """[accept]: the share of an epoch's price that is owed only if the model is good enough after it."""
+    """[accept]: the share of an epoch's price that is owed only if the model is good enough after it.
+
+    Epochs are counted from 0; an epoch that several keys name has to satisfy each.
+    """
 
     share: Annotated[float, Field(ge=0, le=ACCEPT_PPM_MAX / PPM), _finite_in(6)] = 0.0
     sequences: Positive = 32  # held-out ones that each verifier measures after such an epoch
-    # epoch, counted from 0: the most held-out loss in nats
-    held_out: Annotated[dict[str, Loss], Field(max_length=MILESTONES_MAX)] = Field(default_factory=dict)
+    # epoch: the most held-out loss in nats
+    held_out: Annotated[dict[str, Loss], Epochs] = Field(default_factory=dict)
+    # epoch: the least share of [evaluate] choices whose right choice has the highest log-likelihood
+    acc: Annotated[dict[str, PositiveShare], Epochs] = Field(default_factory=dict)
+    # epoch: likewise, of the highest log-likelihood per character
+    acc_norm: Annotated[dict[str, PositiveShare], Epochs] = Field(default_factory=dict)
+
+    @property
+    def bounds(self) -> Mapping[str, Mapping[str, float]]:
+        """What the model has to reach: by key, by epoch."""
+        return {"held_out": self.held_out, "acc": self.acc, "acc_norm": self.acc_norm}
 
 
 class TimingSection(Section):
@@ -281,5 +302,6 @@ class RunFile(Section):
     comm: CommSection = CommSection()
     verify: VerifySection = VerifySection()
     budget: BudgetSection = BudgetSection()
+    evaluate: EvaluateSection = EvaluateSection()
     accept: AcceptSection = AcceptSection()
     timing: TimingSection = TimingSection()

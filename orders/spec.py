@@ -15,11 +15,14 @@ from assay.orders.order import Order
 from assay.protocol.commitments import known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
+from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import (
     NO_ACCEPT,
+    NO_CHOICES,
     AcceptSpec,
     AuditSpec,
+    ChoicesSpec,
     ComputeSpec,
     DataSpec,
     Domain,
@@ -108,16 +111,29 @@ def money_spec(order: Order, treasury: Address) -> MoneySpec:
 
 
 def accept_spec(order: Order) -> AcceptSpec:
-    """Which share of which epochs' price depends on the held-out loss after them."""
+    """Which share of which epochs' price depends on held-out loss and accuracy after them."""
     accept = order.accept
-    losses = sorted((int(epoch), loss) for epoch, loss in accept.held_out.items())
-    if not losses:
+    epochs = sorted({epoch for bounds in accept.bounds.values() for epoch in bounds}, key=int)
+    if not epochs:
         return NO_ACCEPT
     return AcceptSpec(
         share_ppm=scaled(accept.share, 6),
         sequences=accept.sequences,
-        milestones=tuple(Milestone(epoch=epoch, most_loss_micro=scaled(loss, 6)) for epoch, loss in losses),
+        milestones=tuple(
+            Milestone(
+                epoch=int(epoch),
+                most_loss_micro=scaled(accept.held_out.get(epoch, LOSS_MICRO_MAX / 10**6), 6),
+                least_acc_ppm=scaled(accept.acc.get(epoch, 0), 6),
+                least_acc_norm_ppm=scaled(accept.acc_norm.get(epoch, 0), 6),
+            )
+            for epoch in epochs
+        ),
     )
+
+
+def choices_spec(order: Order) -> ChoicesSpec:
+    """The multiple-choice items that the model is scored on, if any."""
+    return NO_CHOICES if order.choices is None else order.choices.spec()
 
 
 def timing_spec(order: Order) -> TimingSpec:
@@ -218,6 +234,7 @@ def build_spec(
         model=model_spec(order, base),
         compute=compute_spec(order),
         data=data,
+        choices=choices_spec(order),
         rule=order.rule,
         audit=audit_spec(
             order, known_answer_root(known_answers) if known_answers else NO_DIGEST, len(known_answers)

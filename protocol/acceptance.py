@@ -1,8 +1,8 @@
 """Acceptance: what the verifiers' evaluations of the model after an epoch add up to.
 
-Room: protocol (pure). A run may tie a share of an epoch's price to the held-out loss after it
-(`AcceptSpec`, docs/protocol.md section 6a). Each verifier measures it in the reference class, so honest
-figures are equal to the last digit; manifests carry them.
+Room: protocol (pure). A run may tie a share of an epoch's price to held-out loss and accuracy after it
+(`AcceptSpec`, docs/protocol.md section 6a). Each verifier measures both in the reference class, so honest
+scores are equal to the last digit; manifests carry them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from assay.protocol.agreement.quorum import faults_tolerated
-from assay.protocol.messages import LOSS_MICRO_MAX
+from assay.protocol.messages import LOSS_MICRO_MAX, Score
 from assay.protocol.types import PeerId
 
 _MICRO = 10**6
 
 
-def agreed_loss(losses: Mapping[PeerId, int], verifiers: Sequence[PeerId]) -> int | None:
-    """The loss that more than f of `verifiers` measured; None if none is.
+def agreed_score(scores: Mapping[PeerId, Score], verifiers: Sequence[PeerId]) -> Score | None:
+    """The score that more than f of `verifiers` measured, each of its figures the same; None if none is.
 
     One of more than f is honest, and all honest ones measure the same: with at most f liars there is no
-    second such figure, and n - f > f honest ones make it whatever the liars say.
+    second such score, and n - f > f honest ones make it whatever the liars say.
     """
-    counted = Counter(losses[peer] for peer in verifiers if peer in losses).most_common(1)
+    counted = Counter(scores[peer] for peer in verifiers if peer in scores).most_common(1)
     return counted[0][0] if counted and counted[0][1] > faults_tolerated(len(verifiers)) else None
 
 

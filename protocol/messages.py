@@ -337,21 +337,35 @@ class SignedFundingReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What the model after an epoch reaches: held-out loss, and items of the run's choices answered right.
+
+    acc_count: with the choice of the highest log-likelihood. acc_norm_count: of the highest log-likelihood by
+    character. Both 0 in a run without choices.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/score/1"
+    loss_micro: int  # held-out loss in millionths of a nat; `LOSS_MICRO_MAX` if it is higher, or not finite
+    acc_count: int
+    acc_norm_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """A verifier's measurement of the model after an epoch, in the reference class."""
 
-    TAG: ClassVar[bytes] = b"assay/evaluation/1"
+    TAG: ClassVar[bytes] = b"assay/evaluation/2"
     run_id: Digest
     epoch: int
     verifier: PeerId
-    loss_micro: int  # held-out loss in millionths of a nat; `LOSS_MICRO_MAX` if it is higher, or not finite
+    score: Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedEvaluation:
     """An evaluation with its verifier's signature."""
 
-    TAG: ClassVar[bytes] = b"assay/signed-evaluation/1"
+    TAG: ClassVar[bytes] = b"assay/signed-evaluation/2"
     evaluation: Evaluation
     signature: Signature
 
@@ -381,7 +395,7 @@ class SignedInclusionList:
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest/13"
+    TAG: ClassVar[bytes] = b"assay/manifest/14"
     run_id: Digest
     round: RoundId
     parent: Digest  # digest of the manifest before; of the run's spec in round 0
@@ -486,7 +500,7 @@ class Proposal:
     `parent` is the parent block's notarisation (absent, so empty, for round 0).
     """
 
-    TAG: ClassVar[bytes] = b"assay/proposal/12"
+    TAG: ClassVar[bytes] = b"assay/proposal/13"
     block: Block
     manifest: Manifest
     parent: Annotated[tuple[QuorumCertificate, ...], Max(1)]
@@ -499,7 +513,7 @@ class Proposal:
 class CertifiedManifest:
     """A manifest with its finality certificate: anyone who knows the verifiers can check it."""
 
-    TAG: ClassVar[bytes] = b"assay/certified/12"
+    TAG: ClassVar[bytes] = b"assay/certified/13"
     manifest: Manifest
     block: Block
     certificate: QuorumCertificate
@@ -619,7 +633,7 @@ class SlashOrderRequest:
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
-    TAG: ClassVar[bytes] = b"assay/manifest-range/12"
+    TAG: ClassVar[bytes] = b"assay/manifest-range/13"
     links: Annotated[tuple[CertifiedManifest, ...], Max(256)]
 
 
@@ -703,6 +717,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedStakeReport,
         FundingReport,
         SignedFundingReport,
+        Score,
         Evaluation,
         SignedEvaluation,
         InclusionList,

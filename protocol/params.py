@@ -10,13 +10,14 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from assay.protocol.agreement.quorum import committee_size, quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Later, Max
-from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
+from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX, Score
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
@@ -33,6 +34,7 @@ RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
 MILESTONES_MAX = 256
 DOMAINS_MAX = 64
+ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
 BETA_MICRO_MIN, BETA_MICRO_MAX = 1_000, 10_000_000  # 0.001 to 10; papers use 0.01 to 0.5
 
@@ -206,29 +208,62 @@ class AuditSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Milestone:
-    """What the model should have reached after an epoch."""
+class ChoicesSpec:
+    """The run's multiple-choice items, which the model is scored on after an epoch with a milestone."""
 
-    TAG: ClassVar[bytes] = b"assay/milestone/1"
+    TAG: ClassVar[bytes] = b"assay/choices-spec/1"
+    digest: Digest  # SHA-256 of `choices.json`: their texts and tokens; zero: the run has none
+    items: int
+
+
+NO_CHOICES = ChoicesSpec(digest=NO_DIGEST, items=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    """What the model should have reached after an epoch: every bound that is named."""
+
+    TAG: ClassVar[bytes] = b"assay/milestone/2"
     epoch: int
-    most_loss_micro: int  # held-out loss, in millionths of a nat
+    most_loss_micro: int  # held-out loss, in millionths of a nat; `LOSS_MICRO_MAX`: any
+    least_acc_ppm: int = 0  # of the run's choices; 0: any
+    least_acc_norm_ppm: int = 0
+
+    @property
+    def asks_loss(self) -> bool:
+        """Whether it bounds the held-out loss."""
+        return self.most_loss_micro < LOSS_MICRO_MAX
+
+    @property
+    def asks_accuracy(self) -> bool:
+        """Whether it bounds an accuracy."""
+        return self.least_acc_ppm > 0 or self.least_acc_norm_ppm > 0
+
+    def is_reached(self, score: Score, items: int) -> bool:
+        """Whether a score on this many items is within every bound."""
+        return (
+            score.loss_micro <= self.most_loss_micro
+            and score.acc_count * PPM >= self.least_acc_ppm * items
+            and score.acc_norm_count * PPM >= self.least_acc_norm_ppm * items
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptSpec:
     """The share of an epoch's price that is owed only if the epoch's milestone is reached.
 
-    The loss is the mean over `sequences` held-out sequences, evenly spaced, in the reference class.
+    The loss is the mean over `sequences` held-out sequences, evenly spaced, in the reference class; an
+    accuracy is over all of the run's choices.
     """
 
-    TAG: ClassVar[bytes] = b"assay/accept-spec/1"
+    TAG: ClassVar[bytes] = b"assay/accept-spec/2"
     share_ppm: int  # of the price of each epoch that has a milestone
     sequences: int
     milestones: Annotated[tuple[Milestone, ...], Max(MILESTONES_MAX)]  # ascending by epoch; none: all is owed
 
-    def most_loss_micro(self, epoch: int) -> int | None:
-        """The highest loss that reaches an epoch's milestone; None if it has none."""
-        return next((one.most_loss_micro for one in self.milestones if one.epoch == epoch), None)
+    def milestone(self, epoch: int) -> Milestone | None:
+        """The epoch's milestone; None if it has none."""
+        return next((one for one in self.milestones if one.epoch == epoch), None)
 
 
 NO_ACCEPT = AcceptSpec(share_ppm=0, sequences=0, milestones=())
@@ -238,7 +273,7 @@ NO_ACCEPT = AcceptSpec(share_ppm=0, sequences=0, milestones=())
 class MoneySpec:
     """Price, shares and penalties."""
 
-    TAG: ClassVar[bytes] = b"assay/money-spec/3"
+    TAG: ClassVar[bytes] = b"assay/money-spec/4"
     price_per_mtoken: int  # minor units per 10^6 accepted tokens
     operators_ppm: int
     verifiers_ppm: int  # the rest is the fee
@@ -285,7 +320,7 @@ class TimingSpec:
 class RunSpec:
     """Complete specification of one run: with the chain, it suffices to check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/9"
+    TAG: ClassVar[bytes] = b"assay/run-spec/10"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
@@ -294,6 +329,7 @@ class RunSpec:
     model: ModelSpec
     compute: ComputeSpec
     data: DataSpec
+    choices: ChoicesSpec = NO_CHOICES
     rule: RuleSpec
     audit: AuditSpec
     money: MoneySpec
@@ -446,6 +482,10 @@ def check_spec(spec: RunSpec) -> None:
     need(is_attested or spec.audit.code == NO_DIGEST, "a digest of attested code needs a policy")
     need(spec.money.operators_ppm + spec.money.verifiers_ppm <= PPM, "shares add up to more than 1")
     need(spec.money.epoch_rounds >= 1, "an epoch needs at least one round")
+    need(
+        (spec.choices.items > 0) == (spec.choices.digest != NO_DIGEST) and spec.choices.items <= ITEMS_MAX,
+        f"{spec.choices.items} multiple-choice items, expected 1 to {ITEMS_MAX} with a digest, or neither",
+    )
     for fault in _accept_faults(spec):
         need(False, fault)
     for name in ("slash_ppm", "withheld_ppm", "verifier_slash_ppm"):
@@ -516,8 +556,8 @@ def _accept_faults(spec: RunSpec) -> list[str]:
         faults.append(f"{accept.share_ppm} ppm depend on milestones, expected 1 to {ACCEPT_PPM_MAX}")
     if not epochs or epochs != sorted(set(epochs)) or epochs[-1] >= spec.epochs:
         faults.append(f"milestones must ascend by epoch, each once, below {spec.epochs}, and be at least one")
-    if not all(0 < one.most_loss_micro < LOSS_MICRO_MAX for one in accept.milestones):
-        faults.append(f"a milestone's loss must be above 0 and below {LOSS_MICRO_MAX} millionths")
+    for one in accept.milestones:
+        faults += _milestone_faults(one, has_choices=spec.choices != NO_CHOICES)
     held_out = spec.data.validation_tokens // (spec.model.context + 1)
     if accept.sequences % spec.compute.drawn_sequences:
         faults.append(
@@ -546,6 +586,21 @@ def domain_faults(data: DataSpec, *, seats: int, window: int, windows_per_round:
         for number, count in enumerate(counts)
         if count < windows_per_round
     )
+
+
+def _milestone_faults(one: Milestone, *, has_choices: bool) -> Iterator[str]:
+    if not 0 < one.most_loss_micro <= LOSS_MICRO_MAX:
+        yield (
+            f"a milestone's loss is {one.most_loss_micro} millionths, expected above 0, "
+            f"and at most {LOSS_MICRO_MAX}"
+        )
+    for name in ("least_acc_ppm", "least_acc_norm_ppm"):
+        if (ppm := getattr(one, name)) > PPM:
+            yield f"a milestone's {name} is {ppm}, expected at most {PPM}"
+    if not one.asks_loss and not one.asks_accuracy:
+        yield f"the milestone of epoch {one.epoch} asks for nothing, expected a loss or an accuracy"
+    if one.asks_accuracy and not has_choices:
+        yield f"the milestone of epoch {one.epoch} asks for an accuracy, and the run has no choices"
 
 
 def dpo_faults(compute: ComputeSpec, sequences: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from assay.protocol import audits as rules
-from assay.protocol.acceptance import agreed_loss
+from assay.protocol.acceptance import agreed_score
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.audits import Audit, AuditStatus, Fault
 from assay.protocol.calendar import Calendar
@@ -33,6 +33,7 @@ from assay.protocol.messages import (
     KnownAnswer,
     Manifest,
     Member,
+    Score,
     SketchOpening,
     StakeReport,
     Verdict,
@@ -126,7 +127,7 @@ class RunState:
     funding_reports: Mapping[PeerId, FundingReport] = field(
         default_factory=dict
     )  # of each verifier the latest
-    evaluations: Mapping[tuple[int, PeerId], int] = field(default_factory=dict)  # loss by (epoch, verifier)
+    evaluations: Mapping[tuple[int, PeerId], Score] = field(default_factory=dict)  # by (epoch, verifier)
     time_s: int = 0  # agreed time of the last manifest
     late: frozenset[PeerId] = frozenset()  # nodes with an audit that `is_late`: they may not train
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
@@ -189,18 +190,20 @@ class RunState:
         """Whether the run's escrow is closing by the reports in this state, and by what."""
         return closing(self.funding_reports, self.spec.verifier_peers)
 
-    def held_out_loss(self, epoch: int) -> int | None:
-        """The agreed loss after an epoch with a milestone, in millionths of a nat; None if none is agreed."""
-        losses = {verifier: loss for (at, verifier), loss in self.evaluations.items() if at == epoch}
-        return agreed_loss(losses, self.spec.verifier_peers)
+    def score(self, epoch: int) -> Score | None:
+        """The agreed score after an epoch with a milestone; None if none is agreed."""
+        scores = {verifier: score for (at, verifier), score in self.evaluations.items() if at == epoch}
+        return agreed_score(scores, self.spec.verifier_peers)
 
     def falls_short(self, epoch: int) -> bool:
         """Whether the model misses the epoch's milestone, which then costs a share of the price.
 
         An epoch that a closing escrow cut short has none: its buyer would else gain by cancelling.
         """
-        most, found = self.spec.money.accept.most_loss_micro(epoch), self.held_out_loss(epoch)
-        return most is not None and found is not None and self.is_whole(epoch) and found > most
+        asked, found = self.spec.money.accept.milestone(epoch), self.score(epoch)
+        if asked is None or found is None or not self.is_whole(epoch):
+            return False
+        return not asked.is_reached(found, self.spec.choices.items)
 
     def is_whole(self, epoch: int) -> bool:
         """Whether an epoch has all the rounds that were ordered."""
@@ -371,12 +374,13 @@ def may_report_funding(run_state: RunState, report: FundingReport) -> bool:
 
 def may_evaluate(run_state: RunState, evaluation: Evaluation) -> bool:
     """Whether the next manifest may carry this evaluation: one a verifier, until the epoch is settled."""
-    epoch, calendar = evaluation.epoch, run_state.calendar
+    epoch, calendar, score = evaluation.epoch, run_state.calendar, evaluation.score
     return (
         evaluation.run_id == run_state.run_id
         and evaluation.verifier in run_state.spec.verifier_peers
-        and evaluation.loss_micro <= LOSS_MICRO_MAX
-        and run_state.spec.money.accept.most_loss_micro(epoch) is not None
+        and score.loss_micro <= LOSS_MICRO_MAX
+        and max(score.acc_count, score.acc_norm_count) <= run_state.spec.choices.items
+        and run_state.spec.money.accept.milestone(epoch) is not None
         and run_state.is_whole(epoch)
         and calendar.epoch_end(epoch) <= run_state.round <= calendar.settled_at(epoch)
         and (epoch, evaluation.verifier) not in run_state.evaluations
@@ -553,7 +557,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         for node in set(run_state.active) - {commit.node for commit in commits}:
             nodes[node] = replace(nodes[node], missed=nodes[node].missed + 1)
     said_of = (signed.evaluation for signed in manifest.evaluations)
-    evaluations |= {(one.epoch, one.verifier): one.loss_micro for one in said_of}
+    evaluations |= {(one.epoch, one.verifier): one.score for one in said_of}
     reported = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
     has_lapsed = run_state.lapses_at(manifest.time_s)
     training_rounds = 0 if has_lapsed else run_state.training_rounds
@@ -721,7 +725,7 @@ def _earliest(record: VerifierRecord, round_id: int) -> int:
 def _prune(
     run_state: RunState, now: int
 ) -> tuple[
-    dict[StepId, Audit], dict[StepId, int], dict[int, tuple[PeerId, ...]], dict[tuple[int, PeerId], int]
+    dict[StepId, Audit], dict[StepId, int], dict[int, tuple[PeerId, ...]], dict[tuple[int, PeerId], Score]
 ]:
     """Audits, steps, beacon shares, evaluations without the epochs that were final before this manifest."""
 
@@ -734,5 +738,5 @@ def _prune(
         {step: a for step, a in run_state.audits.items() if kept(step[0]) or not a.has_ended},
         {step: tokens for step, tokens in run_state.steps.items() if kept(step[0])},
         {round_id: peers for round_id, peers in run_state.beacon_shares.items() if kept(round_id)},
-        {key: loss for key, loss in run_state.evaluations.items() if now <= calendar.settled_at(key[0]) + 1},
+        {key: one for key, one in run_state.evaluations.items() if now <= calendar.settled_at(key[0]) + 1},
     )

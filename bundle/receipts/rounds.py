@@ -13,7 +13,7 @@ from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import CertifiedManifest, Commit, Outcome
+from assay.protocol.messages import CertifiedManifest, Commit, Outcome, Score
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import StepId, advance, start
 from assay.protocol.types import Digest, PeerId
@@ -59,6 +59,15 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a verifier measured of the model after an epoch with a milestone."""
+
+    epoch: int
+    verifier: PeerId
+    score: Score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundReceipt:
     """The content of a round's file in a bundle."""
 
@@ -68,6 +77,7 @@ class RoundReceipt:
     signers: tuple[PeerId, ...]
     aggregate: Digest
     contributions: tuple[Contribution, ...]
+    evaluations: tuple[Measured, ...]
 
 
 def facts_of(
@@ -133,6 +143,10 @@ def round_receipts(
                     paid=_pay_of(spec, commit, settlements),
                 )
                 for commit in (signed.commit for signed in manifest.commits)
+            ),
+            evaluations=tuple(
+                Measured(epoch=one.epoch, verifier=one.verifier, score=one.score)
+                for one in (signed.evaluation for signed in manifest.evaluations)
             ),
         )
 

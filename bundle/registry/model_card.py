@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from assay.bundle.finished import Finished
+from assay.bundle.finished import Accuracy, Finished
 from assay.bundle.report.charts import MICRO
 from assay.bundle.report.loss_kind import LossKind, loss_kind
 from assay.bundle.report.training import TrainingReport
@@ -76,7 +76,7 @@ tags:
 - demo-optimizer
 - verifiable-training
 training_data: {json.dumps(spec.data.source)}
-{_model_index(spec, report)}---
+{_model_index(run, report)}---
 
 # {spec.name}
 
@@ -118,8 +118,9 @@ def _licence(declared: str) -> str:
     return f"license: other\nlicense_name: {json.dumps(declared)}\n"
 
 
-def _model_index(spec: RunSpec, report: TrainingReport) -> str:
-    """Lines of the front matter with the held-out loss; none where nobody measured it."""
+def _model_index(run: Finished, report: TrainingReport) -> str:
+    """Lines of the front matter with held-out loss and accuracy; none where nobody measured them."""
+    spec = run.spec
     held_out, kind = report.held_out, loss_kind(spec)
     if held_out is None:
         return ""
@@ -137,6 +138,29 @@ def _model_index(spec: RunSpec, report: TrainingReport) -> str:
       name: {kind.name[0].upper() + kind.name[1:]} in {kind.unit} on {held_out.tokens} held-out tokens
       value: {held_out.last_micro / MICRO:.4f}
       verified: false
+{_choices_result(run, held_out.accuracy)}"""
+
+
+def _choices_result(run: Finished, found: Accuracy | None) -> str:
+    """Lines of the model index with the accuracies; none without."""
+    choices = run.inputs.choices
+    if found is None or choices is None:
+        return ""
+    return f"""  - task:
+      type: text-generation
+    dataset:
+      name: {json.dumps(choices.name)}
+      type: {json.dumps(f"assay:{run.spec.choices.digest.hex()}")}
+      split: test
+    metrics:
+    - type: acc
+      name: acc on {found.items} items of multiple choice
+      value: {found.acc_last / found.items:.4f}
+      verified: false
+    - type: acc_norm
+      name: acc_norm on {found.items} items of multiple choice
+      value: {found.acc_norm_last / found.items:.4f}
+      verified: false
 """
 
 
@@ -149,6 +173,11 @@ def _training(report: TrainingReport, kind: LossKind) -> str:
             f"The held-out loss is the buyer's measurement, on {report.held_out.tokens:,} tokens\nthat "
             "nobody trained on; `assay run verify --data` repeats it."
         )
+        if report.held_out.accuracy is not None:
+            held_out += (
+                f"\nSo are acc and acc_norm, on the {report.held_out.accuracy.items:,} items of "
+                "`data/choices.json`, by the log-likelihood of\neach choice, and by it per character."
+            )
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in figures_of(report, kind))
     return f"""## Training
 

@@ -1,10 +1,10 @@
 """Training report: loss, steps, traffic, audits, time and cost of a delivered run, round by round.
 
-Room: bundle (pure). All but the held-out loss, which the buyer states, follows from the certified chain, the
-payout tables and the sizes of the delivered files, in integers: every holder of the bundle computes the same
-bytes. A step's loss is what its node states and signs; audits recompute steps, but nobody certifies that
-figure. So the report has the median over a round's nodes: fewer than half of them cannot move it beyond what
-the others state.
+Room: bundle (pure). All but held-out loss and accuracy, which the buyer states, follows from the certified
+chain, the payout tables and the sizes of the delivered files, in integers: every holder of the bundle
+computes the same bytes. A step's loss is what its node states and signs; audits recompute steps, but nobody
+certifies that figure. So the report has the median over a round's nodes: fewer than half of them cannot move
+it beyond what the others state.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import canonical_json, parse_json, plain, read_plain
-from assay.protocol.messages import LOSS_MICRO_MAX
+from assay.protocol.messages import LOSS_MICRO_MAX, Score
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 
-FORMAT = "assay/training-report/1"
+FORMAT = "assay/training-report/2"
 FAULTS = ("mismatch", "withheld")
 PASSED = ("match", "dismissed")
 
@@ -65,6 +65,7 @@ class EpochFigures:
     verifiers: int
     fee: int
     spent: int  # by this epoch and all before it
+    score: Score | None  # that verifiers agreed on; None without a milestone, or an agreed score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +221,13 @@ def claimed_loss(body: bytes, spec: RunSpec) -> HeldOut | None:
         raise IntegrityError(f"bundle/report.json: held_out: {found.tokens} tokens, {held} are held out")
     if not all(0 <= one <= LOSS_MICRO_MAX for one in (found.first_micro, found.last_micro)):
         raise IntegrityError("bundle/report.json: held_out: a loss that no commit could state")
+    if (right := found.accuracy) is not None:
+        counts = (right.acc_first, right.acc_last, right.acc_norm_first, right.acc_norm_last)
+        if not 0 < right.items == spec.choices.items or not all(0 <= one <= right.items for one in counts):
+            raise IntegrityError(
+                f"bundle/report.json: accuracy: {max(counts)} of {right.items} items, "
+                f"the run has {spec.choices.items}"
+            )
     return found
 
 
@@ -242,6 +250,7 @@ def _epochs(tables: Mapping[int, Settlement], trained: Sequence[RoundFacts]) -> 
             verifiers=table.paid("verifier"),
             fee=table.paid("fee"),
             spent=so_far,
+            score=table.score,
         )
         for (epoch, table), so_far in zip(sorted(tables.items()), spent, strict=True)
     )

@@ -58,6 +58,12 @@ def figures_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterator[
             f"held-out {kind.name}, before and after",
             " to ".join(loss_text(one) for one in (held_out.first_micro, held_out.last_micro)),
         )
+    if held_out is not None and (found := held_out.accuracy) is not None:
+        for metric, counts in (
+            ("acc", (found.acc_first, found.acc_last)),
+            ("acc_norm", (found.acc_norm_first, found.acc_norm_last)),
+        ):
+            yield f"{metric}, before and after", " to ".join(share_text(one, found.items) for one in counts)
     yield "nodes that contributed", f"{totals.nodes:,}"
     yield "steps accepted", f"{totals.accepted:,}"
     yield "of them not paid", f"{totals.unpaid:,}"
@@ -104,15 +110,23 @@ def training_page(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> str:
 def _held_out_text(report: TrainingReport) -> str:
     if report.held_out is None:
         return "none was measured on the held-out data."
+    items = ""
+    if report.held_out.accuracy is not None:
+        items = f", and so are acc and acc_norm, on the {report.held_out.accuracy.items:,} items of the order"
     return (
         f"the held-out loss is the buyer's measurement, on {report.held_out.tokens:,} tokens that nobody "
-        "trained on, which <code>assay run verify --data</code> repeats."
+        f"trained on{items}; <code>assay run verify --data</code> repeats it."
     )
 
 
 def loss_text(micro: int) -> str:
     """A loss in nats, with four decimals."""
     return f"{micro / MICRO:,.4f}"
+
+
+def share_text(count: int, items: int) -> str:
+    """Items answered right, as an accuracy and as they were counted: 0.7500 (15 of 20)."""
+    return f"{count / items:.4f} ({count:,} of {items:,})"
 
 
 def bytes_text(count: int) -> str:

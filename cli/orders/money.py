@@ -135,7 +135,7 @@ def quote_lines(found: Quoted) -> Iterator[str]:
     if found.milestones:
         yield (
             f"accept    {_money(found.refusable)} of it at most are not owed if the model misses all "
-            f"{found.milestones} milestones of held-out loss: nodes, verifiers and fee alike get less"
+            f"{found.milestones} milestones: nodes, verifiers and fee alike get less"
         )
     yield f"escrow    {_money(found.escrow)}"
     for line in found.returns:

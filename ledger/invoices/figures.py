@@ -288,7 +288,7 @@ def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
 def _fell_short(spec: RunSpec, epoch: int, table: Any) -> bool:
     """Whether an epoch has a milestone, and costs what it does if the model missed it."""
     least = gross_of(spec, table.tokens_paid, falls_short=True)
-    return spec.money.accept.most_loss_micro(epoch) is not None and table.total == least
+    return spec.money.accept.milestone(epoch) is not None and table.total == least
 
 
 def _covering(db: Connection, number: int) -> Note:

@@ -22,7 +22,7 @@ import cbor2
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.protocol.audits import ADVERSE, Audit, AuditStatus
-from assay.protocol.messages import Outcome, Verdict
+from assay.protocol.messages import Outcome, Score, Verdict
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.state_transition import RunState, StepId
 from assay.protocol.types import Digest, PeerId, RoundId
@@ -98,7 +98,7 @@ class Settlement:
     unpaid: tuple[Unpaid, ...]
     tokens_paid: int
     table_hash: Digest
-    loss_micro: int | None = None  # that verifiers agreed on, for the epoch's milestone
+    score: Score | None = None  # that verifiers agreed on, for the epoch's milestone
 
     @property
     def total(self) -> int:
@@ -167,7 +167,7 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
         unpaid=tuple(unpaid),
         tokens_paid=tokens_paid,
         table_hash=table_hash(spec, run_state.run_id, epoch, tuple(rows)),
-        loss_micro=run_state.held_out_loss(epoch),
+        score=run_state.score(epoch),
     )
 
 

@@ -25,6 +25,7 @@ from assay.orders.order import Order
 from assay.orders.sections import DataSection
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.choices import CHOICES
 from assay.training.data.documents import Document, documents_in, format_of, is_text
 from assay.training.data.shards import (
     CHAT,
@@ -51,7 +52,8 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
 
     Args:
         order: What is bought.
-        folder: Receives shards, manifest and tokenizer; None writes nothing, to count and hash only.
+        folder: Receives shards, manifest, tokenizer and the choices that the model is scored on; None writes
+            nothing, to count and hash only.
 
     Raises:
         ConfigError: a source is missing, unreadable, empty or not of the declared kind.
@@ -83,6 +85,8 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
             (folder / CHAT).write_bytes(template.to_json())
         if tokenizer.body:
             (folder / TOKENIZER).write_bytes(tokenizer.body)
+        if order.choices is not None:
+            (folder / CHOICES).write_bytes(order.choices.to_json())
         (folder / MANIFEST).write_bytes(manifest.to_json())
     return manifest
 

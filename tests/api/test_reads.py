@@ -266,6 +266,7 @@ def test_a_quote_is_the_commands(world_api: ApiWorld):
         ('data = [{source = "stdlib"}, {source = "../x"}]\n', 422, "[data] source names a file"),
         ('[model]\nbase = "/root"\n', 422, "[model] base names a file"),
         ('[model]\ntokenizer = "t.json"\n', 422, "[model] tokenizer names a file"),
+        ('[evaluate]\nchoices = "/etc/passwd"\n', 422, "[evaluate] choices names a file"),
         ('[model]\nchat_template = "/etc/passwd"\n', 422, "[model] chat_template names a file"),
         ('[verify]\nlimits = "/etc/passwd"\n', 422, "[verify] limits names a file"),
         ('[verify]\nattestation = "p.toml"\n', 422, "[verify] attestation names a file"),
@@ -299,7 +300,7 @@ def test_every_key_of_an_order_that_is_text_was_looked_at():
         ("run", "name"), ("run", "audit"), ("model", "separator"), ("data", "licence"),
         ("model", "lora_targets"),
         ("data", "field"), ("comm", "aggregation"), ("comm", "method"), ("verify", "code"),
-        ("accept", "held_out"),  # its keys are numbers of epochs
+        ("accept", "held_out"), ("accept", "acc"), ("accept", "acc_norm"),  # their keys are numbers of epochs
         ("verify", "drand_urls"),  # verifiers ask there, nobody who reads an order does
     }  # fmt: skip
     textual = set()

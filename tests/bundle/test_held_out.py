@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.bundle.finished import HeldOut
+from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
 from assay.bundle.inputs import read_inputs
 from assay.bundle.read import read
@@ -18,7 +18,8 @@ from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import ConfigError
 from assay.training.model.hugging_face import read_theta
 
-CLAIM = HeldOut(first_micro=5_000_000, last_micro=4_000_000, tokens=64)
+RIGHT = Accuracy(items=4, acc_first=1, acc_last=3, acc_norm_first=0, acc_norm_last=1)
+CLAIM = HeldOut(first_micro=5_000_000, last_micro=4_000_000, tokens=64, accuracy=RIGHT)
 
 
 def test_the_recorded_loss_is_measured_again_from_the_recorded_data(recorded_run: Path) -> None:
@@ -34,29 +35,37 @@ def test_the_recorded_milestone_was_missed_and_is_measured_again_exactly(
 ) -> None:
     delivered = read(recorded_run)
     report = verify(delivered, data=recorded_run / "data")
-    agreed = delivered.tables[1].loss_micro
+    agreed = delivered.tables[1].score
     assert agreed is not None
 
     (line,) = (one for one in report_lines(report) if one.startswith("milestone"))
 
     assert line == (
-        f"milestone of epoch 1: held-out loss {agreed / 10**6:.4f}, at most 1.0000 asked: missed, "
+        f"milestone of epoch 1: held-out loss {agreed.loss_micro / 10**6:.4f}, at most 1.0000 asked: missed, "
         "20 % of the price are not owed; measured here again"
     )
     theta = read_theta(recorded_run / "bundle" / "model", delivered.spec.model)
     measured = (delivered.spec, report.inputs, theta, recorded_run / "data", 1)
     check_milestone(*measured, agreed)
-    with pytest.raises(IntegrityError, match=f"agreed on {agreed + 1} .*here {agreed}"):
-        check_milestone(*measured, agreed + 1)
+    for name, unit in (
+        ("loss_micro", "millionths of a nat"),
+        ("acc_count", "items"),
+        ("acc_norm_count", "items"),
+    ):
+        truth = getattr(agreed, name)
+        words = f"{name} after epoch 1: verifiers agreed on {truth + 1} {unit}, measured here {truth}"
+        with pytest.raises(IntegrityError, match=words):
+            check_milestone(*measured, replace(agreed, **{name: truth + 1}))
 
 
 def test_a_milestone_that_nobody_measured_costs_nothing_and_is_told(recorded_run: Path) -> None:
     delivered = read(recorded_run)
-    silent = replace(delivered.tables[1], loss_micro=None)
+    silent = replace(delivered.tables[1], score=None)
     delivered = replace(delivered, tables={**delivered.tables, 1: silent})
 
     assert list(milestone_lines(delivered, is_measured=False)) == [
-        "milestone of epoch 1: at most 1.0000 asked, no loss was agreed: all of the price is owed"
+        "milestone of epoch 1: held-out loss, at most 1.0000 asked, no score was agreed: "
+        "all of the price is owed"
     ]
 
 
@@ -100,7 +109,10 @@ def test_a_claim_within_the_tolerance_stands_and_one_beyond_it_is_refused() -> N
         replace(CLAIM, last_micro=3_995_900),
         replace(CLAIM, first_micro=5_006_000),
         replace(CLAIM, tokens=63),
+        replace(
+            CLAIM, accuracy=Accuracy(items=1, acc_first=0, acc_last=1, acc_norm_first=0, acc_norm_last=0)
+        ),
         None,
     ):
-        with pytest.raises(IntegrityError, match=r"^bundle/report\.json: held-out loss: "):
+        with pytest.raises(IntegrityError, match=r"^bundle/report\.json: (held-out loss: |accuracy )"):
             check_held_out(CLAIM, measured)

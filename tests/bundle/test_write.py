@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from safetensors.numpy import load_file
 
 from assay.bundle.finished import Finished, Registered, Settled
-from assay.bundle.inputs import RunInputs, read_inputs
+from assay.bundle.inputs import RunInputs, check_item_texts, read_inputs
 from assay.bundle.receipts.rounds import StepPay, facts_of, round_receipts
 from assay.bundle.registry.document import read_entry
 from assay.bundle.release import release_of
@@ -34,8 +34,10 @@ from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key
 from assay.testing.signed import VERIFIERS, a_history, a_spec
 from assay.testing.specs import MANIFEST
 from assay.training.data.chat_template import ChatTemplate
+from assay.training.data.choices import Choices, tokenised
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import ChatData
+from assay.training.data.tokenizer import byte_tokenizer, byte_tokenizer_json
 from assay.training.exact import initial_factors, initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.adapter import merged
@@ -189,6 +191,38 @@ def test_a_run_on_conversations_delivers_the_chat_template_it_was_trained_under(
     path.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
         read_inputs(spec, folder / "data", None)
+
+
+def test_a_run_with_choices_delivers_them_as_its_spec_names_them(tmp_path: Path):
+    choices = Choices(name="sums.jsonl", items=(tokenised("2+3 =", ("5", "4"), 0, byte_tokenizer()),))
+    spec, inputs = replace(SPEC, choices=choices.spec()), replace(finished().inputs, choices=choices)
+
+    write_bundle(tmp_path / "bundle", replace(finished(), spec=spec, inputs=inputs, links=(), settled={}))
+
+    assert read_inputs(spec, tmp_path / "bundle" / "data", None).choices == choices
+    assert read_inputs(SPEC, tmp_path / "bundle" / "data", None).choices is None
+    path = tmp_path / "bundle" / "data" / "choices.json"
+    path.write_bytes(choices.to_json().replace(b'"gold":0', b'"gold":1'))
+    with pytest.raises(ConfigError, match="not the choices this run committed to"):
+        read_inputs(spec, tmp_path / "bundle" / "data", None)
+
+
+def test_items_that_are_shown_as_others_than_the_model_answers_are_found(tmp_path: Path):
+    honest = tokenised("2+3 =", ("5", "4"), 0, byte_tokenizer())
+    easy = replace(honest, choice_tokens=((32, 53), (32, 0)))
+    (tmp_path / "tokenizer.json").write_bytes(byte_tokenizer_json())
+    for item in (honest, easy):
+        choices = Choices(name="sums.jsonl", items=(honest, item))
+        for tokenizer in (b"", b"a file"):
+            inputs = replace(finished().inputs, choices=choices, tokenizer=tokenizer)
+            if item is honest:
+                check_item_texts(inputs, tmp_path)
+                continue
+            with pytest.raises(
+                ConfigError, match=r"choices\.json: item 1: its tokens are not those of its text"
+            ):
+                check_item_texts(inputs, tmp_path)
+    check_item_texts(finished().inputs, tmp_path)
 
 
 def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):

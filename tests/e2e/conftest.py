@@ -12,6 +12,7 @@ import pytest
 
 from tests.a_drand import a_network, info, serving
 from tests.e2e.nets import (
+    SCORED,
     SPARSELOCO,
     kill,
     localnet,
@@ -49,10 +50,12 @@ def _compiled() -> None:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Of the demo's method, with a node that trains on stale parameters; most others are killed once."""
+    """Of the demo's method, with items; one node trains on stale parameters, most others are killed once."""
     need_anvil()
     folder = tmp_path_factory.mktemp("finished")
-    with localnet(folder, write_order(folder, rounds=13)) as process:
+    order = write_order(folder, rounds=13)
+    order.write_text(order.read_text() + SCORED)
+    with localnet(folder, order) as process:
         for round_id, victim in KILLED.items():
             wait_for_round(process, folder / "run", round_id)
             if victim == "verifier-2":  # without two verifiers there is no quorum

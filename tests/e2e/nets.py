@@ -54,6 +54,19 @@ iteration_s = 20
 
 """
 DEMO = "warmup = 2"
+# The text repeats; a model that learns its bytes tells what goes on from what never occurs in it.
+ITEMS = [
+    {"query": "5 bottles on the", "choices": ["wall,", "WXYZ,"], "gold": 0},
+    {"query": "bottles on the wall, 7", "choices": ["QJK?", "left;"], "gold": 1},
+]
+SCORED = """
+[evaluate]
+choices = "items.jsonl"
+[accept]
+share = 0.2
+sequences = 2
+acc = { 1 = 0.5 }
+"""
 SPARSELOCO = """
 steps = 4
 segment = 2
@@ -79,6 +92,7 @@ def write_order(
     text.write_text("".join(f"{n % 97} bottles on the wall, {n % 89} left; " for n in range(3000)))
     path = folder / "run.toml"
     path.write_text(TINY.format(rounds=rounds, data=text, train=train))
+    (folder / "items.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in ITEMS))
     path.with_suffix(".scenario.toml").write_text(f'[nodes]\n3 = "{cheat}"\n')
     return path
 

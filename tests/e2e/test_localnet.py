@@ -39,10 +39,28 @@ def test_a_delivered_run_verifies_offline(assay: Assay, finished: Finished) -> N
     assert "byte for byte" in out
 
 
+def test_what_the_model_answers_is_agreed_delivered_and_measured_again(
+    assay: Assay, finished: Finished
+) -> None:
+    report = json.loads((finished.run / "bundle" / "report.json").read_text())
+    score, right = report["epochs"][1]["score"], report["held_out"]["accuracy"]
+    _, out, _ = assay("run", "verify", "--data", finished.run / "data", finished.run)
+
+    assert right["items"] == right["acc_last"] == 2
+    assert f"choices: acc 1.0000 (2 of 2), acc_norm {right['acc_norm_last'] / 2:.4f}" in out
+    agreed = f"held-out loss {score['loss_micro'] / 10**6:.4f}; acc {score['acc_count'] / 2:.4f}"
+    assert f"milestone of epoch 1: {agreed} ({score['acc_count']} of 2), at least 0.5 asked" in out
+    assert out.count("measured here again") == 3
+    receipts = [json.loads(one.read_text()) for one in (finished.run / "bundle" / "receipts").iterdir()]
+    told = [one["score"] for receipt in receipts for one in receipt["evaluations"]]
+    assert len(told) >= 2 and all(one == score for one in told)
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "bundle/spec.cbor",
+        "bundle/data/choices.json",
         "bundle/links/000003.cbor",
         "bundle/model/model.safetensors",
         "bundle/model/README.md",

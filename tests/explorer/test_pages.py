@@ -170,10 +170,13 @@ def test_peers_in_json_are_hexadecimal():
 
 
 def test_an_epoch_with_a_milestone_says_what_was_measured_and_what_it_cost():
-    loss = golden().tables[1].loss_micro
-    assert loss is not None
+    score = golden().tables[1].score
+    assert score is not None
 
     found = asking().get("/runs/golden/epochs/1").text
 
-    assert f"held-out loss {loss / 10**6:.4f}, at most 1.0000 asked: missed, 20 % of the price" in found
+    assert (
+        f"held-out loss {score.loss_micro / 10**6:.4f}, at most 1.0000 asked: missed, 20 % of the price"
+        in found
+    )
     assert "Milestone" not in asking().get("/runs/golden/epochs/0").text

@@ -16,10 +16,12 @@ from assay.orders.amounts import bytes_text, money_text, scaled
 from assay.orders.load import load_order
 from assay.orders.spec import accept_spec
 from assay.protocol.errors import ConfigError
+from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone
 from assay.training.data.tokenizer import byte_tokenizer_json
 from assay.training.model.hugging_face import export_config
 
+ITEMS = str(Path(__file__).parents[2] / "examples" / "choices.jsonl")
 EXAMPLES = [
     path
     for path in sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
@@ -306,9 +308,22 @@ def test_what_an_order_waits_for_is_what_its_method_and_its_escrow_are_made_for(
         ({"accept.share": 0.2, "accept.held_out": {"01": 2.5}}, "no such epoch; epochs are 0 to 5"),
         ({"accept.share": 0.6, "accept.held_out": {"1": 2.5}}, "share = 0.6: expected at most 0.5"),
         ({"accept.share": 0.2, "accept.held_out": {"1": 0.0}}, "1 = 0.0: expected more than 0.0"),
+        (
+            {"accept.acc": {"1": 0.5}, "evaluate.choices": ITEMS},
+            "accept] share = 0.0: expected both or neither",
+        ),
+        (
+            {"accept.share": 0.2, "accept.acc": {"1": 0.5}},
+            "accuracy needs items; expected [evaluate] choices",
+        ),
+        ({"accept.share": 0.2, "accept.acc_norm": {"1": 0.5}}, "accuracy needs items; expected [evaluate]"),
+        ({"accept.share": 0.2, "accept.acc": {"6": 0.5}}, "acc] 6 = 0.5: no such epoch; epochs are 0 to 5"),
+        ({"accept.share": 0.2, "accept.acc": {"1": 1.1}}, "1 = 1.1: expected at most 1"),
+        ({"accept.share": 0.2, "accept.acc_norm": {"1": 0.0}}, "1 = 0.0: expected more than 0"),
+        ({"evaluate.choices": "none.jsonl"}, "none.jsonl: cannot be read"),
     ],
 )
-def test_a_share_of_the_price_depends_on_losses_after_epochs_of_the_run(keys, reason):
+def test_a_share_of_the_price_depends_on_losses_and_accuracies_after_epochs_of_the_run(keys, reason):
     with pytest.raises(ConfigError, match=re.escape(reason)):
         load_order(None, keys)
 
@@ -326,6 +341,26 @@ def test_milestones_ascend_by_epoch_in_millionths():
         ),
     )
     assert accept_spec(load_order(None)) == NO_ACCEPT
+
+
+def test_an_epoch_that_several_keys_name_has_one_milestone_with_each_bound():
+    order = load_order(
+        None,
+        {
+            "evaluate.choices": ITEMS,
+            "accept.share": 0.25,
+            "accept.held_out": {"2": 3.0},
+            "accept.acc": {"2": 0.333333, "5": 1.0},
+            "accept.acc_norm": {"0": 0.5, "5": 0.25},
+        },
+    )
+    assert accept_spec(order).milestones == (
+        Milestone(epoch=0, most_loss_micro=LOSS_MICRO_MAX, least_acc_norm_ppm=500_000),
+        Milestone(epoch=2, most_loss_micro=3_000_000, least_acc_ppm=333_333),
+        Milestone(
+            epoch=5, most_loss_micro=LOSS_MICRO_MAX, least_acc_ppm=1_000_000, least_acc_norm_ppm=250_000
+        ),
+    )
 
 
 def test_the_worst_case_is_what_settlement_would_charge_epoch_by_epoch():

@@ -1,7 +1,7 @@
-"""Evaluation: the mean loss of a model on held-out sequences, with the same digits on every machine.
+"""Evaluation: a model's loss on held-out sequences and its answers to items, with the same digits everywhere.
 
-Room: training (pure). What a verifier reports of a milestone (docs/protocol.md section 6a). It is measured in
-units: a sequence, or with DPO a preference pair.
+Room: training (pure). What a verifier reports of a milestone (docs/protocol.md section 6a). The loss is
+measured in units: a sequence, or with DPO a preference pair.
 
 Shape suffixes: P = parameters.
 """
@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.acceptance import mean_micro
+from assay.protocol.messages import Score
 from assay.protocol.params import ComputeSpec, ModelSpec
+from assay.training.data.choices import Choices
 from assay.training.data.mask import target_count
 from assay.training.frozen import ALL_TRAINED, Frozen
+from assay.training.reference.choices import answer
 from assay.training.reference.gradient import reference_loss
 
 
@@ -63,3 +66,29 @@ def reference_loss_micro(
     )
     found = [unit_loss(model, theta_P, one, compute=compute, frozen=frozen) for one in units]
     return mean_micro((loss for loss, _ in found), sum(count for _, count in found))
+
+
+def reference_score(
+    model: ModelSpec,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    choices: Choices | None,
+    *,
+    compute: ComputeSpec,
+    frozen: Frozen = ALL_TRAINED,
+) -> Score:
+    """`reference_loss_micro` of the tokens, and how many of the choices' items are answered right."""
+    acc, acc_norm = (0, 0) if choices is None else right_answers(model, theta_P, choices, frozen=frozen)
+    return Score(
+        loss_micro=reference_loss_micro(model, theta_P, tokens, compute=compute, frozen=frozen),
+        acc_count=acc,
+        acc_norm_count=acc_norm,
+    )
+
+
+def right_answers(
+    model: ModelSpec, theta_P: NDArray[np.float32], choices: Choices, *, frozen: Frozen = ALL_TRAINED
+) -> tuple[int, int]:
+    """How many items are answered right: by log-likelihood, and by log-likelihood per character."""
+    answers = [answer(model, theta_P, item, frozen=frozen) for item in choices.items]
+    return sum(one.acc for one in answers), sum(one.acc_norm for one in answers)

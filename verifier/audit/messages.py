@@ -132,6 +132,27 @@ class Evaluated:
     targets: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerItem:
+    """Asks for the model's answer to one item of the run's choices, under the parameters of this round.
+
+    Answered by `ItemAnswered`.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/worker/answer-item/1"
+    round: RoundId
+    item: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemAnswered:
+    """Whether the answer is right, by log-likelihood and by log-likelihood per character."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/item-answered/1"
+    acc: bool
+    acc_norm: bool
+
+
 def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
     """Upper bound in bytes of any opening of this many blocks of a step of this rule."""
     blocks = min(block_count, layout.blocks) * BLOCK_OPENING_BYTES_MAX + HEAD_BYTES_MAX

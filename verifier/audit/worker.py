@@ -32,6 +32,7 @@ from assay.protocol.update_rule import BLOCK_SIDE
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens, validation_tokens
+from assay.training.data.choices import read_choices
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.layout import to_blocks
@@ -51,11 +52,13 @@ from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_mov
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.limits import Limits, agreed_limits
 from assay.verifier.audit.messages import (
+    AnswerItem,
     Evaluate,
     Evaluated,
     Examine,
     Examined,
     Finding,
+    ItemAnswered,
     Judged,
     JudgeOperator,
     RecomputeStart,
@@ -70,6 +73,7 @@ from assay.verifier.audit.tolerance import Doubles, cancellation, floor_of, judg
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
 _EVALUATION = "assay.training.reference.evaluation"  # likewise
+_CHOICES = "assay.training.reference.choices"  # likewise
 _ROUNDING = "assay.training.reference.rounding"  # likewise
 _APPEALS = "assay.verifier.appeal.answers"  # likewise
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
@@ -112,7 +116,14 @@ class RecomputeWorker(ComputeWorker):
     memory: file of the bias memory, which outlives this process; None keeps nothing.
     """
 
-    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, Examine, Evaluate, TraceStep, JudgeOperator)
+    REQUESTS: ClassVar = (
+        *ComputeWorker.REQUESTS,
+        Examine,
+        Evaluate,
+        AnswerItem,
+        TraceStep,
+        JudgeOperator,
+    )
 
     def __init__(
         self,
@@ -130,7 +141,7 @@ class RecomputeWorker(ComputeWorker):
         )
         self.spec, self.device, self.limits = spec, device, limits
         self.exec_class = execution_class(spec.compute, device)
-        self.tokens = read_tokens(data, spec.data)
+        self.tokens, self.choices = read_tokens(data, spec.data), read_choices(data, spec)
         if limits is not None or spec.money.accept != NO_ACCEPT:
             importlib.import_module(_REFERENCE)  # compiles it, if need be, before an audit is due
         self.watch = BiasMemory(memory, digest(spec))
@@ -143,6 +154,8 @@ class RecomputeWorker(ComputeWorker):
             return Judged(is_right=self._judge(request))
         if isinstance(request, Evaluate):
             return self.evaluate(request.round, request.unit)
+        if isinstance(request, AnswerItem):
+            return self.answer_item(request.round, request.item)
         if not isinstance(request, Examine):
             return super().answer(request)
         try:
@@ -172,6 +185,17 @@ class RecomputeWorker(ComputeWorker):
                 spec.model, theta_P, tokens, compute=spec.compute, frozen=self.frozen
             )
         return Evaluated(loss=struct.pack(">d", loss), targets=targets)
+
+    def answer_item(self, round_id: int, item: int) -> ItemAnswered:
+        """How the model of a recent round answers an item of the run's choices, in the reference class.
+
+        Raises:
+            Diverged: that round is ahead of us or too old.
+        """
+        assert self.choices is not None, "only a run with choices has items"
+        theta_P, chosen = self.parameters.at(round_id), self.choices.items[item]
+        found = importlib.import_module(_CHOICES).answer(self.spec.model, theta_P, chosen, frozen=self.frozen)
+        return ItemAnswered(acc=found.acc, acc_norm=found.acc_norm)
 
     def examine(
         self,

@@ -1,10 +1,10 @@
 // Messages: the parts of the protocol's messages that the checks read, in their order on the wire.
 // A test compares both tables with the room `protocol`, where the messages are declared.
 export const LAYOUT = {
-  "RunSpec": ["assay/run-spec/9", "deployment_id", "name", "seed", "rounds", "state_every", "model", "compute", "data", "rule", "audit", "money", "timing", "buyer", "seats", "least_nodes", "start_by_s", "nodes", "verifiers"],
+  "RunSpec": ["assay/run-spec/10", "deployment_id", "name", "seed", "rounds", "state_every", "model", "compute", "data", "choices", "rule", "audit", "money", "timing", "buyer", "seats", "least_nodes", "start_by_s", "nodes", "verifiers"],
   "Member": ["assay/member/1", "peer", "account", "hot"],
-  "CertifiedManifest": ["assay/certified/12", "manifest", "block", "certificate"],
-  "Manifest": ["assay/manifest/13", "run_id", "round", "parent", "time_s", "commits", "inclusion_lists", "beacon_shares", "drand", "drand_next", "is_partial", "commitments", "verdicts", "sketch_openings", "known_answers", "attendance", "admissions", "contradictions", "double_votes", "appraised", "stake_reports", "funding_reports", "evaluations", "disqualified", "aggregate", "chain"],
+  "CertifiedManifest": ["assay/certified/13", "manifest", "block", "certificate"],
+  "Manifest": ["assay/manifest/14", "run_id", "round", "parent", "time_s", "commits", "inclusion_lists", "beacon_shares", "drand", "drand_next", "is_partial", "commitments", "verdicts", "sketch_openings", "known_answers", "attendance", "admissions", "contradictions", "double_votes", "appraised", "stake_reports", "funding_reports", "evaluations", "disqualified", "aggregate", "chain"],
   "Block": ["assay/block/1", "run_id", "iteration", "round", "parent", "manifest"],
   "QuorumCertificate": ["assay/certificate/1", "vote", "verifiers", "signatures"],
   "Vote": ["assay/vote/1", "run_id", "iteration", "kind", "block"],

@@ -10,11 +10,13 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from huggingface_hub import ModelCard
 
-from assay.bundle.finished import Finished, HeldOut
+from assay.bundle.finished import Accuracy, Finished, HeldOut
 from assay.bundle.receipts.rounds import facts_of
 from assay.bundle.registry.model_card import model_card
 from assay.bundle.report.training import TrainingReport, report_of_facts
 from assay.participant.declarations import Declarations
+from assay.training.data.choices import Choices, tokenised
+from assay.training.data.tokenizer import byte_tokenizer
 from tests.bundle.test_write import finished
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES
 
@@ -69,6 +71,29 @@ def test_the_model_index_has_the_held_out_loss_and_is_left_out_where_nobody_meas
     assert (result.metric_type, result.metric_value, result.verified) == ("loss", 3.25, False)
     assert "model-index" not in front_matter(finished(), a_report())
     assert "Nothing was measured on the held-out tokens." in model_card(finished(), a_report())
+
+
+def test_the_model_index_has_the_accuracies_on_the_items_that_the_spec_names() -> None:
+    choices = Choices(
+        name="sums: easy.jsonl", items=(tokenised("2 + 3 =", ("5", "4"), 0, byte_tokenizer()),) * 8
+    )
+    run = finished()
+    spec, inputs = replace(run.spec, choices=choices.spec()), replace(run.inputs, choices=choices)
+    right = Accuracy(items=8, acc_first=1, acc_last=7, acc_norm_first=2, acc_norm_last=5)
+    report = a_report(replace(HELD_OUT, accuracy=right))
+
+    card = model_card(replace(run, spec=spec, inputs=inputs), report)
+
+    data: Any = ModelCard(card).data
+    _, acc, acc_norm = data.eval_results
+    assert acc.dataset_name == acc_norm.dataset_name == "sums: easy.jsonl"
+    assert acc.dataset_type == f"assay:{choices.spec().digest.hex()}"
+    assert (acc.metric_type, acc.metric_value, acc.verified) == ("acc", 0.875, False)
+    assert (acc_norm.metric_type, acc_norm.metric_value) == ("acc_norm", 0.625)
+    assert "| acc, before and after | 0.1250 (1 of 8) to 0.8750 (7 of 8) |" in card
+    assert "| acc_norm, before and after | 0.2500 (2 of 8) to 0.6250 (5 of 8) |" in card
+    assert "on the 8 items of" in card
+    assert "acc" not in model_card(run, a_report(HELD_OUT)).split("accepted")[0].split("---")[1]
 
 
 def test_the_card_shows_the_curve_and_the_final_figures() -> None:

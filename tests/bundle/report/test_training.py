@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from assay.bundle.finished import HeldOut
+from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.read import Delivered, read
 from assay.bundle.report.audits import final_audits, kind_of
 from assay.bundle.report.training import (
@@ -23,6 +23,8 @@ from assay.bundle.report.training import (
 from assay.bundle.report.training_page import report_lines, training_page
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
+from assay.protocol.params import ChoicesSpec
+from assay.protocol.types import NO_DIGEST
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +134,30 @@ def test_a_held_out_loss_that_cannot_be_is_refused(
 
     with pytest.raises(IntegrityError, match=rf"^bundle/report\.json: .*{words}"):
         claimed_loss(json.dumps(told).encode(), delivered.spec)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"items": 7}, "8 of 7 items, the run has 8"),
+        ({"acc_last": 9}, "9 of 8 items"),
+        ({"acc_norm_first": -1}, "8 of 8 items"),
+        ({"items": 0}, "8 of 0 items"),
+    ],
+)
+def test_an_accuracy_that_cannot_be_is_refused(
+    delivered: Delivered, report: TrainingReport, changes: dict[str, int], words: str
+) -> None:
+    right = Accuracy(items=8, acc_first=0, acc_last=8, acc_norm_first=0, acc_norm_last=8)
+    held_out = HeldOut(first_micro=1, last_micro=1, tokens=1, accuracy=right)
+    spec = replace(delivered.spec, choices=ChoicesSpec(digest=NO_DIGEST, items=8))
+    assert claimed_loss(report_json(replace(report, held_out=held_out)), spec) == held_out
+    with pytest.raises(IntegrityError, match=r"8 of 8 items, the run has 0"):
+        claimed_loss(report_json(replace(report, held_out=held_out)), delivered.spec)
+
+    wrong = replace(held_out, accuracy=replace(right, **changes))
+    with pytest.raises(IntegrityError, match=rf"^bundle/report\.json: accuracy: {words}"):
+        claimed_loss(report_json(replace(report, held_out=wrong)), spec)
 
 
 def test_the_page_names_no_other_place_and_shows_a_strangers_text_as_text(report: TrainingReport) -> None:

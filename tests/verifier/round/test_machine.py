@@ -28,6 +28,7 @@ from assay.protocol.messages import (
     Evaluation,
     KnownAnswer,
     Outcome,
+    Score,
     SignedAdmission,
     SignedAppraisal,
     SignedAttendance,
@@ -431,10 +432,14 @@ def test_a_verifiers_word_on_evidence_is_pooled_carried_and_forgotten_and_a_forg
     assert later.appraised == {}
 
 
+def a_score(loss):
+    return Score(loss_micro=loss, acc_count=0, acc_norm_count=0)
+
+
 def test_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
     accept = AcceptSpec(share_ppm=1, sequences=1, milestones=(Milestone(epoch=0, most_loss_micro=9),))
     run_state = grown(the_start(money=a_money_spec(accept=accept)), 3)
-    found = Evaluation(run_id=RUN_ID, epoch=0, verifier=peer("vera"), loss_micro=8)
+    found = Evaluation(run_id=RUN_ID, epoch=0, verifier=peer("vera"), score=a_score(8))
     signed = SIGNED.evaluation(found)
     forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, found))
     state = after(run_state, signed, *everything(run_state))
@@ -449,7 +454,7 @@ def test_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refus
         examine(state, (), replace(manifest, evaluations=(forged,)))
     with pytest.raises(OutOfPhase, match="Evaluation of epoch 1"):
         step(state, SIGNED.evaluation(replace(found, epoch=1)))
-    again, _ = step(state, SIGNED.evaluation(replace(found, loss_micro=7)))
+    again, _ = step(state, SIGNED.evaluation(replace(found, score=a_score(7))))
     assert again.evaluations == state.evaluations  # a verifier's first counts
     later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
     assert later.evaluations == {}

@@ -16,9 +16,9 @@ from assay.protocol.state_transition import RunState, advance
 from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_peer_key, name_of
 from assay.testing.messages import UNSIGNED
 from assay.testing.run import a_manifest
-from assay.verifier.audit.messages import Evaluate, Evaluated
+from assay.verifier.audit.messages import AnswerItem, Evaluate, Evaluated, ItemAnswered
 from assay.verifier.service.evaluator import REPEAT_S, Evaluator
-from tests.protocol.test_acceptance import a_run, after, an_evaluation
+from tests.protocol.test_acceptance import BOTH, ITEMS, a_run, a_score, after, an_evaluation, with_choices
 
 ME = VERIFIERS[0]
 
@@ -36,7 +36,10 @@ class AWorker:
             self.failures -= 1
             raise Unavailable("no aggregate yet")
 
-    async def call(self, request: Evaluate, _answer: type) -> Evaluated:
+    async def call(self, request: Evaluate | AnswerItem, _answer: type) -> Evaluated | ItemAnswered:
+        if isinstance(request, AnswerItem):
+            self.asked.append(f"answer {request.item} at {request.round}")
+            return ItemAnswered(acc=request.item > 2, acc_norm=request.item > 5)
         self.asked.append(f"measure {request.unit} at {request.round}")
         return Evaluated(loss=struct.pack(">d", 8.4 * (request.unit + 1)), targets=3)
 
@@ -66,13 +69,23 @@ def test_a_milestone_is_measured_once_and_repeated_until_a_manifest_carries_it()
     assert worker.asked == ["reach 8", "measure 0 at 8", "measure 1 at 8"]
     assert len(told) == 3 and len(set(told)) == 1
     found = told[0].evaluation
-    assert (found.epoch, found.verifier, found.loss_micro) == (1, ME, 4_200_000)
+    assert (found.epoch, found.verifier, found.score) == (1, ME, a_score(4_200_000))
     verify(ME, DOMAIN, found, told[0].signature)
     state = follower.run_state
-    carried = UNSIGNED.evaluation(an_evaluation(ME, loss_micro=4_200_000))
+    carried = UNSIGNED.evaluation(an_evaluation(ME, score=a_score(4_200_000)))
     follower.run_state = advance(state, a_manifest(state, evaluations=(carried,)))
     run_for(evaluator, 2.5 * REPEAT_S)
     assert len(told) == 3
+
+
+def test_every_item_is_answered_after_the_held_out_units_and_right_answers_are_counted():
+    worker = AWorker()
+    evaluator, _, told = an_evaluator(after(a_run(with_choices(BOTH)), 8), worker)
+
+    run_for(evaluator, 0.5 * REPEAT_S)
+
+    assert worker.asked[3:] == [f"answer {item} at 8" for item in range(ITEMS)]
+    assert told[0].evaluation.score == a_score(4_200_000, acc=5, acc_norm=2)
 
 
 def test_nothing_is_measured_before_the_epoch_has_ended_or_after_it_is_settled():
