@@ -105,7 +105,7 @@ async function settled(base, runId, epoch) {
   const signed = Object.entries(result).map(([name, value]) => [`result/${name}`, value]);
   const facts = new Map([...signed, ["result/digest", digest]]);
   const words = `the run's id follows from its spec; the hot keys of ${signers} of the ${run.verifiers.length} verifiers named there signed this result`;
-  return { run, result, rows, facts, words };
+  return { run, result, rows, facts, signers, words };
 }
 
 function setRow(facts, row) {
@@ -130,6 +130,19 @@ async function checkPayout({ base, runId, epoch, row: index }) {
   return `${words}; ${proof.length} hashes lead from this row to its root; ${figures} figures on this page are as signed.`;
 }
 
+async function checkSpent({ base, runId, rounds: epochs }) {
+  const facts = new Map([["run/id", runId]]);
+  let fewest = Infinity;
+  for (const epoch of rounds(epochs)) {
+    const { result, signers } = await settled(base, runId, epoch);
+    facts.set(`${epoch}/total`, result.total);
+    fewest = Math.min(fewest, signers);
+  }
+  const figures = compare(facts);
+  return `the run's id follows from its spec; the hot keys of at least ${fewest} of the verifiers named there signed the result of each of ` +
+    `${many(rounds(epochs).length, "epoch", "epochs")}; ${many(figures, "figure on this page is", "figures on this page are")} as signed.`;
+}
+
 async function checkRuns({ runs }) {
   const pairs = runs.split(" ").filter(Boolean).map((pair) => pair.split("="));
   const facts = new Map();
@@ -138,7 +151,7 @@ async function checkRuns({ runs }) {
   return `the id of ${many(pairs.length, "run", "runs")} on this page follows from the spec, which names parties and terms.`;
 }
 
-const CHECKS = { rounds: checkRounds, epoch: checkEpoch, payout: checkPayout, runs: checkRuns };
+const CHECKS = { rounds: checkRounds, epoch: checkEpoch, payout: checkPayout, spent: checkSpent, runs: checkRuns };
 
 /** What became of a check, the sentence that says so, and what is to be done or trusted. */
 async function answerOf(check, tell) {
@@ -165,6 +178,7 @@ function say(output, state, ...sentences) {
 }
 
 function bindChecks() {
+  for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin; // in commands
   for (const section of document.querySelectorAll("[data-check]")) bindCheck(section);
 }
 
