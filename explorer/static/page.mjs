@@ -185,7 +185,7 @@ function bindChecks() {
 function bindCheck(section) {
   const button = section.querySelector("button"), output = section.querySelector("output");
   button.addEventListener("click", async () => {
-    stopFollowing("This page stands still while you check it; reload it to follow the run again.");
+    stopFollowing("This page stands still while you check it.");
     button.disabled = true;
     say(output, "", "Checking …");
     const answer = await answerOf(section.dataset, (progress) => say(output, "", progress));
@@ -203,7 +203,10 @@ function stopFollowing(reason) {
   if (growth === null) return;
   growth.close();
   growth = null;
-  document.querySelector(".live span").textContent = reason;
+  const reload = document.createElement("a");
+  reload.href = location.pathname + location.search;
+  reload.textContent = "Reload";
+  document.querySelector(".live span").replaceChildren(`${reason} `, reload);
 }
 
 /** This page as the server has it now; parsed by the browser without a string that could become a script. */
@@ -236,13 +239,16 @@ async function renew() {
 function follow(address) {
   let isRenewing = false, isStale = false;
   growth = new EventSource(address);
+  growth.addEventListener("error", () => { // else the browser opens it again by itself
+    if (growth?.readyState === EventSource.CLOSED) stopFollowing("This page does not grow by itself: the server has no stream left for it.");
+  });
   growth.addEventListener("message", async () => {
     isStale = true;
     if (isRenewing) return; // the page under way may be older than this event: once more after it
     isRenewing = true;
     while (isStale && growth !== null) {
       isStale = false;
-      await renew().catch((error) => stopFollowing(`This page could not be renewed (${error.message}); reload it.`));
+      await renew().catch((error) => stopFollowing(`This page could not be renewed (${error.message}).`));
     }
     isRenewing = false;
   });
