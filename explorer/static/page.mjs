@@ -146,7 +146,10 @@ async function checkSpent({ base, runId, rounds: epochs }) {
 async function checkRuns({ runs }) {
   const pairs = runs.split(" ").filter(Boolean).map((pair) => pair.split("="));
   const facts = new Map();
-  for (const [name, id] of pairs) facts.set(name, (await readRun(await bytesOf(`/runs/${name}/spec.cbor`), id)).id);
+  for (const [name, expected] of pairs) {
+    const { id, buyer } = await readRun(await bytesOf(`/runs/${name}/spec.cbor`), expected);
+    facts.set(name, id).set(`${name}/buyer`, buyer);
+  }
   compare(facts);
   return `the id of ${many(pairs.length, "run", "runs")} on this page follows from the spec, which names parties and terms.`;
 }

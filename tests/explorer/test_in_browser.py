@@ -110,7 +110,7 @@ def test_one_changed_signature_or_row_is_refuted(browser: Browser, lie: str):
 
 def test_a_page_that_shows_another_figure_than_the_signed_one_is_refuted(browser: Browser):
     with served(RUN) as url:
-        for kind in ("index", "run", "order", "rounds", "round", "node", "audit", "epoch", "payout"):
+        for kind in ("index", "buyer", "run", "order", "rounds", "round", "node", "audit", "epoch", "payout"):
             browser.open(url + addresses(RUN)[kind])
             count = browser.run("document.querySelectorAll('[data-signed]').length")
             for at in {0, count // 2, count - 1}:
@@ -242,3 +242,16 @@ def test_the_command_serves_a_runs_folder_to_a_browser(browser: Browser, tmp_pat
         process.terminate()
         _, told = process.communicate(timeout=20)
     assert told == "golden: read and checked\n"
+
+
+def test_an_order_that_another_account_made_is_refuted(browser: Browser):
+    buyer = RUN.delivered.spec.buyer
+    with served(RUN) as url:
+        browser.open(url + addresses(RUN)["buyer"])
+        browser.run(
+            "(one => one.textContent = one.textContent.replace(/^./, '5'))"
+            "(document.querySelector('[data-signed$=buyer]'))"
+        )
+        state, text = browser.check()
+
+    assert state == "refuted" and f"signed is {buyer.hex()}" in text
