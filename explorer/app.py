@@ -22,7 +22,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from assay.bundle.settlement_file import settlement_file
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored
-from assay.explorer.live import GrowthStream, Live, Streams
+from assay.explorer.live import GrowthStream, Live, Streams, newest_of
 from assay.explorer.pages.buyer import BuyerPage, OrderPage, buyer_page, order_page
 from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
 from assay.explorer.pages.operator import OperatorPage, operator_page
@@ -88,15 +88,12 @@ def _catalogue(request: Request) -> Catalogue:
     return found
 
 
-def _newest(found: Explored | Damaged | Live) -> Explored | Damaged:
-    return found.newest() if isinstance(found, Live) else found
-
-
 def _any_run(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Explored | Damaged:
     found = catalogue.get(name)
     if found is None:
         raise NoSuchPage(f"a run {name[:80]!r}")
-    return _newest(found)
+    (newest,) = newest_of([found])
+    return newest
 
 
 def _run(found: Annotated[Explored | Damaged, Depends(_any_run)]) -> Explored:
@@ -106,8 +103,7 @@ def _run(found: Annotated[Explored | Damaged, Depends(_any_run)]) -> Explored:
 
 
 def _runs(catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> list[Explored]:
-    found = map(_newest, catalogue.values())
-    return [run for run in found if isinstance(run, Explored)]
+    return [run for run in newest_of(catalogue.values()) if isinstance(run, Explored)]
 
 
 TheCatalogue = Annotated[Catalogue, Depends(_catalogue)]
@@ -123,7 +119,7 @@ Known = Annotated[int, Query(ge=0, le=NUMBER_MAX)]
 
 def index(catalogue: TheCatalogue, page: PageNumber = 1) -> IndexPage:
     """All runs."""
-    found = [_newest(run) for run in catalogue.values()]
+    found = newest_of(catalogue.values())
     runs = [run for run in found if isinstance(run, Explored)]
     return index_page(runs, [run for run in found if isinstance(run, Damaged)], page)
 

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -68,14 +68,17 @@ class Live:
         self._next_s = self._show_s = 0.0
         self._newest: Explored | Damaged = self._explored()
 
-    def newest(self) -> Explored | Damaged:
-        """The run by the last look, at most about `POLL_S` old unless there is a backlog. Blocks `WAIT_S`.
+    def newest(self, wait_s: float | None = None) -> Explored | Damaged:
+        """The run by the last look, at most about `POLL_S` old unless there is a backlog.
 
         A damaged or delivered run stays as it is.
+
+        Args:
+            wait_s: Seconds that this blocks at most, for a look that it begins; None: `WAIT_S`.
         """
         look = self._begin_look()
         if look is not None:
-            wait([look], WAIT_S)
+            wait([look], WAIT_S if wait_s is None else wait_s)
         return self._newest
 
     def close(self) -> None:
@@ -120,6 +123,12 @@ class Live:
             return found
         except IntegrityError as error:
             return Damaged(name=self.name, reason=str(error))
+
+
+def newest_of(runs: Iterable[Explored | Damaged | Live]) -> list[Explored | Damaged]:
+    """Each of these runs as it is now. Blocks `WAIT_S` at most for all of them together."""
+    ends_s = time.monotonic() + WAIT_S
+    return [run.newest(max(ends_s - time.monotonic(), 0)) if isinstance(run, Live) else run for run in runs]
 
 
 @dataclass(slots=True)

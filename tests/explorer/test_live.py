@@ -325,6 +325,25 @@ def test_pages_are_served_while_a_backlog_is_folded_and_show_more_after_each_ste
     live.close()
 
 
+def test_a_page_of_many_runs_waits_for_all_of_them_no_longer_than_for_one(
+    folder: Path, store: Store, at_once: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lives, "WAIT_S", 0.5)
+    runs = [Live(f"run-{at}", Followed(folder)) for at in range(8)]
+    add(store, 0, 3)
+    gate = Gate(monkeypatch)
+
+    started_s = time.monotonic()
+    assert asking(*runs).get("/").status_code == 200
+    took_s = time.monotonic() - started_s
+    gate.let.release(3 * len(runs))
+
+    assert 0.5 <= took_s < 3.5  # not eight times as long
+    for run in runs:
+        until(lambda run=run: shown(run) == 3)
+        run.close()
+
+
 def test_an_explorer_that_stops_leaves_the_rest_of_a_backlog(
     folder: Path, store: Store, at_once: None, monkeypatch: pytest.MonkeyPatch
 ):
