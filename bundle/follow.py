@@ -7,6 +7,7 @@ gives the run id.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,10 @@ class _Paths(BaseModel):
 
 
 class Followed:
-    """A run that is followed. Each `read` goes on where the last one stopped and checks only what is new."""
+    """A run that is followed. Each `read` goes on where the last one stopped and checks only what is new.
+
+    is_behind: whether the last one stopped for its time, though more may be there.
+    """
 
     def __init__(self, root: Path) -> None:
         """Find the run in the folder of a participant or of a local network; its chain is not read yet.
@@ -57,6 +61,7 @@ class Followed:
         deployment = read_invitation(folder / paths.network).deployment
         if run.spec.deployment_id != deployment.deployment_id:
             raise ConfigError(f"{folder / CONFIG}: its run is for another deployment than its network")
+        self.is_behind = False
         self._store = folder / paths.folder / STORE
         self._known = Delivered(
             root=root,
@@ -72,14 +77,18 @@ class Followed:
             is_followed=True,
         )
 
-    def read(self) -> Delivered:
+    def read(self, fold_s: float = math.inf) -> Delivered:
         """The run as far as it has got; the same value as before if nothing was added.
+
+        Args:
+            fold_s: Seconds after which it stops with the manifests of one transaction, the rest is left.
 
         Raises:
             IntegrityError: a stored manifest is damaged or not what a quorum signed.
             Unavailable: the store cannot be read now.
         """
         links, run_states = list(self._known.links), list(self._known.run_states)
+        ends_s, self.is_behind = time.monotonic() + fold_s, False
         while self._store.exists():  # a participant makes it when it first starts
             bodies = read_link_bodies(self._store, len(links), LINKS_AT_ONCE)
             for body in bodies:
@@ -88,6 +97,9 @@ class Followed:
                 links.append(link)
                 run_states.append(run_state)
             if len(bodies) < LINKS_AT_ONCE:
+                break
+            self.is_behind = time.monotonic() >= ends_s
+            if self.is_behind:
                 break
         if len(links) > len(self._known.links):
             tables = dict(self._known.tables)

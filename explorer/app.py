@@ -7,6 +7,7 @@ at ADDRESS.json. Evidence is the protocol's own bytes: a spec, a certified manif
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -21,8 +22,10 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from assay.bundle.settlement_file import settlement_file
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored
-from assay.explorer.live import GrowthStream, Live, Streams
+from assay.explorer.live import GrowthStream, Live, Streams, newest_of
+from assay.explorer.pages.buyer import BuyerPage, OrderPage, buyer_page, order_page
 from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
+from assay.explorer.pages.operator import OperatorPage, operator_page
 from assay.explorer.pages.paging import NoSuchPage
 from assay.explorer.pages.participants import NodePage, VerifierPage, node_page, verifier_page
 from assay.explorer.pages.round import AuditPage, RoundPage, audit_page, link_of, round_page
@@ -85,15 +88,12 @@ def _catalogue(request: Request) -> Catalogue:
     return found
 
 
-def _newest(found: Explored | Damaged | Live) -> Explored | Damaged:
-    return found.newest() if isinstance(found, Live) else found
-
-
 def _any_run(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Explored | Damaged:
     found = catalogue.get(name)
     if found is None:
         raise NoSuchPage(f"a run {name[:80]!r}")
-    return _newest(found)
+    (newest,) = newest_of([found])
+    return newest
 
 
 def _run(found: Annotated[Explored | Damaged, Depends(_any_run)]) -> Explored:
@@ -102,7 +102,12 @@ def _run(found: Annotated[Explored | Damaged, Depends(_any_run)]) -> Explored:
     return found
 
 
+def _runs(catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> list[Explored]:
+    return [run for run in newest_of(catalogue.values()) if isinstance(run, Explored)]
+
+
 TheCatalogue = Annotated[Catalogue, Depends(_catalogue)]
+Runs = Annotated[list[Explored], Depends(_runs)]
 AnyRun = Annotated[Explored | Damaged, Depends(_any_run)]
 Run = Annotated[Explored, Depends(_run)]
 PageNumber = Annotated[int, Query(ge=1, le=NUMBER_MAX)]
@@ -114,14 +119,29 @@ Known = Annotated[int, Query(ge=0, le=NUMBER_MAX)]
 
 def index(catalogue: TheCatalogue, page: PageNumber = 1) -> IndexPage:
     """All runs."""
-    found = [_newest(run) for run in catalogue.values()]
+    found = newest_of(catalogue.values())
     runs = [run for run in found if isinstance(run, Explored)]
     return index_page(runs, [run for run in found if isinstance(run, Damaged)], page)
+
+
+def operator(runs: Runs, account: str, page: PageNumber = 1) -> OperatorPage:
+    """All seats of one account."""
+    return operator_page(runs, _account(account), page)
+
+
+def buyer(runs: Runs, account: str, page: PageNumber = 1) -> BuyerPage:
+    """All orders of one account."""
+    return buyer_page(runs, _account(account), page)
 
 
 def run(run: AnyRun) -> RunPage | Damaged:
     """One run, or what is wrong with it."""
     return run if isinstance(run, Damaged) else run_page(run)
+
+
+def order(run: Run, page: PageNumber = 1) -> OrderPage:
+    """One order, as its buyer follows it."""
+    return order_page(run, page)
 
 
 def rounds(run: Run, page: PageNumber = 1) -> RoundsPage:
@@ -176,7 +196,10 @@ def payout(run: Run, number: int, index: int) -> PayoutPage:
 
 PAGES: dict[str, Callable[..., Page]] = {
     "/": index,
+    "/operators/{account}": operator,
+    "/buyers/{account}": buyer,
     "/runs/{name}": run,
+    "/runs/{name}/order": order,
     "/runs/{name}/rounds": rounds,
     "/runs/{name}/rounds/{number}": round_,
     "/runs/{name}/nodes": nodes,
@@ -298,3 +321,10 @@ def _peer(text: str) -> PeerId:
     if peer.hex() != text or len(peer) != 32:
         raise NoSuchPage(f"a participant {text[:80]!r}; expected 64 hexadecimal digits")
     return peer
+
+
+def _account(text: str) -> bytes:
+    """An account: 40 hexadecimal digits after 0x, in any case. Raises NoSuchPage."""
+    if re.fullmatch(r"0x[0-9a-fA-F]{40}", text) is None:
+        raise NoSuchPage(f"an account {text[:80]!r}; expected 0x and 40 hexadecimal digits")
+    return bytes.fromhex(text[2:])

@@ -6,18 +6,21 @@ function of it and reads nothing from disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from assay.bundle.milestone import MilestoneFigures, milestones_of
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import final_audits
 from assay.bundle.report.charts import Chart, charts_of
 from assay.bundle.report.loss_kind import loss_kind
+from assay.bundle.report.progress import drafts
+from assay.bundle.report.spending import EpochCost, costs_of
 from assay.bundle.report.training import TrainingReport, stated_report, training_report
 from assay.explorer.drawings import AuditMap, audit_map
-from assay.ledger.settlement.payouts import Row, UnpaidReason
+from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.protocol.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Verdict
@@ -60,6 +63,9 @@ class Explored:
     certified: Mapping[PeerId, int]  # manifests whose certificate a verifier's signature is in
     pay: Mapping[PeerId, tuple[Pay, ...]]
     unpaid: Mapping[StepId, UnpaidReason]
+    drafts: Mapping[int, Settlement]  # tables, as they stand, of epochs that have begun and are not settled
+    costs: Sequence[EpochCost]  # of every ordered epoch
+    milestones: Sequence[MilestoneFigures]
 
     @property
     def is_live(self) -> bool:
@@ -105,6 +111,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
             pay.setdefault(row.peer, []).append(Pay(epoch=epoch, index=index, row=row))
         for step in table.unpaid:
             unpaid[RoundId(step.round), step.node] = step.reason
+    open_tables = drafts(delivered.run_states[-1], len(delivered.tables))
     audits = dict(sorted(final_audits(delivered.run_states).items()))
     if delivered.report is not None and not delivered.sizes:
         report = stated_report(delivered.report, delivered.calendar.rounds)
@@ -124,4 +131,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         certified=certified,
         pay={peer: tuple(found) for peer, found in pay.items()},
         unpaid=unpaid,
+        drafts=open_tables,
+        costs=costs_of(delivered, open_tables),
+        milestones=milestones_of(delivered),
     )

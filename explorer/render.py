@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from assay.bundle.report.charts import figure_html
+from assay.chain.text.times import span_text
 from assay.chain.text.units import UNIT, money_text
 from assay.explorer import drawings
 from assay.protocol.encoding.json_text import plain
@@ -62,6 +63,7 @@ _TEMPLATES = Environment(
 _FILTERS: dict[str, Callable[..., Any]] = {
     "money": money_text,
     "when": _when,
+    "span": span_text,
     "ppm": lambda value: f"{value / 1e4:.4g} %",
     "loss": _loss,
     "figure": lambda chart: Markup(figure_html(chart)),  # it escapes every text

@@ -45,7 +45,7 @@ def serve(
         from assay.explorer.app import make_app
         from assay.explorer.catalogue import open_runs
         from assay.explorer.guard import Guard
-        from assay.explorer.live import Streams
+        from assay.explorer.live import Live, Streams
     except ModuleNotFoundError as error:
         if error.name not in ("uvicorn", "fastapi", "jinja2", "starlette"):
             raise
@@ -79,4 +79,9 @@ def serve(
     )
     streams.is_stopping = lambda: runner.should_exit
     on_ready(f"http://{host}:{line.getsockname()[1]}/")
-    runner.run(sockets=[line])
+    try:
+        runner.run(sockets=[line])
+    finally:
+        for run in catalogue.values():
+            if isinstance(run, Live):
+                run.close()

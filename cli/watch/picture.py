@@ -10,16 +10,16 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from assay.bundle.report.progress import PACE_ROUNDS, drafts, left_s, phase_of, round_s, status_of
 from assay.ledger.settlement.payouts import settle
 from assay.orders.amounts import UNIT, money_text
 from assay.participant.links import extend
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest
-from assay.protocol.params import PPM, RunSpec
+from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import NodeRecord, RunState, StepId, start
 from assay.protocol.types import Digest, PeerId
 
-PACE_ROUNDS = 12  # latest rounds on which the time left is based
 EVENTS_MAX = 200
 PENDING = (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
 PASSED = (AuditStatus.PASSED, AuditStatus.DISMISSED)
@@ -180,7 +180,7 @@ class Chronicle:
         everybody: tuple[NodeView | VerifierView, ...] = (*nodes, *verifiers)
         mine = [one for one in everybody if me is None or one.peer == me]
         stakes = [one.stake for one in mine if one.stake is not None]
-        pace, left = self._pace(), max(calendar.rounds - done, 0)
+        times_s = tuple(self._times)
         return Picture(
             run_id=state.run_id,
             me=me,
@@ -188,7 +188,7 @@ class Chronicle:
             rounds=calendar.rounds,
             epoch=min(calendar.epoch_of(done), calendar.epochs - 1),
             epochs=calendar.epochs,
-            state=_phase(state),
+            state=phase_of(state),
             losses=tuple(self._losses),
             drawn=self._counts["drawn"],
             passed=self._counts["passed"],
@@ -199,8 +199,8 @@ class Chronicle:
             paid=sum(one.paid for one in mine),
             earned=sum(one.earned for one in mine if isinstance(one, NodeView)),
             run_s=0 if self._began_s is None else self._times[-1] - self._began_s,
-            round_s=pace,
-            left_s=None if pace is None or not left else round(pace * left),
+            round_s=round_s(times_s),
+            left_s=left_s(state, times_s),
             budget=money.budget,
             spent=max(self._spent, money.spent or 0),  # a table that follows may not be posted yet
             stake=sum(stakes) if stakes else None,
@@ -234,29 +234,22 @@ class Chronicle:
         if after.returns > before.returns:
             self.tell(f"{name} is back")
 
-    def _pace(self) -> float | None:
-        if len(self._times) < 2:
-            return None
-        return (self._times[-1] - self._times[0]) / (len(self._times) - 1)
-
     def _nodes(self, money: MoneyView) -> tuple[NodeView, ...]:
-        state, spec = self.state, self.state.spec
-        share = spec.money.price_per_mtoken * spec.money.operators_ppm
-        tokens: Counter[PeerId] = Counter()
-        for (round_id, peer), count in state.steps.items():
-            if state.calendar.epoch_of(round_id) >= self._settled:
-                tokens[peer] += count
+        state = self.state
+        earned: Counter[PeerId] = Counter()
+        for table in drafts(state, self._settled).values():
+            earned.update({row.peer: row.amount for row in table.rows if row.role == "operator"})
         drawn = {one.node for one in state.audits.values() if one.ruling in PENDING}
         return tuple(
             NodeView(
                 peer=peer,
-                status=_status(state, record, self._last_round.get(peer)),
+                status=status_of(state, record, self._last_round.get(peer)),
                 last_round=self._last_round.get(peer),
                 accepted=record.accepted,
                 clean=record.clean,
                 is_drawn=peer in drawn,
                 paid=self._paid[peer],
-                earned=0 if record.banned else tokens[peer] * share // PPM // 10**6,
+                earned=earned[peer],
                 stake=(money.stakes or {}).get(peer),
             )
             for peer, record in state.nodes.items()
@@ -274,29 +267,6 @@ class Chronicle:
             )
             for peer, record in self.state.verifiers.items()
         )
-
-
-def _phase(state: RunState) -> str:
-    if not int(state.round):
-        return "waiting"
-    if int(state.round) < state.calendar.rounds:
-        return "training"
-    return "over" if state.is_settled else "closing"
-
-
-def _status(state: RunState, record: NodeRecord, last_round: int | None) -> str:
-    peer = record.member.peer
-    if record.banned:
-        return "banned"
-    if record.has_left:
-        return "left"
-    if peer in state.late:
-        return "late"
-    if record.is_suspect:
-        return "suspect"
-    if last_round is None:
-        return "new"
-    return "away" if record.missed > 1 else "training"
 
 
 def _view(audit: Audit) -> AuditView:

@@ -105,7 +105,7 @@ async function settled(base, runId, epoch) {
   const signed = Object.entries(result).map(([name, value]) => [`result/${name}`, value]);
   const facts = new Map([...signed, ["result/digest", digest]]);
   const words = `the run's id follows from its spec; the hot keys of ${signers} of the ${run.verifiers.length} verifiers named there signed this result`;
-  return { run, result, rows, facts, words };
+  return { run, result, rows, facts, signers, words };
 }
 
 function setRow(facts, row) {
@@ -130,15 +130,31 @@ async function checkPayout({ base, runId, epoch, row: index }) {
   return `${words}; ${proof.length} hashes lead from this row to its root; ${figures} figures on this page are as signed.`;
 }
 
+async function checkSpent({ base, runId, rounds: epochs }) {
+  const facts = new Map([["run/id", runId]]);
+  let fewest = Infinity;
+  for (const epoch of rounds(epochs)) {
+    const { result, signers } = await settled(base, runId, epoch);
+    facts.set(`${epoch}/total`, result.total);
+    fewest = Math.min(fewest, signers);
+  }
+  const figures = compare(facts);
+  return `the run's id follows from its spec; the hot keys of at least ${fewest} of the verifiers named there signed the result of each of ` +
+    `${many(rounds(epochs).length, "epoch", "epochs")}; ${many(figures, "figure on this page is", "figures on this page are")} as signed.`;
+}
+
 async function checkRuns({ runs }) {
   const pairs = runs.split(" ").filter(Boolean).map((pair) => pair.split("="));
   const facts = new Map();
-  for (const [name, id] of pairs) facts.set(name, (await readRun(await bytesOf(`/runs/${name}/spec.cbor`), id)).id);
+  for (const [name, expected] of pairs) {
+    const { id, buyer } = await readRun(await bytesOf(`/runs/${name}/spec.cbor`), expected);
+    facts.set(name, id).set(`${name}/buyer`, buyer);
+  }
   compare(facts);
   return `the id of ${many(pairs.length, "run", "runs")} on this page follows from the spec, which names parties and terms.`;
 }
 
-const CHECKS = { rounds: checkRounds, epoch: checkEpoch, payout: checkPayout, runs: checkRuns };
+const CHECKS = { rounds: checkRounds, epoch: checkEpoch, payout: checkPayout, spent: checkSpent, runs: checkRuns };
 
 /** What became of a check, the sentence that says so, and what is to be done or trusted. */
 async function answerOf(check, tell) {
@@ -165,13 +181,14 @@ function say(output, state, ...sentences) {
 }
 
 function bindChecks() {
+  for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin; // in commands
   for (const section of document.querySelectorAll("[data-check]")) bindCheck(section);
 }
 
 function bindCheck(section) {
   const button = section.querySelector("button"), output = section.querySelector("output");
   button.addEventListener("click", async () => {
-    stopFollowing("This page stands still while you check it; reload it to follow the run again.");
+    stopFollowing("This page stands still while you check it.");
     button.disabled = true;
     say(output, "", "Checking …");
     const answer = await answerOf(section.dataset, (progress) => say(output, "", progress));
@@ -189,7 +206,10 @@ function stopFollowing(reason) {
   if (growth === null) return;
   growth.close();
   growth = null;
-  document.querySelector(".live span").textContent = reason;
+  const reload = document.createElement("a");
+  reload.href = location.pathname + location.search;
+  reload.textContent = "Reload";
+  document.querySelector(".live span").replaceChildren(`${reason} `, reload);
 }
 
 /** This page as the server has it now; parsed by the browser without a string that could become a script. */
@@ -222,13 +242,16 @@ async function renew() {
 function follow(address) {
   let isRenewing = false, isStale = false;
   growth = new EventSource(address);
+  growth.addEventListener("error", () => { // else the browser opens it again by itself
+    if (growth?.readyState === EventSource.CLOSED) stopFollowing("This page does not grow by itself: the server has no stream left for it.");
+  });
   growth.addEventListener("message", async () => {
     isStale = true;
     if (isRenewing) return; // the page under way may be older than this event: once more after it
     isRenewing = true;
     while (isStale && growth !== null) {
       isStale = false;
-      await renew().catch((error) => stopFollowing(`This page could not be renewed (${error.message}); reload it.`));
+      await renew().catch((error) => stopFollowing(`This page could not be renewed (${error.message}).`));
     }
     isRenewing = false;
   });

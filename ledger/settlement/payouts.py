@@ -129,12 +129,22 @@ def settle(run_state: RunState, epoch: int) -> Settlement:
     Raises:
         ValueError: the epoch is not final yet, or so old that the state no longer holds it.
     """
-    spec = run_state.spec
     ripe = run_state.calendar.settled_at(epoch)
     if not ripe < int(run_state.round) <= ripe + 2:
         raise ValueError(
             f"epoch {epoch} settles after round {ripe}, this run state is before round {run_state.round}"
         )
+    return draft(run_state, epoch)
+
+
+def draft(run_state: RunState, epoch: int) -> Settlement:
+    """The payout table that an epoch would have if nothing were added to this state.
+
+    Args:
+        run_state: Which still holds the epoch's steps and audits.
+        epoch: From 0; `settle` gives the table that counts.
+    """
+    spec = run_state.spec
     audits = {step: a for step, a in run_state.audits.items() if run_state.epoch_of(step[0]) == epoch}
     steps = {step: t for step, t in sorted(run_state.steps.items()) if run_state.epoch_of(step[0]) == epoch}
     guilty = {a.node for a in audits.values() if a.ruling is AuditStatus.CONFIRMED and a.due_s < 0}

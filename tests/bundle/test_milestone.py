@@ -17,8 +17,10 @@ ACC = replace(BOTH, most_loss_micro=LOSS_MICRO_MAX, least_acc_norm_ppm=0)
 
 def told(milestone: Any, score: Score | None) -> str:
     state = a_run(with_choices(milestone))
-    table: Any = SimpleNamespace(score=score)
-    delivered: Any = SimpleNamespace(spec=state.spec, tables={1: table, 2: table}, run_states=[state])
+    table: Any = SimpleNamespace(score=score, tokens_paid=0)
+    delivered: Any = SimpleNamespace(
+        spec=state.spec, tables={1: table, 2: table}, run_states=[state], calendar=state.calendar
+    )
     assert milestone_text(delivered, 2) == ""  # it has none
     return milestone_text(delivered, 1)
 

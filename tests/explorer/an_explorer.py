@@ -16,6 +16,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from assay.bundle.read import Delivered, read
+from assay.chain.commit_statement import evm_address
 from assay.explorer.app import make_app
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored, explore
@@ -62,7 +63,10 @@ def addresses(run: Explored) -> dict[str, str]:
     base, node = f"/runs/{run.name}", next(iter(run.commits)).hex()
     return {
         "index": "/",
+        "operator": f"/operators/{account_of(run)}",
+        "buyer": f"/buyers/{evm_address(run.delivered.spec.buyer)}",
         "run": base,
+        "order": f"{base}/order",
         "rounds": f"{base}/rounds",
         "round": f"{base}/rounds/7",
         "nodes": f"{base}/nodes",
@@ -74,6 +78,12 @@ def addresses(run: Explored) -> dict[str, str]:
         "epoch": f"{base}/epochs/0",
         "payout": f"{base}/epochs/0/2",
     }
+
+
+def account_of(run: Explored) -> str:
+    """The account of the node that was banned."""
+    records = run.delivered.run_states[-1].nodes.values()
+    return evm_address(next(record for record in records if record.banned).member.account)
 
 
 def renamed(name: str, run: Explored, **parts: Any) -> Explored:

@@ -23,7 +23,9 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: sudo apt-get install chromium"),
 ]
 RUN = golden_explored()
-CHECKED = ("index", "run", "rounds", "round", "node", "verifier", "audit", "epoch", "payout")
+CHECKED = (
+    "index", "buyer", "run", "order", "rounds", "round", "node", "verifier", "audit", "epoch", "payout",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def test_every_page_is_proved_without_a_complaint_or_a_request_to_another_host(b
             if kind in CHECKED:
                 state, text = browser.check()
                 assert (kind, state) == (kind, "proved"), text
-                assert RUN.delivered.run_id.hex() in text or kind == "index"
+                assert RUN.delivered.run_id.hex() in text or kind in ("index", "buyer")
 
     assert browser.complaints == []
     assert all(address.startswith(url) for address in browser.addresses)
@@ -65,6 +67,13 @@ def with_row(**changes: Any) -> Explored:
     return replace(RUN, delivered=replace(RUN.delivered, settled=settled))
 
 
+def with_total(total: int) -> Explored:
+    """The recorded run with another sum in the result of epoch 1."""
+    one = RUN.delivered.settled[1]
+    settled = {**RUN.delivered.settled, 1: replace(one, result=replace(one.result, total=total))}
+    return replace(RUN, delivered=replace(RUN.delivered, settled=settled))
+
+
 def forged(link: CertifiedManifest) -> CertifiedManifest:
     signatures = link.certificate.signatures
     wrong = bytes([signatures[1][0] ^ 1]) + signatures[1][1:]
@@ -84,6 +93,7 @@ LIES: dict[str, tuple[Explored, str, str]] = {
     "one round for another": (with_link(6, lambda _: RUN.delivered.links[5]), "round", "round 6"),
     "more for one, its row": (with_row(amount=10**6), "payout", "not under the signed root"),
     "more for one, the table": (with_row(amount=10**6), "epoch", "lead to the root"),
+    "less for an epoch": (with_total(1), "order", "hot key"),
     "another account": (with_row(account=b"\x01" * 20), "payout", "not under the signed root"),
 }
 
@@ -100,7 +110,7 @@ def test_one_changed_signature_or_row_is_refuted(browser: Browser, lie: str):
 
 def test_a_page_that_shows_another_figure_than_the_signed_one_is_refuted(browser: Browser):
     with served(RUN) as url:
-        for kind in ("index", "run", "rounds", "round", "node", "audit", "epoch", "payout"):
+        for kind in ("index", "buyer", "run", "order", "rounds", "round", "node", "audit", "epoch", "payout"):
             browser.open(url + addresses(RUN)[kind])
             count = browser.run("document.querySelectorAll('[data-signed]').length")
             for at in {0, count // 2, count - 1}:
@@ -232,3 +242,16 @@ def test_the_command_serves_a_runs_folder_to_a_browser(browser: Browser, tmp_pat
         process.terminate()
         _, told = process.communicate(timeout=20)
     assert told == "golden: read and checked\n"
+
+
+def test_an_order_that_another_account_made_is_refuted(browser: Browser):
+    buyer = RUN.delivered.spec.buyer
+    with served(RUN) as url:
+        browser.open(url + addresses(RUN)["buyer"])
+        browser.run(
+            "(one => one.textContent = one.textContent.replace(/^./, '5'))"
+            "(document.querySelector('[data-signed$=buyer]'))"
+        )
+        state, text = browser.check()
+
+    assert state == "refuted" and f"signed is {buyer.hex()}" in text

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import tarfile
-from collections.abc import Iterator
-from contextlib import closing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,8 @@ from assay.bundle.follow import CONFIG, STORE, Followed
 from assay.bundle.read import Delivered
 from assay.explorer import live as lives
 from assay.explorer.catalogue import open_runs
-from assay.explorer.live import Live
+from assay.explorer.explored import Explored
+from assay.explorer.live import CLIENT_STREAMS_MAX, STREAMS_MAX, Live, Streams, client_of
 from assay.participant.files.index import IntegrityError
 from assay.participant.links import extend
 from assay.participant.store import Store
@@ -22,7 +26,7 @@ from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.state_transition import RunState
 from tests.explorer.a_browser import CHROMIUM, a_browser
-from tests.explorer.an_explorer import asking, golden, served
+from tests.explorer.an_explorer import asking, golden, golden_explored, served
 from tests.test_golden_run import ARCHIVE
 
 LINKS = golden().links
@@ -185,9 +189,226 @@ def test_no_more_streams_are_open_than_may_be_and_a_delivered_run_has_none(
     answer = client.get("/runs/follower/events?known=1")
     assert answer.headers["content-type"].startswith("text/event-stream") and "data: 4" in answer.text
     monkeypatch.setattr(lives, "STREAMS_MAX", 0)
+    refused = client.get("/runs/follower/events")
+    assert refused.status_code == 503 and "reload the page" in refused.text
 
-    assert client.get("/runs/follower/events").status_code == 503
     assert asking().get("/runs/golden/events").status_code == 404
+
+
+def a_stream(url: str, name: str, source: str) -> socket.socket:
+    """An open event stream, asked for from this address of the loopback."""
+    host, port = url.removeprefix("http://").split(":")
+    line = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
+    line.sendall(f"GET /runs/{name}/events HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    return line
+
+
+def answer_of(line: socket.socket) -> str:
+    """The first line of the answer."""
+    return line.recv(4096).split(b"\r\n")[0].decode()
+
+
+def test_one_address_cannot_hold_the_streams_of_all_and_has_one_again_once_it_ends_one(
+    folder: Path, store: Store
+):
+    add(store, 0, 4)
+    with served(Live("follower", Followed(folder))) as url, ExitStack() as stack:
+        held = [
+            stack.enter_context(a_stream(url, "follower", "127.0.0.1")) for _ in range(CLIENT_STREAMS_MAX)
+        ]
+        assert {answer_of(line) for line in held} == {"HTTP/1.1 200 OK"}
+
+        with a_stream(url, "follower", "127.0.0.1") as line:
+            refusal = ""
+            while "streams of your address" not in refusal:
+                part = line.recv(4096).decode()
+                assert part, refusal
+                refusal += part
+        assert refusal.startswith("HTTP/1.1 503")
+        with a_stream(url, "follower", "127.0.0.2") as line:
+            assert answer_of(line) == "HTTP/1.1 200 OK"
+
+        held[0].close()
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            with a_stream(url, "follower", "127.0.0.1") as line:
+                if answer_of(line) == "HTTP/1.1 200 OK":
+                    return
+        raise AssertionError("the stream that ended is still counted")
+
+
+def test_streams_are_counted_by_address_and_by_network_where_one_caller_has_all_of_it():
+    streams = Streams()
+    clients = [
+        client_of({"client": (host, 1)})
+        for host in (
+            "192.0.2.1",
+            "192.0.2.2",
+            "2001:db8::1",
+            "2001:db8::ffff:2",
+            "2001:db8:0:1::1",
+            "fe80::1%lo",
+        )
+    ]
+    assert len(set(clients)) == 5 and clients[2] == clients[3]
+    assert client_of({"client": None}) == client_of({}) == ""
+
+    with ExitStack() as stack:
+        for client in [clients[0]] * CLIENT_STREAMS_MAX:
+            assert streams.refusal(client) == ""
+            stack.enter_context(streams.opened(client))
+        assert "of your address" in streams.refusal(clients[0]) and streams.refusal(clients[1]) == ""
+        for at in range(STREAMS_MAX - CLIENT_STREAMS_MAX):
+            assert streams.refusal(f"other {at}") == ""
+            stack.enter_context(streams.opened(f"other {at}"))
+        assert streams.refusal("another").startswith(f"{STREAMS_MAX} streams are open")
+    assert streams.clients == {} and streams.refusal(clients[0]) == ""
+
+
+# ---- a backlog
+
+
+class Gate:
+    """Folds one manifest for each that is let through; the others wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let, self.reached = threading.Semaphore(0), threading.Semaphore(0)
+        monkeypatch.setattr("assay.bundle.read.extend", self._fold)
+
+    def _fold(self, state: RunState, link: CertifiedManifest) -> RunState:
+        self.reached.release()
+        assert self.let.acquire(timeout=20)
+        return extend(state, link)
+
+
+def until(claim: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def shown(live: Live) -> int:
+    newest = live.newest()
+    assert isinstance(newest, Explored)
+    return len(newest.delivered.links)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause between two looks, and a step ends with its first transaction, of four manifests."""
+    for name in ("POLL_S", "SHARE", "FOLD_S"):
+        monkeypatch.setattr(lives, name, 0)
+    monkeypatch.setattr("assay.bundle.follow.LINKS_AT_ONCE", 4)
+
+
+def test_pages_are_served_while_a_backlog_is_folded_and_show_more_after_each_step(
+    folder: Path, store: Store, at_once: None, monkeypatch: pytest.MonkeyPatch
+):
+    live = Live("follower", Followed(folder))
+    client = asking(live)
+    add(store, 0, 11)
+    gate = Gate(monkeypatch)
+
+    assert (
+        "No round is final yet" in client.get("/runs/follower").text
+    )  # it began the look, and did not wait for it
+    assert gate.reached.acquire(timeout=20)
+    assert client.get("/runs/follower/nodes").status_code == 200  # the fold stands still
+    gate.let.release(4)
+    until(lambda: shown(live) == 4)
+    gate.let.release(4)
+    until(lambda: shown(live) == 8)
+    assert "Round 7 is the newest" in client.get("/runs/follower").text
+    gate.let.release(3)
+    until(lambda: shown(live) == 11)
+    live.close()
+
+
+def test_a_page_of_many_runs_waits_for_all_of_them_no_longer_than_for_one(
+    folder: Path, store: Store, at_once: None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lives, "WAIT_S", 0.5)
+    runs = [Live(f"run-{at}", Followed(folder)) for at in range(8)]
+    add(store, 0, 3)
+    gate = Gate(monkeypatch)
+
+    started_s = time.monotonic()
+    assert asking(*runs).get("/").status_code == 200
+    took_s = time.monotonic() - started_s
+    gate.let.release(3 * len(runs))
+
+    assert 0.5 <= took_s < 3.5  # not eight times as long
+    for run in runs:
+        until(lambda run=run: shown(run) == 3)
+        run.close()
+
+
+def test_an_explorer_that_stops_leaves_the_rest_of_a_backlog(
+    folder: Path, store: Store, at_once: None, monkeypatch: pytest.MonkeyPatch
+):
+    live = Live("follower", Followed(folder))
+    add(store, 0, 11)
+    gate = Gate(monkeypatch)
+    live.newest()
+    assert gate.reached.acquire(timeout=20)
+    closing = threading.Thread(target=live.close)
+    closing.start()
+    until(lambda: live._is_closed)
+    gate.let.release(20)
+    closing.join(20)
+
+    assert not closing.is_alive() and shown(live) == 4
+    assert shown(live) == 4  # and looks no more
+
+
+def test_a_read_stops_after_its_time_and_says_whether_more_may_be_there(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("assay.bundle.follow.LINKS_AT_ONCE", 4)
+    followed = Followed(folder)
+    add(store, 0, 10)
+
+    found = []
+    for _ in range(4):
+        links = followed.read(0.0).links
+        found.append((len(links), followed.is_behind))
+
+    assert found == [(4, True), (8, True), (10, False), (10, False)]
+    assert Followed(folder).read().links == LINKS[:10]
+
+
+def test_a_run_that_is_delivered_while_a_backlog_is_folded_is_read_once(
+    folder: Path, store: Store, at_once: None
+):
+    asked = []
+
+    def delivered() -> Explored | None:
+        asked.append(True)
+        return golden_explored() if len(asked) > 1 else None
+
+    followed = Followed(folder)
+    live = Live("follower", followed, delivered)
+    add(store, 0, 11)
+    until(lambda: live.newest() is golden_explored())
+    live.close()
+
+    assert followed.is_behind and len(asked) == 2
+
+
+def test_what_is_wrong_in_our_own_code_is_raised_and_not_swallowed_by_the_thread(
+    folder: Path, store: Store, at_once: None, monkeypatch: pytest.MonkeyPatch
+):
+    live = Live("follower", Followed(folder))
+    add(store, 0, 2)
+
+    def wrong(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(lives, "explore", wrong)
+    live.newest()
+    with pytest.raises(ZeroDivisionError):
+        until(lambda: live.newest() is None)
 
 
 @pytest.mark.slow
@@ -209,3 +430,23 @@ def test_a_page_in_a_browser_shows_later_rounds_without_a_reload(
         assert browser.check()[0] == "proved"
         assert "stands still" in browser.run("document.querySelector('.live').textContent")
         assert all(address.startswith(url) for address in browser.addresses)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: sudo apt-get install chromium")
+def test_a_page_that_gets_no_stream_says_so_and_has_a_link_that_reloads_it(
+    folder: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lives, "CLIENT_STREAMS_MAX", 0)
+    add(store, 0, 4)
+    with served(Live("follower", Followed(folder))) as url, a_browser(tmp_path) as browser:
+        browser.open(f"{url}/runs/follower/rounds?page=1")
+        browser.until("document.querySelector('.live').textContent.includes('no stream left')")
+        add(store, 4, 12)
+        time.sleep(2 * lives.POLL_S)  # so that a look is due
+        assert "Round 3 is" in browser.run("document.querySelector('.live').textContent")
+
+        browser.run("document.querySelector('.live a').click()")
+
+        browser.until("document.querySelector('.live')?.textContent.includes('Round 11 is')")
+        assert browser.run("location.href") == f"{url}/runs/follower/rounds?page=1"

@@ -10,6 +10,7 @@ import pytest
 
 from assay.bundle.read import Delivered
 from assay.explorer.explored import Explored, explore
+from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import RoundId
@@ -33,13 +34,20 @@ def made_up() -> Delivered:
     ]
     last = replace(run.run_states[-1], spec=spec, training_rounds=ROUNDS)
     settled = {
-        epoch: replace(
-            run.settled[epoch % 2],
-            settlement=replace(run.settled[epoch % 2].settlement, epoch=epoch, unpaid=()),
-        )
+        epoch: replace(run.settled[epoch % 2], settlement=of_epoch(run.tables[epoch % 2], epoch))
         for epoch in range(ROUNDS // 5)
     }
-    return replace(run, spec=spec, links=tuple(links), run_states=(*states, last), settled=settled)
+    tables = {epoch: one.settlement for epoch, one in settled.items()}
+    return replace(
+        run, spec=spec, links=tuple(links), run_states=(*states, last), settled=settled, tables=tables
+    )
+
+
+def of_epoch(table: Settlement, epoch: int) -> Settlement:
+    """The table as that of another epoch."""
+    shift = 5 * (epoch - table.epoch)
+    unpaid = tuple(replace(one, round=one.round + shift) for one in table.unpaid)
+    return replace(table, epoch=epoch, unpaid=unpaid)
 
 
 def renumbered(link: CertifiedManifest, at: int) -> CertifiedManifest:
@@ -73,6 +81,7 @@ def long_run() -> Explored:
 
 def every_address(run: Explored) -> Iterable[str]:
     yield from addresses(run).values()
+    yield from (f"{addresses(run)['operator']}?page=100", "/runs/golden/order?page=40")
     yield from ("/runs/golden/rounds?page=200", "/runs/golden/rounds/9999", "/runs/golden/epochs?page=40")
     yield from (f"{addresses(run)['node']}?page=200", "/runs/golden/audits?page=100&status=passed")
     yield from (address + ".json" for address in addresses(run).values() if address != "/")

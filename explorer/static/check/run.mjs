@@ -13,7 +13,7 @@ export async function readRun(specBytes, claimedId) {
   const id = keccak256(join(spec.deployment_id, new Uint8Array(12), spec.buyer, specHash));
   need(hex(id) === claimedId, `the spec leads to run ${hex(id)}, the page names ${claimedId}`);
   const verifiers = spec.verifiers.map((member) => named("Member", member));
-  return { id, specHash, deployment: spec.deployment_id, verifiers, quorum: Math.floor((2 * verifiers.length) / 3) + 1 };
+  return { id, specHash, buyer: spec.buyer, deployment: spec.deployment_id, verifiers, quorum: Math.floor((2 * verifiers.length) / 3) + 1 };
 }
 
 /** Refuted unless this key signed the message in this run: of every message its tag and digest are signed. */
