@@ -77,7 +77,7 @@ def check_participant(config: Config, file: Path, *, is_running: bool = False) -
         yield _found(
             "port", lambda: _port(config.ip, config.port), "choose another with `port`, or end what has it"
         )
-        yield _enough("memory", _free_memory(), MEMORY_BYTES_MIN, "end other programs")
+        yield _enough("memory", free_memory(), MEMORY_BYTES_MIN, "end other programs")
     yield _address(config)
     yield _enough(
         "disk",
@@ -194,7 +194,7 @@ def _enough(name: str, have: int, least: int, mend: str) -> Check:
     return Check(name=name, fault=text if have < least else None, found=text, mend=mend)
 
 
-def _free_memory(table: Path = Path("/proc/meminfo")) -> int:
+def free_memory(table: Path = Path("/proc/meminfo")) -> int:
     """Bytes that a new program can have; what the disk cache would give back is among them."""
     try:
         (available,) = re.findall(r"^MemAvailable:\s+(\d+) kB$", table.read_text(), re.MULTILINE)
