@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 FILE = "discharge"  # in the node's folder: a quorum's signatures on the discharge of its lot
 TRIES_S = 600.0  # for which a node that left waits for its discharge before its process ends without one
 RETRY_S = 3.0
+NOT_DISCHARGED = "bound until the run is over"  # the lot of a node that left and was not discharged
 
 
 async def discharge(me: Participant, host: Host) -> str:
@@ -51,7 +52,7 @@ async def discharge(me: Participant, host: Host) -> str:
                     reason = str(error)
                     log.warning("not discharged yet", extra={"reason": reason})
                 await trio.sleep(RETRY_S)
-    return "bound until the run is over: start this process again to ask for its discharge once more"
+    return f"{NOT_DISCHARGED}: start this process again to ask for its discharge once more"
 
 
 async def _discharge(me: Participant, host: Host) -> str:
