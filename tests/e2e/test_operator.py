@@ -1,6 +1,6 @@
 """One operator's process takes the better of two open runs, then the other, and never the one that pays less.
 
-It is killed in the middle and started again: no lot is locked twice, none is lost.
+It is killed in the middle and started again: no lot is locked twice, none is lost. Asked to end, it leaves.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.chain.deployment.parameters import LOCALNET, UNIT
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
+from assay.fleet.status import read_status
 from assay.orders.data.tokenise import make_data
 from assay.orders.load import load_order
 from assay.orders.place import described, new_run
@@ -228,19 +229,10 @@ def running(log: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def status(config: Path) -> dict[str, Any]:
-    """What `assay operator status` prints."""
-    code, out, err = command(config.parent, "operator", "status", "config.toml", "--json", timeout_s=60)
-    assert code == 0, err
-    found: dict[str, Any] = json.loads(out)
-    return found
-
-
 def stages(config: Path) -> dict[str, str]:
-    """The stage of each run that the operator has, by its name; whether it has a seat there."""
-    return {
-        one["name"]: one["stage"] + (" seated" if one["has_seat"] else "") for one in status(config)["runs"]
-    }
+    """The stage of each run that the operator has, by its name, and whether it had a seat there."""
+    found = read_status(config.parent / "runs")
+    return {one.name: one.stage.value + (" seated" if one.has_seat else "") for one in found.runs}
 
 
 def until(is_so: Callable[[], bool], *logs: Path) -> None:
@@ -266,13 +258,25 @@ def test_an_operators_process_takes_the_best_run_then_the_next_and_survives_bein
             until(lambda: stages(config) == {BEST: "running seated"}, log)
             first.kill()  # and its node ends with it
             first.wait()
-        with running(log, "operator", "up", config):
+        with running(log, "operator", "up", config) as second:
             until(lambda: stages(config).get(NEXT) == "running seated", log)
             until(lambda: stages(config) == {NEXT: "running seated"}, log)  # the lot of the best is free
 
             assert [place.lot_of(runs[name][0]) for name in (BEST, NEXT, POOR)] == [0, place.lot, 0]
-            assert [place.locked(runs[name][0]) for name in (BEST, NEXT, POOR)] == [
-                [place.lot], [place.lot], [],
-            ]  # fmt: skip
-    assert not status(config)["is_running"]
-    assert status(config)["takes"] == 2
+            second.terminate()  # it leaves the run that goes on, and ends once nothing there can be drawn
+            until(lambda: second.poll() is not None, log)
+
+        code, out, err = command(config.parent, "operator", "status", "config.toml", "--json", timeout_s=60)
+        found = json.loads(out)
+        assert (second.returncode, code, found["is_running"], found["takes"]) == (0, 0, False, 2), err
+        assert [(one["name"], one["stage"], one["why"]) for one in found["runs"]] == [
+            (NEXT, "ended", "its work is done")
+        ]
+        assert '"lot": "free from ' in log_of(config, runs[NEXT][0])  # discharged while the run goes on
+        assert [place.locked(runs[name][0]) for name in (BEST, NEXT, POOR)] == [
+            [place.lot], [place.lot], [],
+        ]  # fmt: skip
+
+
+def log_of(config: Path, run: RunFile) -> str:
+    return (config.parent / "runs" / run.run_id.hex() / "node.log").read_text()
