@@ -79,6 +79,7 @@ class Observed:
 
     is_ready: bool = False  # its folder is complete
     lot: int = 0  # on chain
+    can_discharge: bool = False  # verifiers signed that the lot is bound to nothing; the chain does not know
     can_release: bool = False  # nothing about the lot can be disputed any more
     is_open: bool = True  # nobody has ended the run
     is_seated: bool = False
@@ -152,6 +153,7 @@ class Do(enum.Enum):
 
     TAKE = "take"  # write its folder, lock its lot
     LEAVE = "leave"  # ask its process to give the seat up
+    DISCHARGE = "discharge"  # send what its verifiers signed, so that its lot's last window begins
     RELEASE = "release"  # make its lot free stake
     FORGET = "forget"  # delete what its process kept
 
@@ -276,8 +278,11 @@ def _actions(seat: Seat, observed: Observed | None) -> Iterator[Action]:
             yield Action(Do.TAKE, seat.run_id)
         case Stage.LEAVING:
             yield Action(Do.LEAVE, seat.run_id)
-        case Stage.ENDED if observed is not None and observed.lot and observed.can_release:
-            yield Action(Do.RELEASE, seat.run_id)
+        case Stage.ENDED if observed is not None and observed.lot:
+            if observed.can_discharge:
+                yield Action(Do.DISCHARGE, seat.run_id)
+            if observed.can_release:
+                yield Action(Do.RELEASE, seat.run_id)
 
 
 # ---- a run that may be taken

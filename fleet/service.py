@@ -26,12 +26,13 @@ from assay.fleet.market import read_account, read_candidates, read_library, read
 from assay.fleet.measure import Sample, measured_pay, with_sample
 from assay.fleet.plan import Action, Candidate, Do, Observed, Seat, Stage, State, View, step
 from assay.fleet.speed import flop_per_s
+from assay.participant.checks import check_port
 from assay.participant.directory.find import announced_run
 from assay.participant.directory.listing import Known
 from assay.participant.files.invitation import check_network, read_invitation
 from assay.participant.keys.keyring import STRONG, load_keys
 from assay.participant.keys.private_files import make_private_folder
-from assay.participant.wallet.discharge import send_discharge
+from assay.participant.wallet.discharge import is_bound, read_certificate, send_discharge
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 from assay.protocol.types import Digest
 
@@ -104,7 +105,10 @@ class Fleet:
                 if not is_checked:
                     await trio.to_thread.run_sync(check_network, self._invitation, self._chain)
                     is_checked = True
-                view, now = await trio.to_thread.run_sync(self._look)
+                view, now = await trio.to_thread.run_sync(
+                    self._look,
+                    abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
+                )
                 reason = ""
                 await self._act(view, now)
             except Unavailable as error:
@@ -161,6 +165,7 @@ class Fleet:
         return Observed(
             is_ready=(folder / folders.CONFIG).exists(),
             lot=on_chain.lot,
+            can_discharge=seat.stage is Stage.ENDED and self._can_discharge(seat),
             can_release=on_chain.can_release,
             is_open=on_chain.is_open,
             is_seated=reading.is_seated,
@@ -170,6 +175,13 @@ class Fleet:
             closed_by=reading.closed_by,
             pay=self._pay(seat, reading, now),
         )
+
+    def _can_discharge(self, seat: Seat) -> bool:
+        try:
+            cert = read_certificate(self._config.seat_folder(seat.run_id))
+        except ConfigError:  # the run's end frees the lot too
+            return False
+        return cert is not None and is_bound(self._chain, self._chain.address, seat.run_id)
 
     def _pay(self, seat: Seat, reading: folders.Reading, now: int) -> int | None:
         """What a run is measured to pay, since its training began or we did."""
@@ -185,9 +197,14 @@ class Fleet:
 
     async def _act(self, view: View, now: int) -> None:
         before = self._state
-        self._state, actions = step(before, view, now, self._config.bounds)
-        if self._state != before:
-            write_state(self._config.folder, self._state)
+        after, actions = step(before, view, now, self._config.bounds)
+        if after != before:
+            try:
+                await trio.to_thread.run_sync(write_state, self._config.folder, after)
+            except ConfigError as error:  # a full disk must not end nodes that owe openings
+                log.error("nothing is taken or left: the state cannot be kept", extra={"reason": str(error)})
+                return
+        self._state = after
         for line, fields in _news(before, self._state):
             log.info(line, extra=fields)
         if view.fault not in (None, self._fault):  # once, not at every look
@@ -217,8 +234,9 @@ class Fleet:
                 self._take(seat)
             case Do.LEAVE:
                 folders.ask_to_leave(self._config, seat)
-            case Do.RELEASE:
+            case Do.DISCHARGE:
                 send_discharge(self._chain, self._config.seat_folder(seat.run_id), seat.run_id)
+            case Do.RELEASE:
                 self._chain.release_lot(self._chain.address, OPERATOR, seat.run_id)
                 log.info("lot is free", extra={"run": seat.run_id.hex()[:16], "amount": seat.lot})
             case Do.FORGET:
@@ -229,7 +247,7 @@ class Fleet:
 
         Raises:
             NotYet: a transaction of the account is on its way; it may be the same lot's.
-            AssayError: of the files or the transaction.
+            AssayError: of the files, the port or the transaction.
         """
         run = self._known.files.get(seat.run_id) or announced_run(
             self._chain, seat.run_id, int(self._now_s())
@@ -238,6 +256,7 @@ class Fleet:
         if run is None or data is None:
             raise ConfigError("its run file or its data are gone")
         folders.prepare(self._config, self._keys, seat, run, data, STRONG, int(self._now_s()))
+        check_port(self._config.base.ip, self._config.ports + seat.number)
         if self._chain.in_flight():
             raise NotYet("a transaction of the account is on its way")
         self._chain.ensure_lot(OPERATOR, seat.run_id, seat.lot, seat.deadline)

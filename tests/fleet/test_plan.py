@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.fleet.plan import (
@@ -253,6 +253,14 @@ def test_a_lot_is_released_only_once_the_chain_says_that_it_may_be():
     assert after(found, replace(SEATED, can_release=True), NOW + 1)[1] == (Action(Do.RELEASE, a_run()),)
 
 
+def test_what_verifiers_signed_for_a_lot_is_sent_although_it_cannot_be_released_yet():
+    found, _ = after(running(), replace(SEATED, is_done=True))
+
+    discharged = replace(SEATED, can_discharge=True)
+    assert after(found, discharged, NOW + 1)[1] == (Action(Do.DISCHARGE, a_run()),)
+    assert after(running(), discharged)[1] == ()
+
+
 def test_a_run_that_nobody_ends_is_over_when_nothing_about_its_lot_can_be_disputed():
     found, actions = after(running(), replace(SEATED, can_release=True))
 
@@ -342,6 +350,7 @@ looks = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(looks)
 def test_no_market_makes_an_operator_exceed_its_bounds_or_forget_a_lot(history):
     state, now, locked = State(), NOW, dict[Digest, int]()
@@ -364,7 +373,8 @@ def test_no_market_makes_an_operator_exceed_its_bounds_or_forget_a_lot(history):
         assert sum(seat.memory_bytes for seat in holders) <= BOUNDS.memory_bytes
         assert sum(max(seat.lot, locked.get(seat.run_id, 0)) for seat in state.seats) <= BOUNDS.lots_most
         assert len([one for one in state.takes if one > now - DAY_S]) <= BOUNDS.takes_per_day
-        assert all(seat.pay >= BOUNDS.reserve and seat.run_id.hex() not in before.avoided for seat in new)
+        assert all(seat.pay >= BOUNDS.reserve for seat in new)
+        assert all(before.avoided.get(seat.run_id.hex(), 0) <= now for seat in new)
         assert all(state.seat(run_id) is not None for run_id, lot in locked.items() if lot)
         assert {one.run_id for one in actions} <= {s.run_id for s in (*before.seats, *state.seats)}
         assert len(state.avoided) <= 2 * 40 + 3
