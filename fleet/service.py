@@ -35,6 +35,7 @@ from assay.participant.keys.private_files import make_private_folder
 from assay.participant.wallet.discharge import is_bound, read_certificate, send_discharge
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 from assay.protocol.types import Digest
+from assay.training.data.batches import read_tokens
 
 log = logging.getLogger(__name__)
 SOON_S = 1.0  # between two looks, when a process has ended or the operator asks to end
@@ -247,7 +248,7 @@ class Fleet:
 
         Raises:
             NotYet: a transaction of the account is on its way; it may be the same lot's.
-            AssayError: of the files, the port or the transaction.
+            AssayError: of the data, the files, the port or the transaction.
         """
         run = self._known.files.get(seat.run_id) or announced_run(
             self._chain, seat.run_id, int(self._now_s())
@@ -255,6 +256,7 @@ class Fleet:
         data = None if run is None else read_library(self._config.data).get(run.spec.data.manifest)
         if run is None or data is None:
             raise ConfigError("its run file or its data are gone")
+        read_tokens(data, run.spec.data)  # a lot is bound for long; every byte is read once before
         folders.prepare(self._config, self._keys, seat, run, data, STRONG, int(self._now_s()))
         check_port(self._config.base.ip, self._config.ports + seat.number)
         if self._chain.in_flight():

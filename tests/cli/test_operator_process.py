@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,28 @@ def test_a_process_that_was_killed_before_the_lot_was_locked_locks_it_once(
     last = placed.bank.block_number()
     assert len(placed.bank.lots_locked({placed.run_id}, 0, last)) == 1 + 3  # ours, and the named nodes'
     assert len(read_state(config.folder).takes) == 1
+
+
+def test_no_lot_is_locked_for_a_run_whose_data_are_damaged_or_whose_port_is_taken(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    program(NODE)
+    (shard,) = (tmp_path / "sets").rglob("*.bin")
+    good = shard.read_bytes()
+    shard.write_bytes(good[:-1] + b"x")
+    served(Fleet(config), lambda: "not done yet" in caplog.text)
+    assert "was altered" in str([vars(one).get("reason") for one in caplog.records]) and lot(placed) == 0
+
+    shard.write_bytes(good)
+    caplog.clear()
+    with socket.create_server(("127.0.0.1", config.ports)):
+        served(Fleet(config), lambda: "not done yet" in caplog.text)
+    assert "4321" in str([vars(one).get("reason") for one in caplog.records]) and lot(placed) == 0
+    served(Fleet(config), lambda: lot(placed) > 0)
 
 
 def test_while_a_transaction_is_on_its_way_no_lot_is_locked(

@@ -103,6 +103,16 @@ def test_larger_models_batches_and_contexts_ask_for_more():
     assert disk_bytes(deep, machine) > disk_bytes(small, machine) >= machine.blob_bytes
 
 
+def test_the_estimates_of_a_small_model_are_these():
+    small, wider = a_spec(), a_spec(model=a_model(layers=2, width=128))
+    inner = a_spec(rule=a_rule("sparseloco", steps=4, segment=2))
+
+    assert memory_bytes(small) == 2_153_349_120
+    assert memory_bytes(wider) == 2_178_777_088
+    assert disk_bytes(small, MACHINE) == 107_196_160
+    assert disk_bytes(inner, MACHINE) == 152_193_280  # states between inner steps may be asked for too
+
+
 def test_a_step_that_rounds_do_not_wait_for_is_not_served(tmp_path):
     spec = judged()
     slow = replace(MACHINE, flop_per_s=1)
