@@ -25,12 +25,17 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.chain.deployment.parameters import LOCALNET, UNIT
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
+from assay.cli.operator import fleet_config
+from assay.fleet.config import read_state
+from assay.fleet.fitness import Machine
+from assay.fleet.market import read_candidates, read_library
 from assay.fleet.status import read_status
 from assay.orders.data.tokenise import make_data
 from assay.orders.load import load_order
 from assay.orders.place import described, new_run
 from assay.orders.spec import order_closing_s
 from assay.participant.directory.find import announce_run
+from assay.participant.directory.listing import Known
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import Role, SignedRecord, renew_own
 from assay.participant.files.run_file import RunFile, write_run_file
@@ -204,6 +209,17 @@ class Place:
         """The amounts of all lots that were ever locked for a run."""
         return [one.amount for one in self.bank.lots_locked({run.run_id}, 0, self.bank.block_number())]
 
+    def open_to(self, config: Path, reserve: int | None) -> list[Digest]:
+        """The runs that suit the operator now, with its own reserve or with another."""
+        allowed = fleet_config(config)
+        bounds = allowed.bounds if reserve is None else replace(allowed.bounds, reserve=reserve)
+        machine = Machine(flop_per_s=10**10, blob_bytes=10**8)
+        state, library = read_state(allowed.folder), read_library(allowed.data)
+        found = read_candidates(
+            self.of("olga"), self.bank.timestamp(), Known(), machine, library, state, bounds
+        )
+        return [one.run_id for one in found]
+
     def lot_of(self, run: RunFile) -> int:
         return self.bank.lot_of(self.people["olga"].account, OPERATOR, run.run_id).amount
 
@@ -252,7 +268,8 @@ def test_an_operators_process_takes_the_best_run_then_the_next_and_survives_bein
         for name in (BEST, NEXT):
             _, vera, leo = runs[name]
             open_processes.enter_context(running(tmp_path / f"vera-{name}.log", "verifier", "run", vera))
-            open_processes.enter_context(running(tmp_path / f"leo-{name}.log", "ledger", "serve", leo))
+            if name == BEST:  # the other run is left before it settles
+                open_processes.enter_context(running(tmp_path / f"leo-{name}.log", "ledger", "serve", leo))
 
         with running(log, "operator", "up", config) as first:
             until(lambda: stages(config) == {BEST: "running seated"}, log)
@@ -276,6 +293,8 @@ def test_an_operators_process_takes_the_best_run_then_the_next_and_survives_bein
         assert [place.locked(runs[name][0]) for name in (BEST, NEXT, POOR)] == [
             [place.lot], [place.lot], [],
         ]  # fmt: skip
+        # With room again, the reserve alone keeps the third one out.
+        assert [place.open_to(config, reserve) for reserve in (None, 0)] == [[], [runs[POOR][0].run_id]]
 
 
 def log_of(config: Path, run: RunFile) -> str:
