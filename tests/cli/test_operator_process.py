@@ -19,6 +19,7 @@ from assay.fleet import service as tested
 from assay.fleet.config import STATE, FleetConfig, read_state
 from assay.fleet.plan import Stage
 from assay.fleet.service import Fleet
+from assay.node.seat import LEAVE
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.participant.keys.keyring import QUICK
 from assay.protocol.errors import ConfigError, Unavailable
@@ -178,7 +179,7 @@ def test_while_a_transaction_is_on_its_way_no_lot_is_locked(
     assert stage(config) is Stage.TAKING and lot(placed) == 0
 
 
-def test_nodes_go_on_while_the_chain_is_away_and_while_the_state_cannot_be_kept(
+def test_nodes_go_on_while_the_chain_is_away(
     placed: Market,  # noqa: F811
     config: FleetConfig,
     program: Callable[[str], None],
@@ -186,22 +187,37 @@ def test_nodes_go_on_while_the_chain_is_away_and_while_the_state_cannot_be_kept(
 ):
     program(NODE)
     served(Fleet(config), lambda: has_seat(config))
-    folder = config.seat_folder(placed.run_id)
-    before = (config.folder / STATE).read_bytes()
+    log, before = config.seat_folder(placed.run_id) / "node.log", (config.folder / STATE).read_bytes()
+    log.write_text("")
 
     def away(*_: object) -> None:
         raise Unavailable("the endpoint is away")
 
+    monkeypatch.setattr(ChainReader, "timestamp", away)
+    served(Fleet(config), lambda: "seat taken" in log.read_text())
+
+    assert (config.folder / STATE).read_bytes() == before
+
+
+def test_a_full_disk_ends_no_process_and_nothing_is_decided_until_it_can_be_kept(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    program(NODE)
+    served(Fleet(config), lambda: has_seat(config))
+    (config.seat_folder(placed.run_id) / LEAVE).touch()  # by hand: the node ends, and its seat is to move on
+
     def full(*_: object) -> None:
         raise ConfigError("no space left")
 
-    for where, what, broken in ((ChainReader, "timestamp", away), (tested, "write_state", full)):
-        (folder / "node.log").write_text("")
-        with monkeypatch.context() as patched:
-            patched.setattr(where, what, broken)
-            fleet = Fleet(config)
-            served(fleet, lambda: "seat taken" in (folder / "node.log").read_text())
-        assert (config.folder / STATE).read_bytes() == before
+    with monkeypatch.context() as patched:
+        patched.setattr(tested, "write_state", full)
+        served(Fleet(config), lambda: caplog.text.count("the state cannot be kept") > 1)
+        assert stage(config) is Stage.RUNNING
+    served(Fleet(config), lambda: stage(config) is Stage.ENDED)
 
 
 def test_a_second_process_of_one_operator_is_refused(config: FleetConfig, program: Callable[[str], None]):
