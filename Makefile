@@ -1,5 +1,5 @@
 PY := .venv/bin/python
-ROOMS := protocol chain training network attestation ledger participant node verifier orders bundle observer simulation testing redteam api explorer devnet cli
+ROOMS := protocol chain training network attestation ledger participant node verifier fleet orders bundle observer simulation testing redteam api explorer devnet cli
 unexport PYTHONDONTWRITEBYTECODE  # a local network starts twenty processes: each would compile every file
 .PHONY: help setup setup-dev demo localnet check test sim bench contracts lock clean
 

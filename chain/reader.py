@@ -149,6 +149,10 @@ class ChainReader:
         whose: Any = self.address
         return self._rpc.read("balance", lambda: int(self._rpc.web3.eth.get_balance(whose)))
 
+    def in_flight(self) -> int:
+        """Transactions of this client's account, from any process, that are sent and not mined yet."""
+        return self._rpc.in_flight()
+
     def block_number(self) -> int:
         """The newest block's number."""
         return self._rpc.read("block", lambda: int(self._rpc.web3.eth.block_number))

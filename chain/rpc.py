@@ -231,6 +231,10 @@ class Rpc:
         assert self._signer is not None
         return *self._signer.sign(action, full), nonce
 
+    def in_flight(self) -> int:
+        """Transactions of this client's account that the endpoint knows and has not seen mined."""
+        return max(self._nonce("transactions", "pending") - self._nonce("transactions", "latest"), 0)
+
     def _nonce(self, action: str, block: Literal["latest", "pending"]) -> int:
         return self.read(action, lambda: int(self.web3.eth.get_transaction_count(self.address, block)))  # type: ignore[arg-type]
 

@@ -28,6 +28,7 @@ from assay.cli.network.commands import network_app
 from assay.cli.network.directory import add_network_list, add_run_list
 from assay.cli.network.join import doctor, join
 from assay.cli.network.rotation import add_rotation_commands
+from assay.cli.operator import operator_app
 from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
@@ -60,6 +61,7 @@ for panel, groups in {
         "network": network_app,
         "stake": stake_app,
         "appeal": appeal_app,
+        "operator": operator_app,
         "node": node_app,
         "verifier": verifier_app,
         "ledger": ledger_app,

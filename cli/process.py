@@ -53,6 +53,26 @@ class DeclarationsSection(BaseModel):
     energy_source: str | None = None  # where that figure is from
 
 
+class OperatorSection(BaseModel):
+    """[operator] of a node's file: which runs `assay operator up` takes; amounts in aUSD."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reserve: Annotated[float, Field(ge=0)]  # least pay an hour: what pays less is not taken, and left
+    lots: Annotated[float, Field(gt=0)]  # most that may be locked in lots, of runs that are over too
+    folder: Path = Path("runs")  # for the runs' nodes
+    data: tuple[Path, ...] = (Path("data"),)  # data sets, or folders of them: no other data are used
+    runs: Annotated[int, Field(ge=1, le=64)] | None = None  # at once; by default cores / threads
+    ports: Annotated[int, Field(ge=1, le=65_472)] | None = None  # the first; by default the record's
+    memory_gb: Annotated[float, Field(gt=0)] | None = None  # for all runs; by default what is free
+    disk_gb: Annotated[float, Field(gt=0)] | None = None  # likewise
+    days: Annotated[int, Field(ge=1, le=390)] = 60  # most for which a lot may be bound
+    hours: Annotated[int, Field(ge=0)] = 1  # least for which a run's escrow pays all its seats
+    takes: Annotated[int, Field(ge=1, le=1000)] = 6  # of runs a day
+    patience_s: Annotated[int, Field(ge=10)] = 1800  # for which a run may pay too little before it is left
+    look_s: Annotated[int, Field(ge=1, le=3600)] = 30  # between two looks at the chain
+
+
 class ProcessFile(BaseModel):
     """The keys of a participant's TOML file, of which two are required; paths are relative to the file."""
 
@@ -96,6 +116,7 @@ class ProcessFile(BaseModel):
     status: Path | None = None  # status file of the ledger and the buyer
     bundle: Path | None = None  # where the buyer writes the model and its proof
     registry: DeclarationsSection | None = None  # the buyer's declarations about its model
+    operator: OperatorSection | None = None  # which runs a node's machine takes by itself
 
 
 def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
@@ -107,7 +128,6 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
     given = read_tables(path, ProcessFile)
     base = path.parent
     keys = base / given.keys
-    password_file = keys.parent / PASSWORD if given.password_file is None else base / given.password_file
     run_id = read_run_id(str(given.run))
     port, ip = _listening(keys / OWN_RECORD, given.port, given.ip)
 
@@ -116,7 +136,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
 
     config = Config(
         keys=keys,
-        password=read_password(password_file),
+        password=read_password(password_path(path, given)),
         network=base / given.network,
         run=base / (given.run if run_id is None else f"{run_id.hex()}.assay"),
         run_id=run_id,
@@ -146,6 +166,13 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         threads=0 if given.threads == "auto" else given.threads,
     )
     return config, given
+
+
+def password_path(path: Path, given: ProcessFile) -> Path:
+    """Where the password of the keys is that a configuration names."""
+    if given.password_file is not None:
+        return path.parent / given.password_file
+    return (path.parent / given.keys).parent / PASSWORD
 
 
 def _listening(own: Path, port: int | None, ip: str | None) -> tuple[int, str]:
@@ -204,12 +231,18 @@ def _metrics_address(name: str, text: str) -> tuple[str, int]:
     return str(address), int(port)
 
 
-def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = False) -> None:
+def run_process(
+    main: Callable[[], Awaitable[None]],
+    *,
+    is_tethered: bool = False,
+    first_signal: Callable[[], None] | None = None,
+) -> None:
     """Run a participant until it is done or stopped by SIGTERM or Ctrl-C.
 
     Args:
         main: What to run.
         is_tethered: End also when standard input closes, that is, when the parent process ends.
+        first_signal: Called at the first signal in place of stopping; the second one stops.
 
     Raises:
         ConfigError: the operator has to mend something; starting it again would not help.
@@ -219,7 +252,7 @@ def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = Fals
 
     async def supervised() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, nursery.cancel_scope)
+            nursery.start_soon(_stop_on_signal, nursery.cancel_scope, first_signal)
             if is_tethered:
                 nursery.start_soon(_stop_when_alone, nursery.cancel_scope)
             await main()
@@ -234,9 +267,13 @@ def run_process(main: Callable[[], Awaitable[None]], *, is_tethered: bool = Fals
         raise error from None
 
 
-async def _stop_on_signal(scope: trio.CancelScope) -> None:
+async def _stop_on_signal(scope: trio.CancelScope, first: Callable[[], None] | None) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:
+            if first is not None:
+                first()
+                first = None
+                continue
             logging.getLogger("assay.cli").info("stopping", extra={"signal": int(number)})
             scope.cancel()
             return

@@ -248,16 +248,16 @@ def release_steps(file: Path, set_version: int | None, *, is_dry: bool) -> Itera
 
 def _discharge_steps(account: Account, run_id: bytes, *, is_dry: bool) -> Iterator[Step]:
     """Send the discharge that the node's process has kept, if there is one that would free the lot sooner."""
-    from assay.participant.wallet.discharge import is_bound, read_certificate
+    from assay.participant.wallet.discharge import is_bound, read_certificate, send_discharge
 
-    cert = read_certificate(account.config.folder)
-    if cert is None or not is_bound(account.chain, account.address, run_id):
-        return
+    folder = account.config.folder
     if is_dry:
-        yield dry("discharge", f"would send to SlashCourt {account.deployment.slash_court}: discharge")
+        if read_certificate(folder) is not None and is_bound(account.chain, account.address, run_id):
+            yield dry("discharge", f"would send to SlashCourt {account.deployment.slash_court}: discharge")
         return
-    sent = account.chain.discharge(account.address, run_id, cert)
-    yield done("discharge", f"discharged: {sent_text(sent)}", sent=sent)
+    sent = send_discharge(account.chain, folder, run_id)
+    if sent is not None:
+        yield done("discharge", f"discharged: {sent_text(sent)}", sent=sent)
 
 
 def cancel_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[Step]:

@@ -19,7 +19,16 @@ import typer
 from assay.cli.spending import ConfigFile
 from assay.protocol.errors import ConfigError
 
-COMMANDS = {"NODE": "node run", "VERIFIER": "verifier run", "LEDGER": "ledger serve", "BUYER": "buyer run"}
+OPERATOR = "OPERATOR"  # a node's keys, and a table [operator]
+COMMANDS = {
+    "NODE": "node run",
+    OPERATOR: "operator up",
+    "VERIFIER": "verifier run",
+    "LEDGER": "ledger serve",
+    "BUYER": "buyer run",
+}
+STOP_S = 30
+DRAIN_S = 600  # in which an operator's process leaves its runs; what is killed then goes on at the next start
 TEMPLATE = """\
 # {file}
 # assay unit {file} | sudo tee /etc/systemd/system/assay-{role}.service
@@ -36,7 +45,7 @@ WorkingDirectory={folder}
 Restart=on-failure
 RestartSec=5
 RestartPreventExitStatus=2
-TimeoutStopSec=30
+{stop}
 UMask=0077
 LimitNOFILE=8192
 NoNewPrivileges=yes
@@ -60,7 +69,7 @@ def unit(
     file: ConfigFile,
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Who runs it; by default you.")] = None,
 ) -> None:
-    """Print a systemd unit for a participant, by the role in its own record.
+    """Print a systemd unit for a participant, by the role in its own record, and its table [operator].
 
     Example: assay unit config.toml --user assay
     """
@@ -71,6 +80,9 @@ def unit(
     config, given = read_process_file(path)
     role = read_record(config.keys / OWN_RECORD, int(time.time())).record.role.name
     writes = [config.folder]
+    if given.operator is not None:
+        role = OPERATOR
+        writes.append(path.parent / given.operator.folder)
     if config.signed_mark is not None:
         writes.append(config.signed_mark.parent)
     if role in ("LEDGER", "BUYER"):
@@ -87,7 +99,7 @@ def unit_text(path: Path, role: str, user: str, writes: Sequence[Path], *, is_on
 
     Args:
         path: Its configuration, absolute.
-        role: NODE, VERIFIER, LEDGER or BUYER.
+        role: One of `COMMANDS`.
         user: The account that runs it.
         writes: Folders that it writes to.
         is_on_gpu: Whether it needs devices.
@@ -107,6 +119,7 @@ def unit_text(path: Path, role: str, user: str, writes: Sequence[Path], *, is_on
         user=user,
         command=" ".join(_word(word) for word in program),
         folder=_escaped(str(path.parent)),
+        stop=f"KillMode=mixed\nTimeoutStopSec={DRAIN_S}" if role == OPERATOR else f"TimeoutStopSec={STOP_S}",
         devices="" if is_on_gpu else "PrivateDevices=yes\n",
         writes=" ".join(dict.fromkeys(_word(str(one.resolve())) for one in writes)),
     )

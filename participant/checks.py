@@ -75,9 +75,11 @@ def check_participant(config: Config, file: Path, *, is_running: bool = False) -
     yield _clock(chain.timestamp(), int(time.time()))
     if not is_running:
         yield _found(
-            "port", lambda: _port(config.ip, config.port), "choose another with `port`, or end what has it"
+            "port",
+            lambda: check_port(config.ip, config.port),
+            "choose another with `port`, or end what has it",
         )
-        yield _enough("memory", _free_memory(), MEMORY_BYTES_MIN, "end other programs")
+        yield _enough("memory", free_memory(), MEMORY_BYTES_MIN, "end other programs")
     yield _address(config)
     yield _enough(
         "disk",
@@ -145,7 +147,12 @@ def _directory(config: Config, chain: Chain, file: Path) -> Check:
     )
 
 
-def _port(ip: str, port: int) -> str:
+def check_port(ip: str, port: int) -> str:
+    """That a port is free, in words.
+
+    Raises:
+        ConfigError: somebody listens there, or nobody may.
+    """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -194,7 +201,7 @@ def _enough(name: str, have: int, least: int, mend: str) -> Check:
     return Check(name=name, fault=text if have < least else None, found=text, mend=mend)
 
 
-def _free_memory(table: Path = Path("/proc/meminfo")) -> int:
+def free_memory(table: Path = Path("/proc/meminfo")) -> int:
     """Bytes that a new program can have; what the disk cache would give back is among them."""
     try:
         (available,) = re.findall(r"^MemAvailable:\s+(\d+) kB$", table.read_text(), re.MULTILINE)

@@ -35,6 +35,7 @@ RUN_VERIFIERS_MAX = 16
 MILESTONES_MAX = 256
 DOMAINS_MAX = 64
 ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
+LAYERS_MAX = 1024  # whoever reads a stranger's spec lists every layer's parameters: milliseconds
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
 BETA_MICRO_MIN, BETA_MICRO_MAX = 1_000, 10_000_000  # 0.001 to 10; papers use 0.01 to 0.5
 
@@ -628,6 +629,8 @@ def model_faults(model: ModelSpec) -> tuple[str, ...]:
         for name in ("vocabulary", "layers", "width", "heads", "kv_heads", "hidden", "context")
     }
     faults = [f"model {name} is 0, expected at least 1" for name, size in sizes.items() if size < 1]
+    if model.layers > LAYERS_MAX:
+        faults.append(f"model layers is {model.layers}, expected at most {LAYERS_MAX}")
     if faults:
         return tuple(faults)
     if model.width % model.heads:

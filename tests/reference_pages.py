@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from assay.api.app import make_app
 from assay.chain.text.reverts import TEXTS
 from assay.cli.main import EXIT_STATUS
-from assay.cli.process import ProcessFile
+from assay.cli.process import OperatorSection, ProcessFile
 from assay.orders.sections import RunFile
 from tests.commands import COMMANDS
 
@@ -82,7 +82,8 @@ def configuration() -> str:
         "The TOML file of a node, a verifier, a ledger service, a watchtower or a buyer.",
         "",
     ]
-    return _page([*lines, *_keys(ProcessFile)])
+    said = f"A node's table `[operator]`: {_promise(OperatorSection)}"
+    return _page([*lines, *_keys(ProcessFile), "", "## `[operator]`", "", said, "", *_keys(OperatorSection)])
 
 
 def order_file() -> str:
@@ -97,10 +98,14 @@ def order_file() -> str:
         kind = field.annotation
         section = kind if inspect.isclass(kind) and issubclass(kind, BaseModel) else kind.__args__[0]  # type: ignore[union-attr]
         lines += [f"## `[{name}]`" if section is kind else f"## `[[{name}]]`", ""]
-        said = " ".join((section.__doc__ or "").split())
-        said = said.partition(": ")[2] or said
+        said = _promise(section)
         lines += [said[:1].upper() + said[1:], "", *_keys(section), ""]
     return _page(lines)
+
+
+def _promise(section: type[BaseModel]) -> str:
+    said = " ".join((section.__doc__ or "").split())
+    return said.partition(": ")[2] or said
 
 
 def _keys(kind: type[BaseModel]) -> list[str]:
@@ -116,6 +121,8 @@ def _keys(kind: type[BaseModel]) -> list[str]:
 
 
 def _spelt(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_spelt, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

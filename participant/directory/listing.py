@@ -8,8 +8,8 @@ block says, and for people to choose from: a process that acts on it checks for 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from assay.chain.commit_statement import evm_address
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 RUNS_MAX = 128  # looked at, newest first
 ACCOUNTS_MAX = 1024  # likewise
 LOT_BLOCKS_MAX = 1_000_000  # in which lots are looked for, newest first: 500 questions
+SETTLED_BLOCKS = 64  # newer ones are read again, because the chain may go back
 
 
 class RunPhase(enum.Enum):
@@ -103,6 +104,33 @@ class Stakers:
     stakers: tuple[Staker, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A run as its contracts and its announced file show it, with both."""
+
+    offer: Offer
+    file: RunFile
+    escrow: EscrowState
+
+
+@dataclass(slots=True)
+class Known:
+    """What was read of a network's runs before, for whoever looks again and again; empty at first.
+
+    A run's file proves itself and never changes, so it is read once. One that does not verify is not read
+    again either: its buyer pays for each, and would decide how much a reader reads.
+    """
+
+    files: dict[Digest, RunFile | None] = field(default_factory=dict)
+    holders: dict[Digest, set[Address]] = field(default_factory=dict)  # of lots, by run
+    last_block: int = 0  # up to which these were looked for
+
+    def keep(self, run_ids: set[Digest]) -> None:
+        """Forget all other runs."""
+        self.files = {one: found for one, found in self.files.items() if one in run_ids}
+        self.holders = {one: found for one, found in self.holders.items() if one in run_ids}
+
+
 def read_offers(chain: ChainReader, now_s: int, *, open_only: bool) -> Offers:
     """The runs of a network.
 
@@ -116,21 +144,8 @@ def read_offers(chain: ChainReader, now_s: int, *, open_only: bool) -> Offers:
     """
     as_of = chain.timestamp()
     total, run_ids = chain.newest_runs(RUNS_MAX)
-    found: list[tuple[RunFile, EscrowState]] = []
-    unreadable = 0
-    for run_id in run_ids:
-        escrow = chain.run(run_id)
-        if escrow is None or (open_only and _phase(escrow, as_of) is not RunPhase.OPEN):
-            continue
-        try:
-            run = announced_run(chain, Digest(run_id), now_s)
-        except (ConfigError, NotShown):
-            run = None
-        if run is None:
-            unreadable += 1
-        else:
-            found.append((run, escrow))
-    taken = _seats_taken(chain, found, as_of)
+    found, unreadable = _read_runs(chain, run_ids, as_of, now_s, Known(), open_only=open_only)
+    taken = _seats_taken(chain, found, as_of, Known())
     offers = [_offer(run, escrow, taken[run.run_id], as_of) for run, escrow in found]
     return Offers(
         announced=total,
@@ -138,6 +153,58 @@ def read_offers(chain: ChainReader, now_s: int, *, open_only: bool) -> Offers:
         as_of=as_of,
         runs=tuple(one for one in offers if not open_only or one.seats_taken < one.seats),
     )
+
+
+def read_open_runs(
+    chain: ChainReader, now_s: int, known: Known, wanted: Callable[[RunFile, EscrowState], bool]
+) -> list[OpenRun]:
+    """The runs with a free seat that `wanted` is true of, newest first, of the newest `RUNS_MAX`.
+
+    Args:
+        chain: Of the network.
+        now_s: Unix time, to check records with.
+        known: From the last time, and for the next.
+        wanted: Whether a run's terms are of interest: seats are counted of these alone.
+
+    Raises:
+        Unavailable: the endpoint is gone.
+    """
+    as_of = chain.timestamp()
+    _, run_ids = chain.newest_runs(RUNS_MAX)
+    known.keep({Digest(one) for one in run_ids})
+    found, _ = _read_runs(chain, run_ids, as_of, now_s, known, open_only=True)
+    found = [(run, escrow) for run, escrow in found if wanted(run, escrow)]
+    taken = _seats_taken(chain, found, as_of, known)
+    runs = [
+        OpenRun(offer=_offer(run, escrow, taken[run.run_id], as_of), file=run, escrow=escrow)
+        for run, escrow in found
+    ]
+    return [one for one in runs if one.offer.seats_taken < one.offer.seats]
+
+
+def _read_runs(
+    chain: ChainReader, run_ids: list[bytes], as_of: int, now_s: int, known: Known, *, open_only: bool
+) -> tuple[list[tuple[RunFile, EscrowState]], int]:
+    """The files and escrows of these runs, and how many files do not verify or are not shown."""
+    found: list[tuple[RunFile, EscrowState]] = []
+    unreadable = 0
+    for run_id in map(Digest, run_ids):
+        escrow = chain.run(run_id)
+        if escrow is None or (open_only and _phase(escrow, as_of) is not RunPhase.OPEN):
+            continue
+        try:
+            if run_id not in known.files:
+                known.files[run_id] = announced_run(chain, run_id, now_s)
+            run = known.files[run_id]
+        except ConfigError:
+            run = known.files[run_id] = None
+        except NotShown:
+            run = None
+        if run is None:
+            unreadable += 1
+        else:
+            found.append((run, escrow))
+    return found, unreadable
 
 
 def read_offer(chain: ChainReader, run_id: Digest, now_s: int) -> tuple[Offer, RunFile]:
@@ -152,7 +219,7 @@ def read_offer(chain: ChainReader, run_id: Digest, now_s: int) -> tuple[Offer, R
     if escrow is None or run is None:
         raise ConfigError(f"run {run_id.hex()}: not open on this network, or its buyer announced no run file")
     as_of = chain.timestamp()
-    taken = _seats_taken(chain, [(run, escrow)], as_of)
+    taken = _seats_taken(chain, [(run, escrow)], as_of, Known())
     return _offer(run, escrow, taken[run_id], as_of), run
 
 
@@ -163,7 +230,7 @@ def _phase(escrow: EscrowState, as_of: int) -> RunPhase:
 
 
 def _seats_taken(
-    chain: ChainReader, runs: list[tuple[RunFile, EscrowState]], as_of: int
+    chain: ChainReader, runs: list[tuple[RunFile, EscrowState]], as_of: int, known: Known
 ) -> dict[Digest, int]:
     """By run, how many accounts its lot binds to its deadline. Members locked theirs before the run was
     opened; others are looked for since it was announced."""
@@ -173,12 +240,9 @@ def _seats_taken(
         for run, escrow in runs
         if run.spec.seats > len(run.spec.nodes) and _phase(escrow, as_of) is not RunPhase.CLOSED
     }
-    if takes_more:
-        last = chain.block_number()
-        first = max(min(map(chain.run_block, takes_more)), last - LOT_BLOCKS_MAX)
-        for lot in chain.lots_locked(takes_more, first, last):
-            if lot.role == OPERATOR and lot.commitment in takes_more:
-                holders[Digest(lot.commitment)].add(lot.account)
+    _look_for_lots(chain, takes_more, known)
+    for run_id in takes_more:
+        holders[run_id] |= known.holders[run_id]
     terms = {run.run_id: escrow for run, escrow in runs}
 
     def is_bound(account: Address, run_id: Digest) -> bool:
@@ -189,6 +253,24 @@ def _seats_taken(
         run_id: len(accounts) if run_id not in takes_more else sum(is_bound(one, run_id) for one in accounts)
         for run_id, accounts in holders.items()
     }
+
+
+def _look_for_lots(chain: ChainReader, run_ids: set[Digest], known: Known) -> None:
+    """Bring `known.holders` of these runs up to the newest block; older runs go on where they were."""
+    last = chain.block_number()
+    fresh, older = run_ids - known.holders.keys(), run_ids & known.holders.keys()
+    for some, first in (
+        (fresh, min(map(chain.run_block, fresh), default=last)),
+        (older, known.last_block - SETTLED_BLOCKS),
+    ):
+        if some:
+            for lot in chain.lots_locked(some, max(first, last - LOT_BLOCKS_MAX, 0), last):
+                if lot.role == OPERATOR and lot.commitment in some:
+                    known.holders.setdefault(Digest(lot.commitment), set()).add(lot.account)
+    for run_id in run_ids:
+        known.holders.setdefault(run_id, set())
+    known.holders = {one: found for one, found in known.holders.items() if one in run_ids}
+    known.last_block = last
 
 
 def _offer(run: RunFile, escrow: EscrowState, seats_taken: int, as_of: int) -> Offer:

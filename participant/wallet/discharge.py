@@ -27,12 +27,14 @@ from assay.participant.wallet.judges import read_judges
 from assay.protocol.errors import AssayError, ConfigError
 
 if TYPE_CHECKING:  # web3 takes a second to import
+    from assay.chain.client import Chain, Sent
     from assay.chain.reader import ChainReader
 
 log = logging.getLogger(__name__)
 FILE = "discharge"  # in the node's folder: a quorum's signatures on the discharge of its lot
 TRIES_S = 600.0  # for which a node that left waits for its discharge before its process ends without one
 RETRY_S = 3.0
+NOT_DISCHARGED = "bound until the run is over"  # the lot of a node that left and was not discharged
 
 
 async def discharge(me: Participant, host: Host) -> str:
@@ -50,7 +52,7 @@ async def discharge(me: Participant, host: Host) -> str:
                     reason = str(error)
                     log.warning("not discharged yet", extra={"reason": reason})
                 await trio.sleep(RETRY_S)
-    return "bound until the run is over: start this process again to ask for its discharge once more"
+    return f"{NOT_DISCHARGED}: start this process again to ask for its discharge once more"
 
 
 async def _discharge(me: Participant, host: Host) -> str:
@@ -94,6 +96,23 @@ def read_certificate(folder: Path) -> bytes | None:
         expected = f"1 to {MEMBERS_MAX} signatures of {SIGNATURE_BYTES}"
         raise ConfigError(f"{file}: {len(cert)} bytes, expected {expected}: remove it")
     return cert
+
+
+def send_discharge(chain: Chain, folder: Path, run_id: bytes) -> Sent | None:
+    """Send the discharge that our node's process has kept; None where none would free our lot sooner.
+
+    Args:
+        chain: Of the account that has the lot.
+        folder: The node's.
+        run_id: The run that it has left.
+
+    Raises:
+        ConfigError: the kept certificate is damaged. ChainRefused: it is out of date.
+    """
+    cert = read_certificate(folder)
+    if cert is None or not is_bound(chain, chain.address, run_id):
+        return None
+    return chain.discharge(chain.address, run_id, cert)
 
 
 def lot_text(chain: ChainReader, account: str, run_id: bytes) -> str:

@@ -20,19 +20,22 @@ import pytest
 
 from assay.bundle.read import read
 from assay.cli.main import run
+from assay.fleet.config import write_state
+from assay.fleet.plan import State
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.testing.signed import NODES
 from tests.a_network import a_record
 from tests.cli.ledger.test_commands import Assay
 from tests.cli.market import Market
 from tests.commands import leaves
+from tests.fleet.test_seats import a_seat
 from tests.test_golden_run import ARCHIVE, VECTORS
 
 RECORDED = VECTORS / "documents.json"
 # Processes print logs; `ledger export` prints the format that is asked for, and `unit` a file.
 WITHOUT = {
     "node run", "verifier run", "ledger serve", "ledger export", "buyer run", "watchtower", "chain dev",
-    "api serve", "explorer serve", "sim train", "misbehave", "unit",
+    "api serve", "explorer serve", "sim train", "misbehave", "unit", "operator up",
 }  # fmt: skip
 # Need minutes, or a network that somebody founded; these files run them.
 ELSEWHERE = {
@@ -54,6 +57,7 @@ ELSEWHERE = {
     "doctor": "e2e/test_founding.py",
 }
 OFFLINE = {
+    "operator status": "TMP/operator.toml",
     "run verify": "RUN",
     "run verify --only": "RUN --only proof",
     "run report": "RUN",
@@ -162,6 +166,10 @@ def files(folder: Path) -> Callable[[str], list[str]]:
         '[supplier]\nname = "Example"\naddress = ["Weg 1"]\nvat_id = "DE136695976"\n'
         'currency = "EUR"\nrates = "rates.csv"\n'
     )
+    (folder / "operator.toml").write_text(
+        'keys = "keys"\nnetwork = "network.txt"\n[operator]\nreserve = 1\nlots = 1\nfolder = "runs"\n'
+    )
+    write_state(folder / "runs", State(seats=(a_seat(),), avoided={"0x09": ended_s}))
     names = {
         "RUN": folder / "run",
         "TMP": folder,

@@ -308,8 +308,9 @@ def with_milestones(run: Delivered, *milestones: tuple[int, int]) -> Delivered:
 
 
 def test_a_milestone_is_reached_at_exactly_the_loss_that_was_asked():
-    loss = golden().tables[1].loss_micro
-    assert loss is not None
+    score = golden().tables[1].score
+    assert score is not None
+    loss = score.loss_micro
     for most, state in ((loss, MilestoneState.REACHED), (loss - 1, MilestoneState.MISSED)):
         (found,) = milestones_of(with_milestones(golden(), (1, most)))
         assert found.state is state and bool(found.kept) is (state is MilestoneState.MISSED)

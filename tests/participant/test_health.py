@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from assay.participant.checks import Check, _free_memory
+from assay.participant.checks import Check, free_memory
 from assay.participant.config import Participant
 from assay.participant.health import CHECK_S, watch_health
 from assay.participant.telemetry.readings import Readings
@@ -78,5 +78,5 @@ def test_memory_counts_what_the_disk_cache_would_give_back(tmp_path: Path) -> No
     table = tmp_path / "meminfo"
     table.write_text("MemTotal: 8000 kB\nMemFree:   10 kB\nMemAvailable:    4096 kB\n")
 
-    assert _free_memory(table) == 4 << 20
-    assert _free_memory(tmp_path / "missing") > 0
+    assert free_memory(table) == 4 << 20
+    assert free_memory(tmp_path / "missing") > 0

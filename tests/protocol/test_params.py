@@ -153,6 +153,7 @@ def test_a_spec_is_accepted_at_each_bound_and_refused_beyond_it(inside, outside,
         ({"norm_epsilon_nano": 10**9 - 1}, {"norm_epsilon_nano": 10**9}, "and below 1"),
         ({"rope_theta": 2}, {"rope_theta": 1}, "rope_theta is 1, expected at least 2"),
         ({"width": 4}, {"width": 6}, "width / heads is 3, rotation needs an even number"),
+        ({"layers": 1024}, {"layers": 1025}, "layers is 1025, expected at most 1024"),
         ({}, {"family": Family.GPT}, "learned positions, expected a rope_theta of 0"),
         (
             {"family": Family.GPT, "rope_theta": 0},

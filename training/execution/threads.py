@@ -31,6 +31,8 @@ THREADS_MAX = 1024
 MARGIN = 0.9  # more threads must take at most this share of the time that fewer take
 PROBE_S = 0.4  # per count, after one pass to warm up
 KEPT = "threads.json"
+SMALL = PRESETS["llama-1m"]
+SMALL_TOKENS = 4 * SMALL.context
 
 
 def prepare(folder: Path, *, device: str, threads: int) -> int:
@@ -75,7 +77,7 @@ def fastest(seconds: Mapping[int, float]) -> int:
 
 def time_threads(counts: tuple[int, ...], *, work: Callable[[], object] | None = None) -> dict[int, float]:
     """Seconds of one small forward and backward pass at each count: the median over `PROBE_S`."""
-    run = work or _small_step()
+    run = work or small_step()
     found = {}
     for count in counts:
         torch.set_num_threads(count)
@@ -90,12 +92,13 @@ def time_threads(counts: tuple[int, ...], *, work: Callable[[], object] | None =
     return found
 
 
-def _small_step() -> Callable[[], object]:
-    model = PRESETS["llama-1m"]
-    layout = layout_of(model)
+def small_step(device: str = "cpu") -> Callable[[], object]:
+    """A forward and backward pass of `SMALL_TOKENS` tokens through the model `SMALL`."""
+    layout = layout_of(SMALL)
     theta_P = initial_parameters(0, layout.names, layout.shapes)
-    tokens = np.random.default_rng(0).integers(0, model.vocabulary, (4, model.context + 1))
-    return lambda: loss_and_gradient(model, layout, theta_P, tokens, compute=FLOAT32_WHOLE)
+    sequences = SMALL_TOKENS // SMALL.context
+    tokens = np.random.default_rng(0).integers(0, SMALL.vocabulary, (sequences, SMALL.context + 1))
+    return lambda: loss_and_gradient(SMALL, layout, theta_P, tokens, compute=FLOAT32_WHOLE, device=device)
 
 
 def _probe(path: Path) -> int:

@@ -97,3 +97,11 @@ def test_a_huge_run_file_is_refused_unread(tmp_path):
 
     with pytest.raises(ConfigError, match="more than 1048576 bytes"):
         read_run_file(tmp_path / "run.assay", NOW)
+
+
+def test_a_strangers_spec_of_endless_layers_is_refused_before_its_layers_are_laid_out():
+    spec = bought()
+
+    refused(
+        a_run_file(replace(spec, model=replace(spec.model, layers=2**60))), "layers is .*, expected at most"
+    )

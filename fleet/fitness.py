@@ -1,0 +1,134 @@
+"""Fitness: what a run asks of a machine, what it pays for that, and why a machine cannot serve it.
+
+Room: fleet (pure). Everything is computed from the sizes in the spec, and nothing from what its buyer says
+about them. Memory and disk are estimates from above; time is what this machine needed for a step of a
+small model, scaled by the operations of the run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import EscrowState
+from assay.participant.checks import MEMORY_BYTES_MIN
+from assay.participant.pruning import kept_bytes_max
+from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import ConfigError
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.types import NO_DIGEST
+from assay.training.layout import frozen_layout, layout_of
+from assay.training.model.flops import flop_per_token
+from assay.training.model.initial import BASE
+from assay.training.optimiser.public_state import kept_rounds, snapshot_bytes_max
+from assay.verifier.audit.limits import agreed_limits
+
+HOUR_MS = 3_600_000
+ROUND_MS = 1_000  # of a round beside the step: commits, agreement, the aggregate; docs/results/network.md
+TRAINED_COPIES = 16  # of the trained parameters at once, 4 bytes each: both states, gradient, blocks, moments
+FROZEN_COPIES = 2
+LAYER_VALUES = 40  # per token, layer and unit of width, that a backward pass keeps
+LOGIT_COPIES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What decides whether and how fast runs can be served here."""
+
+    flop_per_s: int  # of training, measured
+    blob_bytes: int  # that a node is allowed for blobs at least
+
+
+def step_ms(spec: RunSpec, machine: Machine) -> int:
+    """Milliseconds that a step takes here, by its operations."""
+    flop = spec.tokens_per_step * flop_per_token(spec.model)
+    return -(-flop * 1000 // max(machine.flop_per_s, 1))
+
+
+def step_pay_micro(spec: RunSpec) -> int:
+    """What an accepted step earns whatever becomes of the model, in 10^-6 token unit."""
+    return spec.money.sure_operator_price * spec.tokens_per_step
+
+
+def hourly_pay(spec: RunSpec, machine: Machine) -> int:
+    """What a seat earns in an hour if every step of it is accepted, in token units."""
+    return step_pay_micro(spec) * HOUR_MS // (step_ms(spec, machine) + ROUND_MS) // 10**6
+
+
+def funded_hours(spec: RunSpec, escrow: EscrowState, pay: int) -> int:
+    """Hours for which an escrow's free part pays all seats as much as this."""
+    return escrow.free * spec.money.operators_ppm // PPM // max(pay * spec.seats, 1)
+
+
+def memory_bytes(spec: RunSpec) -> int:
+    """Memory that a node's processes take at most, by the spec's sizes."""
+    model, width = spec.model, spec.model.width
+    group = spec.compute.micro_sequences or spec.rule.local.sequences
+    tokens = group * model.context
+    layers = (
+        tokens * model.layers * (LAYER_VALUES * width + 2 * model.hidden + 2 * model.heads * model.context)
+    )
+    return (
+        MEMORY_BYTES_MIN
+        + 4 * TRAINED_COPIES * layout_of(model).parameters
+        + 4 * FROZEN_COPIES * frozen_layout(model).parameters
+        + 4 * layers
+        + 4 * LOGIT_COPIES * tokens * model.vocabulary
+    )
+
+
+def disk_bytes(spec: RunSpec, machine: Machine) -> int:
+    """Disk that a node's folder takes at most: blobs, states of rounds that may be audited, checkpoints."""
+    kept, arrays = kept_rounds(spec), 4 * layout_of(spec.model).parameters
+    blobs = max(machine.blob_bytes, kept_bytes_max(spec, kept))
+    ends = 3 * (1 + spec.rule.local.steps)  # parameters and two moments, by segment
+    return blobs + kept * (2 + (0 if spec.rule.is_gradient else ends)) * arrays + 3 * snapshot_bytes_max(spec)
+
+
+def spec_fault(spec: RunSpec, deployment_id: bytes, data: Path | None, machine: Machine) -> str | None:
+    """Why a run of this spec cannot be served here; None if it can.
+
+    Args:
+        spec: As its buyer signed it.
+        deployment_id: Of the network.
+        data: The folder of its data, if this machine has them.
+        machine: This one.
+    """
+    if spec.deployment_id != deployment_id:
+        return "is of another network"
+    if data is None:
+        return "its data are not here"
+    if spec.model.base != NO_DIGEST and not (data / BASE).is_file():
+        return "the parameters that it starts from are not here"
+    try:
+        if agreed_limits(spec) is None:
+            return "judges its auditors' own execution class alone"
+    except ConfigError:
+        return "judges by limits that this release does not have"
+    if step_ms(spec, machine) > spec.timing.collect_ms:
+        return "its steps take longer here than its rounds wait"
+    return None
+
+
+def escrow_fault(spec: RunSpec, escrow: EscrowState, judges: Collection[str]) -> str | None:
+    """Why an escrow cannot pay what its spec promises; None if it can.
+
+    Args:
+        spec: The run.
+        escrow: As the contract has it.
+        judges: Accounts of the verifier set that the run was opened with.
+    """
+    if (escrow.spec_hash, escrow.epochs) != (digest(spec), spec.epochs):
+        return "its escrow is for another spec"
+    if escrow.epoch_cap < spec.epoch_price(0):
+        return "its escrow pays no whole epoch"
+    if {evm_address(one.account) for one in spec.verifiers} != set(judges):
+        return "its verifiers are not those who can settle it"
+    return None
+
+
+def is_lapsed(spec: RunSpec, seats_taken: int, now_s: int) -> bool:
+    """Whether a run that waits for nodes can have started no more: too few had locked a lot in time."""
+    return bool(spec.start_by_s) and now_s > spec.start_by_s and seats_taken < spec.least_nodes

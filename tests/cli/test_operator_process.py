@@ -1,0 +1,239 @@
+"""An operator's process on a chain, with programs in place of its nodes: it takes, leaves, and goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from assay.chain.client import UNIT, Chain
+from assay.chain.reader import ChainReader
+from assay.chain.statements import OPERATOR
+from assay.cli.operator import fleet_config
+from assay.fleet import service as tested
+from assay.fleet.config import STATE, FleetConfig, read_state
+from assay.fleet.plan import Stage
+from assay.fleet.service import Fleet
+from assay.node.seat import LEAVE
+from assay.participant.files.record import OWN_RECORD, Role, write_record
+from assay.participant.keys.keyring import QUICK
+from assay.protocol.errors import ConfigError, Unavailable
+from tests.a_network import a_record
+from tests.cli.market import Market, wallet
+from tests.cli.test_operator_market import OURS, SEATS, placed  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.slow
+assert SEATS
+NODE = """
+echo '{"event": "seat taken"}' >&2
+until [ -e "$folder/leave" ]; do sleep 0.05; done
+echo '{"event": "ended", "lot": "free from then on"}' >&2
+"""
+
+
+@pytest.fixture
+def config(placed: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetConfig:  # noqa: F811
+    """Somebody with stake, a delegated hot key, the run's data, and a shell script as node."""
+    monkeypatch.setattr(tested, "STRONG", QUICK)
+    monkeypatch.setattr(tested, "SOON_S", 0.05)
+    chain = placed.as_(OURS)
+    chain.stake(OPERATOR, 2_000 * UNIT)
+    placed.delegate(OURS)
+    file = placed.config_of(OURS, network="../invitation.txt")
+    placed.invitation()
+    write_record(file.parent / "keys" / OWN_RECORD, a_record(OURS, Role.NODE, port=4321))
+    sets = json.dumps(str(tmp_path / "sets"))
+    table = f"reserve = 0.000001\nlots = 2_000\nruns = 1\nlook_s = 1\nhours = 0\ntakes = 2\ndata = [{sets}]\n"
+    file.write_text(f"{file.read_text()}[operator]\nmemory_gb = 100\ndisk_gb = 100\n{table}")
+    found = fleet_config(file)
+    found.folder.mkdir(mode=0o700)
+    (found.folder / "speed").write_text(f"{10**10}\n")
+    return found
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has this script run in place of every node."""
+
+    def write(script: str) -> None:
+        path = tmp_path / "program"
+        path.write_text(f'#!/bin/sh\nfolder=$(dirname "$5")\n{script}')  # -m assay.cli.main node run FILE
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr("sys.executable", str(path))
+
+    return write
+
+
+def served(fleet: Fleet, until: Callable[[], bool], then: Callable[[], None] | None = None) -> None:
+    """Run a process until this is so; then end it, or do something else and wait for its end."""
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fleet.run)
+            with trio.fail_after(60):
+                while not until():
+                    await trio.sleep(0.05)
+                if then is None:
+                    nursery.cancel_scope.cancel()
+                else:
+                    then()
+
+    trio.run(main)
+
+
+def stage(config: FleetConfig) -> Stage | None:
+    seats = read_state(config.folder).seats
+    return seats[0].stage if seats else None
+
+
+def has_seat(config: FleetConfig) -> bool:
+    return any(seat.was_seated for seat in read_state(config.folder).seats)
+
+
+def lot(market: Market) -> int:
+    return market.bank.lot_of(wallet(OURS), OPERATOR, market.run_id).amount
+
+
+def test_a_run_is_taken_left_when_asked_and_its_lot_released_by_the_next_process(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+):
+    program(NODE)
+    fleet = Fleet(config)
+    served(fleet, lambda: has_seat(config), then=fleet.drain)
+
+    assert stage(config) is Stage.ENDED and lot(placed) > 0
+    placed.as_("buyer").request_close(placed.run_id)
+    placed.advance(placed.params.close_delay_s + placed.params.evidence_window_s + 1)
+    served(Fleet(config), lambda: stage(config) is None)
+    assert lot(placed) == 0
+    assert placed.run_id.hex() in read_state(config.folder).avoided
+
+
+def test_a_process_that_was_killed_before_the_lot_was_locked_locks_it_once(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    program(NODE)
+
+    class KilledError(Exception):
+        pass
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Chain, "ensure_lot", killed)
+        with pytest.raises(Exception) as ended:
+            served(Fleet(config), lambda: False)
+    assert "KilledError" in repr(ended.value) and stage(config) is Stage.TAKING and lot(placed) == 0
+
+    for _ in range(2):
+        served(Fleet(config), lambda: stage(config) is Stage.RUNNING)
+    last = placed.bank.block_number()
+    assert len(placed.bank.lots_locked({placed.run_id}, 0, last)) == 1 + 3  # ours, and the named nodes'
+    assert len(read_state(config.folder).takes) == 1
+
+
+def test_no_lot_is_locked_for_a_run_whose_data_are_damaged_or_whose_port_is_taken(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+):
+    program(NODE)
+    (shard,) = (tmp_path / "sets").rglob("*.bin")
+    good = shard.read_bytes()
+    shard.write_bytes(good[:-1] + b"x")
+    served(Fleet(config), lambda: "not done yet" in caplog.text)
+    assert "was altered" in str([vars(one).get("reason") for one in caplog.records]) and lot(placed) == 0
+
+    shard.write_bytes(good)
+    caplog.clear()
+    with socket.create_server(("127.0.0.1", config.ports)):
+        served(Fleet(config), lambda: "not done yet" in caplog.text)
+    assert "4321" in str([vars(one).get("reason") for one in caplog.records]) and lot(placed) == 0
+    served(Fleet(config), lambda: lot(placed) > 0)
+
+
+def test_while_a_transaction_is_on_its_way_no_lot_is_locked(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    program(NODE)
+    asked: list[int] = []
+    monkeypatch.setattr(ChainReader, "in_flight", lambda _: asked.append(1) or 1)  # type: ignore[func-returns-value]
+    served(Fleet(config), lambda: len(asked) > 1)
+
+    assert stage(config) is Stage.TAKING and lot(placed) == 0
+
+
+def test_nodes_go_on_while_the_chain_is_away(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    program(NODE)
+    served(Fleet(config), lambda: has_seat(config))
+    log, before = config.seat_folder(placed.run_id) / "node.log", (config.folder / STATE).read_bytes()
+    log.write_text("")
+
+    def away(*_: object) -> None:
+        raise Unavailable("the endpoint is away")
+
+    monkeypatch.setattr(ChainReader, "timestamp", away)
+    served(Fleet(config), lambda: "seat taken" in log.read_text())
+
+    assert (config.folder / STATE).read_bytes() == before
+
+
+def test_a_full_disk_ends_no_process_and_nothing_is_decided_until_it_can_be_kept(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    program(NODE)
+    served(Fleet(config), lambda: has_seat(config))
+    (config.seat_folder(placed.run_id) / LEAVE).touch()  # by hand: the node ends, and its seat is to move on
+
+    def full(*_: object) -> None:
+        raise ConfigError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tested, "write_state", full)
+        served(Fleet(config), lambda: caplog.text.count("the state cannot be kept") > 1)
+        assert stage(config) is Stage.RUNNING
+    served(Fleet(config), lambda: stage(config) is Stage.ENDED)
+
+
+def test_a_second_process_of_one_operator_is_refused(config: FleetConfig, program: Callable[[str], None]):
+    program(NODE)
+
+    def second() -> None:
+        with pytest.raises(ConfigError, match="runs already"):
+            trio.run(Fleet(config).run)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Fleet(config).run)
+            with trio.fail_after(60):
+                while stage(config) is None:
+                    await trio.sleep(0.05)
+            await trio.to_thread.run_sync(second)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)

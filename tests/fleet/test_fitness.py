@@ -1,0 +1,215 @@
+"""What a run asks of a machine follows from its sizes; what its escrow cannot pay is no pay."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.state import EscrowState
+from assay.chain.statements import Address
+from assay.fleet.fitness import (
+    HOUR_MS,
+    ROUND_MS,
+    Machine,
+    disk_bytes,
+    escrow_fault,
+    funded_hours,
+    hourly_pay,
+    is_lapsed,
+    memory_bytes,
+    spec_fault,
+    step_ms,
+    step_pay_micro,
+)
+from assay.protocol.encoding.codec import digest
+from assay.protocol.params import AcceptSpec, Milestone, check_spec
+from assay.testing.specs import a_model, a_rule, a_spec
+from assay.training.model.flops import flop_per_token
+from assay.verifier.audit.limits import shipped
+
+MACHINE = Machine(flop_per_s=10**9, blob_bytes=10**8)
+
+
+def judged(**changes: Any):
+    """A spec that is judged by the limits of this release."""
+    spec = a_spec(**changes)
+    return replace(spec, audit=replace(spec.audit, limits=shipped().digest()))
+
+
+def an_escrow(spec, **changes: Any) -> EscrowState:
+    usual = EscrowState(
+        buyer=Address("0x" + "09" * 20), epochs=spec.epochs, set_version=1, pending=0,
+        deadline=2, closes_at=2,
+        budget=10**9, epoch_cap=spec.epoch_price(0), reserved=0, paid=0, returned=0, spec_hash=digest(spec),
+        holds=True, lot=1,
+    )  # fmt: skip
+    return replace(usual, **changes)
+
+
+def judges_of(spec):
+    return [evm_address(one.account) for one in spec.verifiers]
+
+
+# ---- pay
+
+
+def test_pay_an_hour_is_the_operators_share_of_what_steps_count_for_in_that_time():
+    spec = a_spec()  # 32 tokens a step at 1,000 tokens for 10^6, of which operators get 87 %
+    each = spec.tokens_per_step * flop_per_token(spec.model)
+    machine = replace(MACHINE, flop_per_s=each)  # a step takes a second
+
+    assert step_ms(spec, machine) == 1000
+    assert step_pay_micro(spec) == 32 * 870_000_000
+    assert hourly_pay(spec, machine) == 32 * 870 * HOUR_MS // (1000 + ROUND_MS)
+
+
+def test_what_depends_on_milestones_is_no_pay():
+    spec = a_spec()
+    worthless = AcceptSpec(
+        share_ppm=500_000, sequences=1, milestones=(Milestone(epoch=0, most_loss_micro=1),)
+    )
+    bait = replace(spec, money=replace(spec.money, accept=worthless))
+
+    assert 2 * step_pay_micro(bait) == step_pay_micro(spec)
+
+
+def test_hours_of_pay_are_what_the_escrow_has_left_for_every_seat():
+    spec = a_spec(seats=4)
+    escrow = an_escrow(spec, budget=10_000, paid=1_000, reserved=500, returned=500)
+
+    assert funded_hours(spec, escrow, 174) == 8_000 * 87 // 100 // (174 * 4) == 10
+    assert funded_hours(spec, escrow, 0) > 0
+
+
+# ---- what it asks for
+
+
+def test_larger_models_batches_and_contexts_ask_for_more():
+    small, machine = a_spec(), MACHINE
+    for larger in (
+        a_spec(model=a_model(layers=64)),
+        a_spec(model=a_model(width=1024)),
+        a_spec(model=a_model(context=512)),
+        a_spec(rule=a_rule(sequences=64)),
+    ):
+        assert memory_bytes(larger) > memory_bytes(small)
+        assert step_ms(larger, machine) > step_ms(small, machine)
+    deep = a_spec(model=a_model(width=1024))
+    assert disk_bytes(deep, machine) > disk_bytes(small, machine) >= machine.blob_bytes
+
+
+def test_the_estimates_of_a_small_model_are_these():
+    small, wider = a_spec(), a_spec(model=a_model(layers=2, width=128))
+    inner = a_spec(rule=a_rule("sparseloco", steps=4, segment=2))
+
+    assert memory_bytes(small) == 2_153_349_120
+    assert memory_bytes(wider) == 2_178_777_088
+    assert disk_bytes(small, MACHINE) == 107_196_160
+    assert disk_bytes(inner, MACHINE) == 152_193_280  # states between inner steps may be asked for too
+
+
+def test_a_step_that_rounds_do_not_wait_for_is_not_served(tmp_path):
+    spec = judged()
+    slow = replace(MACHINE, flop_per_s=1)
+
+    assert spec_fault(spec, spec.deployment_id, tmp_path, MACHINE) is None
+    assert "longer here than its rounds wait" in spec_fault(spec, spec.deployment_id, tmp_path, slow)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"deployment_id": bytes(32)}, "another network"),
+        ({"data": None}, "data are not here"),
+        ({"base": bytes([1]) * 32}, "starts from are not here"),
+        ({"limits": bytes(32)}, "own execution class alone"),
+        ({"limits": bytes([1]) * 32}, "this release does not have"),
+    ],
+)
+def test_what_a_machine_cannot_serve_has_a_reason(tmp_path, change, reason):
+    spec, data = judged(), change.get("data", tmp_path)
+    if "base" in change:
+        spec = replace(spec, model=replace(spec.model, base=change["base"]))
+    if "limits" in change:
+        spec = replace(spec, audit=replace(spec.audit, limits=change["limits"]))
+
+    found = spec_fault(spec, change.get("deployment_id", spec.deployment_id), data, MACHINE)
+
+    assert found is not None and reason in found
+
+
+# ---- the escrow
+
+
+def test_an_escrow_pays_what_its_spec_promises_or_is_found():
+    spec = a_spec()
+    good = an_escrow(spec)
+
+    assert escrow_fault(spec, good, judges_of(spec)) is None
+    for changes, reason in (
+        ({"spec_hash": bytes(32)}, "another spec"),
+        ({"epochs": spec.epochs - 1}, "another spec"),
+        ({"epoch_cap": spec.epoch_price(0) - 1}, "no whole epoch"),
+    ):
+        assert reason in escrow_fault(spec, replace(good, **changes), judges_of(spec))
+    assert "settle it" in escrow_fault(spec, good, judges_of(spec)[1:])
+
+
+def test_a_run_that_waited_in_vain_for_nodes_is_over():
+    spec = replace(a_spec(), start_by_s=100, least_nodes=3)
+
+    assert [is_lapsed(spec, seats, now) for seats, now in ((2, 100), (3, 101), (2, 101))] == [
+        False, False, True,
+    ]  # fmt: skip
+    assert not is_lapsed(a_spec(), 0, 10**12)
+
+
+# ---- strangers' numbers
+
+
+def with_number(value: Any, path: list[str], number: int) -> Any:
+    name, *rest = path
+    inner = number if not rest else with_number(getattr(value, name), rest, number)
+    return replace(value, **{name: inner})
+
+
+def numbers(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The path of every whole number of a spec."""
+    found = []
+    for field in fields(value):
+        inner = getattr(value, field.name)
+        if is_dataclass(inner):
+            found += numbers(inner, (*path, field.name))
+        elif type(inner) is int:
+            found.append((*path, field.name))
+    return found
+
+
+@settings(max_examples=300, deadline=2_000)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(numbers(a_spec())),
+            st.sampled_from([1, 2, 4, 1023, 2**20, 2**40, 2**62, 2**64 - 1]),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_no_spec_that_is_valid_makes_the_estimates_fail_or_go_on(changes):
+    spec = judged()
+    for path, number in changes:
+        spec = with_number(spec, list(path), number)
+    try:
+        check_spec(spec)
+    except ValueError:
+        return
+
+    pay = hourly_pay(spec, MACHINE)
+    assert funded_hours(spec, an_escrow(spec), pay) >= 0
+    assert memory_bytes(spec) > 0 and disk_bytes(spec, MACHINE) > 0
