@@ -128,7 +128,7 @@ def _by_heart(is_defended: bool, seed: int) -> Outcome:
         stack.enter_context(without(auditor.parameters, "read", lambda _round: theta_P))
         for module in (assay.verifier.audit.worker, assay.verifier.appeal.program):
             stack.enter_context(without(module, "cancellation", _nothing_cancels, unless=is_defended))
-        found = [_judged_between_classes(trial, told, beacon) for beacon in range(BEACONS)]
+        found = [judged_between_classes(trial, told, beacon) for beacon in range(BEACONS)]
         is_kept = trial.is_won(trial.honestly)
     convicted = found.count(Found.MISMATCH) + (not is_kept)
     silent = found.count(Found.INCONCLUSIVE)
@@ -140,7 +140,8 @@ def _nothing_cancels(layout: Layout, *_: Floats) -> Doubles:
     return np.zeros(layout.blocks)
 
 
-def _judged_between_classes(trial: Trial, told: StepClaim, beacon: int) -> Found:
+def judged_between_classes(trial: Trial, told: StepClaim, beacon: int) -> Found:
+    """What an auditor of another class finds of a step, by the blocks that this beacon draws."""
     lab, blocks = trial.lab, trial.lab.drawn(told.update, beacon)
     opening = lab.trainer.steps.opening(lab.round, blocks)
     judge = lab.recompute_worker.examine
