@@ -147,6 +147,7 @@ def test_a_live_runs_pages_say_so_and_show_the_next_round_without_a_restart(
 ):
     monkeypatch.setattr(lives, "POLL_S", 0.0)
     monkeypatch.setattr(lives, "SHARE", 0)
+    monkeypatch.setattr(lives, "WAIT_S", 20.0)  # for the look that a page begins, on a busy machine too
     client = asking(Live("follower", Followed(folder)))
     assert "No round is final yet" in client.get("/runs/follower").text
     add(store, 0, 4)
@@ -164,6 +165,7 @@ def test_a_run_that_is_delivered_into_the_folder_is_shown_as_delivered_without_a
     monkeypatch.setattr(lives, "POLL_S", 0.0)
     monkeypatch.setattr(lives, "SHARE", 0)
     monkeypatch.setattr(lives, "STREAM_S", 0.5)
+    monkeypatch.setattr(lives, "WAIT_S", 20.0)
     add(store, 0, 4)
     (live,) = open_runs([folder], lambda _run: None).values()
     assert isinstance(live, Live)
@@ -184,6 +186,7 @@ def test_no_more_streams_are_open_than_may_be_and_a_delivered_run_has_none(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(lives, "STREAM_S", 0.5)
+    monkeypatch.setattr(lives, "WAIT_S", 20.0)
     client = asking(Live("follower", Followed(folder)))
     add(store, 0, 4)
     answer = client.get("/runs/follower/events?known=1")
