@@ -98,7 +98,7 @@ def admitted(
     then a node is left out if its score is below twice the median. In a smaller domain f Byzantine nodes
     could be the majority, so its nodes are compared with those of all domains, who see other data: one is
     left out if it is contradicted half again as much as a typical node is confirmed in its own domain. Where
-    every node has a domain of its own, nothing tells what is typical, and all count.
+    no more than 2f nodes share their domain with another, nothing tells what is typical, and all count.
 
     Args:
         reputation: After the round's updates.
@@ -116,7 +116,8 @@ def admitted(
     inside = {
         peer: score for peers in domains.values() for peer, score in scores_of(reputation, peers).items()
     }
-    typical = _median([inside[peer] for peers in domains.values() if len(peers) > 1 for peer in peers])
+    paired = [inside[peer] for peers in domains.values() if len(peers) > 1 for peer in peers]
+    typical = _median(paired) if len(paired) > 2 * f else 0  # of fewer, f liars choose the median
     below: list[PeerId] = []
     for peers in domains.values():
         median = _median([inside[peer] for peer in peers])

@@ -314,6 +314,17 @@ def test_two_liars_of_a_domain_of_three_do_not_silence_the_honest_node_there():
     assert heard == tuple(a_peer(n) for n in range(6))
 
 
+@pytest.mark.parametrize(("sharing", "is_heard"), [(4, True), (5, False)])
+def test_liars_who_share_a_domain_do_not_say_what_is_typical_of_nodes_that_are_alone(sharing, is_heard):
+    """Nodes 0 to `sharing` - 1 have one domain, the first two of them lie; the others have one each."""
+    nets = [[-4] * 8 for _ in range(8)]
+    for row in range(sharing):
+        nets[row] = [1] * 8  # so little that whoever is contradicted would be left out
+
+    heard = admitted(a_reputation_of(nets), f=2, domain_of=lambda peer: max(peer[-1] - sharing + 1, 0))
+    assert (len(heard) == 8) is is_heard
+
+
 def test_where_every_node_has_data_of_its_own_nobody_can_be_judged():
     nets = [[-10 * row] * 4 for row in range(4)]
     assert len(admitted(a_reputation_of(nets), f=1, domain_of=lambda peer: peer[-1])) == 4
