@@ -106,7 +106,6 @@ class Pruner:
         for signed in manifest.commits:
             self._need(signed.commit.update, round_id + self._update_rounds)
         self._need(manifest.aggregate, round_id + self._aggregate_rounds)
-        self._needed_until = {name: end for name, end in self._needed_until.items() if end > round_id}
         self._read_from = round_id + 1
 
     def _need(self, name: Digest, end: int) -> None:
@@ -115,6 +114,7 @@ class Pruner:
     def _remove(self, name: Digest, now: int) -> None:
         if self._needed_until.get(name, 0) <= now and name not in self._overdue.values():
             self._blobs.remove(name)
+            self._needed_until.pop(name, None)
 
     def _link(self, round_id: int, end: int) -> CertifiedManifest | None:
         """The manifest of this round, or of the next that is here, if it is before `end`."""

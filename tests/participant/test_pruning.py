@@ -145,6 +145,19 @@ def test_an_aggregate_sent_as_an_update_is_kept_as_long_as_an_aggregate(tmp_path
     assert first + 5 not in run.kept_aggregates()
 
 
+def test_what_is_remembered_of_rounds_is_bounded_by_what_is_kept(tmp_path: Path) -> None:
+    run = Run(tmp_path, 200, 1)
+    pruner = run.prune()
+    before = len(pruner._needed_until)
+    for _ in range(5):
+        run.state.round += 10
+        run.blobs.bytes_max = 1 << 30
+        run.updates |= {(run.state.round - 1, b"nora"): run._put(b"later %d" % run.state.round)}
+        run.prune(pruner)
+
+    assert len(pruner._needed_until) <= before
+
+
 def test_an_update_whose_opening_is_owed_outlives_another_step_that_names_it(tmp_path: Path) -> None:
     run = Run(tmp_path, 100, 1)
     owed, other = (3, b"nora"), (7, b"nils")
