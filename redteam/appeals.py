@@ -33,6 +33,8 @@ from assay.verifier.audit.tolerance import Doubles
 Pick = Callable[[int, int, Sequence[bytes]], int]
 KNOWN_LOSS = 1e-3  # nats
 BEACONS = 4  # audits of one step
+TIMES = np.float32(20)  # as large as parameters that were trained
+WIDENS = "where a rounding leads far, limits widen or nothing is judged"
 
 
 class Trial:
@@ -117,17 +119,29 @@ def _cheats(is_defended: bool, seed: int) -> Outcome:
 
 
 def _by_heart(is_defended: bool, seed: int) -> Outcome:
-    """The model knows a buyer's data: auditors of another class judge an honest step, and a jury does."""
+    """The model knows a buyer's data."""
     lab = lab_of(seed)
-    auditor, read = lab.recompute_worker, lab.recompute_worker.parameters.read(lab.round)
-    theta_P = learned_by_heart(lab.spec.model, read, lab.batch(), loss_at_most=KNOWN_LOSS)
+    read = lab.recompute_worker.parameters.read(lab.round)
+    known_P = learned_by_heart(lab.spec.model, read, lab.batch(), loss_at_most=KNOWN_LOSS)
+    return _rounded(is_defended, lab, known_P)
+
+
+def _multiplied(is_defended: bool, seed: int) -> Outcome:
+    """A buyer's model multiplies what was rounded."""
+    lab = lab_of(seed)
+    return _rounded(is_defended, lab, lab.recompute_worker.parameters.read(lab.round) * TIMES)
+
+
+def _rounded(is_defended: bool, lab: TestBed, theta_P: Floats) -> Outcome:
+    """From these parameters auditors of another class judge an honest step, and a jury does."""
+    auditor = lab.recompute_worker
     told = lab.claim(lab.x_of(lab.batch(), theta=theta_P))
-    trial = Trial(lab, told, theta_P)
     with ExitStack() as stack:
         stack.enter_context(without(auditor, "limits", shipped()))
         stack.enter_context(without(auditor.parameters, "read", lambda _round: theta_P))
         for module in (assay.verifier.audit.worker, assay.verifier.appeal.program):
-            stack.enter_context(without(module, "cancellation", _nothing_cancels, unless=is_defended))
+            stack.enter_context(without(module, "step_widening", _nothing_rounds, unless=is_defended))
+        trial = Trial(lab, told, theta_P)
         found = [judged_between_classes(trial, told, beacon) for beacon in range(BEACONS)]
         is_kept = trial.is_won(trial.honestly)
     convicted = found.count(Found.MISMATCH) + (not is_kept)
@@ -136,7 +150,7 @@ def _by_heart(is_defended: bool, seed: int) -> Outcome:
     return Outcome(attempts=BEACONS + 1, caught=0, succeeded=convicted, cost=1.0, harm=harm)
 
 
-def _nothing_cancels(layout: Layout, *_: Floats) -> Doubles:
+def _nothing_rounds(_spec: RunSpec, layout: Layout, *_: object) -> Doubles:
     return np.zeros(layout.blocks)
 
 
@@ -154,5 +168,7 @@ APPEAL_ATTACKS = (
     Attack(name="appeal against a right order", number=26, where=Where.CHAIN, run=_cheats,
            defence="one honest signer names the operator that is wrong"),
     Attack(name="data known by heart convict honest nodes of another class", number=30, where=Where.CHAIN,
-           run=_by_heart, defence="where terms cancel, limits widen or nothing is judged"),
+           run=_by_heart, defence=WIDENS),
+    Attack(name="parameters that multiply rounding convict them", number=30, where=Where.CHAIN,
+           run=_multiplied, defence=WIDENS),
 )  # fmt: skip

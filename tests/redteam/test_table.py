@@ -16,7 +16,8 @@ from assay.redteam.attack import without
 from assay.redteam.false_positives import Honest, Judging, audit_honest, total
 from assay.redteam.table import ATTACKS, as_markdown, named, table_json, try_all
 from assay.training.model.loss import use_one_thread
-from assay.training.transform.compress import gradient_blocks, transition
+from assay.training.transform.compress import transition
+from assay.verifier.audit.tolerance import judged_blocks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,10 +41,10 @@ def test_honest_steps_are_believed_in_the_reference_class(judging: Judging, tmp_
 
 @pytest.mark.parametrize("judging", [Judging.REFERENCE, Judging.REFERENCE_BF16])
 def test_a_step_beyond_the_limits_of_the_reference_class_is_counted(judging: Judging, tmp_path: Path) -> None:
-    def other_work(rule: Any, layout: Any, slope: Any, lr: Any) -> Any:
-        return gradient_blocks(rule, layout, -slope, lr)
+    def other_work(spec: Any, layout: Any, round_id: int, slope: Any) -> Any:
+        return judged_blocks(spec, layout, round_id, -slope)
 
-    with without(assay.verifier.audit.worker, "gradient_blocks", other_work):
+    with without(assay.verifier.audit.worker, "judged_blocks", other_work):
         assert audit_honest(1, 5, tmp_path, judging).false_slashes == 2
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from assay.training.reference.layers import expect_shape
 from assay.training.reference.product import Shape, multiply
 
 Floats = NDArray[np.float32]
+Jitter = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,11 @@ class Attention:
                 multiply(p_HTT[one], v, out[one], Shape.LOWER_FACTOR)
         return out_TD
 
-    def back(self, slope_TD: Floats, *qkv: Floats) -> Floats:
-        """Slopes along q, k and v beside each other; of shared ones summed over their heads in order."""
+    def back(self, slope_TD: Floats, *qkv: Floats, jitter: Jitter | None = None) -> Floats:
+        """Slopes along q, k and v beside each other; of shared ones summed over their heads in order.
+
+        jitter: how the slopes along probabilities round; see rounding.py.
+        """
         three = self._three(qkv)
         expect_shape(three[0].shape, slope_TD)
         out_TX = np.empty((len(slope_TD), self.edges[2]), np.float32)
@@ -60,7 +65,12 @@ class Attention:
             s_HTT = np.empty_like(p_HTT)
             for one in self._groups():
                 multiply(slope[one], v.transpose(0, 2, 1), s_HTT[one], Shape.LOWER_RESULT)
+            noise_HTT = None if jitter is None else (jitter(s_HTT) - s_HTT) * p_HTT * self._scale
             rows.causal_softmax_back(self._flat(p_HTT), self.length, self._scale, self._flat(s_HTT))
+            if (
+                noise_HTT is not None
+            ):  # a row's mean was taken off: where p is 1, nothing but rounding is left
+                s_HTT += np.tril(noise_HTT)
             for number, one in enumerate(self._groups()):
                 p_back, s_back = (x[one].transpose(0, 2, 1) for x in (p_HTT, s_HTT))
                 multiply(p_back, slope[one], to_v, Shape.UPPER_FACTOR, adds=number > 0)

@@ -3,12 +3,13 @@
 Room: verifier (pure). The operators are those of the gradient (training/reference/operators.py) and one more,
 `finding`: the rule and the tolerance tests of an audit between classes, over *all* blocks of the node's error
 before and after the step and its whole message. Its one output says that the step holds; where it does not,
-there is none, so no claim about such a step is right. Beside the gradient's operators are those of its probe
-(training/reference/rounding.py): where the gradient's terms cancelled, limits widen in proportion, as the
-rounding of an honest machine of another class does.
+there is none, so no claim about such a step is right. Behind the gradient's operators are those of jittered
+ones (training/reference/rounding.py): where a rounding leads far, limits widen in proportion, as the distance
+of an honest machine of another class does.
 
-    parameters, tokens --operators--> gradient, probe --+
-    error before, error after, message -----------------+--> finding
+    parameters, tokens --operators--> gradient ------------------------+
+                       --operators--> jittered gradients --> widening -+
+    error before, error after, message --------------------------------+--> finding
 
 All sources are bound by the commit, and the commit by the case's id: docs/protocol.md, section 7b.
 """
@@ -27,16 +28,22 @@ from assay.protocol.update_rule import Outer
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import Layout, layout_of
 from assay.training.optimiser.carry import mean_block
-from assay.training.optimiser.schedule import rate
 from assay.training.reference.operators import Array, Operator, operators
-from assay.training.reference.rounding import PROBE, probe_operators
+from assay.training.reference.rounding import JITTERED, jittered_operators
 from assay.training.transform.blocked_dct import row_lengths
-from assay.training.transform.compress import gradient_blocks
 from assay.verifier.audit.carried import carried_as_shown
 from assay.verifier.audit.limits import Limits
-from assay.verifier.audit.tolerance import cancellation, floor_of, judge
+from assay.verifier.audit.tolerance import (
+    SAMPLES,
+    Doubles,
+    floor_of,
+    jitter_seed,
+    judge,
+    judged_blocks,
+    step_widening,
+)
 
-FINDING = "finding"
+FINDING, WIDENING = "finding", "widening"
 BEFORE, AFTER, UPDATE = "step/before", "step/after", "step/update"
 HOLDS = np.ones(1, np.int8)
 
@@ -67,12 +74,24 @@ def program_of(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Operator,
     """
     layout = layout_of(spec.model)
     gradient = operators(spec.model, spec.rule.sequences_per_round, spec.compute)
-    probe = {one.name.removeprefix(PROBE): one for one in probe_operators(gradient)}
-    # Side by side: of several groups, only one's activations are needed at a time.
-    both = (one for own in gradient for one in (own, probe.get(own.name)) if one is not None)
-    last = gradient[-1].name
+    last, made, wide = gradient[-1].name, list(gradient), []
+    for sample in range(SAMPLES):
+        head = f"{sample}/{JITTERED}"
+        made += jittered_operators(gradient, spec.compute.dtype, jitter_seed(commit, sample), head)
+        wide.append(head + WIDENING)
+        widens = partial(_widening, spec, layout, int(commit.round))
+        made.append(Operator(wide[-1], (last, head + last), widens))
     holds = partial(_holds, spec, limits, layout, commit)
-    return (*both, Operator(FINDING, (last, PROBE + last, BEFORE, AFTER, UPDATE), holds))
+    return (*made, Operator(FINDING, (last, BEFORE, AFTER, UPDATE, *wide), holds))
+
+
+def _widening(
+    spec: RunSpec, layout: Layout, round_id: int, slope_P: NDArray[np.float32], moved_P: NDArray[np.float32]
+) -> Array:
+    for found_P in (slope_P, moved_P):
+        if found_P.shape != (layout.parameters,):
+            raise ValueError(f"a gradient of shape {found_P.shape}, expected {layout.parameters} values")
+    return step_widening(spec, layout, round_id, slope_P, moved_P)
 
 
 def _holds(
@@ -81,24 +100,25 @@ def _holds(
     layout: Layout,
     commit: Commit,
     slope_P: NDArray[np.float32],
-    probe_P: NDArray[np.float32],
     before_NC: NDArray[np.float32],
     after_NC: NDArray[np.float32],
     update: NDArray[np.uint8],
+    *wide: Doubles,
 ) -> Array:
     """`HOLDS`, unless the step differs from the reference class's by more than any doubt covers.
 
     Raises:
         ArithmeticError: it does.
     """
-    for name, found_P in (("gradient", slope_P), ("probe", probe_P)):
-        if found_P.shape != (layout.parameters,):
-            raise ValueError(f"a {name} of shape {found_P.shape}, expected {layout.parameters} values")
+    if slope_P.shape != (layout.parameters,):
+        raise ValueError(f"a gradient of shape {slope_P.shape}, expected {layout.parameters} values")
+    for wide_N in wide:
+        if wide_N.shape != (layout.blocks,):
+            raise ValueError(f"a widening of shape {wide_N.shape}, expected {layout.blocks} blocks")
     round_id, blocks = int(commit.round), range(layout.blocks)
     sent = decode_contribution(spec, layout, round_id, update.tobytes())
     with np.errstate(all="ignore"):
-        lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
-        x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
+        x_NC = judged_blocks(spec, layout, round_id, slope_P)
         mean, floor = mean_block(spec.rule, row_lengths(x_NC)), floor_of(x_NC)
         shown = before_NC, after_NC
         carried_NC = carried_as_shown(
@@ -116,7 +136,7 @@ def _holds(
             x_NC,
             floor=floor,
             recomputed=NO_DIGEST,
-            cancellation_B=cancellation(layout, slope_P, probe_P),
+            widening_B=np.maximum.reduce(wide),
         )
     if found.outcome is Outcome.MISMATCH:
         raise ArithmeticError(f"block {found.block} is off by {found.distance_ppb} ppb")

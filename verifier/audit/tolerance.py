@@ -17,7 +17,6 @@ Shape suffixes: B = opened blocks, C = 4096, L = opened blocks that were sent, K
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,18 +24,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.messages import Outcome
-from assay.protocol.params import Values
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Commit, Outcome
+from assay.protocol.params import Precision, RunSpec, Values
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, CompressSpec
 from assay.training.codec.values import quantise, tree_sum
 from assay.training.codec.wire import Update
 from assay.training.layout import Layout, to_blocks
-from assay.training.transform.blocked_dct import length
-from assay.training.transform.compress import transition
+from assay.training.optimiser.schedule import rate
+from assay.training.transform.compress import gradient_blocks, transition
 from assay.training.transform.low_rank import compress_lowrank
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX
-from assay.verifier.audit.limits import Limit
+from assay.verifier.audit.limits import POLICIES, Limit
 from assay.verifier.audit.messages import Finding
 
 Doubles = NDArray[np.float64]
@@ -48,11 +48,13 @@ EXCUSED = 3  # times T1: where rounding explains more, a test says nothing
 ROUNDING = 2.0**-23  # of U: more than the two roundings of beta * before + x and of U - q can do
 NUDGE = 2.0**-20  # of U: covers the rounding of U - q, so that ties may fall either way
 FACTOR_STEPS = 16 / 127  # of the largest: one rounding moved blocks of almost lower rank by up to 4.7
+SAMPLES = 4  # of what a rounding does; the largest counts, as one may happen to do little
+DOUBTED = 3  # times that: so far limits reach, and they convict from about ten times it on
+LOST = 0.5  # of a block: where a rounding does as much anywhere, nothing can be told from it
+WIDEST = 1e9  # times: limits that nothing exceeds
 _PPB = 1e-9
-CANCELLED = 8  # times what is left of a gradient: from there on rounding alone comes near the limits
 _GROUP_BLOCKS = 256  # the squares of this many are in memory at once
 _TINY = 2.0**-120
-_HUGE = 2.0**120
 
 
 class Grade(enum.IntEnum):
@@ -110,34 +112,55 @@ def floor_of(x_NC: NDArray[np.float32]) -> float:
     return FLOOR * math.sqrt(math.fsum(float(n) ** 2 for n in np.concatenate(parts)) / len(x_NC))
 
 
-def cancellation(layout: Layout, slope_P: NDArray[np.float32], probe_P: NDArray[np.float32]) -> Doubles:
-    """How far a gradient's terms cancelled, by block: their size over `CANCELLED` times the gradient's.
+def jitter_seed(commit: Commit, sample: int) -> bytes:
+    """What decides how a step's gradient is jittered: nobody knew it who chose parameters or data."""
+    return digest(commit) + bytes([sample])
 
-    Of a block and of the matrix that it is part of, the larger: a matrix is equalised as a whole, and so are
-    all vectors. Above 1 rounding alone may exceed limits, and grows in proportion. Same bits everywhere.
+
+def judged_blocks(
+    spec: RunSpec, layout: Layout, round_id: int, slope_P: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """A gradient as audits compare it: what a step adds, or by block, with inner steps. Shape (N, C)."""
+    if not spec.rule.is_gradient:
+        return to_blocks(layout, slope_P).reshape(layout.blocks, -1)
+    lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
+    return gradient_blocks(spec.rule, layout, slope_P, lr)
+
+
+def step_widening(
+    spec: RunSpec,
+    layout: Layout,
+    round_id: int,
+    slope_P: NDArray[np.float32],
+    jittered_P: NDArray[np.float32],
+) -> Doubles:
+    """`widening` of a step, by its gradient and one that was jittered."""
+    with np.errstate(all="ignore"):
+        x_NC, moved_NC = (judged_blocks(spec, layout, round_id, one) for one in (slope_P, jittered_P))
+    return widening(x_NC, moved_NC, spec.compute.dtype)
+
+
+def widening(x_NC: NDArray[np.float32], jittered_NC: NDArray[np.float32], dtype: Precision) -> Doubles:
+    """How many times wider limits are to be for what rounding alone may do, by block; above 1 it exceeds one.
+
+    Same bits everywhere.
 
     Args:
-        layout: The parameters'.
-        slope_P: The gradient. Shape (P,), float32; finite.
-        probe_P: The size of its terms, `rounding_probe`. Shape (P,), float32.
+        x_NC: What the step adds, recomputed; finite. Shape (N, C), float32.
+        jittered_NC: The same from a `jittered_gradient`.
+        dtype: The precision in which the gradient is computed.
 
     Returns:
-        Shape (N,), N blocks.
+        Shape (N,), N blocks; at most `WIDEST`, for all blocks where it is so for one.
     """
-    slope_NC, probe_NC = (to_blocks(layout, one).reshape(layout.blocks, -1) for one in (slope_P, probe_P))
-    left_N = np.maximum(_norm(slope_NC), max(floor_of(slope_NC), _TINY))
-    ends = np.cumsum([0, *(math.prod(shape) for shape in layout.shapes)])
-    square_2T = np.array(
-        [[length(one_P[a:b]) ** 2 for a, b in itertools.pairwise(ends)] for one_P in (slope_P, probe_P)]
-    )
-    vectors = [at for at, shape in enumerate(layout.shapes) if len(shape) == 1]
-    square_2T[:, vectors] = [[math.fsum(row_T[vectors])] for row_T in square_2T]
-    left_T, terms_T = np.sqrt(square_2T)
-    whole_T = np.minimum(terms_T / np.maximum(left_T, _TINY), _HUGE).astype(np.float32)
-    whole_P = np.repeat(whole_T, np.diff(ends))
-    whole_N = to_blocks(layout, whole_P).reshape(layout.blocks, -1).max(axis=1)
-    found_N: Doubles = np.maximum(_norm(probe_NC) / left_N, whole_N) / CANCELLED
-    return found_N
+    with np.errstate(all="ignore"):
+        noise_NC = jittered_NC - x_NC
+    if not np.isfinite(noise_NC).all():
+        return np.full(len(x_NC), WIDEST)
+    share_N: Doubles = _norm(noise_NC) / np.maximum(_norm(x_NC), max(floor_of(x_NC), _TINY))
+    if share_N.max(initial=0.0) > LOST:
+        return np.full(len(x_NC), WIDEST)
+    return share_N * (DOUBTED / (POLICIES[dtype].t1 * _PPB))
 
 
 def judge(
@@ -151,7 +174,7 @@ def judge(
     *,
     floor: float,
     recomputed: Digest,
-    cancellation_B: Doubles | None = None,
+    widening_B: Doubles | None = None,
 ) -> tuple[Finding, Measured | None]:
     """Judge checked blocks of another execution class.
 
@@ -165,19 +188,22 @@ def judge(
         x_BC: What the step adds to the opened blocks, recomputed.
         floor: `floor_of` all recomputed blocks.
         recomputed: Digest of the recomputed sketch, copied into the verdict.
-        cancellation_B: `cancellation` of the opened blocks; above 1, limits of x are so many times wider.
+        widening_B: `widening` of the opened blocks; above 1, limits of x are so many times wider.
 
     Returns:
         MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured.
         If the recompute itself is not finite, the result is BORDERLINE with nothing measured. INCONCLUSIVE in
-        place of MATCH where float32's rounding of the error alone may reach the limits: nothing was tested.
+        place of MATCH where float32's rounding of the error alone may reach the limits: nothing was tested;
+        and of anything where `widening` says that nothing can be told, with nothing measured.
     """
     if not len(blocks):
         return Finding(Outcome.MATCH, recomputed, 0, 0), None
+    if widening_B is not None and widening_B.max() >= WIDEST:
+        return Finding(Outcome.INCONCLUSIVE, recomputed, 0, 0), None
     if not (np.isfinite(x_BC).all() and math.isfinite(floor)):
         return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0])), None
     measured = measure(
-        compress, blocks, before_BC, after_BC, update, x_BC, floor=floor, cancellation_B=cancellation_B
+        compress, blocks, before_BC, after_BC, update, x_BC, floor=floor, widening_B=widening_B
     )
     grade = grades(measured, limit).worst
     excess_B = excess(measured)
@@ -240,7 +266,7 @@ def measure(
     x_BC: NDArray[np.float32],
     *,
     floor: float,
-    cancellation_B: Doubles | None = None,
+    widening_B: Doubles | None = None,
 ) -> Measured:
     """Distances of an opening from its rule and the recompute; arguments as of `judge`.
 
@@ -256,11 +282,15 @@ def measure(
         residual_BC = own_BC - due_BC
         size_B = _norm(x_BC)
         scale_B = np.maximum(size_B, max(floor, _TINY))
-        if cancellation_B is not None:
-            scale_B *= np.maximum(cancellation_B, 1.0)
+        if widening_B is not None:
+            scale_B *= np.maximum(widening_B, 1.0)
         top_B = np.maximum(np.abs(own_BC).max(axis=1), _TINY)
         choice_B, doubt_B, value_B = (np.zeros(len(blocks)) for _ in range(3))
-        choice_B[sent.at_L] = _shortfall(compress, sent, own_BC, due_BC) / top_B[sent.at_L]
+        short_L = _shortfall(compress, sent, own_BC)
+        # Where a rounding leads anywhere, what is zero here may be one elsewhere.
+        is_exact_B = np.ones(len(blocks), np.bool_) if widening_B is None else widening_B == 0
+        short_L[_is_dead(compress, sent, own_BC, due_BC) & is_exact_B[sent.at_L]] = np.inf
+        choice_B[sent.at_L] = short_L / top_B[sent.at_L]
         choice_B[_withheld(compress, after_BC, sent)] = np.inf
         value_B[sent.at_L] = _miswritten(compress, sent, own_BC, after_BC) / top_B[sent.at_L]
         if _is_amplitude_free(compress):
@@ -304,7 +334,7 @@ def _sent(compress: CompressSpec, blocks: Sequence[int], update: Update, due_BC:
     return _Sent(at_L, index_LK, np.ldexp(q_LK, exponent_L[:, None]), exponent_L, mantissa_L)
 
 
-def _shortfall(compress: CompressSpec, sent: _Sent, own_BC: Doubles, due_BC: Doubles) -> Doubles:
+def _shortfall(compress: CompressSpec, sent: _Sent, own_BC: Doubles) -> Doubles:
     """By how much the largest coefficient that was left out exceeds the smallest one sent. Shape (L,)."""
     if sent.index_LK.shape[1] == BLOCK_SIZE:
         return np.zeros(len(sent.at_L))
@@ -313,11 +343,24 @@ def _shortfall(compress: CompressSpec, sent: _Sent, own_BC: Doubles, due_BC: Dou
     if _is_amplitude_free(compress):
         chosen_LK = own_BC[sent.at_L[:, None], sent.index_LK] * np.sign(sent.q_LK)
     np.put_along_axis(left_LC, sent.index_LK, -np.inf, axis=1)
-    short_L = left_LC.max(axis=1) - chosen_LK.min(axis=1)
-    # Zeros are the same on all machines: a block of them is dead, and so is one without k others. Where
-    # something was sent, 0 may also be what rounding left of a small coefficient.
-    is_dead_L = ~due_BC[sent.at_L].any(axis=1) | ((chosen_LK == 0) & (sent.q_LK == 0)).any(axis=1)
-    return np.where(is_dead_L, np.inf, np.maximum(short_L, 0.0))
+    short_L: Doubles = np.maximum(left_LC.max(axis=1) - chosen_LK.min(axis=1), 0.0)
+    return short_L
+
+
+def _is_dead(compress: CompressSpec, sent: _Sent, own_BC: Doubles, due_BC: Doubles) -> NDArray[np.bool_]:
+    """Whether a block that was sent is one of zeros, or has no k others. Shape (L,).
+
+    Zeros are the same on all machines, but for a rounding. Where something was sent, 0 may also be what
+    rounding left of a small coefficient.
+    """
+    if sent.index_LK.shape[1] == BLOCK_SIZE:
+        return np.zeros(len(sent.at_L), np.bool_)
+    own_LK: Doubles = own_BC[sent.at_L[:, None], sent.index_LK]
+    if _is_amplitude_free(compress):
+        own_LK = own_LK * np.sign(sent.q_LK)
+    has_work_L = due_BC[sent.at_L].any(axis=1)
+    lacks_L = ((own_LK == 0) & (sent.q_LK == 0)).any(axis=1)
+    return np.array(lacks_L | ~has_work_L, np.bool_)
 
 
 def _withheld(compress: CompressSpec, after_BC: NDArray[np.float32], sent: _Sent) -> NDArray[np.int64]:

@@ -7,9 +7,10 @@ parameters as every honest process does, and recomputes what a given step should
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,7 +46,7 @@ from assay.training.optimiser.public_state import THETA, PublicState, kept_round
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import begin, way_sketch
 from assay.training.transform.blocked_dct import row_lengths
-from assay.training.transform.compress import gradient_blocks, in_basis, work_sketch
+from assay.training.transform.compress import in_basis, work_sketch
 from assay.verifier.audit.bias_memory import BiasMemory
 from assay.verifier.audit.carried import carried, carried_as_shown, is_synced
 from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, wider, worse_of
@@ -68,7 +69,16 @@ from assay.verifier.audit.messages import (
 )
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
 from assay.verifier.audit.segment_limits import limits_of, regime_of
-from assay.verifier.audit.tolerance import Doubles, cancellation, floor_of, judge
+from assay.verifier.audit.tolerance import (
+    SAMPLES,
+    WIDEST,
+    Doubles,
+    floor_of,
+    jitter_seed,
+    judge,
+    judged_blocks,
+    step_widening,
+)
 
 MEMORY = "remembered.cbor"
 _REFERENCE = "assay.training.reference.gradient"  # half a second, which a run without limits saves
@@ -163,10 +173,13 @@ class RecomputeWorker(ComputeWorker):
         except OSError as error:
             raise Unavailable(f"opening {request.opening}: {error.strerror}") from None
         seen = request.commit, request.update, opening, list(request.blocks), request.segment
-        is_exact = request.commit.exec_class == self.exec_class and not request.in_reference
-        found = self.examine(
-            *seen, committed=request.committed, pattern=request.pattern, in_reference=request.in_reference
-        )
+        is_own = request.commit.exec_class == self.exec_class
+        judge_in = partial(self.examine, *seen, committed=request.committed, pattern=request.pattern)
+        found = judge_in(in_reference=request.in_reference)
+        if is_own and request.in_reference and found.outcome is Outcome.INCONCLUSIVE:
+            # Who says that it judged there is compared with nobody then; the step is judged all the same.
+            return Examined(finding=judge_in(in_reference=False), exec_class=self.exec_class)
+        is_exact = is_own and not request.in_reference
         return Examined(finding=found, exec_class=self.exec_class if is_exact else REFERENCE)
 
     def evaluate(self, round_id: int, unit: int) -> Evaluated:
@@ -270,11 +283,12 @@ class RecomputeWorker(ComputeWorker):
                 found, measured = judged()
                 found = replace(found, witness=witness)
                 if found.outcome is not Outcome.MATCH or measured is None:
-                    return self._unless_cancelled(
+                    return self._unless_rounding(
                         found,
+                        commit,
                         blocks,
                         lambda see: see(theta_P, batch),
-                        lambda cancelled: judged(cancellation_B=cancelled[0][blocks])[0].outcome,
+                        lambda wide: judged(widening_B=wide[0][blocks])[0].outcome,
                     )
                 return replace(found, is_biased=self.watch.is_biased(commit, measured, blocks, limit))
             return compare(
@@ -305,8 +319,7 @@ class RecomputeWorker(ComputeWorker):
         opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout, len(blocks)))
         before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
         _loss, slope_P = gradient(theta_P, batch)
-        lr = rate(spec.rule.outer.schedule, spec.rounds, int(commit.round))
-        x_NC = gradient_blocks(spec.rule, layout, slope_P, lr)
+        x_NC = judged_blocks(spec, layout, int(commit.round), slope_P)
         # Where our gradient is not finite an honest node has none to send: a commit is then false.
         is_equal = bool(np.isfinite(slope_P).all())
         return Redone(
@@ -378,11 +391,12 @@ class RecomputeWorker(ComputeWorker):
             walked = ModelledSegment(local, layout, last - first, lr, start, end)
             judged = partial(judge_movement, walked, opened.shown, blocks=blocks, recomputed=recomputed)
             found, measured = judged(limits)
-            found = self._unless_cancelled(
+            found = self._unless_rounding(
                 found,
+                commit,
                 blocks,
                 lambda see: run_steps(spec, round_id, first, last, start, theta_P, batch, see),
-                lambda cancelled: judged(wider(limits, max(one_N.max() for one_N in cancelled)))[0].outcome,
+                lambda wide: judged(wider(limits, max(one_N.max() for one_N in wide)))[0].outcome,
             )
             # From the opened last parameters on, every machine computes the same bits.
             compared = compare(
@@ -458,45 +472,68 @@ class RecomputeWorker(ComputeWorker):
             frozen=self.frozen,
         )
 
-    def _unless_cancelled(
+    def _unless_rounding(
         self,
         found: Finding,
+        commit: Commit,
         blocks: list[int],
         walk: Callable[[Gradient], object],
         widened: Callable[[list[Doubles]], Outcome],
     ) -> Finding:
-        """The finding; INCONCLUSIVE where it is against the node and a gradient's cancelled terms explain it.
+        """The finding; INCONCLUSIVE where it is against the node and rounding alone explains it.
 
-        Honest classes differ by rounding, which is as large as the terms. Where little is left of them (a
-        batch that the model knows by heart, or one that contradicts itself) it exceeds every limit.
+        Honest classes differ by rounding. Where little is left of a gradient's terms (a batch that the model
+        knows by heart, or one that contradicts itself), or where the model multiplies what was rounded, it
+        exceeds every limit.
 
         Args:
             found: Between classes.
+            commit: The step; it decides how the gradient is jittered, so nobody knew before.
             blocks: The opened ones.
             walk: Takes the step's gradients once more; only where the finding is against the node.
-            widened: The outcome within limits that grow as the rounding does, by the cancellation of each
+            widened: The outcome within limits that grow as the rounding does, by the `widening` of each
                 gradient, of all blocks. Where it is MISMATCH too, no rounding explains the step.
         """
         if found.outcome not in (Outcome.MISMATCH, Outcome.BORDERLINE):
             return found
-        probe = importlib.import_module(_ROUNDING).rounding_probe
-        model, layout, compute = self.spec.model, self.parameters.layout, self.spec.compute
-        cancelled: list[Doubles] = []
+        wide: dict[int, Doubles] = {}  # by gradient
 
-        def see(theta_P: NDArray[np.float32], tokens: NDArray[np.int64]) -> tuple[float, NDArray[np.float32]]:
-            loss, slope_P = self._reference_gradient(theta_P, tokens)
-            if np.isfinite(slope_P).all():
-                with suppress(FloatingPointError):
-                    size_P = probe(model, layout, theta_P, tokens, compute=compute, frozen=self.frozen)
-                    cancelled.append(cancellation(layout, slope_P, size_P))
-            return loss, slope_P
+        def is_explained() -> bool:
+            if found.outcome is Outcome.MISMATCH:
+                return widened(list(wide.values())) is not Outcome.MISMATCH
+            return any((one_N[blocks] > 1).any() for one_N in wide.values())
 
-        walk(see)
-        if not any((one_N[blocks] > 1).any() for one_N in cancelled):
-            return found
-        if found.outcome is Outcome.MISMATCH and widened(cancelled) is Outcome.MISMATCH:
-            return found
-        return replace(found, outcome=Outcome.INCONCLUSIVE)
+        for sample in range(SAMPLES):
+            numbers = itertools.count()
+            seed = jitter_seed(commit, sample)
+            walk(partial(self._see_widened, wide, numbers, seed, int(commit.round)))
+            if wide and is_explained():
+                return replace(found, outcome=Outcome.INCONCLUSIVE)
+        return found
+
+    def _see_widened(
+        self,
+        wide: dict[int, Doubles],
+        numbers: Iterator[int],
+        seed: bytes,
+        round_id: int,
+        theta_P: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+    ) -> tuple[float, NDArray[np.float32]]:
+        """The reference class's gradient; how far a rounding leads in it is added to `wide`."""
+        spec, model, layout, compute = self.spec, self.spec.model, self.parameters.layout, self.spec.compute
+        loss, slope_P = self._reference_gradient(theta_P, tokens)
+        if np.isfinite(slope_P).all():
+            jittered = importlib.import_module(_ROUNDING).jittered_gradient
+            wide_N = np.full(layout.blocks, WIDEST)
+            with suppress(FloatingPointError):
+                moved_P = jittered(
+                    model, layout, theta_P, tokens, compute=compute, seed=seed, frozen=self.frozen
+                )
+                wide_N = step_widening(spec, layout, round_id, slope_P, moved_P)
+            number = next(numbers)
+            wide[number] = np.maximum(wide.get(number, wide_N), wide_N)
+        return loss, slope_P
 
     def _reference_gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]

@@ -1,22 +1,30 @@
-"""Rounding: the probe bounds what classes differ by, also where a gradient's terms nearly cancel."""
+"""Rounding: the jittered gradient tells how far classes differ, whatever data or parameters are chosen."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from assay.protocol.params import ComputeSpec, Precision
 from assay.testing.learned import learned_by_heart
 from assay.testing.specs import FLOAT32_WHOLE, a_model
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of, to_blocks
 from assay.training.model.loss import loss_and_gradient, use_one_thread
+from assay.training.model.presets import llama_spec
 from assay.training.reference.gradient import reference_loss_and_gradient
-from assay.training.reference.rounding import rounding_probe
-from assay.verifier.audit.tolerance import cancellation
+from assay.training.reference.operators import operators
+from assay.training.reference.rounding import JITTERED, jittered_gradient, jittered_operators
+from assay.verifier.audit.limits import POLICIES
+from assay.verifier.audit.tolerance import DOUBTED, WIDEST, widening
 
-MODEL = a_model()
-LAYOUT = layout_of(MODEL)
-EPSILON = 2.0**-24
+GPT = a_model()
+LLAMA = llama_spec(layers=2, width=64, heads=4, kv_heads=2, hidden=96, context=16)
+BFLOAT16 = ComputeSpec(dtype=Precision.BFLOAT16, micro_sequences=0)
+EACH_PRECISION = pytest.mark.parametrize("compute", [FLOAT32_WHOLE, BFLOAT16], ids=["float32", "bfloat16"])
+EACH_MODEL = pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,51 +32,133 @@ def _one_thread():
     use_one_thread()
 
 
-def a_batch(sequences: int = 2) -> np.ndarray:
-    return np.random.default_rng(3).integers(0, MODEL.vocabulary, (sequences, MODEL.context + 1))
+def a_batch(model, sequences: int = 2) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, model.vocabulary, (sequences, model.context + 1))
 
 
-def parameters() -> np.ndarray:
-    return initial_parameters(4, LAYOUT.names, LAYOUT.shapes)
+def parameters(model) -> np.ndarray:
+    layout = layout_of(model)
+    return initial_parameters(4, layout.names, layout.shapes)
 
 
-def compared(theta: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By block: how far this class is from the reference class, the gradient's norm and the probe's."""
-    _, native = loss_and_gradient(MODEL, LAYOUT, theta, tokens, compute=FLOAT32_WHOLE)
-    _, there = reference_loss_and_gradient(MODEL, LAYOUT, theta, tokens, compute=FLOAT32_WHOLE)
-    probe = rounding_probe(MODEL, LAYOUT, theta, tokens, compute=FLOAT32_WHOLE)
-    blocks = [
-        to_blocks(LAYOUT, one).reshape(LAYOUT.blocks, -1).astype(np.float64) for one in (native, there, probe)
-    ]
-    return tuple(np.linalg.norm(one, axis=1) for one in (blocks[0] - blocks[1], blocks[1], blocks[2]))
+def saturated(model, times: float) -> np.ndarray:
+    """Parameters whose attention has its mind made up: queries and keys so many times as large."""
+    theta, layout = parameters(model), layout_of(model)
+    for name, (at, shape) in layout.offsets().items():
+        part = theta[at : at + int(np.prod(shape))].reshape(shape)
+        if name.endswith(("attention.q", "attention.k")):
+            part *= np.float32(times)
+        elif name.endswith("attention.qkv"):
+            part[: 2 * shape[0] // 3] *= np.float32(times)
+    return theta
 
 
-def test_on_data_that_are_news_nothing_cancels():
-    distance, slope, probe = compared(parameters(), a_batch())
-
-    assert (distance < 64 * EPSILON * probe).all()
-    assert (probe < 4 * slope).all()
-
-
-def test_of_a_batch_known_by_heart_rounding_exceeds_the_limits_and_the_probe_tells():
-    tokens = a_batch()
-    theta = learned_by_heart(MODEL, parameters(), tokens, loss_at_most=1e-3)
-
-    distance, slope, probe = compared(theta, tokens)
-
-    assert np.median(distance / slope) > 1.4e-5 * 5  # beyond the shipped limit and its band
-    assert (distance < 64 * EPSILON * probe).all()
-    assert (probe > 100 * slope).all()
+def compared(model, theta, tokens, compute, seed=b"seed") -> tuple[np.ndarray, np.ndarray]:
+    """By block, in units of the first limit: how far this class is from the reference class, and how much
+    wider limits are to be."""
+    layout = layout_of(model)
+    _, native = loss_and_gradient(model, layout, theta, tokens, compute=compute)
+    _, there = reference_loss_and_gradient(model, layout, theta, tokens, compute=compute)
+    moved = jittered_gradient(model, layout, theta, tokens, compute=compute, seed=seed)
+    native, there, moved = (blocks(layout, one) for one in (native, there, moved))
+    apart, size = (np.linalg.norm(one.astype(np.float64), axis=1) for one in (native - there, there))
+    limit = POLICIES[compute.dtype].t1 * 1e-9
+    return apart / np.maximum(size, size.mean() / 1000) / limit, widening(there, moved, compute.dtype)
 
 
-def test_of_two_sequences_that_contradict_each_other_little_is_left():
-    tokens = a_batch(1)
+def blocks(layout, flat: np.ndarray) -> np.ndarray:
+    return to_blocks(layout, flat).reshape(layout.blocks, -1)
+
+
+@EACH_MODEL
+@EACH_PRECISION
+def test_on_data_that_are_news_limits_stay_about_what_they_are(model, compute):
+    distance, wider = compared(model, parameters(model), a_batch(model), compute)
+
+    assert (distance < 1).all()
+    assert wider.max() < (0.2 if compute is FLOAT32_WHOLE else 3)
+
+
+@EACH_MODEL
+@EACH_PRECISION
+@pytest.mark.parametrize("loss", [0.1, 1e-2, 1e-3])
+def test_of_a_batch_known_by_heart_no_class_is_further_than_limits_widen(model, compute, loss):
+    tokens = a_batch(model)
+    theta = learned_by_heart(model, parameters(model), tokens, loss_at_most=loss)
+
+    distance, wider = compared(model, theta, tokens, compute)
+
+    assert (distance <= 3 * np.maximum(wider, 1)).all()  # conviction begins at five times the limit
+    if loss <= 1e-2:
+        assert np.median(distance) > 1  # beyond the limit itself
+
+
+@EACH_MODEL
+@EACH_PRECISION
+@pytest.mark.parametrize("times", [3, 10])
+def test_of_parameters_that_multiply_what_was_rounded_no_class_is_much_further(model, compute, times):
+    theta = (parameters(model) * np.float32(times)).astype(np.float32)
+
+    distance, wider = compared(model, theta, a_batch(model), compute)
+
+    assert (distance <= 3 * np.maximum(wider, 1)).all()
+    if times == 10:
+        assert distance.max() > 5  # honest machines would be convicted by the limit itself
+
+
+@EACH_MODEL
+def test_where_probabilities_are_one_the_rounding_inside_attention_counts(model):
+    distance, wider = compared(model, saturated(model, 1000), a_batch(model), FLOAT32_WHOLE)
+
+    assert distance.max() > 20
+    assert (distance <= 5 * np.maximum(wider, 1)).all()
+
+
+@EACH_PRECISION
+def test_of_two_sequences_that_contradict_each_other_limits_widen(compute):
+    layout, tokens = layout_of(GPT), a_batch(GPT, 1)
     other = tokens.copy()
-    other[0, -1] = (tokens[0, -1] + 1) % MODEL.vocabulary
+    other[0, -1] = (tokens[0, -1] + 1) % GPT.vocabulary
     pair = np.concatenate([tokens, other])
-    _, slope = reference_loss_and_gradient(MODEL, LAYOUT, parameters(), pair, compute=FLOAT32_WHOLE)
-    probe = rounding_probe(MODEL, LAYOUT, parameters(), pair, compute=FLOAT32_WHOLE)
+    _, slope = reference_loss_and_gradient(GPT, layout, parameters(GPT), pair, compute=compute)
+    moved = jittered_gradient(GPT, layout, parameters(GPT), pair, compute=compute, seed=b"seed")
 
-    assert (cancellation(LAYOUT, slope, probe) < 1).all()
-    assert (cancellation(LAYOUT, slope / np.float32(20), probe) > 1).any()  # as if they cancelled so far
-    assert (cancellation(LAYOUT, slope, probe * np.float32(2)) < 1).all()
+    slope, moved = blocks(layout, slope), blocks(layout, moved)
+
+    plain = widening(slope, moved, compute.dtype)
+    less = slope / np.float32(20)  # as if so much had cancelled
+    assert np.allclose(widening(less, less + (moved - slope), compute.dtype), 20 * plain, rtol=1e-2)
+
+
+def test_where_a_rounding_moves_half_of_a_block_nothing_is_told_from_any():
+    x = np.ones((4, 16), np.float32)
+
+    for share, found in ((0.49, 0.49 * DOUBTED / 2e-5), (0.51, WIDEST)):
+        moved = x.copy()
+        moved[1] *= np.float32(1 + share)
+        assert widening(x, moved, Precision.FLOAT32).max() == pytest.approx(found, rel=1e-3)
+    moved[0, 0] = np.inf
+    assert (widening(x, moved, Precision.FLOAT32) == WIDEST).all()
+
+
+def test_the_seed_decides_what_goes_up_and_little_else():
+    layout, tokens, theta = layout_of(GPT), a_batch(GPT), parameters(GPT)
+    _, slope = reference_loss_and_gradient(GPT, layout, theta, tokens, compute=FLOAT32_WHOLE)
+
+    def noise(seed: bytes) -> np.ndarray:
+        return jittered_gradient(GPT, layout, theta, tokens, compute=FLOAT32_WHOLE, seed=seed) - slope
+
+    one, again, other = noise(b"one"), noise(b"one"), noise(b"two")
+    assert (one == again).all()
+    alike = one @ other / (np.linalg.norm(one) * np.linalg.norm(other))
+    assert abs(alike) < 0.3
+    assert 0.5 < np.linalg.norm(one) / np.linalg.norm(other) < 2
+
+
+def test_every_operator_stands_beside_one_that_reads_jittered_inputs_alone():
+    program = operators(replace(GPT, layers=1), 2, FLOAT32_WHOLE)
+    made = {one.name for one in program}
+
+    for own, moved in zip(program, jittered_operators(program, Precision.FLOAT32, b"seed"), strict=True):
+        assert moved.name == JITTERED + own.name
+        assert moved.inputs == tuple(JITTERED + name if name in made else name for name in own.inputs)

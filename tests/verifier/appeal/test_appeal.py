@@ -20,7 +20,6 @@ from assay.training.data.shards import write_tokens
 from assay.training.model.loss import use_one_thread
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import run_one
-from assay.training.reference.rounding import PROBE
 from assay.training.reference.trace import Trace, output_digest, trace_of
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.appeal import program
@@ -35,6 +34,7 @@ from assay.verifier.appeal.evidence import (
 from assay.verifier.appeal.fetch import evidence_bytes_max
 from assay.verifier.appeal.program import HOLDS, program_of, why_not
 from assay.verifier.audit.limits import agreed_limits, shipped
+from assay.verifier.audit.tolerance import WIDEST, step_widening
 from tests.faulty import a_faulty_trainer
 from tests.verifier.audit.test_dpo import dpo_run
 from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
@@ -237,11 +237,14 @@ def test_steps_on_preference_pairs_are_appealed_like_others(tmp_path, behaviour)
 
 @pytest.mark.parametrize("loss", [1e-3, 1e-5])
 def test_an_honest_step_on_data_known_by_heart_wins_since_limits_widen(tmp_path, monkeypatch, loss):
-    party = a_party(tmp_path, "honest", loss=loss)
+    for wide, is_won in (
+        (step_widening, True),
+        (lambda _, layout, *__: np.zeros(layout.blocks), False),
+    ):
+        monkeypatch.setattr(program, "step_widening", wide)  # without, its rounding is taken for a lie
+        party = a_party(tmp_path / str(is_won), "honest", loss=loss)
 
-    assert party.doubted() == (len(party.program) - 1, True)
-    monkeypatch.setattr(program, "cancellation", lambda *_: None)  # without, its rounding is taken for a lie
-    assert party.doubted() == (len(party.program) - 1, False)
+        assert party.doubted() == (len(party.program) - 1, is_won)
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
@@ -251,14 +254,14 @@ def test_a_false_step_on_data_known_by_heart_loses_all_the_same(tmp_path, cheat)
     assert party.doubted() == (len(party.program) - 1, False)
 
 
-def test_a_probe_that_is_made_larger_to_be_excused_loses_at_the_probe(tmp_path):
+def test_limits_that_are_widened_further_to_be_excused_lose_there(tmp_path):
     party = a_party(tmp_path, "stale-parameters")
     at = len(party.program) - 2
-    assert party.program[at].name == PROBE + party.program[at - 1].name
-    large = party.outputs[at] * np.float32(1e6)
-    arrays = party.sources.arrays(party.spec) | {PROBE + party.program[at - 1].name: large}
-    arrays[party.program[at - 1].name] = party.outputs[at - 1]
+    assert party.program[at].name.endswith(program.WIDENING)
+    wide = np.full_like(party.outputs[at], WIDEST / 2)
+    arrays = dict(zip((one.name for one in party.program), party.outputs, strict=False))
+    arrays |= party.sources.arrays(party.spec) | {party.program[at].name: wide}
     assert run_one(party.program[-1], arrays) == HOLDS  # it would be
-    party.claims([*party.outputs[:at], large, HOLDS])
+    party.claims([*party.outputs[:at], wide, HOLDS])
 
     assert party.doubted() == (at, False)

@@ -114,18 +114,18 @@ def test_nobody_is_accused_between_classes_where_a_gradients_terms_cancel(tmp_pa
     spec = masked_run(tmp_path, method, 0.8)
     spec = replace(spec, audit=replace(spec.audit, limits=limits.digest()))
 
-    monkeypatch.setattr(worker, "cancellation", lambda layout, *_: np.full(layout.blocks, 1e9))
+    monkeypatch.setattr(worker, "step_widening", lambda _, layout, *__: np.full(layout.blocks, 1e9))
 
     assert outcomes(tmp_path, spec, UnmaskedTrainer, limits) == {Outcome.INCONCLUSIVE}
     assert outcomes(tmp_path, spec, Trainer, limits) <= {MATCH, Outcome.INCONCLUSIVE}
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_no_cancelled_term_explains_is_accused_all_the_same(tmp_path, method, monkeypatch):
+def test_what_no_rounding_explains_is_accused_all_the_same(tmp_path, method, monkeypatch):
     limits = shipped()
     spec = masked_run(tmp_path, method, 0.8)
     spec = replace(spec, audit=replace(spec.audit, limits=limits.digest()))
 
-    monkeypatch.setattr(worker, "cancellation", lambda layout, *_: np.full(layout.blocks, 100.0))
+    monkeypatch.setattr(worker, "step_widening", lambda _, layout, *__: np.full(layout.blocks, 100.0))
 
     assert outcomes(tmp_path, spec, UnmaskedTrainer, limits) == {MISMATCH}

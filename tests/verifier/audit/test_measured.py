@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from assay.protocol.messages import Outcome
-from assay.protocol.params import Values
+from assay.protocol.params import Precision, Values
+from assay.protocol.types import NO_DIGEST
 from assay.training.codec.wire import Update
 from assay.training.transform.compress import Transition
-from assay.verifier.audit.tolerance import FLOOR, Measured, floor_of, measure
+from assay.verifier.audit.limits import POLICIES
+from assay.verifier.audit.tolerance import FLOOR, WIDEST, Measured, floor_of, judge, measure
 from tests.verifier.audit.test_tolerance import (
     EVERY,
     SPARSE,
@@ -91,3 +93,30 @@ def test_amplitude_that_a_block_of_zeros_sends_and_takes_out_of_its_error_does_n
 
     assert found.outcome is Outcome.MISMATCH
     assert opened(wire, told, ours, before=before).outcome is Outcome.MATCH
+
+
+@pytest.mark.parametrize(("widening", "is_against"), [(None, True), (0.0, True), (1e-6, False)])
+def test_a_block_of_zeros_is_one_elsewhere_too_unless_a_rounding_gives_it_something(widening, is_against):
+    ours, theirs = a_gradient(), a_gradient()
+    ours[0], theirs[0] = 0, 1e-9 * theirs[1]
+    none, wire = np.zeros_like(ours), a_wire()
+    told = a_step(wire, theirs, none)
+
+    wide = None if widening is None else np.full(len(ours), widening)
+    found = measure(wire, EVERY, none, told.after_BC, told.sent, ours, floor=floor_of(ours), widening_B=wide)
+
+    assert np.isinf(found.choice_B[0]) == is_against
+    assert np.isfinite(found.choice_B[1:]).all()
+
+
+def test_where_nothing_can_be_told_a_step_is_neither_right_nor_wrong():
+    ours = a_gradient()
+    told = a_step(a_wire(), -ours)
+    limit, floor = POLICIES[Precision.FLOAT32], floor_of(ours)
+
+    for widening, outcome in ((WIDEST / 2, Outcome.MATCH), (WIDEST, Outcome.INCONCLUSIVE)):
+        found, _ = judge(
+            a_wire(), limit, EVERY, a_momentum(), told.after_BC, told.sent, ours,
+            floor=floor, recomputed=NO_DIGEST, widening_B=np.full(len(ours), widening),
+        )  # fmt: skip
+        assert found.outcome is outcome
