@@ -29,7 +29,7 @@ from benchmarks.texts import text_table
 
 SPEC = Path(__file__).parent / "minority.toml"
 F = 2
-RULES = ("mean", "default", "one domain")
+RULES = ("mean", "default", "one stratum")
 MINORITY = {"last": (6, 2), "first": (2, 6)}  # seats of both texts; liars are the last nodes
 ATTACKS = ("none", "sign-flip", "adaptive", "evasive", "front-runner", "inner-product")
 
@@ -93,8 +93,8 @@ def train(rule: str, attack: str, place: str, seed: int, rounds: int) -> Found:
     run = sim_run_spec(spec, data_spec(spec.order, manifest))
     unheard = {member.peer: 0 for member in run.nodes}
 
-    def judged(reputation: Reputation, *, f: int, domain_of: object) -> tuple[PeerId, ...]:
-        known = {} if rule == "one domain" else {"domain_of": run.domain_of}
+    def judged(reputation: Reputation, *, f: int, stratum_of: object) -> tuple[PeerId, ...]:
+        known = {} if rule == "one stratum" else {"stratum_of": run.stratum_of}
         heard = admitted(reputation, f=f, **known)
         for peer in unheard.keys() - set(heard):
             unheard[peer] += 1
@@ -102,7 +102,7 @@ def train(rule: str, attack: str, place: str, seed: int, rounds: int) -> Found:
 
     with patch("assay.simulation.train.admitted", judged):
         done = simulate(spec, run, tokens, lambda _: None)
-    losses = done[-1].domain_losses
+    losses = done[-1].stratum_losses
     minority = 0 if place == "first" else 1
     return Found(losses[minority], losses[1 - minority], tuple(unheard.values()))
 

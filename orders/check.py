@@ -92,7 +92,7 @@ def check_order(path: Path | None) -> OrderReport:
         f"{data.source} ({data.licence})",
         "text": f"{sum(one.bytes for one in manifest.sources):,} bytes in "
         f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}",
-        "domains": domain_words(data, order.rule.aggregation.f),
+        "strata": stratum_words(data, order.rule.aggregation.f),
         "chat": manifest.chat_words,
         "loss": f"DPO, beta {order.dpo_beta:g}" if order.is_dpo else "",
         "compute": f"{order.compute.dtype}, "
@@ -124,11 +124,11 @@ def check_order(path: Path | None) -> OrderReport:
     return OrderReport({name: text for name, text in rows.items() if text})
 
 
-def domain_words(data: DataSpec, f: int) -> str:
+def stratum_words(data: DataSpec, f: int) -> str:
     """Which seats train on what; empty if all train on everything."""
-    if not data.domains:
+    if not data.strata:
         return ""
-    seats = [domain.seats for domain in data.domains]
+    seats = [stratum.seats for stratum in data.strata]
     words = f"{' + '.join(map(str, seats))} seats, each on its own source"
     small = sum(1 for count in seats if count <= 2 * f)
     if small:

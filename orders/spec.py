@@ -25,16 +25,16 @@ from assay.protocol.params import (
     ChoicesSpec,
     ComputeSpec,
     DataSpec,
-    Domain,
     Member,
     Milestone,
     ModelSpec,
     MoneySpec,
     Precision,
     RunSpec,
+    Stratum,
     TimingSpec,
     check_spec,
-    domain_faults,
+    stratum_faults,
 )
 from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
@@ -183,14 +183,14 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
         licence=_bounded(
             " AND ".join(dict.fromkeys(one.licence for one in manifest.sources)), LICENCE_MAX, "licence"
         ),
-        domains=tuple(
-            Domain(tokens=source.tokens, seats=section.seats)
+        strata=tuple(
+            Stratum(tokens=source.tokens, seats=section.seats)
             for section, source in zip(order.data, manifest.sources, strict=True)
             if section.seats is not None
         ),
     )
     count = order.rule.sequences_per_round // compute_spec(order).drawn_sequences
-    for fault in domain_faults(data, seats=order.seats, window=drawn, windows_per_round=count):
+    for fault in stratum_faults(data, seats=order.seats, window=drawn, windows_per_round=count):
         raise ConfigError(f"data: {fault}")
     return data
 

@@ -33,7 +33,7 @@ from assay.protocol.update_rule import check_rule
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
 MILESTONES_MAX = 256
-DOMAINS_MAX = 64
+STRATA_MAX = 64
 ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
 LAYERS_MAX = 1024  # whoever reads a stranger's spec lists every layer's parameters: milliseconds
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
@@ -136,11 +136,11 @@ class ComputeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Domain:
+class Stratum:
     """A part of the data on which the nodes of some seats train, and no others."""
 
-    TAG: ClassVar[bytes] = b"assay/domain/1"
-    tokens: int  # from where the domain before it ends
+    TAG: ClassVar[bytes] = b"assay/stratum/1"
+    tokens: int  # from where the stratum before it ends
     seats: int
 
 
@@ -158,30 +158,30 @@ class DataSpec:
     validation_tokens: int  # never trained on; in stretches all over the stream: `protocol/split.py`
     source: Annotated[str, Max(512)]
     licence: Annotated[str, Max(128)]
-    domains: Annotated[tuple[Domain, ...], Max(DOMAINS_MAX), Later()] = ()  # none: every node trains on all
+    strata: Annotated[tuple[Stratum, ...], Max(STRATA_MAX), Later()] = ()  # none: every node trains on all
 
     def split(self, window: int) -> Split:
         """Which windows of this many tokens nodes train on, and which nobody does."""
         return Split(self.tokens // window, self.validation_tokens // window)
 
-    def training_windows(self, domain: int, window: int) -> range:
-        """The numbers, among the windows trained on, of a domain's: none that holds another's tokens."""
-        first, end = self._windows(domain, window)
+    def training_windows(self, stratum: int, window: int) -> range:
+        """The numbers, among the windows trained on, of a stratum's: none that holds another's tokens."""
+        first, end = self._windows(stratum, window)
         return range(self.split(window).trained_before(first), self.split(window).trained_before(end))
 
-    def held_out_windows(self, domain: int, window: int) -> range:
-        """The numbers, among the windows held out, of a domain's."""
-        first, end = self._windows(domain, window)
+    def held_out_windows(self, stratum: int, window: int) -> range:
+        """The numbers, among the windows held out, of a stratum's."""
+        first, end = self._windows(stratum, window)
         before = self.split(window).trained_before
         return range(first - before(first), end - before(end))
 
-    def _windows(self, domain: int, window: int) -> tuple[int, int]:
-        """The first window of a domain, and the one after its last; of everything without domains."""
-        if not self.domains:
+    def _windows(self, stratum: int, window: int) -> tuple[int, int]:
+        """The first window of a stratum, and the one after its last; of everything without strata."""
+        if not self.strata:
             return 0, self.tokens // window
-        begin = sum(one.tokens for one in self.domains[:domain])
+        begin = sum(one.tokens for one in self.strata[:stratum])
         first = -(-begin // window)
-        return first, max(first, (begin + self.domains[domain].tokens) // window)
+        return first, max(first, (begin + self.strata[stratum].tokens) // window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,27 +362,27 @@ class RunSpec:
         """Which windows of the run's stream its nodes train on, and which nobody does."""
         return self.data.split(self.window_tokens)
 
-    def domain_of(self, node: PeerId) -> int:
-        """The number of the domain that a node trains on; 0 if all train on everything.
+    def stratum_of(self, node: PeerId) -> int:
+        """The number of the stratum that a node trains on; 0 if all train on everything.
 
-        Nodes that the spec names take the seats of the domains in order. One that joins later is assigned
-        by its key, with each domain's share of the seats as its probability.
+        Nodes that the spec names take the seats of the strata in order. One that joins later is assigned
+        by its key, with each stratum's share of the seats as its probability.
         """
-        domains = self.data.domains
-        if not domains:
+        strata = self.data.strata
+        if not strata:
             return 0
         named = [member.peer for member in self.nodes]
         if node in named:
             seat = named.index(node)
         else:
-            head = b"assay/domain-of/1" + self.seed.to_bytes(8, "big") + node
+            head = b"assay/stratum-of/1" + self.seed.to_bytes(8, "big") + node
             seat = int.from_bytes(hashlib.sha256(head).digest()[:16], "big") % self.seats
-        ends = itertools.accumulate(domain.seats for domain in domains)
+        ends = itertools.accumulate(stratum.seats for stratum in strata)
         return next(number for number, end in enumerate(ends) if seat < end)
 
     def training_windows(self, node: PeerId) -> range:
         """The numbers, among the windows trained on, of those that a node trains on."""
-        return self.data.training_windows(self.domain_of(node), self.window_tokens)
+        return self.data.training_windows(self.stratum_of(node), self.window_tokens)
 
     @property
     def verifier_peers(self) -> tuple[PeerId, ...]:
@@ -535,7 +535,7 @@ def check_spec(spec: RunSpec) -> None:
         spec.data.vocabulary <= 1 << (8 * spec.data.token_bytes),
         f"{spec.data.vocabulary} different tokens do not fit {spec.data.token_bytes} bytes",
     )
-    for fault in domain_faults(
+    for fault in stratum_faults(
         spec.data,
         seats=spec.seats,
         window=spec.window_tokens,
@@ -569,20 +569,20 @@ def _accept_faults(spec: RunSpec) -> list[str]:
     return faults
 
 
-def domain_faults(data: DataSpec, *, seats: int, window: int, windows_per_round: int) -> tuple[str, ...]:
-    """Errors in how the data are divided into domains, as text; empty if there are none."""
-    domains = data.domains
-    if not domains or not data.split(window).held:
+def stratum_faults(data: DataSpec, *, seats: int, window: int, windows_per_round: int) -> tuple[str, ...]:
+    """Errors in how the data are divided into strata, as text; empty if there are none."""
+    strata = data.strata
+    if not strata or not data.split(window).held:
         return ()
-    given = sum(one.seats for one in domains), sum(one.tokens for one in domains)
-    if given != (seats, data.tokens) or min(one.seats for one in domains) < 1:
+    given = sum(one.seats for one in strata), sum(one.tokens for one in strata)
+    if given != (seats, data.tokens) or min(one.seats for one in strata) < 1:
         return (
-            f"domains of {given[0]} seats and {given[1]} tokens, "
+            f"strata of {given[0]} seats and {given[1]} tokens, "
             f"expected {seats} and {data.tokens}, and a seat in each",
         )
-    counts = [len(data.training_windows(number, window)) for number in range(len(domains))]
+    counts = [len(data.training_windows(number, window)) for number in range(len(strata))]
     return tuple(
-        f"domain {number} has {count} windows of {window} tokens to train on, "
+        f"stratum {number} has {count} windows of {window} tokens to train on, "
         f"a step needs {windows_per_round}"
         for number, count in enumerate(counts)
         if count < windows_per_round

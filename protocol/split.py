@@ -1,4 +1,4 @@
-"""Split: which part of a run's data is held out, and which part each of its domains is.
+"""Split: which part of a run's data is held out, and which part each of its strata is.
 
 Room: protocol (pure). Everybody has to agree on it, for a node's batch follows from it.
 """

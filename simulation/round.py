@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class SimRound:
     """One simulated round. loss: mean over the honest nodes' batches. validation: in rounds that measure it.
 
-    domain_losses: `validation` of each domain, where seats have data of their own and some of it is held out.
+    stratum_losses: `validation` of each stratum, where seats have data of their own and some is held out.
     frozen_ppm: parameters that did not move. aggregate_bytes: 0 for a decoded rule, which has no wire form.
     """
 
@@ -22,4 +22,4 @@ class SimRound:
     update_bytes: float
     aggregate_bytes: int
     frozen_ppm: int
-    domain_losses: tuple[float, ...] = ()
+    stratum_losses: tuple[float, ...] = ()

@@ -52,8 +52,8 @@ Updates = Mapping[PeerId, Update]
 Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
 
 
-def rule_of(name: str, f: int, seed: int, domain_of: Callable[[PeerId], int]) -> Rule:
-    """The rule of this name, parametrised to tolerate f Byzantine nodes, whose data are of these domains."""
+def rule_of(name: str, f: int, seed: int, stratum_of: Callable[[PeerId], int]) -> Rule:
+    """The rule of this name, parametrised to tolerate f Byzantine nodes, whose data are of these strata."""
     if name in DECODED_NAMES:
         return decoded_rule_of(name, f)
     plain = named_rule(name, f, seed.to_bytes(8, "big"))
@@ -66,7 +66,7 @@ def rule_of(name: str, f: int, seed: int, domain_of: Callable[[PeerId], int]) ->
         nonlocal reputation
         reputation = observe(reputation, updates, block_count)
         return plain(
-            {peer: updates[peer] for peer in admitted(reputation, f=f, domain_of=domain_of)}, block_count
+            {peer: updates[peer] for peer in admitted(reputation, f=f, stratum_of=stratum_of)}, block_count
         )
 
     return judged
@@ -92,7 +92,7 @@ def simulate(
         ConfigError: the rule refuses its input; the message is the rule's. Or the base is not the run's.
     """
     sim, layout = spec.sim, layout_of(run.model)
-    rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed, run.domain_of), ATTACKS[sim.attack]
+    rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed, run.stratum_of), ATTACKS[sim.attack]
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
     public = start_public(run, starting_parameters(run, base))
@@ -100,10 +100,10 @@ def simulate(
     recent = deque([public.theta_P], maxlen=run.rule.read_lag + 1)
     private = [start_private(layout) for _ in peers]
     held_out = validation_tokens(tokens, run, sim.validation_sequences)
-    domains_held_out = [
-        validation_tokens(tokens, run, sim.validation_sequences, domain)
-        for domain in range(len(run.data.domains))
-        if run.data.held_out_windows(domain, run.window_tokens)
+    strata_held_out = [
+        validation_tokens(tokens, run, sim.validation_sequences, stratum)
+        for stratum in range(len(run.data.strata))
+        if run.data.held_out_windows(stratum, run.window_tokens)
     ]
 
     def gradient(theta_P: Floats, batch: NDArray[np.int64]) -> tuple[float, Floats]:
@@ -163,7 +163,7 @@ def simulate(
                 round=number,
                 loss=float(np.mean(losses)),
                 validation=held_out_loss(public.theta_P, held_out) if is_due else None,
-                domain_losses=tuple(held_out_loss(public.theta_P, one) for one in domains_held_out if is_due),
+                stratum_losses=tuple(held_out_loss(public.theta_P, one) for one in strata_held_out if is_due),
                 update_bytes=float(np.mean(sizes)),
                 aggregate_bytes=len(aggregate),
                 frozen_ppm=int(np.count_nonzero(public.theta_P == before_P)) * PPM // len(before_P),
@@ -202,8 +202,8 @@ def _run(spec: SimSpec, run: RunSpec, tokens: Tokens, folder: Path, base: Path) 
             line = f"round {one.round + 1}/{run.rounds}  loss {one.loss:.4f}"
             status.update(line)
             if one.validation is not None:
-                domains = ", ".join(f"{loss:.4f}" for loss in one.domain_losses)
-                console.print(f"{line}  validation {one.validation:.4f}{domains and f' ({domains})'}")
+                strata = ", ".join(f"{loss:.4f}" for loss in one.stratum_losses)
+                console.print(f"{line}  validation {one.validation:.4f}{strata and f' ({strata})'}")
 
         rounds = simulate(spec, run, tokens, tell, base)
     console.print(_table(spec, run, rounds, time.monotonic() - since_s))

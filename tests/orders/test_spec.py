@@ -260,7 +260,7 @@ def test_the_check_names_sizes_price_budget_and_audits(tmp_path):
         assert words in report
 
 
-def an_order_of_domains(folder: Path, *seats: int | None, nodes: int = 7) -> Path:
+def an_order_of_strata(folder: Path, *seats: int | None, nodes: int = 7) -> Path:
     """An order with one text file for each of these counts of seats."""
     lines = [f"[run]\nnodes = {nodes}\n[model]\ncontext = 16\n[train]\nsequences = 2\n"]
     for number, count in enumerate(seats):
@@ -272,20 +272,20 @@ def an_order_of_domains(folder: Path, *seats: int | None, nodes: int = 7) -> Pat
     return path
 
 
-def test_a_source_with_seats_is_a_domain_of_its_tokens(tmp_path):
-    order = load_order(an_order_of_domains(tmp_path, 5, 2))
+def test_a_source_with_seats_is_a_stratum_of_its_tokens(tmp_path):
+    order = load_order(an_order_of_strata(tmp_path, 5, 2))
     data = data_spec(order, collect_data(order, None))
 
-    assert [domain.seats for domain in data.domains] == [5, 2]
-    assert [domain.tokens for domain in data.domains] == [4001, 4002]  # a zero byte ends each document
-    assert sum(domain.tokens for domain in data.domains) == data.tokens
-    said = check_order(an_order_of_domains(tmp_path, 5, 2)).rows["domains"]
+    assert [stratum.seats for stratum in data.strata] == [5, 2]
+    assert [stratum.tokens for stratum in data.strata] == [4001, 4002]  # a zero byte ends each document
+    assert sum(stratum.tokens for stratum in data.strata) == data.tokens
+    said = check_order(an_order_of_strata(tmp_path, 5, 2)).rows["strata"]
     assert said == (
         "5 + 2 seats, each on its own source; "
         "in 1 of 2, 2 liars can be the majority: bounded by the others' nodes"
     )
-    assert check_order(an_order_of_domains(tmp_path, 7)).rows["domains"] == "7 seats, each on its own source"
-    assert "domains" not in check_order(an_order_of_domains(tmp_path, None)).rows
+    assert check_order(an_order_of_strata(tmp_path, 7)).rows["strata"] == "7 seats, each on its own source"
+    assert "strata" not in check_order(an_order_of_strata(tmp_path, None)).rows
 
 
 @pytest.mark.parametrize(
@@ -297,13 +297,13 @@ def test_a_source_with_seats_is_a_domain_of_its_tokens(tmp_path):
 )
 def test_seats_of_sources_are_all_of_the_run_s_seats(tmp_path, seats, reason):
     with pytest.raises(ConfigError, match=reason):
-        load_order(an_order_of_domains(tmp_path, *seats))
+        load_order(an_order_of_strata(tmp_path, *seats))
 
 
-def test_a_domain_too_small_for_one_step_is_refused_before_anybody_pays(tmp_path):
-    order = an_order_of_domains(tmp_path, 5, 2)
+def test_a_stratum_too_small_for_one_step_is_refused_before_anybody_pays(tmp_path):
+    order = an_order_of_strata(tmp_path, 5, 2)
     (tmp_path / "1.txt").write_bytes(TEXT[:50])
-    with pytest.raises(ConfigError, match="domain 1 has 0 windows of 17 tokens to train on, a step needs 2"):
+    with pytest.raises(ConfigError, match="stratum 1 has 0 windows of 17 tokens to train on, a step needs 2"):
         check_order(order)
 
 

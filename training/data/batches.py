@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import DataSpec, Domain, RunSpec
+from assay.protocol.params import DataSpec, RunSpec, Stratum
 from assay.protocol.types import Digest, PeerId
 from assay.training.data.shards import DataManifest, ShardedTokens, checked_shards, read_manifest
 
@@ -29,7 +29,7 @@ def describe(
     validation_tokens: int,
     source: str,
     licence: str,
-    domains: tuple[Domain, ...] = (),
+    strata: tuple[Stratum, ...] = (),
 ) -> DataSpec:
     """The `DataSpec` that a run's spec states about a data set."""
     return DataSpec(
@@ -42,7 +42,7 @@ def describe(
         validation_tokens=validation_tokens,
         source=source,
         licence=licence,
-        domains=domains,
+        strata=strata,
     )
 
 
@@ -80,7 +80,7 @@ def _starts(spec: RunSpec, windows: Iterable[int]) -> tuple[int, ...]:
 
 
 def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ...]:
-    """Starts of the sequences a node trains on in a round: distinct, uniform in its domain, from a PRF.
+    """Starts of the sequences a node trains on in a round: distinct, uniform in its stratum, from a PRF.
 
     Raises:
         ValueError: the training part has fewer windows than a step needs.
@@ -114,16 +114,16 @@ def batch_tokens(tokens: Tokens, positions: tuple[int, ...], context: int) -> ND
 
 
 def validation_tokens(
-    tokens: Tokens, spec: RunSpec, sequences: int, domain: int | None = None
+    tokens: Tokens, spec: RunSpec, sequences: int, stratum: int | None = None
 ) -> NDArray[np.int64]:
     """Evenly spaced sequences of what is held out, in whole pairs with DPO, and at least one.
 
-    Of one domain, or of everything. Shape (<= sequences, context + 1), int64.
+    Of one stratum, or of everything. Shape (<= sequences, context + 1), int64.
     """
-    if domain is None:
+    if stratum is None:
         held = range(spec.split.held)
     else:
-        held = spec.data.held_out_windows(domain, spec.window_tokens)
+        held = spec.data.held_out_windows(stratum, spec.window_tokens)
     count = min(max(sequences // spec.compute.drawn_sequences, 1), len(held))
     starts = _starts(spec, (spec.split.held_out(held[i * len(held) // count]) for i in range(count)))
     return batch_tokens(tokens, starts, spec.model.context)

@@ -57,7 +57,7 @@ def combine(
     try:
         if uses_reputation(named.name):
             reputation = observe(before, updates, layout.blocks, past=rounds_remembered(spec))
-            updates = {peer: updates[peer] for peer in admitted(reputation, f=f, domain_of=spec.domain_of)}
+            updates = {peer: updates[peer] for peer in admitted(reputation, f=f, stratum_of=spec.stratum_of)}
         if named.name in DECODED:
             return Combined(encode_signs(decoded_rule_of(named.name, f)(updates, layout.blocks)), reputation)
         aggregate = rule_of(named.name, f, parent)(updates, layout.blocks)

@@ -15,7 +15,7 @@ scored meanwhile. A new node counts after half a window of agreement, so a new i
 reputation. Agreement within a round does not count: whoever sees the others' messages first can copy it.
 
 Honest nodes whose data differ contradict each other too. Where seats have data of their own, a node is
-therefore compared with those of its own domain, as far as these are enough to have an honest majority.
+therefore compared with those of its own stratum, as far as these are enough to have an honest majority.
 
 This bounds the share of votes that go against the others, not the harm of those that do; Byzantine nodes that
 help as often as they hurt stay (docs/results/robustness.md measures that attack). Integers only. The state is
@@ -89,37 +89,37 @@ def observe(before: Reputation, updates: Updates, block_count: int, *, past: int
 
 
 def admitted(
-    reputation: Reputation, *, f: int, domain_of: Callable[[PeerId], int] = lambda _peer: 0
+    reputation: Reputation, *, f: int, stratum_of: Callable[[PeerId], int] = lambda _peer: 0
 ) -> tuple[PeerId, ...]:
     """The nodes of the last round whose updates count, ascending: all but at most f.
 
-    In a domain of more than 2f nodes, a node is left out if it has less than half the median node's score
-    in that domain. Where steps overshoot, or many nodes are Byzantine, the median score too is negative:
-    then a node is left out if its score is below twice the median. In a smaller domain f Byzantine nodes
-    could be the majority, so its nodes are compared with those of all domains, who see other data: one is
-    left out if it is contradicted half again as much as a typical node is confirmed in its own domain. Where
-    no more than 2f nodes share their domain with another, nothing tells what is typical, and all count.
+    In a stratum of more than 2f nodes, a node is left out if it has less than half the median node's score
+    in that stratum. Where steps overshoot, or many nodes are Byzantine, the median score too is negative:
+    then a node is left out if its score is below twice the median. In a smaller stratum f Byzantine nodes
+    could be the majority, so its nodes are compared with those of all strata, who see other data: one is
+    left out if it is contradicted half again as much as a typical node is confirmed in its own stratum. Where
+    no more than 2f nodes share their stratum with another, nothing tells what is typical, and all count.
 
     Args:
         reputation: After the round's updates.
-        f: Byzantine nodes to tolerate, of all domains together.
-        domain_of: The domain of a node's data.
+        f: Byzantine nodes to tolerate, of all strata together.
+        stratum_of: The stratum of a node's data.
 
     Raises:
         ValueError: n <= 2f, where the median is bounded by no honest node.
     """
     scores = scores_of(reputation)
     need_majority(len(scores), f)
-    domains: dict[int, list[PeerId]] = {}
+    strata: dict[int, list[PeerId]] = {}
     for peer in scores:
-        domains.setdefault(domain_of(peer), []).append(peer)
+        strata.setdefault(stratum_of(peer), []).append(peer)
     inside = {
-        peer: score for peers in domains.values() for peer, score in scores_of(reputation, peers).items()
+        peer: score for peers in strata.values() for peer, score in scores_of(reputation, peers).items()
     }
-    paired = [inside[peer] for peers in domains.values() if len(peers) > 1 for peer in peers]
+    paired = [inside[peer] for peers in strata.values() if len(peers) > 1 for peer in peers]
     typical = _median(paired) if len(paired) > 2 * f else 0  # of fewer, f liars choose the median
     below: list[PeerId] = []
-    for peers in domains.values():
+    for peers in strata.values():
         median = _median([inside[peer] for peer in peers])
         if len(peers) > 2 * f:
             bar = median if median > 0 else 4 * median

@@ -40,7 +40,7 @@ from assay.protocol.messages import (
     Verdict,
 )
 from assay.protocol.openings import PROOF_HASHES_MAX, Opening, Path
-from assay.protocol.params import ComputeSpec, DataSpec, Domain, Precision
+from assay.protocol.params import ComputeSpec, DataSpec, Precision, Stratum
 from assay.testing.specs import some_data
 from tests.protocol.strategies import KINDS, any_message, sample
 
@@ -398,8 +398,8 @@ def test_a_later_field_keeps_the_bytes_of_before_and_has_one_encoding():
     assert decode(ComputeSpec, cbor2.dumps(plain)) == before
     assert decode(ComputeSpec, cbor2.dumps([*plain, 5])) == replace(before, beta_micro=5)
     assert encode(replace(before, beta_micro=5)) == cbor2.dumps([*plain, 5])
-    for domains in ((), (Domain(tokens=3, seats=1), Domain(tokens=4, seats=2))):
-        data = some_data(domains=domains)
+    for strata in ((), (Stratum(tokens=3, seats=1), Stratum(tokens=4, seats=2))):
+        data = some_data(strata=strata)
         assert decode(DataSpec, encode(data)) == data
     with pytest.raises(MalformedMessage, match="which is left out"):
         decode(DataSpec, cbor2.dumps([*cbor2.loads(encode(some_data())), []]))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocol.params import Domain, RunSpec, check_spec
+from assay.protocol.params import RunSpec, Stratum, check_spec
 from assay.protocol.split import Split
 from assay.protocol.types import Digest, PeerId
 from assay.testing.members import a_member
@@ -139,10 +139,11 @@ def test_every_source_is_held_out_by_its_share_of_the_tokens():
     assert np.count_nonzero(np.diff(kept) > 1) == split.strata - 1 == 72
 
 
-DOMAINS = (Domain(tokens=600 * 9 + 4, seats=2), Domain(tokens=400 * 9 - 4, seats=1))  # one begins in a window
-DOMAIN_RUN = a_spec(
+# One begins in a window.
+STRATA = (Stratum(tokens=600 * 9 + 4, seats=2), Stratum(tokens=400 * 9 - 4, seats=1))
+STRATUM_RUN = a_spec(
     model=a_model(context=8),
-    data=some_data(tokens=1000 * 9, validation_tokens=80 * 9, domains=DOMAINS),
+    data=some_data(tokens=1000 * 9, validation_tokens=80 * 9, strata=STRATA),
     rule=a_rule(sequences=8),
     nodes=tuple(map(a_member, NODES)),
 )
@@ -152,44 +153,44 @@ def trained_windows(spec: RunSpec, node: PeerId, rounds: int) -> set[int]:
     return {at // WINDOW for number in range(rounds) for at in batch_positions(spec, node, number)}
 
 
-def test_a_node_trains_on_all_of_its_domain_and_on_nothing_else():
-    held_out = {DOMAIN_RUN.split.held_out(number) for number in range(DOMAIN_RUN.split.held)}
-    first, second, third = (trained_windows(DOMAIN_RUN, node, 1500) for node in NODES)
+def test_a_node_trains_on_all_of_its_stratum_and_on_nothing_else():
+    held_out = {STRATUM_RUN.split.held_out(number) for number in range(STRATUM_RUN.split.held)}
+    first, second, third = (trained_windows(STRATUM_RUN, node, 1500) for node in NODES)
 
     assert first == second == set(range(600)) - held_out
     assert third == set(range(601, 1000)) - held_out  # window 600 holds tokens of both
 
 
-def test_a_node_that_joins_later_is_assigned_by_its_key_and_by_each_domains_share_of_seats():
+def test_a_node_that_joins_later_is_assigned_by_its_key_and_by_each_stratums_share_of_seats():
     strangers = [PeerId(hashlib.sha256(b"stranger %d" % n).digest()) for n in range(600)]
-    found = [DOMAIN_RUN.domain_of(peer) for peer in strangers]
+    found = [STRATUM_RUN.stratum_of(peer) for peer in strangers]
 
-    assert found == [DOMAIN_RUN.domain_of(peer) for peer in strangers]
+    assert found == [STRATUM_RUN.stratum_of(peer) for peer in strangers]
     assert found.count(1) / len(found) == pytest.approx(1 / 3, abs=0.06)
-    other_seed = replace(DOMAIN_RUN, seed=DOMAIN_RUN.seed + 1)
-    assert found != [other_seed.domain_of(peer) for peer in strangers]
+    other_seed = replace(STRATUM_RUN, seed=STRATUM_RUN.seed + 1)
+    assert found != [other_seed.stratum_of(peer) for peer in strangers]
 
 
-def test_without_domains_every_node_trains_on_everything():
-    everything = replace(DOMAIN_RUN, data=replace(DOMAIN_RUN.data, domains=()))
+def test_without_strata_every_node_trains_on_everything():
+    everything = replace(STRATUM_RUN, data=replace(STRATUM_RUN.data, strata=()))
     check_spec(everything)
 
-    assert {everything.domain_of(node) for node in NODES} == {0}
+    assert {everything.stratum_of(node) for node in NODES} == {0}
     assert len(trained_windows(everything, NODES[2], 1500)) == 1000 - 80
 
 
 @pytest.mark.parametrize(
-    ("domains", "expected"),
+    ("strata", "expected"),
     [
-        (DOMAINS[:1], "domains of 2 seats and 5404 tokens, expected 3 and 9000"),
-        ((replace(DOMAINS[0], seats=3), DOMAINS[1]), "domains of 4 seats"),
-        ((replace(DOMAINS[0], seats=3), replace(DOMAINS[1], seats=0)), "a seat in each"),
+        (STRATA[:1], "strata of 2 seats and 5404 tokens, expected 3 and 9000"),
+        ((replace(STRATA[0], seats=3), STRATA[1]), "strata of 4 seats"),
+        ((replace(STRATA[0], seats=3), replace(STRATA[1], seats=0)), "a seat in each"),
         (
-            (replace(DOMAINS[0], tokens=9000 - 70), replace(DOMAINS[1], tokens=70)),
-            "domain 1 has 0 windows of 9 tokens to train on, a step needs 8",
+            (replace(STRATA[0], tokens=9000 - 70), replace(STRATA[1], tokens=70)),
+            "stratum 1 has 0 windows of 9 tokens to train on, a step needs 8",
         ),
     ],
 )
-def test_domains_that_do_not_fit_their_run_are_refused(domains, expected):
+def test_strata_that_do_not_fit_their_run_are_refused(strata, expected):
     with pytest.raises(ValueError, match=expected):
-        check_spec(replace(DOMAIN_RUN, data=replace(DOMAIN_RUN.data, domains=domains)))
+        check_spec(replace(STRATUM_RUN, data=replace(STRATUM_RUN.data, strata=strata)))

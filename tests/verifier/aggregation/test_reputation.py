@@ -251,16 +251,16 @@ OTHER_TRUTH = -TRUTH
 MINORITY = (5, 6, 7)
 
 
-def a_round_of_two_domains(number: int, minority: tuple[int, ...]) -> dict[PeerId, Update]:
+def a_round_of_two_strata(number: int, minority: tuple[int, ...]) -> dict[PeerId, Update]:
     """A round in which some nodes' data want the opposite of what the others' want."""
     updates = honest_round(number)
     return {**updates, **{a_peer(n): flipped(updates[a_peer(n)]) for n in minority}}
 
 
-def after_two_domains(minority: tuple[int, ...], lie=lambda number, updates: {}) -> Reputation:
+def after_two_strata(minority: tuple[int, ...], lie=lambda number, updates: {}) -> Reputation:
     reputation = Reputation()
     for number in range(10):
-        updates = a_round_of_two_domains(number, minority)
+        updates = a_round_of_two_strata(number, minority)
         reputation = observe(reputation, {**updates, **lie(number, updates)}, BLOCKS)
     return reputation
 
@@ -270,16 +270,16 @@ def by_number(minority: tuple[int, ...]):
 
 
 def test_honest_nodes_whose_data_contradict_the_others_are_heard_if_these_are_known_to_differ():
-    reputation = after_two_domains(MINORITY)
+    reputation = after_two_strata(MINORITY)
 
     assert not {a_peer(n) for n in MINORITY} <= set(admitted(reputation, f=1))
-    assert len(admitted(reputation, f=1, domain_of=by_number(MINORITY))) == NODES
+    assert len(admitted(reputation, f=1, stratum_of=by_number(MINORITY))) == NODES
 
 
 @pytest.mark.parametrize("liar", [0, 7])
 def test_a_liar_is_found_by_those_who_share_its_data(liar):
-    reputation = after_two_domains(MINORITY, flip(liar))
-    heard = admitted(reputation, f=1, domain_of=by_number(MINORITY))
+    reputation = after_two_strata(MINORITY, flip(liar))
+    heard = admitted(reputation, f=1, stratum_of=by_number(MINORITY))
 
     assert heard == tuple(a_peer(n) for n in range(NODES) if n != liar)
 
@@ -290,19 +290,19 @@ def a_reputation_of(nets: list[list[int]]) -> Reputation:
 
 
 @pytest.mark.parametrize(("contradicted", "is_heard"), [(-15, True), (-16, False)])
-def test_in_a_small_domain_a_node_may_be_contradicted_half_again_as_much_as_others_are_confirmed(
+def test_in_a_small_stratum_a_node_may_be_contradicted_half_again_as_much_as_others_are_confirmed(
     contradicted, is_heard
 ):
     """Nodes 0 to 4 share their data; node 5 has its own."""
     nets = [[10] * 6 for _ in range(6)]
     nets[5] = [contradicted] * 6
 
-    heard = admitted(a_reputation_of(nets), f=1, domain_of=by_number((5,)))
+    heard = admitted(a_reputation_of(nets), f=1, stratum_of=by_number((5,)))
     assert (a_peer(5) in heard) is is_heard
     assert a_peer(5) not in admitted(a_reputation_of(nets), f=1)
 
 
-def test_two_liars_of_a_domain_of_three_do_not_silence_the_honest_node_there():
+def test_two_liars_of_a_stratum_of_three_do_not_silence_the_honest_node_there():
     nets = [[10] * 8 for _ in range(8)]
     nets[5] = [-10] * 5 + [0, -40, -40]  # honest: data of its own, and liars who contradict it
     nets[6] = nets[7] = [-40] * 6 + [40, 40]  # who confirm each other
@@ -310,29 +310,29 @@ def test_two_liars_of_a_domain_of_three_do_not_silence_the_honest_node_there():
 
     inside = scores_of(reputation, [a_peer(n) for n in MINORITY])
     assert inside[a_peer(5)] < 0 < min(inside[a_peer(6)], inside[a_peer(7)])
-    heard = admitted(reputation, f=2, domain_of=by_number(MINORITY))
+    heard = admitted(reputation, f=2, stratum_of=by_number(MINORITY))
     assert heard == tuple(a_peer(n) for n in range(6))
 
 
 @pytest.mark.parametrize(("sharing", "is_heard"), [(4, True), (5, False)])
-def test_liars_who_share_a_domain_do_not_say_what_is_typical_of_nodes_that_are_alone(sharing, is_heard):
-    """Nodes 0 to `sharing` - 1 have one domain, the first two of them lie; the others have one each."""
+def test_liars_who_share_a_stratum_do_not_say_what_is_typical_of_nodes_that_are_alone(sharing, is_heard):
+    """Nodes 0 to `sharing` - 1 have one stratum, the first two of them lie; the others have one each."""
     nets = [[-4] * 8 for _ in range(8)]
     for row in range(sharing):
         nets[row] = [1] * 8  # so little that whoever is contradicted would be left out
 
-    heard = admitted(a_reputation_of(nets), f=2, domain_of=lambda peer: max(peer[-1] - sharing + 1, 0))
+    heard = admitted(a_reputation_of(nets), f=2, stratum_of=lambda peer: max(peer[-1] - sharing + 1, 0))
     assert (len(heard) == 8) is is_heard
 
 
 def test_where_every_node_has_data_of_its_own_nobody_can_be_judged():
     nets = [[-10 * row] * 4 for row in range(4)]
-    assert len(admitted(a_reputation_of(nets), f=1, domain_of=lambda peer: peer[-1])) == 4
+    assert len(admitted(a_reputation_of(nets), f=1, stratum_of=lambda peer: peer[-1])) == 4
 
 
-def test_no_more_than_f_of_all_domains_together_are_left_out():
-    reputation = after_two_domains(MINORITY, flip(0, 7))
-    assert len(admitted(reputation, f=1, domain_of=by_number(MINORITY))) == NODES - 1
+def test_no_more_than_f_of_all_strata_together_are_left_out():
+    reputation = after_two_strata(MINORITY, flip(0, 7))
+    assert len(admitted(reputation, f=1, stratum_of=by_number(MINORITY))) == NODES - 1
 
 
 def a_reputation(scores: list[int]) -> Reputation:
