@@ -3,7 +3,7 @@
 Room: api (edge: waits, and reads books in threads). All of it lives in one event loop.
 
 A stream is at a number of the log, sends what comes after it, and asks the run's `Tail` again. Nothing is
-queued for a slow reader: what the socket does not take stops its stream, and api/http/protocol.py cuts the
+queued for a slow reader: what the socket does not take stops its stream, and network/http.py cuts the
 connection. The reader resumes with the last number it received.
 """
 

@@ -46,8 +46,9 @@ def serve(
         from assay.explorer.catalogue import open_runs
         from assay.explorer.guard import Guard
         from assay.explorer.live import Live, Streams
+        from assay.network.http import DeadlineHttp
     except ModuleNotFoundError as error:
-        if error.name not in ("uvicorn", "fastapi", "jinja2", "starlette"):
+        if error.name not in ("uvicorn", "fastapi", "h11", "jinja2", "starlette"):
             raise
         raise ConfigError("the explorer needs FastAPI, Jinja and uvicorn: pip install 'assay[api]'") from None
     try:
@@ -64,7 +65,7 @@ def serve(
     runner = uvicorn.Server(
         uvicorn.Config(
             Guard(make_app(catalogue, streams), (*LOOPBACK, host) if address.is_loopback else ()),
-            http="h11",
+            http=DeadlineHttp,
             loop="asyncio",
             ws="none",
             lifespan="off",

@@ -213,7 +213,7 @@ def test_a_quiet_stream_has_heartbeats_and_ends_after_its_time(folder: Path):
 def test_a_reader_that_takes_nothing_is_cut_off_and_resumes(
     world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("assay.api.http.protocol.FULL_S_MAX", 0.5)
+    monkeypatch.setattr("assay.network.http.FULL_S_MAX", 0.5)
     grow(world_api.folder, 2000)
     token = world_api.token("read")
     with listening(world_api.app, send_bytes=8192) as url:
@@ -231,7 +231,7 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_resumes(
 def test_a_reader_that_takes_nothing_for_a_moment_is_not_cut_off(
     world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("assay.api.http.protocol.FULL_S_MAX", 2.0)
+    monkeypatch.setattr("assay.network.http.FULL_S_MAX", 2.0)
     grow(world_api.folder, 2000)
     token = world_api.token("read")
     with listening(world_api.app, send_bytes=8192) as url, with_a_small_buffer(url, token) as line:

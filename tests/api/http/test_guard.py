@@ -200,7 +200,7 @@ def test_a_million_characters_of_head_are_a_problem_over_a_socket(world_api: Api
 
 
 def test_who_never_finishes_a_head_is_cut_off(world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("assay.api.http.protocol.HEAD_S_MAX", 0.2)
+    monkeypatch.setattr("assay.network.http.HEAD_S_MAX", 0.2)
     with listening(world_api.app) as url:
         assert raw(url, b"GET /v1/health HTT") == b""
 
