@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,14 @@ def test_a_name_that_no_attack_has_is_refused() -> None:
 
 def test_all_attacks_are_named_by_nothing() -> None:
     assert named("") == ATTACKS
+
+
+def test_the_page_has_every_attack_and_counts_them() -> None:
+    page = (Path(__file__).parents[2] / "docs/results/redteam.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if len(row) == 8 and row[0].isdigit()]
+    counts = Counter(row[-1] for row in rows)
+    said = ", ".join(f"{counts[name]} {name}" for name in ("caught", "harmless", "open"))
+
+    assert [row[1] for row in rows] == [attack.name for attack in ATTACKS]
+    assert f"- {len(rows)} rows: {said}." in page
