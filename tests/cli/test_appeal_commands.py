@@ -16,7 +16,7 @@ import trio
 
 from assay.chain.client import CasePhase, ChainRefused
 from assay.chain.commit_statement import commit_statement
-from assay.chain.state import AppealPhase
+from assay.chain.state import AppealPhase, DefencePhase
 from assay.chain.statements import OPERATOR, VERIFIER, SlashOrder, certificate, sign_digest
 from assay.cli.process import read_process_file
 from assay.ledger.settlement.results import run_id_of
@@ -150,11 +150,14 @@ def test_a_node_appeals_and_wins_by_its_jurors_votes(
         if not state.phase:
             told = chain.appeal_positions(trial.case_id, market.deployment.block)
             chain.defend_order(trial.case_id, 0, told, *trial.statement)
-        elif not drawn.seats:
+        elif state.phase is DefencePhase.CHOOSE:
+            cut = chain.cut_positions(trial.case_id, chain.address, market.deployment.block)
+            chain.choose_part(trial.case_id, 0, cut)
+        elif state.phase is DefencePhase.JURY and not drawn.seats:
             market.rpc("anvil_mine", "0x10")
             with suppress(ChainRefused):  # too few by this block's randomness; settlers try again, too
                 chain.draw_appeal_jury(trial.case_id, chain.address)
-        elif not jury:
+        elif drawn.seats and not jury:
             jury.extend(evidence.iterdir())
         market.advance(market.params.appeal_move_s // 3)
 

@@ -66,7 +66,7 @@ class Case:
     rounds: of an audit and of a dispute; None: the least that the rules allow with honest turns, else fewer.
     own: verifiers of the node's class, the first in order. is_slight: false by less than the limits.
     has_limits: whether the reference class may be used at all. has_returned: from the return on of a node
-    whose opening was overdue.
+    whose opening was overdue. is_blind: the reference class can tell nothing of this step.
     """
 
     liar: int | None
@@ -79,6 +79,7 @@ class Case:
     is_slight: bool = False
     has_limits: bool = True
     has_returned: bool = False
+    is_blind: bool = False
 
     @property
     def is_seen(self) -> bool:
@@ -100,7 +101,7 @@ class Case:
             f"liar {self.liar}, {self.wanted} auditors, honest turn {self.turn}, "
             f"{self.own} of the class{', no limits' * (not self.has_limits)}, "
             f"blocks {'slightly ' * self.is_slight}{'false' if self.is_false else 'true'}, sketch {sealed}"
-            f"{', returned' * self.has_returned}"
+            f"{', returned' * self.has_returned}{', the reference class is blind' * self.is_blind}"
         )
 
     @property
@@ -243,11 +244,14 @@ def _truth(case: Case, audit: Audit, place: int) -> tuple[Outcome, Digest, Diges
     in_dispute = audit.ruling is AuditStatus.DISPUTED
     if in_dispute and case.sketch is None:
         return Outcome.WITHHELD, NO_DIGEST, NO_DIGEST, NO_DIGEST
-    is_own = place < case.own and not (case.has_limits and judges_in_reference(audit))
+    asks_reference = case.has_limits and judges_in_reference(audit) and not case.is_blind
+    is_own = place < case.own and not asks_reference
     witness = _witness(audit.pattern, is_own) if in_dispute else NO_DIGEST
     if is_own:
         is_adverse = case.is_false or (in_dispute and case.sketch != TRUE)
         return (Outcome.MISMATCH if is_adverse else Outcome.MATCH), OWN, TRUE, witness
+    if case.is_blind:
+        return Outcome.INCONCLUSIVE, NO_DIGEST, NO_DIGEST, NO_DIGEST
     is_adverse = case.is_false and not case.is_slight
     return (Outcome.MISMATCH if is_adverse else Outcome.MATCH), REFERENCE, THERE, witness
 
@@ -329,6 +333,8 @@ def broken(case: Case) -> tuple[list[str], int]:
                 found.append(f"{place}: an opening that never came is not overdue any more")
             continue
         has_looked = case.liar != 0 or case.wanted > 1
+        if case.is_honest and case.own == len(VERIFIERS) and has_looked and status is AuditStatus.EXPIRED:
+            found.append(f"{place}: an honest step of the verifiers' own class is not judged")
         if case.is_seen and has_looked and status is not AuditStatus.CONFIRMED:
             found.append(f"{place}: a false step is not found though an honest verifier looked")
     return found, count
@@ -348,6 +354,9 @@ CASES = tuple(
     )
     for wanted in (1, 2)
     for turn in (None, 0, 1)
+)
+CASES += tuple(
+    replace(case, is_blind=True) for case in CASES if case.own == len(VERIFIERS) and case.has_limits
 )
 CASES += tuple(replace(case, has_returned=True) for case in CASES if case.wanted == 1)
 

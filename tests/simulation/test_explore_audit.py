@@ -8,6 +8,7 @@ import pytest
 
 from assay.protocol import audits
 from assay.protocol.audits import AuditStatus
+from tests.simulation import explore_audit
 from tests.simulation.explore_audit import CASES, SEALED, Case, broken, explore
 
 pytestmark = pytest.mark.slow
@@ -58,3 +59,20 @@ def test_a_match_is_no_fault_where_the_chain_does_not_show_which_sketch_the_node
 
     monkeypatch.setattr(audits, "_with_faults", forgetful)
     assert any("an honest verifier is at fault" in line for line in broken(case)[0])
+
+
+def test_one_liar_leaves_steps_unjudged_where_the_others_follow_it_into_a_blind_reference_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case(liar=0, wanted=2, turn=1, is_blind=True)
+    assert not broken(case)[0]
+
+    decide = explore_audit._truth
+
+    def follows(case: Case, audit: audits.Audit, place: int) -> object:
+        if audits.judges_in_reference(audit):
+            return decide(replace(case, own=0), audit, place)
+        return decide(case, audit, place)
+
+    monkeypatch.setattr(explore_audit, "_truth", follows)
+    assert any("is not judged" in line for line in broken(case)[0])
