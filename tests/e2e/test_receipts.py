@@ -170,7 +170,9 @@ def test_a_replay_says_of_truth_and_lie_what_the_chain_said(
     assay: Assay, finished: Finished, options: tuple[str, ...], how: str
 ) -> None:
     good = assay("audit", "replay", f"{finished.run}:3:{finished.peer('honest')}", *options)
-    steps = (f"{finished.run}:{at}:{_upheld(finished).node.hex()}" for at in _judged(finished))
+    # A state made again tells the first lie alone, which a later step's conviction may have overtaken.
+    rounds = _judged(finished) if options else [int(_upheld(finished).round)]
+    steps = (f"{finished.run}:{at}:{_upheld(finished).node.hex()}" for at in rounds)
     bad = next(done for step in steps if (done := assay("audit", "replay", step, *options)).status)
 
     assert good.status == 0, good.err
@@ -178,7 +180,9 @@ def test_a_replay_says_of_truth_and_lie_what_the_chain_said(
     assert how in good.out
     assert bad.status == 1, bad.err
     assert "verdict     MISMATCH" in bad.out
-    assert "the chain   CONFIRMED: " in bad.out or "the chain   SUPERSEDED: " in bad.out
+    if not options:
+        assert "the chain   CONFIRMED: " in bad.out
+        assert "MISMATCH by" in bad.out
 
 
 def test_a_replay_finds_the_distances_and_blocks_that_the_auditors_signed(
