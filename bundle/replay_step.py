@@ -31,7 +31,6 @@ from assay.protocol.draws import (
     opened_blocks,
     opened_segment,
 )
-from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage
 from assay.protocol.messages import Commit, Outcome
@@ -40,17 +39,15 @@ from assay.protocol.state_transition import beacon_of, judges_of
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
-from assay.training.data.batches import batch_positions, batch_root, batch_tokens
+from assay.training.data.batches import batch_positions, batch_root
 from assay.training.execution.execution_class import execution_class
 from assay.training.model.initial import BASE
-from assay.training.model.loss import loss_and_gradient, use_threads
-from assay.training.optimiser import step as rules
-from assay.training.optimiser.inner import roots_of
-from assay.training.optimiser.node_state import NodeState, start_private
-from assay.training.optimiser.node_state import commit as private_root
+from assay.training.model.loss import use_threads
+from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.outer import public_digest
 from assay.verifier.audit.limits import LIMITS, agreed_limits
 from assay.verifier.audit.messages import Finding
+from assay.verifier.audit.remake import Remake, lineage
 from assay.verifier.audit.worker import RecomputeWorker
 
 
@@ -72,21 +69,22 @@ class Replayed:
     found: Finding | None = None
     opening: str = ""  # where it was, or why there is none
     remade: str = ""  # how far the private state could be recomputed
+    first_false: int | None = None  # round of an earlier step of the node that this one rests on
     agreement: tuple[float, float] | None = None  # share of equal signs, cosine
     others: float | None = None  # mean share of equal signs of the other nodes' messages
     verdict: Outcome | None = None
 
     @property
     def is_ok(self) -> bool:
-        """Whether nothing was found against the step."""
-        return not self.faults and self.verdict is not Outcome.MISMATCH
+        """Whether nothing was found against the step, or against one that it rests on."""
+        return not self.faults and self.verdict is not Outcome.MISMATCH and self.first_false is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
     """The figures of a replay. verdict: None if there is only evidence."""
 
-    is_ok: bool  # nothing was found against the step
+    is_ok: bool  # nothing was found against the step, or against one that it rests on
     verdict: str | None
     round: int
     node: PeerId
@@ -98,6 +96,7 @@ class ReplayReport:
     distance_ppb: int | None  # of the gradient's norm; None without an opening
     equal_signs: float | None  # share of the sent signs that are the gradient's own
     cosine: float | None
+    first_false: int | None  # round of an earlier false step of the node that this one rests on
     faults: tuple[str, ...]
 
     @classmethod
@@ -117,6 +116,7 @@ class ReplayReport:
             distance_ppb=None if done.found is None else done.found.distance_ppb,
             equal_signs=share,
             cosine=cosine,
+            first_false=done.first_false,
             faults=tuple(done.faults),
         )
 
@@ -191,10 +191,11 @@ def replay_of(
         )
         done = Replayed(commit=commit)
         done.is_same_class = commit.exec_class == execution_class(spec.compute)
-        lineage = _lineage(commits, round_id)
-        remake = _Remake(delivered, recompute_worker) if from_start or len(lineage) == 1 else None
+        rounds = lineage(commits, round_id)
+        remake = Remake(recompute_worker.parameters, recompute_worker.tokens, recompute_worker.gradient)
+        is_remade = from_start or len(rounds) == 1
         for number in range(round_id + 1):
-            if remake is not None and number in lineage:
+            if is_remade and number in rounds:
                 remake.step(commits[number])
             if number < round_id:
                 recompute_worker.parameters.apply(number, delivered.aggregate(number))
@@ -202,9 +203,9 @@ def replay_of(
         _check_public(done, delivered, recompute_worker, update)
         _redraw(done, delivered, recompute_worker, update)
         _judge(done, delivered, recompute_worker, update, use_opening=use_opening)
-        if done.found is None and remake is not None:
-            done.remade, done.verdict = remake.summary(round_id, is_exact=done.is_same_class)
-        _compare_signs(done, delivered, recompute_worker)
+        if done.found is None and is_remade:
+            done.remade, done.verdict = _remade(done, remake, round_id)
+        _compare_signs(done, delivered, recompute_worker, remake)
     return done
 
 
@@ -250,6 +251,8 @@ def replay_lines(done: Replayed) -> Iterator[str]:
 def _verdict_words(done: Replayed) -> str:
     if done.faults:
         return "the step is not what the spec assigns, by public data alone"
+    if done.first_false is not None:
+        return f"it rests on a false step: that of round {done.first_false}"
     if done.verdict is None:
         return "none: evidence, and no proof either way (no opening here; try --from-start)"
     if done.verdict is Outcome.INCONCLUSIVE:
@@ -275,15 +278,6 @@ def _commits_of(delivered: Delivered, peer: PeerId) -> dict[int, Commit]:
         for signed in link.manifest.commits
         if signed.commit.node == peer
     }
-
-
-def _lineage(commits: dict[int, Commit], round_id: int) -> set[int]:
-    """Rounds of the steps whose private states lead to this one, from the last fresh start on."""
-    found = {round_id}
-    while commits[round_id].base and commits[round_id].base - 1 in commits:
-        round_id = commits[round_id].base - 1
-        found.add(round_id)
-    return found
 
 
 def _check_public(
@@ -378,69 +372,26 @@ def _judge(
 # ---- without an opening
 
 
-class _Remake:
-    """A node's private state, made again from its fresh start; the caller goes from round to round."""
-
-    def __init__(self, delivered: Delivered, recompute_worker: RecomputeWorker) -> None:
-        self._delivered, self._recompute_worker = delivered, recompute_worker
-        self._private = start_private(recompute_worker.parameters.layout)
-        self._differs = ""
-        self._at, self._count = -1, 0
-
-    def step(self, commit: Commit) -> None:
-        """Recompute this step and compare it with the commit; after a difference, nothing is known."""
-        if self._differs:
-            return
-        delivered, layout = self._delivered, self._recompute_worker.parameters.layout
-        spec, run_id, number = delivered.spec, delivered.run_id, int(commit.round)
-        before = private_root(run_id, spec.rule, layout, self._private)
-        work = _work(self._recompute_worker, commit.node, number, self._private)
-        self._private, update = rules.encode(spec, layout, number, self._private, work)
-        after = private_root(run_id, spec.rule, layout, self._private)
-        ends = [roots_of(run_id, layout, end).digest for end in work.ends]
-        for name, committed, made in (
-            ("root before", commit.momentum_before, before),
-            ("update", commit.update, blob_digest(update)),
-            ("root after", commit.momentum_after, after),
-            *zip([f"inner state {n}" for n in range(len(ends))], commit.inner, ends, strict=False),
-        ):
-            if committed != made:
-                self._differs = f"{name} {committed.hex()[:16]}, made again {made.hex()[:16]}"
-                break
-        self._at, self._count = number, self._count + 1
-
-    def summary(self, round_id: int, *, is_exact: bool) -> tuple[str, Outcome | None]:
-        """Result of the recomputation, and what it shows about the step of this round."""
-        steps = f"{self._count} step{'s' * (self._count > 1)} from a fresh state"
-        if not self._differs:
-            return f"{steps}: both roots and the update of every one agree", Outcome.MATCH
-        summary = f"{steps}: round {self._at} differs: {self._differs}"
-        if not is_exact:
-            return summary, Outcome.INCONCLUSIVE
-        if self._at != round_id:
-            return f"{summary}; what the node held after it is not known", None
-        return summary, Outcome.MISMATCH
+def _remade(done: Replayed, remake: Remake, round_id: int) -> tuple[str, Outcome | None]:
+    """Result of making the private state again, and what it shows about the step of this round."""
+    steps = f"{remake.count} step{'s' * (remake.count > 1)} from a fresh state"
+    if not remake.differs:
+        return f"{steps}: both roots and the update of every one agree", Outcome.MATCH
+    summary = f"{steps}: round {remake.at} differs: {remake.differs}"
+    if not done.is_same_class:
+        return summary, Outcome.INCONCLUSIVE
+    if remake.at != round_id:
+        done.first_false = remake.at
+        return f"{summary}; what the node held after it is not known", None
+    return summary, Outcome.MISMATCH
 
 
-def _work(recompute_worker: RecomputeWorker, node: PeerId, round_id: int, private: NodeState) -> rules.Work:
-    spec, layout = recompute_worker.spec, recompute_worker.parameters.layout
-
-    def gradient(
-        theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
-    ) -> tuple[float, NDArray[np.float32]]:
-        return loss_and_gradient(
-            spec.model, layout, theta_P, tokens, compute=spec.compute, frozen=recompute_worker.frozen
-        )
-
-    batch = batch_tokens(recompute_worker.tokens, batch_positions(spec, node, round_id), spec.model.context)
-    theta_P = recompute_worker.parameters.read(round_id)
-    return rules.local(spec, layout, theta_P, private, batch, round_id, gradient)
-
-
-def _compare_signs(done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker) -> None:
+def _compare_signs(
+    done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker, remake: Remake
+) -> None:
     """How what was sent agrees with the step's own gradient, and how what others sent does."""
     spec, layout, number = delivered.spec, recompute_worker.parameters.layout, int(done.commit.round)
-    work = _work(recompute_worker, done.commit.node, number, start_private(layout))
+    work = remake.work(done.commit.node, number, start_private(layout))
     others = []
     for signed in delivered.links[number].manifest.commits:
         try:

@@ -89,6 +89,8 @@ def step_line(one: ReplayReport) -> str:
     verdict = one.verdict or "evidence"
     signs = "" if one.equal_signs is None else f", {one.equal_signs:.1%} of sent signs are the gradient's own"
     faults = "".join(f"; FAULT {fault}" for fault in one.faults)
+    if one.first_false is not None:
+        faults += f"; FAULT it rests on the false step of round {one.first_false}"
     return f"round {one.round:>6} of node {one.node.hex()[:8]}: {verdict}{signs}{faults}"
 
 
@@ -98,6 +100,8 @@ def spot_lines(check: SpotCheck) -> Iterator[str]:
     false = sum(not one.is_ok for one in check.found)
     yield f"{len(check.found)} of {check.steps} accepted steps drawn by seed {check.seed}"
     yield f"{proved} proved, {len(check.found) - proved - false} with evidence alone, {false} false"
+    if false:
+        yield "have the false steps slashed, and be paid for it: assay audit accuse RUN:ROUND:NODE FILE.toml"
 
 
 def _steps(delivered: Delivered) -> list[tuple[int, PeerId]]:

@@ -403,7 +403,7 @@ class Chain(ChainReader):
             return self.is_punished(offence_id) or (owner is not None and self.is_banned(owner.account))
 
         def send() -> Sent:
-            salt = self._promised(offence_id) if for_reward else NO_SALT
+            salt = self.commit_to_report(offence_id) if for_reward else NO_SALT
             return self._move("report equivocation", "SlashCourt", function, *evidence, salt)
 
         def repeat_once() -> Sent:
@@ -416,12 +416,11 @@ class Chain(ChainReader):
 
         return self._once(is_done, repeat_once)
 
-    def _promised(self, offence_id: bytes) -> bytes:
-        """The salt of a commitment to report this offence, mined before the next block."""
+    def commit_to_report(self, offence_id: bytes) -> bytes:
+        """The salt of a commitment to report this offence, which counts for half of its window at least."""
         salt = self._rpc.secret(b"report" + offence_id)
-        commitment = bytes(self._ask("SlashCourt", "commitmentOf", self.address, offence_id, salt))
-        _, made_at = self._ask("SlashCourt", "commitments", self.address, commitment)
-        if made_at + int(self._ask("SlashCourt", "reportWindow")) // 2 < self.timestamp():
+        if self.report_ends_at(self.address, offence_id, salt) - self.report_window() // 2 < self.timestamp():
+            commitment = self.report_commitment(self.address, offence_id, salt)
             self._move("commit report", "SlashCourt", "commitReport", commitment)
         return salt
 

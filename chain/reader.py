@@ -414,6 +414,20 @@ class ChainReader:
         """State of a court case."""
         return self._state(CaseState, "SlashCourt", "getCase", case_id)
 
+    def report_commitment(self, account: str, offence_id: bytes, salt: bytes) -> bytes:
+        """What an account commits to that is going to report an offence."""
+        return bytes(self._ask("SlashCourt", "commitmentOf", account, offence_id, salt))
+
+    def report_ends_at(self, account: str, offence_id: bytes, salt: bytes) -> int:
+        """Until when an account's commitment to report an offence counts, chain time; 0 if it made none."""
+        commitment = self.report_commitment(account, offence_id, salt)
+        made_at = int(self._ask("SlashCourt", "commitments", account, commitment)[1])
+        return made_at + self.report_window() if made_at else 0
+
+    def report_window(self) -> int:
+        """Seconds for which a commitment to report counts."""
+        return int(self._ask("SlashCourt", "reportWindow"))
+
     def pot_of(self, offence_id: bytes) -> int:
         """Slashed token units of a case that are neither paid out nor returned yet."""
         _, _, is_open, amount, _, _, _ = self._ask("StakeVault", "pots", offence_id)

@@ -73,8 +73,8 @@ def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
         ChainRefused: the appeal court refused.
     """
     from assay.participant.files.evidence import evidence_files, evidence_path
+    from assay.protocol.audits import case_id_of
     from assay.verifier.appeal.accused import conduct
-    from assay.verifier.appeal.evidence import case_id_of
 
     account = account_of(file)
     step = _own_step(account, round_id)
@@ -112,12 +112,13 @@ def vote_steps(file: Path, case: str, *, is_dry: bool) -> Iterator[Step]:
         ChainRefused: the appeal court refused.
     """
     from assay.chain.state import DefencePhase
+    from assay.protocol.audits import case_id_of
     from assay.protocol.messages import EvidenceRequest
     from assay.protocol.types import Digest
     from assay.training.data.batches import read_tokens
     from assay.training.reference.narrowing import START
     from assay.verifier.appeal.answers import is_right
-    from assay.verifier.appeal.evidence import case_id_of, parse_evidence
+    from assay.verifier.appeal.evidence import parse_evidence
     from assay.verifier.audit.limits import agreed_limits
     from assay.verifier.audit.messages import JudgeOperator
 

@@ -158,7 +158,7 @@ class Audit:
     @property
     def offence_id(self) -> Digest:
         """Identifier of the offence: the same whoever reports it."""
-        return Digest(hashlib.sha256(b"assay/offence/1" + digest(self.commit)).digest())
+        return case_id_of(self.commit)
 
     @property
     def wanted(self) -> int:
@@ -490,3 +490,8 @@ def _with_faults(audit: Audit) -> Audit:
 def _shared(digests: Sequence[Digest], need: int) -> Digest:
     counted = Counter(one for one in digests if one != NO_DIGEST).most_common(1)
     return counted[0][0] if counted and counted[0][1] >= need else NO_DIGEST
+
+
+def case_id_of(commit: Commit) -> Digest:
+    """Id of the offence that a false step is, and of the case about it: the same whoever reports it."""
+    return Digest(hashlib.sha256(b"assay/offence/1" + digest(commit)).digest())

@@ -630,6 +630,20 @@ class SlashOrderRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accusation:
+    """Asks a verifier to make a node's state again up to this step, and to sign a slash order if it is false.
+
+    Answered by nothing while that goes on, and then by the hot key's signature.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/accusation/1"
+    round: RoundId
+    node: PeerId
+    account: Address  # of the accuser, which committed to a report of the offence with the slash court
+    salt: Digest  # of that commitment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestRange:
     """Consecutive certified manifests, as many as fit one response."""
 
@@ -710,6 +724,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedAttendance,
         SignedAdmission,
         SlashOrderRequest,
+        Accusation,
         Appraisal,
         SignedAppraisal,
         EvidenceSubmission,

@@ -14,6 +14,7 @@ import numpy as np
 
 import assay.verifier.appeal.program
 import assay.verifier.audit.worker
+from assay.protocol.audits import case_id_of
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
@@ -25,7 +26,7 @@ from assay.training.model.initial import state_digest
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import output_digest, trace_of
-from assay.verifier.appeal.evidence import StepSources, case_id_of, evidence_of, holds, parse_evidence
+from assay.verifier.appeal.evidence import StepSources, evidence_of, holds, parse_evidence
 from assay.verifier.appeal.program import HOLDS, program_of
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.tolerance import Doubles

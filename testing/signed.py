@@ -160,14 +160,15 @@ def a_manifest(
     votes: Votes | None = None,
     aggregate: Digest | None = None,
     *,
+    made: Iterable[Commit] = (),
     signer: Signed = SIGNED,
     **changes: Any,
 ) -> Manifest:
-    """The next manifest: these nodes' commits, all reveals that are due, what follows from these votes."""
+    """The next manifest: commits of these nodes and made ones, all reveals due, what follows from votes."""
     content = audit_messages(run_state, votes or {}, signer)
     names = VERIFIERS if run_state.round else ()
     content["beacon_shares"] = tuple(a_reveal(name, run_state) for name in names)
-    commits = [a_commit(name, run_state) for name in nodes]
+    commits = [*(a_commit(name, run_state) for name in nodes), *made]
     if commits and aggregate is not None:
         content["aggregate"] = aggregate
     manifest = run.a_manifest(run_state, commits=commits, signer=signer, **{**content, **changes})

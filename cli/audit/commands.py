@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.result import AsJson, document, show
+from assay.cli.result import AsJson, document, show, show_steps
+from assay.cli.spending import ConfigFile, DryRun
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,6 +24,7 @@ audit_app = typer.Typer(
 )
 receipt_app = typer.Typer(no_args_is_help=True, help="Write and verify the receipt of one step.")
 
+Threads = Annotated[int, typer.Option(min=1, help="Torch threads; the number that the participants used.")]
 Run = Annotated[Path, typer.Argument(metavar="RUNS/NAME", help="The folder of a finished run.")]
 
 
@@ -170,9 +172,7 @@ def audit_replay(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="Recompute the private state from the node's first step.")
     ] = False,
-    threads: Annotated[
-        int, typer.Option(min=1, help="Torch threads; the number that the participants used.")
-    ] = 1,
+    threads: Threads = 1,
     as_json: AsJson = False,
 ) -> None:
     """Recompute one step of a finished run and compare it with its commit; needs no stake.
@@ -197,9 +197,7 @@ def audit_spot(
     seed: Annotated[
         int | None, typer.Option(help="Of the draw; default: one that nobody could know.")
     ] = None,
-    threads: Annotated[
-        int, typer.Option(min=1, help="Torch threads; the number that the participants used.")
-    ] = 1,
+    threads: Threads = 1,
     ray: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="A Ray cluster that shares the work; local: all cores here."),
@@ -220,6 +218,25 @@ def audit_spot(
     check = spot_check(run, rate, chosen, from_start=from_start, threads=threads, ray=ray, on_step=tell)
     show(check, spot_lines(check), as_json=as_json)
     raise typer.Exit(0 if check.is_ok else 1)
+
+
+@audit_app.command("accuse")
+def audit_accuse(
+    step: Annotated[str, typer.Argument(metavar="RUN:ROUND:NODE")],
+    file: ConfigFile,
+    threads: Threads = 1,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a false step of a finished run slashed: its verifiers make it again, then the court takes it.
+
+    The configuration is the buyer's, or of an account with stake; the case locks a bond until it has ended.
+
+    Example: assay audit accuse runs/quickstart:7:3fa1 runs/quickstart/participants/buyer/config.toml
+    """
+    from assay.cli.audit.accuse import accuse_steps
+
+    show_steps(accuse_steps(step, file, threads, is_dry=dry_run), as_json=as_json)
 
 
 @audit_app.command("calibrate")

@@ -16,12 +16,15 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, SlashOrder
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.agreement.double_votes import double_vote_offence
-from assay.protocol.audits import RECOMPUTED, Audit, Fault
+from assay.protocol.audits import RECOMPUTED, Audit, Fault, case_id_of
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import VerifierRecord
 from assay.protocol.types import Address, Digest, PeerId
+
+ACCUSED = b"accused/"  # with which the evidence's hash of such an order begins
 
 
 def epoch_result(
@@ -163,6 +166,33 @@ def double_vote_order_of(
         evidence_hash=record.double_vote,
         challenger=evm_address(spec.money.treasury),
     )
+
+
+def accused_order_of(
+    spec: RunSpec, run_id: Digest, commit: Commit, offender: Address, accuser: Address
+) -> SlashOrder:
+    """The slash order of a false step that this account found: it is the challenger.
+
+    The evidence is the run itself: whoever makes the node's state again finds the same step false. Its hash
+    names the round, so that whoever holds the run finds the step.
+    """
+    found = hashlib.sha256(b"assay/accused/1" + digest(commit) + accuser).digest()
+    return SlashOrder(
+        deployment_id=spec.deployment_id,
+        run_id=run_id,
+        epoch=int(commit.round) // spec.money.epoch_rounds,
+        offender=evm_address(offender),
+        role=OPERATOR,
+        ppm=spec.money.slash_ppm,
+        offence_id=case_id_of(commit),
+        evidence_hash=ACCUSED + found[:16] + int(commit.round).to_bytes(8, "big"),
+        challenger=evm_address(accuser),
+    )
+
+
+def accused_round(evidence_hash: bytes) -> int | None:
+    """The round of the step that an `accused_order_of` is about; None of any other order."""
+    return int.from_bytes(evidence_hash[-8:], "big") if evidence_hash.startswith(ACCUSED) else None
 
 
 def accusers_of(audit: Audit, fault: Fault | None = None) -> tuple[PeerId, ...]:

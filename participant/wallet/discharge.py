@@ -61,7 +61,7 @@ async def _discharge(me: Participant, host: Host) -> str:
     account, run_id = evm_address(me.keys.account_address), bytes(me.run_id)
     if not await run_sync(is_bound, chain, account, run_id):
         return await run_sync(lot_text, chain, account, run_id)
-    judges = await run_sync(read_judges, chain, me)
+    judges = await run_sync(read_judges, chain, me.spec, me.run_id)
     cert = await certified_discharge(me, host, judges)
     try:
         await run_sync((me.config.folder / FILE).write_bytes, cert)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import Address
-from assay.participant.config import Participant
 from assay.protocol.params import RunSpec
-from assay.protocol.types import PeerId
+from assay.protocol.types import Digest, PeerId
 
 if TYPE_CHECKING:  # web3 takes a second to import
     from assay.chain.reader import ChainReader
@@ -28,14 +27,14 @@ class Judges:
     hot_keys: Mapping[PeerId, Address]
 
 
-def read_judges(chain: ChainReader, me: Participant) -> Judges:
+def read_judges(chain: ChainReader, spec: RunSpec, run_id: Digest) -> Judges:
     """The set that the run was opened with, and the hot key that each verifier's account delegated last.
 
     Raises:
         ChainRefused: nobody opened the run. Unavailable: the endpoint is gone.
     """
-    keys = {member.peer: chain.hot_key_of(evm_address(member.account)) for member in me.spec.verifiers}
-    return Judges(set_version=chain.set_version_of(me.run_id), hot_keys=keys)
+    keys = {member.peer: chain.hot_key_of(evm_address(member.account)) for member in spec.verifiers}
+    return Judges(set_version=chain.set_version_of(run_id), hot_keys=keys)
 
 
 def named_judges(spec: RunSpec, set_version: int) -> Judges:

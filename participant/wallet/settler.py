@@ -32,6 +32,8 @@ from assay.ledger.settlement.duties import (
     Watch,
 )
 from assay.ledger.settlement.results import (
+    accused_order_of,
+    accused_round,
     double_vote_order_of,
     epoch_result,
     fault_ruling_of,
@@ -45,7 +47,7 @@ from assay.participant.wallet.certificates import certified_result, certified_ve
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import read_judges
 from assay.protocol.errors import AssayError
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Address, Digest
 from assay.training.reference.narrowing import first_wrong
 
 if TYPE_CHECKING:
@@ -187,7 +189,8 @@ class Settler:
         implied = implied_orders(self._me, self._follower) if self._case_ids else {}
         cases = []
         for case_id in self._case_ids:
-            case, order = chain.case(case_id), implied.get(case_id)
+            case = chain.case(case_id)
+            order = implied.get(case_id) or accused_order(self._me, self._follower, case_id, case)
             cases.append(CaseView(case_id=case_id, state=case, is_implied=is_implied(case, order)))
         self._case_ids = [view.case_id for view in cases if not view.state.phase.is_over]
         return Look(
@@ -301,7 +304,7 @@ class Settler:
         match effect:
             case duties.Propose(epoch=epoch):
                 previous = Digest(look.epochs[epoch - 1].state.digest if epoch else bytes(32))
-                judges = await run_sync(read_judges, chain, self._me)
+                judges = await run_sync(read_judges, chain, self._me.spec, run_id)
                 certified = await certified_result(
                     self._me, self._host, judges, self._follower.settlements[epoch], previous, self._handlers
                 )
@@ -334,7 +337,7 @@ class Settler:
                 pair = (found.first, found.first_signature, found.second, found.second_signature)
                 await run_sync(chain.report_equivocation, *pair)
             case duties.Veto(case_id=case_id):
-                judges = await run_sync(read_judges, chain, self._me)
+                judges = await run_sync(read_judges, chain, self._me.spec, run_id)
                 cert = await certified_veto(self._me, self._host, judges, case_id, REASON, self._handlers)
                 await run_sync(chain.veto_case, case_id, REASON, cert)
             case duties.Execute(case_id=case_id):
@@ -385,6 +388,23 @@ def is_implied(case: CaseState, order: SlashOrder | None) -> bool:
         and (order.offender, order.role) == (case.offender, case.role)
         and case.ppm <= order.ppm
     )
+
+
+def accused_order(me: Participant, follower: Follower, case_id: bytes, case: CaseState) -> SlashOrder | None:
+    """The slash order about a step of the run that somebody outside its audits found; None if it is not that.
+
+    That the step is false is the word of the quorum which signed: who only follows the run has not made it
+    again. Its accused may appeal.
+    """
+    number = accused_round(case.evidence_hash)
+    links = () if number is None else me.store.links(number, 1)
+    for commit in (signed.commit for link in links for signed in link.manifest.commits):
+        account = follower.run_state.nodes[commit.node].member.account
+        accuser = Address(bytes.fromhex(case.challenger[2:]))
+        order = accused_order_of(me.spec, me.run_id, commit, account, accuser)
+        if (order.offence_id, order.evidence_hash) == (case_id, case.evidence_hash):
+            return order
+    return None
 
 
 def implied_orders(me: Participant, follower: Follower) -> dict[bytes, SlashOrder]:

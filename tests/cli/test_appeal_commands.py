@@ -25,6 +25,7 @@ from assay.node.trainer import Trainer
 from assay.participant.config import open_network, open_participant
 from assay.participant.directory.find import announce_record
 from assay.participant.files.record import Role
+from assay.protocol.audits import case_id_of
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import a_hot_key, peer
 from assay.testing.signed import NODES, VERIFIERS
@@ -33,7 +34,6 @@ from assay.training.codec.wire import decode_update, encode_aggregate
 from assay.training.model.loss import use_one_thread
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.appeal import accused
-from assay.verifier.appeal.evidence import case_id_of
 from assay.verifier.audit.limits import shipped
 from tests.a_network import NOW, a_record
 from tests.cli.market import Market, wallet

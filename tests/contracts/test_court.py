@@ -135,7 +135,7 @@ def test_whoever_copies_a_report_from_the_waiting_transactions_earns_nothing(wor
     world.join(offender, OPERATOR, 300 * UNIT)
     reporter = world.as_(world.bystander)
     offence_id = world.bank.equivocation_id(offender.hot_key, world.said())
-    salt = reporter._promised(offence_id)
+    salt = reporter.commit_to_report(offence_id)
     promise = view(world, "SlashCourt", "commitmentOf", reporter.address, offence_id, salt)
     world.raw(copier, "SlashCourt", "commitReport", promise)
 
@@ -171,7 +171,7 @@ def test_a_promise_grows_old_and_the_client_renews_it(world: World):
     offender = world.operators[0]
     world.join(offender, OPERATOR, 300 * UNIT)
     offence_id = world.bank.equivocation_id(offender.hot_key, world.said())
-    salt = world.as_(world.bystander)._promised(offence_id)
+    salt = world.as_(world.bystander).commit_to_report(offence_id)
     world.advance(world.params.report_window_s)
     with pytest.raises(ChainRefused, match="WindowOver"):
         world.raw(world.bystander, "SlashCourt", "reportEquivocation", *the_evidence(world, offender), salt)
@@ -186,7 +186,7 @@ def test_a_chain_that_went_back_behind_a_promise_costs_no_reward(
 ):
     offender, reporter = world.operators[0], world.as_(world.bystander)
     world.join(offender, OPERATOR, 300 * UNIT)
-    before, promise, gone = world.rpc("evm_snapshot"), type(reporter)._promised, []
+    before, promise, gone = world.rpc("evm_snapshot"), type(reporter).commit_to_report, []
 
     def promise_and_lose_it(chain: Chain, offence_id: bytes) -> bytes:
         salt = promise(chain, offence_id)
@@ -194,7 +194,7 @@ def test_a_chain_that_went_back_behind_a_promise_costs_no_reward(
             gone.append(world.rpc("evm_revert", before))
         return salt
 
-    monkeypatch.setattr(Chain, "_promised", promise_and_lose_it)
+    monkeypatch.setattr(Chain, "commit_to_report", promise_and_lose_it)
     report(world, offender, world.bystander)
 
     assert gone == [True]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.chain.state import AppealPhase, CasePhase, DefencePhase
+from assay.protocol.audits import case_id_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
@@ -21,7 +22,7 @@ from assay.training.model.initial import state_digest
 from assay.training.reference.narrowing import claimed
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import Trace, output_digest, trace_of
-from assay.verifier.appeal.evidence import StepSources, case_id_of, evidence_of
+from assay.verifier.appeal.evidence import StepSources, evidence_of
 from assay.verifier.appeal.program import program_of, why_not
 from assay.verifier.audit.limits import Limits
 

@@ -7,7 +7,6 @@ the position before the operator, which the appeal court has. Nothing here is be
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.protocol.audits import case_id_of
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.blob import blob_digest
-from assay.protocol.encoding.codec import INT_MAX, Max, decode, digest, encode
+from assay.protocol.encoding.codec import INT_MAX, Max, decode, encode
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
@@ -85,11 +85,6 @@ class StepSources:
             AFTER: self.after_NC,
             UPDATE: np.frombuffer(self.update, np.uint8),
         }
-
-
-def case_id_of(commit: Commit) -> Digest:
-    """The case about a step: the offence's id, `Audit.offence_id`."""
-    return Digest(hashlib.sha256(b"assay/offence/1" + digest(commit)).digest())
 
 
 def batch_of(spec: RunSpec, commit: Commit, tokens: Tokens) -> NDArray[np.int64]:

@@ -74,6 +74,23 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemakeStep:
+    """Asks to make a step of a node again, after those before it from a fresh state; answered by `Remade`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/remake-step/1"
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remade:
+    """How the step differs from its commit; empty if it does not, bit for bit."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/remade/1"
+    differs: Annotated[str, Max(256)]
+    exec_class: Digest  # of the machine that made it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceStep:
     """Asks for the trace of a step's gradient, whose parameters must still be here; answered by `Traced`."""
 

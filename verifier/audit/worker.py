@@ -24,7 +24,7 @@ from assay.participant.compute import ComputeWorker
 from assay.protocol.audits import REFERENCE
 from assay.protocol.commitments import sketch_digest
 from assay.protocol.encoding.codec import Message, decode, digest
-from assay.protocol.errors import Unavailable
+from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import NO_ACCEPT, RunSpec
@@ -63,10 +63,13 @@ from assay.verifier.audit.messages import (
     Judged,
     JudgeOperator,
     RecomputeStart,
+    Remade,
+    RemakeStep,
     Traced,
     TraceStep,
     opening_bytes_max,
 )
+from assay.verifier.audit.remake import Remake
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
 from assay.verifier.audit.segment_limits import limits_of, regime_of
 from assay.verifier.audit.tolerance import (
@@ -131,6 +134,7 @@ class RecomputeWorker(ComputeWorker):
         Examine,
         Evaluate,
         AnswerItem,
+        RemakeStep,
         TraceStep,
         JudgeOperator,
     )
@@ -155,9 +159,12 @@ class RecomputeWorker(ComputeWorker):
         if limits is not None or spec.money.accept != NO_ACCEPT:
             importlib.import_module(_REFERENCE)  # compiles it, if need be, before an audit is due
         self.watch = BiasMemory(memory, digest(spec))
+        self._remake: Remake | None = None
 
     def answer(self, request: Message) -> Message:
         """Do what a request asks for, see `ComputeWorker.answer`."""
+        if isinstance(request, RemakeStep):
+            return Remade(differs=self._made_again(request.commit), exec_class=self.exec_class)
         if isinstance(request, TraceStep):
             return Traced(positions=self._trace(request.commit))
         if isinstance(request, JudgeOperator):
@@ -250,7 +257,7 @@ class RecomputeWorker(ComputeWorker):
         if not is_exact and not spec.rule.is_gradient:
             return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent, pattern)
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
-        gradient = self._gradient if is_exact else self._reference_gradient
+        gradient = self.gradient if is_exact else self._reference_gradient
         # a Byzantine node's state may overflow; the audit must still end in a verdict
         with np.errstate(all="ignore"):
             redone = redo(commit, opening, blocks, segment, theta_P, batch, gradient)
@@ -442,6 +449,19 @@ class RecomputeWorker(ComputeWorker):
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
         return _Opened(before_BC, after_BC, in_basis(spec.rule, way_BSS), shown, start)
 
+    def _made_again(self, commit: Commit) -> str:
+        """How a step differs that is made again from the state of the one before, or from a fresh one.
+
+        Raises:
+            Diverged: the one before was not made here, or the parameters are not at its round.
+        """
+        if not commit.base:
+            self._remake = Remake(self.parameters, self.tokens, self.gradient)
+        if self._remake is None or self._remake.base != commit.base:
+            raise Diverged(f"the state of before round {int(commit.round)} was not made here")
+        self._remake.step(commit)
+        return self._remake.differs
+
     def _trace(self, commit: Commit) -> bytes:
         """The positions of the gradient's trace; empty where no program decides the step."""
         if self.limits is None:
@@ -459,9 +479,10 @@ class RecomputeWorker(ComputeWorker):
         found: bool = answers.is_right(self.spec, self.limits, request, self.tokens, self.frozen)
         return found
 
-    def _gradient(
+    def gradient(
         self, theta_P: NDArray[np.float32], tokens: NDArray[np.int64]
     ) -> tuple[float, NDArray[np.float32]]:
+        """Loss and gradient of a batch in this machine's class."""
         return loss_and_gradient(
             self.spec.model,
             self.parameters.layout,

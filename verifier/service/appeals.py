@@ -23,13 +23,13 @@ from assay.participant.config import Participant
 from assay.participant.files.evidence import evidence_path
 from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
-from assay.protocol.audits import Audit
 from assay.protocol.errors import AssayError, MalformedMessage
-from assay.protocol.messages import EvidenceRequest
+from assay.protocol.messages import Commit, EvidenceRequest
 from assay.protocol.types import Digest, PeerId
 from assay.training.reference.narrowing import START
 from assay.verifier.appeal.fetch import FETCH_S, FETCHES_MAX, ask, keep
 from assay.verifier.audit.messages import Judged, JudgeOperator, Traced, TraceStep
+from assay.verifier.service.accusations import accused_commit
 
 log = logging.getLogger(__name__)
 TRACE = "trace/"  # and the case's id: key of the positions that we found, 32 bytes each
@@ -57,24 +57,24 @@ class Appeals:
                 for audit in tuple(self._follower.confirmed.values()):
                     if audit.offence_id not in self._tried:
                         self._tried.add(audit.offence_id)
-                        await self._trace(audit)
+                        await self._trace(audit.offence_id, audit.commit)
                 await self._follower.grown(int(now.round))
 
     async def positions(self, case_id: bytes) -> Sequence[bytes] | None:
         """The positions of the step's trace; None if our chain does not convict it, or we have none."""
-        body = self._me.store.value(_name(case_id))
+        body = self._me.store.value(_trace_name(case_id))
         if self._convicted(case_id) is None or not body:
             return None
         return [body[at : at + 32] for at in range(0, len(body), 32)]
 
     def statement(self, case_id: bytes) -> tuple[Statement, bytes] | None:
         """The accused's statement about the step, as our chain carries it."""
-        audit = self._convicted(case_id)
-        if audit is None:
+        commit = self._convicted(case_id)
+        if commit is None:
             return None
-        for link in self._me.store.links(int(audit.round), 1):
+        for link in self._me.store.links(int(commit.round), 1):
             for signed in link.manifest.commits:
-                if signed.commit == audit.commit:
+                if signed.commit == commit:
                     return commit_statement(self._me.spec, signed.commit), signed.statement
         return None
 
@@ -104,12 +104,12 @@ class Appeals:
 
     def _want(self, case_id: bytes, index: int, path: Path) -> None:
         """Have the accused asked, unless it is being asked already."""
-        audit = self._convicted(case_id)
-        if audit is None or path in self._asking or self._fetched[path] >= FETCHES_MAX:
+        commit = self._convicted(case_id)
+        if commit is None or path in self._asking or self._fetched[path] >= FETCHES_MAX:
             return
         try:
             request = EvidenceRequest(case_id=Digest(case_id), operator=index)
-            self._wanted.send_nowait((audit.node, request, path))
+            self._wanted.send_nowait((commit.node, request, path))
         except trio.WouldBlock:  # asked for again with the next look
             return
         self._asking.add(path)
@@ -131,21 +131,29 @@ class Appeals:
         await trio.sleep(ASK_AGAIN_S)
         self._asking.discard(path)
 
-    async def _trace(self, audit: Audit) -> None:
-        if self._me.store.value(_name(audit.offence_id)) is not None:
+    def keep(self, case_id: Digest, positions: bytes) -> None:
+        """Keep the trace of a step that was made elsewhere."""
+        self._me.store.set_value(_trace_name(case_id), positions)
+
+    async def _trace(self, case_id: Digest, commit: Commit) -> None:
+        if self._me.store.value(_trace_name(case_id)) is not None:
             return
         try:
-            found = await self._state_sync.child.call(TraceStep(commit=audit.commit), Traced)
+            found = await self._state_sync.child.call(TraceStep(commit=commit), Traced)
         except AssayError as error:
             log.error("a convicted step is not traced", extra={"reason": str(error)})
             return
-        self._me.store.set_value(_name(audit.offence_id), found.positions)
+        self.keep(case_id, found.positions)
 
-    def _convicted(self, case_id: bytes) -> Audit | None:
-        return next((one for one in self._follower.confirmed.values() if one.offence_id == case_id), None)
+    def _convicted(self, case_id: bytes) -> Commit | None:
+        """The step of a case, if our chain convicts it, or if we signed an order about it ourselves."""
+        for audit in self._follower.confirmed.values():
+            if audit.offence_id == case_id:
+                return audit.commit
+        return accused_commit(self._me.store, case_id)
 
 
-def _name(case_id: bytes) -> str:
+def _trace_name(case_id: bytes) -> str:
     return f"{TRACE}{case_id.hex()}"
 
 

@@ -38,7 +38,13 @@ from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.participant.wallet.judges import read_judges
-from assay.participant.wallet.settler import REASON, Settler, implied_orders, is_implied
+from assay.participant.wallet.settler import (
+    REASON,
+    Settler,
+    accused_order,
+    implied_orders,
+    is_implied,
+)
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
@@ -54,6 +60,7 @@ from assay.protocol.messages import (
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest
+from assay.verifier.service.accusations import is_cleared
 from assay.verifier.service.appeals import Appeals
 from assay.verifier.service.driver import EVIDENCE
 
@@ -206,7 +213,10 @@ class ChainDuties:
         case = await trio.to_thread.run_sync(chain.case, case_id)
         if case.run_id != self._me.run_id:
             raise Unavailable(f"case {case_id.hex()[:8]} is not of this run")
-        if is_implied(case, implied_orders(self._me, self._follower).get(case_id)):
+        order = implied_orders(self._me, self._follower).get(case_id)
+        if order is None and not is_cleared(self._me.store, case_id):
+            order = accused_order(self._me, self._follower, case_id, case)
+        if is_implied(case, order):
             raise Unavailable(f"our manifests imply the case {case_id.hex()[:8]}")
         veto = Veto(deployment_id=self._me.spec.deployment_id, case_id=case_id, reason_hash=REASON)
         return sign_digest(self._me.deployment.digest(veto), self._me.keys.hot)
@@ -309,7 +319,7 @@ class ChainDuties:
                 if await trio.to_thread.run_sync(chain.is_beyond_cap, slash_order):
                     log.warning("no case: slash orders took all they may in these 30 days", extra=fields)
                     return
-                judges = await trio.to_thread.run_sync(read_judges, chain, self._me)
+                judges = await trio.to_thread.run_sync(read_judges, chain, self._me.spec, self._me.run_id)
                 signatures = await self._signatures(request, slash_order, judges.hot_keys)
                 await trio.to_thread.run_sync(chain.open_case, slash_order, signatures)
                 log.info("case opened", extra=fields)

@@ -58,7 +58,7 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
@@ -71,6 +71,7 @@ from assay.verifier.audit.messages import RecomputeStart
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import DrandRound, Round
+from assay.verifier.service.accusations import Accusations
 from assay.verifier.service.applications import Applications
 from assay.verifier.service.appraiser import Appraiser
 from assay.verifier.service.audit_runner import AuditRunner
@@ -162,13 +163,14 @@ class Service:
         self.high_water = HighWater(me.config.signed_mark or me.config.folder / SIGNED_MARK)
         self.layout = layout_of(me.spec.model)
         self.pushes = Pushes(contribution_bytes_max(me.spec.rule, self.layout.blocks))
+        self._start = RecomputeStart(
+            spec=me.spec,
+            workplace=me.workplace,
+            limits="" if me.config.limits is None else str(me.config.limits),
+        )
         self.state_sync = StateSync(
             module="assay.verifier.audit.worker",
-            start=RecomputeStart(
-                spec=me.spec,
-                workplace=me.workplace,
-                limits="" if me.config.limits is None else str(me.config.limits),
-            ),
+            start=self._start,
             log_path=me.config.folder / "recompute-worker.log",
             store=me.store,
             blobs=me.blobs,
@@ -184,7 +186,14 @@ class Service:
         """Serve until cancelled."""
         chain_duties = ChainDuties(self.me, self.follower, self.state_sync)
         applications = Applications(self.me, self.follower, self._report, lambda: int(time.time()))
-        door = Door(handlers=applications.handlers, is_open=applications.is_open, knows=applications.knows)
+        accusations = Accusations(
+            self.me, self.follower, self._start, self._archived, chain_duties.appeals.keep
+        )
+        door = Door(
+            handlers={**applications.handlers, **accusations.handlers},
+            is_open=lambda: applications.is_open() or accusations.is_open(),
+            knows=applications.knows,
+        )
         appraiser = Appraiser(self.me, self.follower, self._publish, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
             "submit": self._on_submit,
@@ -195,6 +204,7 @@ class Service:
             "attest": appraiser.answer,
             "snapshot": SnapshotServer(self.me.config.folder / THETA, self.me.blobs, self.me.store).answer,
             **chain_duties.handlers,
+            **accusations.handlers,
             **Witness(self.me, lambda: int(time.time())).handlers,
         }
         ready = trio.Event()
@@ -240,6 +250,7 @@ class Service:
             nursery.start_soon(self.audit_runner.run)
             nursery.start_soon(chain_duties.run, host)
             nursery.start_soon(chain_duties.settler().run, host)
+            nursery.start_soon(accusations.run)
             nursery.start_soon(self._poll_when_stuck)
             nursery.start_soon(prune, self.follower, self._pruner())
             await trio.sleep_forever()
@@ -432,6 +443,12 @@ class Service:
 
     async def _fetch(self, name: Digest) -> bytes:
         return await fetch_blob(self._host, name, self.me.verifiers, FETCH_S)
+
+    async def _archived(self, name: Digest) -> bytes:
+        """An aggregate of any round, also from whoever keeps what we delete; empty if there was none."""
+        if name == NO_DIGEST or self.me.blobs.size(name) is not None:
+            return b"" if name == NO_DIGEST else self.me.blobs.load(name)
+        return await fetch_blob(self._host, name, tuple(self.me.addresses), FETCH_S)
 
 
 def _author(message: rounds.Event, sender: PeerId) -> PeerId:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,8 +83,7 @@ def signed(market: Market, statement: Any, keys: Sequence[str]) -> bytes:
 
 
 def judges_of(market: Market, spec: RunSpec, run_id: bytes) -> Judges:
-    me: Any = SimpleNamespace(spec=spec, run_id=run_id)
-    return read_judges(market.bank, me)
+    return read_judges(market.bank, spec, Digest(run_id))
 
 
 def settle(market: Market, spec: RunSpec, run_id: Digest, keys: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from assay.protocol.audits import case_id_of
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.types import NO_DIGEST, Digest
@@ -26,7 +27,6 @@ from assay.verifier.appeal import program
 from assay.verifier.appeal.evidence import (
     StepSources,
     batch_of,
-    case_id_of,
     evidence_of,
     holds,
     parse_evidence,

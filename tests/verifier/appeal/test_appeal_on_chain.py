@@ -27,6 +27,7 @@ from assay.participant.files.evidence import evidence_path
 from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
+from assay.protocol.audits import case_id_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.state_transition import start
@@ -37,7 +38,6 @@ from assay.training.model.loss import use_one_thread
 from assay.training.reference.narrowing import PARTS, START, claimed, ends_of
 from assay.verifier.appeal.accused import Step, conduct, step_of
 from assay.verifier.appeal.answers import is_right, positions_of
-from assay.verifier.appeal.evidence import case_id_of
 from assay.verifier.audit.limits import agreed_limits
 from assay.verifier.audit.messages import JudgeOperator
 from tests.contracts.chain_world import PURSE, Person, World

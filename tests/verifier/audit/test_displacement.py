@@ -109,7 +109,7 @@ def test_an_honest_step_matches_in_every_segment_of_every_round(data, tmp_path, 
 
 def noisy(pair: Pair, monkeypatch, size: float) -> None:
     """The auditor's gradients differ by this much of their length, each time elsewhere."""
-    rng, true = np.random.default_rng(1), pair.recompute_worker._gradient
+    rng, true = np.random.default_rng(1), pair.recompute_worker.gradient
 
     def gradient(theta, tokens):
         loss, slope = true(theta, tokens)

@@ -1,0 +1,138 @@
+"""Accusation: has a quorum of verifiers make a step again that somebody found false, and sign a slash order.
+
+Room: participant (edge: the chain and the network). Verifiers look into it once the run is over: see
+verifier/service/accusations.py. The accuser commits to its report first, so that nobody who hears of it can
+make it in its place; the order that verifiers sign names it as the challenger.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import trio
+
+from assay.chain.statements import BadSignatureError, SlashOrder, certificate, recover
+from assay.ledger.settlement.results import accused_order_of
+from assay.network.blob_store import DiskBlobs
+from assay.network.host import Host, PeerAddress, RemoteError, open_host
+from assay.participant.config import addresses_of
+from assay.participant.files.record import read_records
+from assay.participant.wallet.account import Account
+from assay.participant.wallet.judges import Judges, read_judges
+from assay.protocol.agreement.quorum import quorum
+from assay.protocol.audits import case_id_of
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import AssayError, Unavailable
+from assay.protocol.messages import Accusation, Commit
+from assay.protocol.types import Address, Digest, PeerId
+
+ANSWER_S = 30.0
+ASK_AGAIN_S = 5.0
+PATIENCE_S = 86_400.0  # a verifier may have a thousand steps to make again, and others' accusations before
+
+
+def certified_order(account: Account, commit: Commit, offender: Address) -> tuple[SlashOrder, bytes]:
+    """The slash order about a step, and a quorum's signatures on it, once they have made the step again.
+
+    Args:
+        account: The accuser's, with stake or as the run's buyer; the court gets its commitment first.
+        commit: Of the step.
+        offender: The account of its node.
+
+    Raises:
+        Unavailable: no quorum signs; with their reasons.
+        ChainRefused: of the commitment.
+    """
+    salt = account.chain.commit_to_report(case_id_of(commit))
+    me = Address(account.keys.account_address)
+    accusation = Accusation(round=commit.round, node=commit.node, account=me, salt=Digest(salt))
+    order = accused_order_of(account.spec, account.run_id, commit, offender, me)
+    message = account.deployment.digest(order)
+    judges = read_judges(account.chain, account.spec, account.run_id)
+    known = addresses_of(account.run_file, read_records(account.config.records, int(time.time())))
+    places = [known[peer] for peer in account.spec.verifier_peers if peer in known]
+    with tempfile.TemporaryDirectory(prefix="assay-accusation-") as folder:
+        asked = _Asked(message, judges, quorum(len(account.spec.verifiers)))
+        trio.run(_ask_all, account.run_id, asked, encode(accusation), places, Path(folder))
+    return order, certificate(message, list(asked.signatures.values()))
+
+
+class _Asked:
+    """What verifiers have answered so far."""
+
+    def __init__(self, message: bytes, judges: Judges, needed: int) -> None:
+        self.message, self.judges, self.needed = message, judges, needed
+        self.signatures: dict[PeerId, bytes] = {}
+        self.refusals: dict[PeerId, str] = {}
+
+    def take(self, verifier: PeerId, body: bytes) -> None:
+        """Take an answer: a signature, or nothing yet."""
+        try:
+            if body and recover(self.message, body) == self.judges.hot_keys[verifier]:
+                self.signatures[verifier] = body
+            elif body:
+                self.refusals[verifier] = "it signs something else"
+        except BadSignatureError as error:
+            self.refusals[verifier] = str(error)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether a quorum signed, or cannot any more."""
+        left = len(self.judges.hot_keys) - len(self.refusals)
+        return len(self.signatures) >= self.needed or left < self.needed
+
+    def reasons(self) -> Iterator[str]:
+        """Why each of them does not sign."""
+        for verifier in sorted(self.judges.hot_keys.keys() - self.signatures.keys()):
+            yield f"{verifier.hex()[:8]}: {self.refusals.get(verifier, 'no answer')}"
+
+
+async def _ask_all(
+    run_id: Digest, asked: _Asked, body: bytes, places: Sequence[PeerAddress], folder: Path
+) -> None:
+    """Ask until it is decided, as a stranger: who we are is the commitment's matter.
+
+    Raises:
+        Unavailable: no quorum signs.
+    """
+    peers = {place.peer for place in places}
+    async with (
+        open_host(
+            seed=secrets.token_bytes(32),
+            listen_port=0,
+            network_id=run_id.hex()[:16],
+            is_member=peers.__contains__,
+            handlers={},
+            blobs=DiskBlobs(folder, bytes_max=0),
+        ) as host,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(host.keep_connected, list(places))
+        with trio.move_on_after(PATIENCE_S):
+            while not asked.is_decided:
+                async with trio.open_nursery() as round_of_questions:
+                    for verifier in (
+                        peers & host.connected() - asked.signatures.keys() - asked.refusals.keys()
+                    ):
+                        round_of_questions.start_soon(_ask, host, verifier, asked, body)
+                if not asked.is_decided:
+                    await trio.sleep(ASK_AGAIN_S)
+        nursery.cancel_scope.cancel()
+    if len(asked.signatures) < asked.needed:
+        listed = "; ".join(asked.reasons())
+        raise Unavailable(
+            f"{len(asked.signatures)} verifiers sign the slash order, expected {asked.needed}; {listed}"
+        )
+
+
+async def _ask(host: Host, verifier: PeerId, asked: _Asked, body: bytes) -> None:
+    try:
+        asked.take(verifier, await host.request(verifier, "accuse", body, timeout_s=ANSWER_S))
+    except RemoteError as error:
+        asked.refusals[verifier] = str(error)
+    except AssayError:  # it is gone, or busy: asked again
+        pass

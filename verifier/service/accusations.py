@@ -1,0 +1,272 @@
+"""Accusations: makes steps again that somebody found false outside the audits, and signs orders about them.
+
+Room: verifier (edge: the chain in threads, a folder; a worker of its own computes). After a run's last round
+the whole of it is public, and whoever replays it may find a step that no audit drew. A verifier believes
+nobody: it makes the node's state again from its last fresh start, in its own execution class, bit for bit.
+Work that anybody could order would be a weapon: only the buyer and accounts with stake may accuse, one
+accusation is looked into at a time, and an account that accused an honest step is not heard again.
+
+    accused --queued--> made again --differs at the step--> order signed, for the first accuser alone
+                                   '--otherwise--> the reason, for everybody
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+import trio
+
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import OPERATOR, VERIFIER, sign_digest
+from assay.ledger.settlement.results import accused_order_of
+from assay.network.host import Handler
+from assay.participant.compute import Apply, State
+from assay.participant.config import Participant
+from assay.participant.follower import Follower
+from assay.participant.store import Store
+from assay.participant.wallet.claims import open_chain
+from assay.participant.worker import WorkerProcess
+from assay.protocol.audits import case_id_of
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, Diverged, NotYet
+from assay.protocol.messages import Accusation, CertifiedManifest, Commit
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
+from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced, TraceStep
+from assay.verifier.audit.remake import lineage
+
+log = logging.getLogger(__name__)
+ACCUSED, CLEARED, WRONG = "accused/", "cleared/", "wrong/"  # keys of what is known of a case, of an account
+FOLDER = "accusations"  # of the worker, in the verifier's
+WAITING_MAX = 4  # accusations that wait while another is looked into
+WRONG_MAX = {
+    True: 8,
+    False: 1,
+}  # accusations of honest steps until its account is not heard: the buyer's, others'
+LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
+STEPS_MAX = 1024  # that are made again for one accusation
+REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
+
+
+class Refused(AssayError):
+    """We do not sign an order about this step: whoever asks need not ask again."""
+
+
+class Accusations:
+    """One verifier's: the handler, and the task that looks into what was accused."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        start: RecomputeStart,
+        aggregate: Callable[[Digest], Awaitable[bytes]],
+        keep_trace: Callable[[Digest, bytes], None],
+    ) -> None:
+        """
+        Args:
+            me: The verifier.
+            follower: Its chain of manifests.
+            start: Of its recompute worker; ours works in a folder of its own.
+            aggregate: Finds the bytes of an aggregate; raises Unavailable.
+            keep_trace: Keeps the trace of a step that an order is signed about, for its appeal.
+        """
+        self._me, self._follower, self._aggregate, self._keep_trace = me, follower, aggregate, keep_trace
+        self._folder = me.config.folder / FOLDER
+        self._start = replace(start, workplace=replace(start.workplace, folder=str(self._folder)))
+        self._accused: dict[Digest, Accusation] = {}  # by case: queued, or being looked into
+        self._queue, self._queued = trio.open_memory_channel[tuple[Commit, Accusation]](WAITING_MAX)
+        self._failed = Counter[Digest]()  # by case: looks that could not be finished
+        self._asking = trio.Lock()
+        self.handlers: Mapping[str, Handler] = {"accuse": self._accuse}
+
+    def is_open(self) -> bool:
+        """Whether strangers may connect: once the run's last round is over."""
+        return self._follower.run_state.is_settled
+
+    async def run(self) -> None:
+        """Look into one accusation after the other; ends only by cancellation."""
+        async for commit, accusation in self._queued:
+            case_id = case_id_of(commit)
+            fields = {"round": int(commit.round), "node": commit.node.hex()[:8]}
+            try:
+                await self._look_into(commit, accusation)
+            except (AssayError, OSError) as error:  # it may be accused again
+                log.warning("accusation not looked into", extra={"reason": str(error), **fields})
+                self._failed[case_id] += 1
+                if self._failed[case_id] >= LOOKS_MAX:
+                    self._clear(case_id, f"this verifier cannot make the step again: {error}")
+            finally:
+                del self._accused[case_id]
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _accuse(self, _peer: PeerId, body: bytes) -> bytes:
+        """Our hot key's signature on the slash order; empty while we look into it.
+
+        Raises:
+            NotYet: the run goes on.
+            Refused: we do not sign, with the reason.
+        """
+        accusation = decode(Accusation, body)
+        if not self._follower.run_state.is_settled:
+            raise NotYet("the run is not over: its own audits go on")
+        if (accusation.round, accusation.node) in self._follower.confirmed:
+            raise Refused("the run's own audit convicted this step")
+        commit = self._commit(int(accusation.round), accusation.node)
+        case_id = case_id_of(commit)
+        cleared = self._me.store.value(f"{CLEARED}{case_id.hex()}")
+        if cleared is not None:
+            raise Refused(cleared.decode())
+        signed = self._me.store.value(f"{ACCUSED}{case_id.hex()}")
+        first = self._accused.get(case_id) if signed is None else decode(Accusation, signed)
+        if first is not None and first.account != accusation.account:
+            raise Refused("another account accused this step first")
+        if signed is not None:
+            return self._signature(commit, accusation.account)
+        if first is None:
+            await self._enqueue(commit, accusation)
+        return b""
+
+    async def _enqueue(self, commit: Commit, accusation: Accusation) -> None:
+        """Queue an accusation that may be heard, if there is room.
+
+        Raises:
+            Refused: it may not.
+            Unavailable: the chain is.
+        """
+        if self._asking.statistics().tasks_waiting >= WAITING_MAX:
+            return  # whoever asks again is queued then
+        case_id = case_id_of(commit)
+        async with self._asking:
+            fault = await trio.to_thread.run_sync(self._fault, case_id, accusation)
+            if fault is not None:
+                await trio.sleep(REFUSED_S)
+                raise Refused(fault)
+        if case_id in self._accused:
+            return  # meanwhile; whose it is will be told to who asks again
+        try:
+            self._queue.send_nowait((commit, accusation))
+        except trio.WouldBlock:
+            return
+        self._accused[case_id] = accusation
+        log.info("accused", extra={"round": int(commit.round), "node": commit.node.hex()[:8]})
+
+    def _fault(self, case_id: Digest, accusation: Accusation) -> str | None:
+        """Why the chain does not let this account be heard; None if it does."""
+        chain, account = open_chain(self._me), evm_address(accusation.account)
+        is_buyer = accusation.account == self._me.spec.buyer
+        wrong = len(self._me.store.value(f"{WRONG}{accusation.account.hex()}") or b"")
+        if wrong >= WRONG_MAX[is_buyer]:
+            return f"{account} accused honest steps of this run: {wrong}"
+        if chain.is_punished(case_id):
+            return "there is a case about this step"
+        ends_at = chain.report_ends_at(account, case_id, accusation.salt)
+        if ends_at <= chain.timestamp():
+            return f"{account} has not committed to this report with the slash court"
+        stakes = [chain.stake_of(account, role) for role in (OPERATOR, VERIFIER)]
+        if not is_buyer and not any(stake.active >= stake.minimum for stake in stakes):
+            return f"{account} is not the run's buyer, and has no stake"
+        return None
+
+    async def _look_into(self, commit: Commit, accusation: Accusation) -> None:
+        """Make the step again, and note what follows.
+
+        Raises:
+            AssayError: we cannot, now or ever.
+        """
+        case_id, number = case_id_of(commit), int(commit.round)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir()
+        log_path = self._me.config.folder / "accusation-worker.log"
+        module = "assay.verifier.audit.worker"
+        child = WorkerProcess(module, self._start, log_path, lambda _round: None, self._me.worked)
+        try:
+            at, differs, is_own = await self._make_again(child, commit)
+            if not is_own:
+                self._clear(case_id, "this verifier has not the execution class of the node")
+            elif at == number and differs:
+                traced = await child.call(TraceStep(commit=commit), Traced)
+                self._keep_trace(case_id, traced.positions)
+                self._me.store.set_value(f"{ACCUSED}{case_id.hex()}", encode(accusation))
+                log.info("the accused step is false", extra={"round": number, "differs": differs})
+            elif differs:
+                self._clear(case_id, f"an earlier step of the node is false, which this rests on: round {at}")
+            else:
+                name = f"{WRONG}{accusation.account.hex()}"
+                self._me.store.set_value(name, (self._me.store.value(name) or b"") + b"x")
+                self._clear(case_id, "the step holds, and all that it rests on")
+        finally:
+            await child.close()
+
+    async def _make_again(self, child: WorkerProcess, commit: Commit) -> tuple[int, str, bool]:
+        """Round of the first step that differs, or of the last; how it does; whether the class is ours."""
+        commits, number = self._lineage(commit), int(commit.round)
+        for at in range(number + 1):
+            if at in commits:
+                made = await child.call(RemakeStep(commit=commits[at]), Remade)
+                is_own = made.exec_class == commits[at].exec_class
+                if not is_own or made.differs or at == number:
+                    return at, made.differs, is_own
+            link = self._link(at)
+            body = await self._aggregate(link.manifest.aggregate)
+            applied = await child.call(Apply(round=link.manifest.round, aggregate=body), State)
+            named = {one.commit.state for one in self._link(at + 1).manifest.commits} - {NO_DIGEST}
+            if named and applied.digest not in named:
+                raise Diverged(f"our parameters of round {at + 1} are not the certified ones")
+        raise AssertionError("the accused step is in its own lineage")
+
+    def _lineage(self, commit: Commit) -> dict[int, Commit]:
+        """The steps that the accused one rests on and itself, by round.
+
+        Raises:
+            Refused: they are too many, or begin with no fresh state.
+        """
+        commits = {int(commit.round): commit}
+        while commit.base:
+            if len(commits) >= STEPS_MAX:
+                raise Refused(f"more than {STEPS_MAX} steps since the node's state was fresh")
+            commit = self._commit(commit.base - 1, commit.node)
+            commits[int(commit.round)] = commit
+        return {at: commits[at] for at in lineage(commits, max(commits))}
+
+    def _commit(self, round_id: int, node: PeerId) -> Commit:
+        for signed in self._link(round_id).manifest.commits:
+            if signed.commit.node == node:
+                return signed.commit
+        raise Refused(f"no accepted step of node {node.hex()[:8]} in round {round_id}")
+
+    def _link(self, round_id: int) -> CertifiedManifest:
+        link = next(iter(self._me.store.links(round_id, 1)), None)
+        if link is None or link.manifest.round != round_id:
+            raise Refused(f"no manifest of round {round_id} here")
+        return link
+
+    def _clear(self, case_id: Digest, reason: str) -> None:
+        self._me.store.set_value(f"{CLEARED}{case_id.hex()}", reason.encode())
+        log.info("accusation refused", extra={"case": case_id.hex()[:8], "reason": reason})
+
+    def _signature(self, commit: Commit, account: Address) -> bytes:
+        offender = self._follower.run_state.nodes[commit.node].member.account
+        order = accused_order_of(self._me.spec, self._me.run_id, commit, offender, account)
+        return sign_digest(self._me.deployment.digest(order), self._me.keys.hot)
+
+
+def is_cleared(store: Store, case_id: bytes) -> bool:
+    """Whether we looked into an accusation, and did not find the step false."""
+    return store.value(f"{CLEARED}{case_id.hex()}") is not None
+
+
+def accused_commit(store: Store, case_id: bytes) -> Commit | None:
+    """The step of a case whose order we sign; None if there is no such case."""
+    body = store.value(f"{ACCUSED}{case_id.hex()}")
+    if body is None:
+        return None
+    accusation = decode(Accusation, body)
+    for link in store.links(int(accusation.round), 1):
+        for signed in link.manifest.commits:
+            if signed.commit.node == accusation.node:
+                return signed.commit
+    return None
