@@ -58,4 +58,4 @@ docs: build/docs/bin/mkdocs
 	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict
 build/docs/bin/mkdocs: ; $(PY) -m venv build/docs && build/docs/bin/pip install mkdocs-material==9.8.1 'mkdocstrings[python]==1.0.8' ruff
 lock:           ; uv pip compile --universal --python-version 3.10 --generate-hashes --no-header --no-annotate requirements.in -o requirements.lock
-clean:          ; rm -rf .venv runs contracts/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:          ; rm -rf .venv runs contracts/node_modules tests/explorer/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -105,6 +105,12 @@ install_browser() {  # the explorer's tests check its pages in it; without it th
         || say "not installed, so no browser checks the explorer's pages; for that:  sudo apt-get install chromium"
 }
 
+install_axe() {  # the explorer's tests hold its pages to WCAG with it; without it they are skipped
+    [ -d tests/explorer/node_modules/axe-core ] && return
+    say "axe (for the explorer's tests)"
+    (cd tests/explorer && quietly npm_command install --no-audit --no-fund --loglevel=error)
+}
+
 install_hledger() {  # the ledger's tests have it read exported books; without it they are skipped
     command -v hledger >/dev/null && return
     say "hledger (for the ledger's tests)"
@@ -132,6 +138,7 @@ if [ "${1:-}" = "--dev" ]; then
     install_contract_tools
     install_postgresql
     install_browser
+    install_axe
     install_hledger
     install_promtool
 fi

@@ -91,7 +91,8 @@ def node_page(run: Explored, peer: PeerId, page: int) -> NodePage:
     if peer not in last.nodes:
         raise NoSuchPage(f"a node {peer.hex()[:8]} of this run")
     record = last.nodes[peer]
-    rounds, paging = cut(range(record.joined_round, run.delivered.calendar.rounds), page)
+    done = min(len(run.delivered.links), run.delivered.calendar.rounds)
+    rounds, paging = cut(range(record.joined_round, done), page)
     rulings = [audit.ruling for (_, node), audit in run.audits.items() if node == peer]
     pay = run.pay.get(peer, ())
     return NodePage(

@@ -71,6 +71,18 @@ class Browser:
         self.ask("Page.navigate", url=address)
         self.until(f"location.href === {json.dumps(address)} && document.readyState === 'complete'")
 
+    @contextmanager
+    def screen(self, width: int, scheme: str = "light") -> Iterator[None]:
+        """Show pages on a screen so many CSS pixels wide, to a reader who prefers light or dark."""
+        size = {"width": width, "height": 740, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        try:
+            yield
+        finally:
+            self.ask("Emulation.clearDeviceMetricsOverride")
+            self.ask("Emulation.setEmulatedMedia", features=[])
+
     def check(self) -> tuple[str, str]:
         """Press "Check it here": the state of the answer, and its text."""
         self.run("document.querySelector('[data-check] button').click()")

@@ -21,6 +21,7 @@ from assay.explorer.explored import Explored, explore
 from assay.explorer.pages.buyer import buyer_page, order_page
 from assay.explorer.pages.operator import PAY_ROWS_MAX, SEATS_MAX, OperatorPage, operator_page
 from assay.explorer.pages.paging import NoSuchPage
+from assay.explorer.pages.participants import node_page
 from assay.protocol.params import MILESTONES_MAX, Milestone
 from assay.protocol.state_transition import IDLE_ROUNDS, NodeRecord, RunState
 from assay.protocol.types import PeerId
@@ -251,6 +252,13 @@ def test_the_page_of_an_operator_with_many_nodes_stays_small():
     assert len(found.pay) <= 2 * SEATS_MAX + PAY_ROWS_MAX
     assert found.paid == 4 * page_of(RUN).paid
     assert len(page.content) < 200_000
+
+
+def test_a_nodes_page_of_a_run_that_goes_on_ends_at_its_newest_round():
+    found = node_page(live(8), PEER, 1)
+
+    assert [one.round for one in found.rounds] == list(range(8))
+    assert asking(live(8)).get(f"/runs/live/nodes/{PEER.hex()}").status_code == 200
 
 
 # ---- a buyer's home

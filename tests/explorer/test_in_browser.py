@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 from assay.explorer.explored import Explored
 from assay.protocol.messages import CertifiedManifest
-from tests.explorer.a_browser import CHROMIUM, Browser, a_browser
+from tests.explorer.a_browser import CHROMIUM, Browser
 from tests.explorer.an_explorer import addresses, golden_explored, served
 from tests.test_golden_run import ARCHIVE
 
@@ -26,12 +26,6 @@ RUN = golden_explored()
 CHECKED = (
     "index", "buyer", "run", "order", "rounds", "round", "node", "verifier", "audit", "epoch", "payout",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with a_browser(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def test_every_page_is_proved_without_a_complaint_or_a_request_to_another_host(browser: Browser):
@@ -165,8 +159,7 @@ def test_evidence_that_is_missing_is_no_proof(browser: Browser):
 
 
 def test_pages_fit_a_narrow_screen_and_are_reached_by_keyboard(browser: Browser):
-    browser.ask("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
-    with served(RUN) as url:
+    with served(RUN) as url, browser.screen(360):
         for kind, address in addresses(RUN).items():
             browser.open(url + address)
             assert browser.run("document.documentElement.scrollWidth") <= 360, kind
@@ -178,45 +171,6 @@ def test_pages_fit_a_narrow_screen_and_are_reached_by_keyboard(browser: Browser)
                     )
                 reached.append(browser.run("document.activeElement.tagName"))
             assert "A" in reached and ("BUTTON" in reached) == (kind in CHECKED), (kind, reached)
-    browser.ask("Emulation.clearDeviceMetricsOverride")
-
-
-CONTRAST = """(() => {
-  const parse = (text) => text.match(/[0-9.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((one) => one / 255)
-    .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
-  const ground = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const found = parse(getComputedStyle(at).backgroundColor);
-      if (found.length === 3 || found[3] > 0) return found;
-    }
-    return [255, 255, 255];
-  };
-  const low = [];
-  for (const element of document.querySelectorAll("body *:not(svg *):not(noscript)")) {
-    const isText = [...element.childNodes].some((one) => one.nodeType === 3 && one.textContent.trim());
-    if (!isText) continue;
-    const both = [parse(getComputedStyle(element).color), ground(element)].map(light);
-    const ratio = (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
-    if (ratio < 4.5) low.push(`${element.tagName} ${element.textContent.trim()}: ${ratio.toFixed(2)}`);
-  }
-  return low;
-})()"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_has_the_contrast_of_wcag_aa(browser: Browser, scheme: str):
-    browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    with served(RUN) as url:
-        for kind, address in addresses(RUN).items():
-            browser.open(url + address)
-            if kind in CHECKED:
-                browser.check()
-            assert browser.run(CONTRAST) == [], kind
-        browser.open(url + "/none")
-        assert browser.run(CONTRAST) == []
-    browser.ask("Emulation.setEmulatedMedia", features=[])
 
 
 def test_the_command_serves_a_runs_folder_to_a_browser(browser: Browser, tmp_path: Path):
