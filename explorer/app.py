@@ -23,6 +23,7 @@ from assay.bundle.settlement_file import settlement_file
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored
 from assay.explorer.live import GrowthStream, Live, Streams, newest_of
+from assay.explorer.pages.auditor import AuditorPage, auditor_page
 from assay.explorer.pages.buyer import BuyerPage, OrderPage, buyer_page, order_page
 from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
 from assay.explorer.pages.operator import OperatorPage, operator_page
@@ -134,6 +135,11 @@ def buyer(runs: Runs, account: str, page: PageNumber = 1) -> BuyerPage:
     return buyer_page(runs, _account(account), page)
 
 
+def auditor(runs: Runs, account: str, page: PageNumber = 1) -> AuditorPage:
+    """All verifier's seats of one account."""
+    return auditor_page(runs, _account(account), page)
+
+
 def run(run: AnyRun) -> RunPage | Damaged:
     """One run, or what is wrong with it."""
     return run if isinstance(run, Damaged) else run_page(run)
@@ -198,6 +204,7 @@ PAGES: dict[str, Callable[..., Page]] = {
     "/": index,
     "/operators/{account}": operator,
     "/buyers/{account}": buyer,
+    "/verifiers/{account}": auditor,
     "/runs/{name}": run,
     "/runs/{name}/order": order,
     "/runs/{name}/rounds": rounds,

@@ -6,11 +6,11 @@ Room: bundle (pure).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from assay.protocol.audits import Audit, AuditStatus, FaultKind
-from assay.protocol.messages import Outcome
+from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, FaultKind
+from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import PeerId
 from assay.verifier.audit.intervals import exact_interval
@@ -56,6 +56,50 @@ class AuditorsReport:
     verifiers: tuple[AuditorFigures, ...]
     replicated_audits: ReplicatedFigures
     known_answers: KnownAnswerFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """How an auditor's recomputed verdicts compare with what became of their audits."""
+
+    judged_true: int = 0  # on steps that were found true
+    false_alarms: int = 0  # of these, those that accused
+    judged_false: int = 0  # on steps that were found false, known-answer tasks among them
+    missed: int = 0  # of these, those that passed
+
+    @property
+    def false_alarm_ppm(self) -> int | None:
+        """Rate of false alarms on true steps, in millionths; None without one."""
+        return self.false_alarms * PPM // self.judged_true if self.judged_true else None
+
+
+def accuracy_of(judged: Iterable[tuple[Audit, Verdict]]) -> Accuracy:
+    """The accuracy of these verdicts, each with its audit in its final status.
+
+    Verdicts without a recomputation, and on steps of which nothing was found out, count nowhere.
+    """
+    outcomes = [(found_of(audit), one.outcome) for audit, one in judged if one.outcome in RECOMPUTED]
+    true = [outcome for is_true, outcome in outcomes if is_true is True]
+    false = [outcome for is_true, outcome in outcomes if is_true is False]
+    return Accuracy(
+        judged_true=len(true),
+        false_alarms=true.count(Outcome.MISMATCH),
+        judged_false=len(false),
+        missed=false.count(Outcome.MATCH),
+    )
+
+
+def found_of(audit: Audit) -> bool | None:
+    """Whether the audit found its step true; None where it found neither, or has not yet."""
+    match audit.ruling:
+        case AuditStatus.PASSED | AuditStatus.DISMISSED | AuditStatus.LATE:
+            return True
+        case AuditStatus.CONFIRMED if not audit.is_false:
+            return None  # its opening never came
+        case AuditStatus.CONFIRMED | AuditStatus.KNOWN_ANSWER:
+            return False
+        case _:
+            return None
 
 
 def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[PeerId, str]) -> AuditorsReport:

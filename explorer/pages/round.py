@@ -86,6 +86,7 @@ class AuditPage:
     evidence: Sequence[int]  # rounds whose manifests carry the commit, its commitments or its verdicts
     unpaid: UnpaidReason | None
     faults: Sequence[tuple[PeerId, str]]
+    replay: str
 
 
 def round_page(run: Explored, round_id: int, page: int) -> RoundPage:
@@ -157,7 +158,13 @@ def audit_page(run: Explored, round_id: int, node: PeerId) -> AuditPage:
         evidence=rounds_of(verdicts, round_id),
         unpaid=run.unpaid.get(step),
         faults=[(fault.verdict.verifier, fault.failing.value) for fault in audit.faults],
+        replay=replay_command(run, round_id, node),
     )
+
+
+def replay_command(run: Explored, round_id: int, node: PeerId) -> str:
+    """The command that recomputes a step, once the run is in a folder that is named as its pages are."""
+    return f"assay audit replay {run.name}:{round_id}:{node.hex()}"
 
 
 def verdict_lines(carried: Sequence[CarriedVerdict]) -> list[VerdictLine]:

@@ -180,7 +180,27 @@ function say(output, state, ...sentences) {
   }));
 }
 
+// ---- commands
+
+/** A button beside a command puts it on the clipboard; it is shown where the browser has one for this page. */
+function bindCopies() {
+  if (!navigator.clipboard) return; // only on https and on this machine
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const told = document.querySelector("[data-told]");
+      try {
+        await navigator.clipboard.writeText(button.dataset.copy);
+        told.textContent = `Copied: ${button.dataset.copy}`;
+      } catch {
+        told.textContent = "Not copied: the browser does not allow it.";
+      }
+    });
+  }
+}
+
 function bindChecks() {
+  bindCopies();
   for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin; // in commands
   for (const section of document.querySelectorAll("[data-check]")) bindCheck(section);
 }

@@ -65,6 +65,7 @@ def addresses(run: Explored) -> dict[str, str]:
         "index": "/",
         "operator": f"/operators/{account_of(run)}",
         "buyer": f"/buyers/{evm_address(run.delivered.spec.buyer)}",
+        "auditor": f"/verifiers/{evm_address(run.delivered.spec.verifiers[0].account)}",
         "run": base,
         "order": f"{base}/order",
         "rounds": f"{base}/rounds",

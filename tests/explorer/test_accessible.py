@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from assay.explorer.pages.run import Damaged
 from tests.explorer.a_browser import CHROMIUM, Browser
 from tests.explorer.an_explorer import addresses, golden_explored, served
+from tests.explorer.test_auditor import disputed
 from tests.explorer.test_homes import PEER, live
 
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
@@ -27,6 +29,7 @@ RUN = golden_explored()
 SERVED = (
     RUN,
     live(late=frozenset({PEER}), funding_reports={}),
+    replace(disputed(), name="disputed"),
     Damaged(name="damaged", reason="no index.json"),
 )
 KINDS = {

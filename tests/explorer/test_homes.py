@@ -225,7 +225,7 @@ def test_every_command_of_an_operators_and_a_buyers_home_is_taken_by_the_command
         "0x" + "０" * 40,
     ],
 )
-@pytest.mark.parametrize("role", ["operators", "buyers"])
+@pytest.mark.parametrize("role", ["operators", "buyers", "verifiers"])
 def test_an_account_without_a_part_in_these_runs_or_a_word_that_is_none_is_told(role: str, account: str):
     found = asking().get(f"/{role}/{account}")
 

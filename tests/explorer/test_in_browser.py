@@ -209,3 +209,18 @@ def test_an_order_that_another_account_made_is_refuted(browser: Browser):
         state, text = browser.check()
 
     assert state == "refuted" and f"signed is {buyer.hex()}" in text
+
+
+def test_an_auditor_copies_the_replay_of_a_step_from_its_home(browser: Browser):
+    browser.ask("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    with served(RUN) as url:
+        browser.open(url + addresses(RUN)["verifier"])
+        browser.run("document.querySelector('a[href^=\"/verifiers/\"]').click()")
+        browser.until("document.readyState === 'complete' && document.querySelector('[data-copy]') !== null")
+        browser.ask("Page.bringToFront")
+        browser.until("!document.querySelector('[data-copy]').hidden")
+        browser.run("document.querySelector('[data-copy]').click()")
+        told = browser.until("document.querySelector('[data-told]').textContent")
+        copied = browser.run("navigator.clipboard.readText()")
+
+    assert copied.startswith("assay audit replay golden:") and told == f"Copied: {copied}"
