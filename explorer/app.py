@@ -22,10 +22,12 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from assay.bundle.settlement_file import settlement_file
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored
+from assay.explorer.guard import FORM_PATH
 from assay.explorer.live import GrowthStream, Live, Streams, newest_of
 from assay.explorer.pages.auditor import AuditorPage, auditor_page
 from assay.explorer.pages.buyer import BuyerPage, OrderPage, buyer_page, order_page
 from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
+from assay.explorer.pages.new_order import NewOrderPage, new_order_page, order_file
 from assay.explorer.pages.operator import OperatorPage, operator_page
 from assay.explorer.pages.paging import NoSuchPage
 from assay.explorer.pages.participants import NodePage, VerifierPage, node_page, verifier_page
@@ -46,6 +48,7 @@ from assay.explorer.pages.run import (
     run_page,
 )
 from assay.explorer.render import Page, html_of, json_of
+from assay.orders.form import ORDER_FILE
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import PeerId
@@ -54,7 +57,12 @@ STATIC = Path(__file__).parent / "static"
 # Every file that may be served: an address is looked up here and never made into a path.
 FILES = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
 MEDIA_TYPES = {".css": "text/css", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
-BYTES, CBOR, JSON = "application/octet-stream", "application/cbor", "application/json"
+BYTES, CBOR, JSON, TOML = (
+    "application/octet-stream",
+    "application/cbor",
+    "application/json",
+    "application/toml",
+)
 METHODS = ["GET", "HEAD"]
 NUMBER_MAX = 10**9
 
@@ -200,8 +208,14 @@ def payout(run: Run, number: int, index: int) -> PayoutPage:
     return payout_page(run, number, index)
 
 
+def new_order(request: Request) -> NewOrderPage:
+    """A form for an order, filled in by the address's query."""
+    return new_order_page(dict(request.query_params))
+
+
 PAGES: dict[str, Callable[..., Page]] = {
     "/": index,
+    FORM_PATH: new_order,
     "/operators/{account}": operator,
     "/buyers/{account}": buyer,
     "/verifiers/{account}": auditor,
@@ -259,6 +273,14 @@ def delivered_file(run: Run, path: str) -> Response:
     return FileResponse(file, media_type=BYTES)
 
 
+def new_order_file(request: Request) -> Response:
+    """The file of the order that the address's query describes."""
+    text = order_file(dict(request.query_params))
+    return Response(
+        text, media_type=TOML, headers={"content-disposition": f'attachment; filename="{ORDER_FILE}"'}
+    )
+
+
 def static(path: str) -> Response:
     """One of the explorer's own files."""
     file = FILES.get(path)
@@ -274,6 +296,7 @@ EVIDENCE: dict[str, Callable[..., Response]] = {
     "/runs/{name}/settlements/{number}.json": settlement,
     "/runs/{name}/events": events,
     "/runs/{name}/files/{path:path}": delivered_file,
+    f"{FORM_PATH}.toml": new_order_file,
     "/static/{path:path}": static,
 }
 

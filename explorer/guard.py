@@ -21,8 +21,9 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
+# The one page with a form sends it to this server, by GET; no other page may send one anywhere.
+FORM_PATH, FORM_POLICY = "/orders/new", POLICY.replace("form-action 'none'", "form-action 'self'")
 HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
@@ -43,11 +44,14 @@ class Guard:
         if scope["type"] != "http":
             return
 
+        policy = FORM_POLICY if scope["path"] == FORM_PATH else POLICY
+
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in HEADERS}
-                kept = [(name, value) for name, value in message.get("headers", ()) if name not in own]
-                message = {**message, "headers": [*kept, *HEADERS]}
+                own = ((b"content-security-policy", policy.encode()), *HEADERS)
+                names = {name for name, _ in own}
+                kept = [(name, value) for name, value in message.get("headers", ()) if name not in names]
+                message = {**message, "headers": [*kept, *own]}
             await send(message)
 
         app = self._refusal(scope) or self._app

@@ -66,15 +66,29 @@ def order_of(
         ConfigError: one line for each problem, with the file, the key and what was expected.
     """
     try:
-        order = resolve(RunFile.model_validate(raw), folder)
-        problems = list(contradictions(order))
-    except ValidationError as error:
-        problems = problems_of(error, RunFile)
+        found = examined(raw, folder)
     except ConfigError as fault:
         raise ConfigError(f"{path or COMMAND_LINE}: {fault}") from None
-    if problems:
-        raise ConfigError("\n".join(f"{_origin(path, chosen or {}, p)}: {p.text()}" for p in problems))
-    return order
+    if not isinstance(found, Order):
+        raise ConfigError("\n".join(f"{_origin(path, chosen or {}, p)}: {p.text()}" for p in found))
+    return found
+
+
+def examined(raw: Mapping[str, Any], folder: Path) -> Order | list[ConfigProblem]:
+    """The order in already parsed tables, or every problem of them.
+
+    Args:
+        raw: As read from TOML.
+        folder: Where relative paths in them start.
+
+    Raises:
+        ConfigError: a file that they name cannot be read, or has not what its key expects.
+    """
+    try:
+        order = resolve(RunFile.model_validate(raw), folder)
+    except ValidationError as error:
+        return problems_of(error, RunFile)
+    return list(contradictions(order)) or order
 
 
 def resolve(file: RunFile, folder: Path) -> Order:

@@ -20,12 +20,12 @@ from assay.chain.text.times import span_text, time_text, when_text
 from assay.chain.text.units import UNIT, money_text
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.orders.quote import Quote, check_spec_keeps
+from assay.orders.sections import RUN_DAYS_MAX
 from assay.participant.wallet.account import Account
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, NotYet
 from assay.protocol.params import RunSpec
 
-RUN_DAYS_MAX = 366  # RunEscrow.RUN_SECONDS_MAX
 DAY_S = 86_400
 MINING_S = 60  # between looking at the chain's clock and being mined
 OVER = (EpochPhase.FINAL, EpochPhase.SWEPT)

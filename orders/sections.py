@@ -20,7 +20,8 @@ from assay.training.data.documents import Format
 from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
 
 ROUNDS_MAX = 1_000_000
-START_S_MAX = 366 * 86_400  # the longest run
+RUN_DAYS_MAX = 366  # RunEscrow.RUN_SECONDS_MAX
+START_S_MAX = RUN_DAYS_MAX * 86_400
 STDLIB_BYTES = 6_000_000
 Preset = Literal[
     "gpt-1m", "gpt-15m", "gpt-125m", "gpt-350m",

@@ -58,8 +58,9 @@ def quote(file: OrderFile, as_json: AsJson = False) -> None:
 
     Example: assay order quote run.toml
     """
-    from assay.cli.orders.money import quote_lines, quoted
+    from assay.cli.orders.money import quote_lines
     from assay.orders.load import load_order
+    from assay.orders.quoted import quoted
 
     found = quoted(load_order(file))
     show(found, quote_lines(found), as_json=as_json)

@@ -1,13 +1,13 @@
 """Order money: a quote, and a buyer's escrow transactions with their effects.
 
-Room: cli (edge). The values are orders/quote.py's, the rules orders/purchase.py's.
+Room: cli (edge). The values are those of orders/quoted.py, the rules orders/purchase.py's.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from assay.chain.commit_statement import evm_address
@@ -35,7 +35,8 @@ from assay.orders.purchase import (
     read_escrow,
     to_top_up,
 )
-from assay.orders.quote import Cost, cost_at_most, cost_expected, quote_of, refusable, verification_ppm
+from assay.orders.quote import quote_of
+from assay.orders.quoted import Charge, Quoted
 from assay.participant.directory.find import announce_run, is_too_large
 from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
 from assay.participant.files.run_file import write_run_file
@@ -44,80 +45,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
 
-RETURNS = (
-    "escrow that no accepted step earned returns when the run is closed: at its deadline, or the close delay "
-    "after `assay order cancel`",
-    "steps that are late, false, withheld, or cannot be judged are not charged",
-    "audits are paid out of the verifiers' share, not on top",
-)
-
-
 # ---- the quote
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """What a number of paid tokens costs, and who gets it; in token units."""
-
-    tokens: int
-    gross: int
-    operators: int
-    verifiers: int
-    fee: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quoted:
-    """What a quote says; amounts in token units."""
-
-    quote: str  # its digest
-    name: str
-    rounds: int
-    nodes: int  # that the buyer names
-    least_nodes: int  # without which the run does not start,
-    start_within_s: int  # for which it waits from when its run file is made; 0: it names so many
-    seats: int
-    lot: int
-    verifiers: int
-    unit: str
-    price_per_mtoken: int
-    at_most: Charge
-    expected: Charge
-    epochs: int
-    epoch_cap: int
-    verification_ppm: int
-    refusable: int  # of `at_most`, not owed if the model misses every milestone
-    milestones: int
-    escrow: int
-    returns: tuple[str, ...]
-
-
-def quoted(order: Order) -> Quoted:
-    """The quote of an order."""
-    quote = quote_of(order)
-    terms = quote.terms
-    return Quoted(
-        quote=quote.name.hex(),
-        name=terms.name,
-        rounds=terms.rounds,
-        nodes=terms.nodes,
-        least_nodes=terms.least_nodes,
-        start_within_s=quote.start_within_s,
-        seats=terms.seats,
-        lot=quote.lot,
-        verifiers=terms.verifiers,
-        unit=f"10^-6 {UNIT}",
-        price_per_mtoken=terms.money.price_per_mtoken,
-        at_most=_charge(cost_at_most(terms)),
-        expected=_charge(cost_expected(terms)),
-        epochs=terms.epochs,
-        epoch_cap=quote.epoch_cap,
-        verification_ppm=verification_ppm(order),
-        refusable=refusable(terms),
-        milestones=len(terms.money.accept.milestones),
-        escrow=quote.budget,
-        returns=RETURNS,
-    )
 
 
 def quote_lines(found: Quoted) -> Iterator[str]:
@@ -137,19 +65,10 @@ def quote_lines(found: Quoted) -> Iterator[str]:
             f"accept    {_money(found.refusable)} of it at most are not owed if the model misses all "
             f"{found.milestones} milestones: nodes, verifiers and fee alike get less"
         )
-    yield f"escrow    {_money(found.escrow)}"
+    yield f"time      {span_text(found.time_s)}, if every round waits for a slow node as long as it may"
+    yield f"escrow    {_money(found.escrow)}; at least {_money(found.escrow_least)}"
     for line in found.returns:
         yield f"returns   {line}"
-
-
-def _charge(cost: Cost) -> Charge:
-    return Charge(
-        tokens=cost.tokens,
-        gross=cost.gross,
-        operators=cost.operators,
-        verifiers=cost.verifiers,
-        fee=cost.fee,
-    )
 
 
 def _cost_text(cost: Charge) -> str:

@@ -183,24 +183,24 @@ function say(output, state, ...sentences) {
 // ---- commands
 
 /** A button beside a command puts it on the clipboard; it is shown where the browser has one for this page. */
-function bindCopies() {
+export function showCopies() {
   if (!navigator.clipboard) return; // only on https and on this machine
-  for (const button of document.querySelectorAll("[data-copy]")) {
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      const told = document.querySelector("[data-told]");
-      try {
-        await navigator.clipboard.writeText(button.dataset.copy);
-        told.textContent = `Copied: ${button.dataset.copy}`;
-      } catch {
-        told.textContent = "Not copied: the browser does not allow it.";
-      }
-    });
-  }
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
 }
 
+document.addEventListener("click", async ({ target }) => {
+  const button = target.closest?.("[data-copy]"), told = document.querySelector("[data-told]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    told.textContent = `Copied: ${button.dataset.copy}`;
+  } catch {
+    told.textContent = "Not copied: the browser does not allow it.";
+  }
+});
+
 function bindChecks() {
-  bindCopies();
+  showCopies();
   for (const place of document.querySelectorAll("[data-origin]")) place.textContent = location.origin; // in commands
   for (const section of document.querySelectorAll("[data-check]")) bindCheck(section);
 }
@@ -232,11 +232,11 @@ function stopFollowing(reason) {
   document.querySelector(".live span").replaceChildren(`${reason} `, reload);
 }
 
-/** This page as the server has it now; parsed by the browser without a string that could become a script. */
-function fetchedPage() {
+/** A page as the server has it now; parsed by the browser without a string that could become a script. */
+export function fetchedPage(address = location.href) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("GET", location.href);
+    request.open("GET", address);
     request.responseType = "document";
     request.timeout = 20000;
     request.onload = () => (request.status === 200 && request.response ? resolve(request.response) : reject(new Error(String(request.status))));

@@ -35,6 +35,7 @@ SERVED = (
 KINDS = {
     **addresses(RUN),
     "no page": "/none",
+    "order with errors": "/orders/new?rounds=0&nodes=many&preset=none",
     "damaged": "/runs/damaged",
     "live run": "/runs/live",
     "live order": "/runs/live/order",
@@ -97,11 +98,14 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("rule", BREAKS)
+BROKEN_FORM = {"label": "document.querySelector('.field label').remove()"}
+
+
+@pytest.mark.parametrize("rule", [*BREAKS, *BROKEN_FORM])
 def test_axe_finds_what_is_broken_on_a_page(browser: Browser, site: str, rule: str):
-    browser.open(site + KINDS["run"])
+    browser.open(site + KINDS["new order" if rule in BROKEN_FORM else "run"])
     assert faults(browser, False) == []
 
-    browser.run(f"{BREAKS[rule]}; 0")
+    browser.run(f"{(BREAKS | BROKEN_FORM)[rule]}; 0")
 
     assert rule in {one.split(" | ")[0] for one in faults(browser, False)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tarfile
@@ -224,3 +225,39 @@ def test_an_auditor_copies_the_replay_of_a_step_from_its_home(browser: Browser):
         copied = browser.run("navigator.clipboard.readText()")
 
     assert copied.startswith("assay audit replay golden:") and told == f"Copied: {copied}"
+
+
+def test_a_visitor_types_an_order_and_sees_its_quote_its_errors_and_its_file(browser: Browser):
+    browser.complaints.clear()
+    with served(RUN) as url:
+        browser.open(f"{url}/orders/new")
+        first = browser.run("document.querySelector('#sum').textContent")
+        browser.run("document.querySelector('#rounds').focus()")
+        browser.run("document.querySelector('#rounds').select()")
+        browser.ask("Input.insertText", text="120")
+        browser.until(f"document.querySelector('#sum').textContent !== {json.dumps(first)}")
+        doubled = browser.run("document.querySelector('#sum').textContent")
+        assert browser.run("document.activeElement.id") == "rounds"
+        assert "rounds=120" in browser.run("location.search")
+        toml = browser.run("fetch(document.querySelector('[download]').href).then((one) => one.text())")
+
+        browser.run("document.querySelector('#rounds').select()")
+        browser.ask("Input.insertText", text="many")
+        browser.until("document.querySelector('#rounds').getAttribute('aria-invalid') === 'true'")
+        wrong = browser.run("document.querySelector('#rounds-error').textContent")
+        assert browser.run("document.querySelector('[download]')") is None
+
+        browser.ask("Emulation.setScriptExecutionDisabled", value=True)
+        try:
+            browser.ask("Page.navigate", url=f"{url}/orders/new")
+            browser.until("document.readyState === 'complete' && location.search === ''")
+            browser.run("document.querySelector('#rounds').value = '120'")
+            browser.run("document.querySelector('form').submit()")
+            browser.until("document.readyState === 'complete' && location.search.includes('rounds=120')")
+            assert browser.run("document.querySelector('#sum').textContent") == doubled
+        finally:
+            browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+
+    assert "6.144000" in doubled and "3.072000" in first
+    assert "rounds = 120" in toml and "expected a whole number" in wrong
+    assert browser.complaints == []

@@ -19,7 +19,7 @@ from assay.cli.main import app
 from assay.explorer.app import FILES, STATIC, make_app
 from assay.explorer.catalogue import open_runs
 from assay.explorer.explored import Explored
-from assay.explorer.guard import POLICY, Guard
+from assay.explorer.guard import FORM_POLICY, POLICY, Guard
 from assay.explorer.pages.run import Damaged
 from assay.protocol.errors import ConfigError
 from tests.explorer.an_explorer import addresses, asking, golden_explored, guarded, renamed
@@ -48,7 +48,7 @@ def test_a_strangers_text_is_text_on_every_page(kind: str):
         and "<img" not in page.text
         and "60481729" not in page.text.split("<h1>")[0]
     )
-    if kind != "index":
+    if kind not in ("index", "new order"):
         assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
 
 
@@ -63,9 +63,10 @@ def test_a_reason_and_an_address_are_text_too(address: str):
 
 
 def test_no_page_has_a_script_or_a_style_inside_or_names_another_host():
-    for address in KINDS.values():
+    for kind, address in KINDS.items():
         text = asking().get(address).text
-        assert text.count("<script") == 1 and '<script type="module" src="/static/page.mjs"></script>' in text
+        assert text.count("<script") == 1 + (kind == "new order")
+        assert '<script type="module" src="/static/page.mjs"></script>' in text
         for part in ("<style", " style=", " onclick", "javascript:", "http://", "https://"):
             assert part not in text, (address, part)
     for path in FILES.values():
@@ -93,6 +94,22 @@ def test_every_answer_has_the_headers_and_only_reading_is_answered(method: str, 
     assert "set-cookie" not in found.headers and "access-control-allow-origin" not in found.headers
     if method == "HEAD":
         assert found.content == b""
+
+
+def test_only_the_form_may_be_sent_and_only_to_this_server():
+    client, changed = asking(), ("form-action 'self'", "form-action 'none'")
+
+    assert client.get("/orders/new").headers["content-security-policy"] == FORM_POLICY
+    assert FORM_POLICY.replace(*changed) == POLICY != FORM_POLICY
+    for address in (
+        "/orders/new.json",
+        "/orders/new.toml",
+        "/orders/new/",
+        "/orders/other",
+        "/orders/new?x=1",
+    ):
+        found = client.get(address).headers["content-security-policy"]
+        assert found == (FORM_POLICY if "?" in address else POLICY)
 
 
 def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_inline():
