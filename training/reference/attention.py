@@ -50,10 +50,10 @@ class Attention:
                 multiply(p_HTT[one], v, out[one], Shape.LOWER_FACTOR)
         return out_TD
 
-    def back(self, slope_TD: Floats, *qkv: Floats, jitter: Jitter | None = None) -> Floats:
+    def back(self, slope_TD: Floats, *qkv: Floats, jitters: tuple[Jitter, Jitter] | None = None) -> Floats:
         """Slopes along q, k and v beside each other; of shared ones summed over their heads in order.
 
-        jitter: how the slopes along probabilities round; see rounding.py.
+        jitters: how scores round, and slopes along probabilities; see rounding.py.
         """
         three = self._three(qkv)
         expect_shape(three[0].shape, slope_TD)
@@ -65,12 +65,12 @@ class Attention:
             s_HTT = np.empty_like(p_HTT)
             for one in self._groups():
                 multiply(slope[one], v.transpose(0, 2, 1), s_HTT[one], Shape.LOWER_RESULT)
-            noise_HTT = None if jitter is None else (jitter(s_HTT) - s_HTT) * p_HTT * self._scale
+            noises = None if jitters is None else self._noises(jitters, q, k, p_HTT, s_HTT)
             rows.causal_softmax_back(self._flat(p_HTT), self.length, self._scale, self._flat(s_HTT))
-            if (
-                noise_HTT is not None
-            ):  # a row's mean was taken off: where p is 1, nothing but rounding is left
-                s_HTT += np.tril(noise_HTT)
+            if noises is not None:
+                of_p, of_s = noises
+                s_HTT += s_HTT * of_p + of_s
+                p_HTT += p_HTT * of_p
             for number, one in enumerate(self._groups()):
                 p_back, s_back = (x[one].transpose(0, 2, 1) for x in (p_HTT, s_HTT))
                 multiply(p_back, slope[one], to_v, Shape.UPPER_FACTOR, adds=number > 0)
@@ -112,11 +112,30 @@ class Attention:
         return x_HTT.reshape(-1, self.length)
 
     def _probabilities(self, q_HTD: Floats, k_HTD: Floats) -> Floats:
-        p_HTT = np.empty((self.heads, self.length, self.length), np.float32)
-        for one in self._groups():
-            multiply(q_HTD[one], k_HTD.transpose(0, 2, 1), p_HTT[one], Shape.LOWER_RESULT)
+        p_HTT = self._scores(q_HTD, k_HTD)
         rows.causal_softmax(self._flat(p_HTT), self.length, self._scale)
         return p_HTT
+
+    def _scores(self, q_HTD: Floats, k_HTD: Floats) -> Floats:
+        """Before they are scaled; what is masked is anything."""
+        found_HTT = np.empty((self.heads, self.length, self.length), np.float32)
+        for one in self._groups():
+            multiply(q_HTD[one], k_HTD.transpose(0, 2, 1), found_HTT[one], Shape.LOWER_RESULT)
+        return found_HTT
+
+    def _noises(
+        self, jitters: tuple[Jitter, Jitter], q_HTD: Floats, k_HTD: Floats, p_HTT: Floats, s_HTT: Floats
+    ) -> tuple[Floats, Floats]:
+        """What rounds inside: probabilities, relative to them, and slopes along scores.
+
+        Kernels that keep no probabilities take exp(score - log of its row's sum) again: where scores of
+        thousands round otherwise then, a probability of 1 changes as well. Off a slope its row's mean is
+        taken: where p is 1, nothing but rounding is left.
+        """
+        scores, slopes = jitters
+        score_HTT, slope_HTT = np.tril(self._scores(q_HTD, k_HTD)) * self._scale, np.tril(s_HTT)
+        of_s = (slopes(slope_HTT) - slope_HTT) * p_HTT * self._scale
+        return scores(score_HTT) - score_HTT, of_s
 
     def _turned(self, x_HTD: Floats, sense: int = 1) -> Floats:
         """Coordinates i and i + head / 2 turned by their position's angle, back for a sense of -1."""

@@ -28,7 +28,7 @@ from assay.protocol.params import ComputeSpec, ModelSpec, Precision
 from assay.training.data.mask import visible
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
-from assay.training.reference.elementary import exp64
+from assay.training.reference.elementary import exp64, log64
 from assay.training.reference.gradient import run
 from assay.training.reference.operators import Array, Operator, operators, sources
 
@@ -96,34 +96,42 @@ def _jittered(operator: Operator, unit: float, seed: bytes, *inputs: Array) -> A
         head = hashlib.sha256(b"assay/jitter/1" + seed + f"{operator.name}/{name}".encode()).digest()
         return _signs(int.from_bytes(head[:8], "big"), array.size).reshape(array.shape)
 
-    def moved(name: str, array: Array) -> Array:
+    def moved(name: str, array: Array, by: float = unit) -> Array:
         if array.dtype.kind != "f":
             return array
-        found: Array = (array + array * (np.float32(unit) * signs(name, array))).astype(array.dtype)
+        found: Array = (array + array * (np.float32(by) * signs(name, array))).astype(array.dtype)
         return found
 
     if operator.name.endswith(_LOSS_BACK):
         output = operator.function(*inputs)
-        size_TV = _slope_size(output, *inputs[:3]) * UNIT[Precision.FLOAT32]
-        return np.array(output + size_TV * signs("slopes", output), np.float32)
+        size_TV, row_TV = (size * UNIT[Precision.FLOAT32] for size in _slope_sizes(output, *inputs[:3]))
+        noise_TV = size_TV * signs("slopes", output) + row_TV * signs("sums", output[:, :1])
+        return np.array(output + noise_TV, np.float32)
     shaken = [moved(str(at), one) for at, one in enumerate(inputs)]
     if operator.name.endswith(_ATTENTION_BACK):
-        return operator.function(*shaken, jitter=partial(moved, "slopes"))
+        scores = partial(moved, "scores", by=UNIT[Precision.FLOAT32])  # no kernel keeps them in less
+        return operator.function(*shaken, jitters=(scores, partial(moved, "slopes")))
     return operator.function(*shaken)
 
 
-def _slope_size(
+def _slope_sizes(
     slope_TV: Array, logits_TV: Array, partition_2T: Array, targets_T: Array
-) -> NDArray[np.float64]:
-    """The size of what rounds where the 1 at the target is taken off its probability: the slope's and p's."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sizes of what rounds where the 1 at the target is taken off its probability.
+
+    Returns:
+        The slope's and its p's, of which each rounds; and p's as far as it follows from the log of the row's
+        sum, which rounds once a row: p = exp(logit - log sum). Both of shape (T, V).
+    """
     exponent_TV = np.maximum(logits_TV - partition_2T[0][:, None], _EXP_LEAST)
     p_TV = exp64(exponent_TV) / partition_2T[1][:, None]
     rows, others_TV = np.arange(len(p_TV)), p_TV.copy()
     others_TV[rows, visible(targets_T)] = 0
     top_T = others_TV.argmax(axis=1)  # a slope that is its p times the row's share of the loss
     share_T = np.abs(slope_TV[rows, top_T].astype(np.float64)) / np.maximum(others_TV[rows, top_T], 1e-300)
-    size_TV: NDArray[np.float64] = np.abs(slope_TV.astype(np.float64)) + p_TV * share_T[:, None]
-    return size_TV
+    p_TV *= share_T[:, None]
+    log_T = partition_2T[0].astype(np.float64) + log64(partition_2T[1].astype(np.float64))
+    return np.abs(slope_TV.astype(np.float64)) + p_TV, p_TV * np.abs(log_T)[:, None]
 
 
 def _signs(seed: int, count: int) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of, to_blocks
 from assay.training.model.loss import loss_and_gradient, use_one_thread
 from assay.training.model.presets import llama_spec
+from assay.training.reference.attention import Attention
 from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.reference.operators import operators
 from assay.training.reference.rounding import JITTERED, jittered_gradient, jittered_operators
@@ -162,3 +163,25 @@ def test_every_operator_stands_beside_one_that_reads_jittered_inputs_alone():
     for own, moved in zip(program, jittered_operators(program, Precision.FLOAT32, b"seed"), strict=True):
         assert moved.name == JITTERED + own.name
         assert moved.inputs == tuple(JITTERED + name if name in made else name for name in own.inputs)
+
+
+def test_kernels_that_take_probabilities_again_from_the_log_of_a_sum_are_within_what_scores_round():
+    """Flash attention does so, and its products differ forwards and backwards: what is 1 becomes 1.001."""
+    attention = Attention(heads=1, kv_heads=1, head=16, length=32, theta=0)
+    rng = np.random.default_rng(5)
+    q, k = (40 * rng.standard_normal((32, 16)).astype(np.float32) for _ in range(2))
+    v, slope = (rng.standard_normal((32, 16)).astype(np.float32) for _ in range(2))
+    exact = attention.back(slope, q, k, v)[:, 32:]
+    score = np.where(np.tri(32, dtype=bool), q @ k.T / np.float32(4), -np.inf)
+    high = score.max(axis=1, keepdims=True)
+    total = (high + np.log(np.exp(score - high).sum(axis=1, keepdims=True))).astype(np.float32)
+    again = score * (1 + rng.choice([-1, 1], score.shape) * np.float32(2.0**-24))
+    native = np.exp((again - total).astype(np.float32)).T @ slope
+    jitters = (lambda found: found * (np.sign(rng.standard_normal(found.shape)) * 2.0**-24 + 1)), np.copy
+
+    moved = attention.back(slope, q, k, v, jitters=jitters)[:, 32:]
+
+    apart, wider = (np.linalg.norm(one - exact) / np.linalg.norm(exact) for one in (native, moved))
+    assert np.abs(score[np.isfinite(score)]).max() > 1_000
+    assert apart > 1e-5, "nothing is tested"
+    assert apart < 3 * wider
