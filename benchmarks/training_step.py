@@ -22,7 +22,7 @@ from assay.protocol.encoding import merkle
 from assay.protocol.params import BLOCK_SIZE, ComputeSpec, Precision
 from assay.protocol.types import Digest, PeerId
 from assay.training.codec.wire import encode_update
-from assay.training.exact import apply_signs, initial_parameters
+from assay.training.exact import apply_signs, initial_parameters, is_finite
 from assay.training.layout import from_blocks, layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import check_device, loss_and_gradient, use_threads
@@ -102,7 +102,7 @@ def _stages(name: str, args: argparse.Namespace) -> Stages:
         x = stages.time(
             "clipping, equalising, DCT", lambda slope=slope, x=x: gradient_blocks(rule, layout, slope, lr, x)
         )
-        stages.time("finite?", lambda x=x: np.isfinite(x).all())
+        stages.time("finite?", lambda x=x: is_finite(x))
         lengths = stages.time("lengths of blocks", lambda x=x: row_lengths(x))
 
         def carry(lengths=lengths, round_id=round_id) -> None:  # type: ignore[no-untyped-def]

@@ -27,6 +27,7 @@ from assay.protocol.messages import LOSS_MICRO_MAX, Commit
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root, batch_tokens, read_tokens
+from assay.training.exact import is_finite
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.model.initial import frozen_parameters
@@ -142,7 +143,7 @@ class Trainer(ComputeWorker):
         elif work is None:
             work = self._work(round_id, before)
         parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
-        if not (np.isfinite(work.loss) and all(np.isfinite(part).all() for part in parts)):
+        if not (np.isfinite(work.loss) and all(is_finite(part) for part in parts)):
             # If sent, its states could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         after, update = self._encode(round_id, before, work)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,14 +82,30 @@ def apply_signs(
     """theta - lr * sign, as two separately rounded operations. A fresh array, shape (P,)."""
     moved_P = np.empty_like(theta_P)
 
-    def work(start: int) -> None:
-        part = slice(start, start + _PART)
+    def work(part: slice) -> None:
         step_P = signs_P[part].astype(np.float32)
         step_P *= lr  # exact: lr times -1, 0 or 1
         np.subtract(theta_P[part], step_P, out=moved_P[part])
 
-    parallel.each(work, range(0, len(theta_P), _PART))
+    _each_part(work, len(theta_P))
     return moved_P
+
+
+def is_finite(values: NDArray[np.float32]) -> bool:
+    """Whether all of an array is finite, on all threads."""
+    flat, found = values.reshape(-1), [True]
+    _each_part(lambda part: found.append(bool(np.isfinite(flat[part]).all())), len(flat))
+    return all(found)
+
+
+def _each_part(work: Callable[[slice], object], count: int) -> None:
+    """Do the work for all of so many numbers, in parts that lie in a core's own cache, on all threads."""
+
+    def several(some: slice) -> None:
+        for start in range(some.start, some.stop, _PART):
+            work(slice(start, min(start + _PART, some.stop)))
+
+    parallel.each(several, parallel.parts(count, _PART))
 
 
 def initial_parameters(

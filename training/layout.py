@@ -15,6 +15,7 @@ Shape suffixes: P = parameters, N = blocks, S = 64.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import Family, ModelSpec, Target, target_shape
+from assay.training import parallel
 
 Shapes = list[tuple[str, tuple[int, ...]]]
 LORA_A, LORA_B = ".lora_a", ".lora_b"  # ends of names
@@ -158,20 +160,21 @@ def to_blocks(layout: Layout, flat_P: NDArray[np.float32]) -> NDArray[np.float32
     if layout.is_packed:
         out_NSS.reshape(-1)[: len(flat_P)] = flat_P
         return out_NSS
-    rows, at, block = [], 0, 0
-    for shape in layout.shapes:
-        size = math.prod(shape)
-        part = flat_P[at : at + size]
-        at += size
-        if len(shape) == 1:
-            rows.append(_pad_rows(part))
-            continue
-        tiles = _tile(part.reshape(shape))
-        out_NSS[block : block + len(tiles)] = tiles
-        block += len(tiles)
-    if rows:
-        tiles = _tile(np.concatenate(rows))
-        out_NSS[block : block + len(tiles)] = tiles
+
+    def work(piece: _Piece) -> None:
+        tiles = out_NSS[piece.block : piece.block + piece.high * piece.wide]
+        part = flat_P[piece.at : piece.at + piece.rows * piece.columns].reshape(piece.rows, piece.columns)
+        if piece.is_whole:
+            by_tile = tiles.reshape(piece.high, piece.wide, S, S)
+            by_tile[...] = part.reshape(piece.high, S, piece.wide, S).transpose(0, 2, 1, 3)
+        else:
+            tiles[...] = _tile(part)
+
+    parallel.each(work, _pieces(layout))
+    vectors = list(_vectors(layout))
+    if vectors:
+        tiles = _tile(np.concatenate([_pad_rows(flat_P[at : at + size]) for at, size in vectors]))
+        out_NSS[-len(tiles) :] = tiles
     return out_NSS
 
 
@@ -180,25 +183,72 @@ def from_blocks(layout: Layout, blocks_NSS: NDArray[T]) -> NDArray[T]:
     if layout.is_packed:
         return blocks_NSS.reshape(-1)[: layout.parameters].copy()
     flat_P = np.empty(layout.parameters, blocks_NSS.dtype)
-    at, block = 0, 0
-    vectors: list[tuple[int, int]] = []
-    for shape in layout.shapes:
-        size = math.prod(shape)
-        if len(shape) == 1:
-            vectors.append((at, size))
+
+    def work(piece: _Piece) -> None:
+        tiles = blocks_NSS[piece.block : piece.block + piece.high * piece.wide]
+        by_row = tiles.reshape(piece.high, piece.wide, S, S).transpose(0, 2, 1, 3)
+        part = flat_P[piece.at : piece.at + piece.rows * piece.columns]
+        if piece.is_whole:
+            part.reshape(piece.high, S, piece.wide, S)[...] = by_row
         else:
-            high, wide = _up(shape[0]), _up(shape[1])
-            tiles = blocks_NSS[block : block + high * wide].reshape(high, wide, S, S)
-            matrix = tiles.transpose(0, 2, 1, 3).reshape(high * S, wide * S)
-            flat_P[at : at + size] = matrix[: shape[0], : shape[1]].reshape(-1)
-            block += high * wide
-        at += size
-    rows = blocks_NSS[block:].reshape(-1)
+            matrix = by_row.reshape(piece.high * S, piece.wide * S)
+            part[:] = matrix[: piece.rows, : piece.columns].reshape(-1)
+
+    pieces = _pieces(layout)
+    parallel.each(work, pieces)
+    rows = blocks_NSS[sum(piece.high * piece.wide for piece in pieces) :].reshape(-1)
     row = 0
-    for start, size in vectors:
+    for start, size in _vectors(layout):
         flat_P[start : start + size] = rows[row * S : row * S + size]
         row += _up(size)
     return flat_P
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows of a matrix, of whole tiles but the last. at: in the flat vector. block: of the first tile."""
+
+    at: int
+    rows: int
+    columns: int
+    block: int
+
+    @property
+    def high(self) -> int:
+        return _up(self.rows)
+
+    @property
+    def wide(self) -> int:
+        return _up(self.columns)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no tile is padded."""
+        return self.rows % S == 0 and self.columns % S == 0
+
+
+def _pieces(layout: Layout) -> list[_Piece]:
+    """All matrices, in pieces for the threads."""
+    pieces, at, block = [], 0, 0
+    for shape in layout.shapes:
+        if len(shape) > 1:
+            rows, columns = shape
+            for part in parallel.parts(_up(rows), max(parallel.LEAST // _up(columns), 1)):
+                first, last = part.start * S, min(part.stop * S, rows)
+                begin = at + first * columns, block + part.start * _up(columns)
+                pieces.append(_Piece(begin[0], last - first, columns, begin[1]))
+            block += _up(rows) * _up(columns)
+        at += math.prod(shape)
+    return pieces
+
+
+def _vectors(layout: Layout) -> Iterator[tuple[int, int]]:
+    """Place in the flat vector and length of each vector."""
+    at = 0
+    for shape in layout.shapes:
+        if len(shape) == 1:
+            yield at, shape[0]
+        at += math.prod(shape)
 
 
 def _up(size: int) -> int:

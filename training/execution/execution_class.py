@@ -51,6 +51,6 @@ def _class_of(compute: ComputeSpec, device: str, threads: int, has_mkldnn: bool)
             torch.cuda.get_device_name(),
             f"cuda={torch.version.cuda}",
             f"cudnn={torch.backends.cudnn.version()}",  # type: ignore[no-untyped-call]
-            "sdpa=math",
+            "sdpa=flash",
         ]
     return Digest(hashlib.sha256("|".join(parts).encode()).digest())

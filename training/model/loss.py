@@ -30,6 +30,9 @@ from assay.training.model.llama import llama_logits
 
 DEVICES = ("cpu", "cuda")
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
+# On CUDA the first that takes these shapes and precision. Under the flag of `use_threads` they repeat to the
+# bit, backwards as well; cuDNN's does not.
+_REPEATABLE = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _IGNORED = -100  # what torch's cross entropy leaves out
 
 
@@ -163,8 +166,7 @@ def _loss(
     inputs = torch.where(tokens < 0, ~tokens, tokens)[:, :-1]
     targets = tokens[:, 1:].clone().masked_fill_(tokens[:, 1:] < 0, _IGNORED)
     is_half = precision is Precision.BFLOAT16
-    # CUDA's fast attention kernels sum in an order that varies; the plain one does not.
-    kernel = sdpa_kernel(SDPBackend.MATH) if tokens.is_cuda else nullcontext()
+    kernel = sdpa_kernel(_REPEATABLE) if tokens.is_cuda else nullcontext()
     with kernel, torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=is_half):
         found = _logits(model, p, inputs)
     logits, wanted = found.float().reshape(-1, model.vocabulary), targets.reshape(-1)

@@ -34,7 +34,7 @@ from assay.training.execution.challenge import challenge_tokens, fingerprint
 from assay.training.execution.execution_class import execution_class
 from assay.training.layout import Layout, from_blocks, layout_of
 from assay.training.methods.choices import Choices, method_rule
-from assay.training.model.loss import loss_and_gradient, use_threads
+from assay.training.model.loss import check_device, loss_and_gradient, use_threads
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.aggregate import step_signs
 from assay.training.optimiser.inner import InnerState, fresh, inner_step
@@ -62,7 +62,7 @@ _NO_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}  # torch refuses AMX under 
 @dataclass(frozen=True, slots=True)
 class CodePath:
     """One numerical path through the libraries. rows: sequences per pass, 0 for all.
-    is_permuted: whether the sequences are reordered.
+    is_permuted: whether the sequences are reordered. device: "cpu" or "cuda".
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -70,6 +70,7 @@ class CodePath:
     threads: int = 1
     rows: int = 0
     is_permuted: bool = False
+    device: str = "cpu"
 
 
 LEAD, REFERENCE = "native", "reference"
@@ -83,6 +84,7 @@ PATHS: Mapping[str, CodePath] = {
     "threads-2": CodePath(threads=2),
     "micro-4": CodePath(rows=4),
     "permuted": CodePath(is_permuted=True),
+    "cuda": CodePath(device="cuda"),
 }
 
 
@@ -194,6 +196,7 @@ def compute(folder: Path, name: str) -> dict[str, str]:
     """This process's part: every step of the task on its path, into files."""
     path, task = _path(name), Task(**json.loads((folder / TASK).read_text()))
     use_threads(path.threads)
+    check_device(path.device)
     if not path.has_onednn:
         torch.backends.mkldnn.set_flags(False)  # type: ignore[no-untyped-call]
     mine = replace(task.compute, micro_sequences=path.rows)
@@ -205,7 +208,7 @@ def compute(folder: Path, name: str) -> dict[str, str]:
             return reference_loss_and_gradient(model, layout, theta_P, tokens, compute=mine)[1]
         tokens = np.ascontiguousarray(tokens[::-1]) if path.is_permuted else tokens
         compute = replace(mine, dtype=Precision.BFLOAT16) if is_rough else mine
-        return loss_and_gradient(model, layout, theta_P, tokens, compute=compute)[1]
+        return loss_and_gradient(model, layout, theta_P, tokens, compute=compute, device=path.device)[1]
 
     here = _Here(folder, name, task, layout, gradient)
     _steps(here)
@@ -214,8 +217,8 @@ def compute(folder: Path, name: str) -> dict[str, str]:
             _segments(here, method)
     return {
         "capability": torch.backends.cpu.get_cpu_capability().lower(),
-        "execution_class": execution_class(mine).hex(),
-        "fingerprint": fingerprint(mine).hex(),
+        "execution_class": execution_class(mine, path.device).hex(),
+        "fingerprint": fingerprint(mine, path.device).hex(),
     }
 
 
