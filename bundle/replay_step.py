@@ -192,7 +192,7 @@ def replay_of(
         done = Replayed(commit=commit)
         done.is_same_class = commit.exec_class == execution_class(spec.compute)
         rounds = lineage(commits, round_id)
-        remake = Remake(recompute_worker.parameters, recompute_worker.tokens, recompute_worker.gradient)
+        remake = Remake(recompute_worker.parameters, recompute_worker.batch, recompute_worker.gradient)
         is_remade = from_start or len(rounds) == 1
         for number in range(round_id + 1):
             if is_remade and number in rounds:

@@ -230,7 +230,7 @@ def report_lines(report: Report) -> Iterator[str]:
         how = (
             "measured here again" if report.is_measured else "by the buyer; `--data FOLDER` measures it again"
         )
-        kind = loss_kind(spec)
+        kind = loss_kind(spec).held_out
         yield f"held-out {kind.name}: {loss} {kind.unit} on {tokens:,} tokens, {how}"
         if (right := report.held_out.accuracy) is not None:
             acc, acc_norm = (share_text(one, right.items) for one in (right.acc_last, right.acc_norm_last))

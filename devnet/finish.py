@@ -74,6 +74,7 @@ def finish(
             last=finite(_mean_loss(training[-1] if training else [])),
             validation_first=None if held_out is None else held_out.first_micro / MICRO,
             validation_last=None if held_out is None else held_out.last_micro / MICRO,
+            is_minimised=not spec.compute.is_grpo,
         ),
         state_agreement=agreement.ok,
         record=_record(root / "bundle" / FOLDER / RECORD),

@@ -23,13 +23,15 @@ from assay.orders.amounts import DECIMALS, UNIT
 class Losses:
     """Mean loss in nats per token: of the first and last round's batches, and held out before and after.
 
-    None: not finite.
+    None: not finite. With GRPO the first two are missed reward, and the held-out loss, of the answers, is not
+    what the run minimises.
     """
 
     first: float | None
     last: float | None
     validation_first: float | None
     validation_last: float | None
+    is_minimised: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +172,7 @@ def _broken_training(summary: Summary) -> list[str]:
     first, last = summary.loss.validation_first, summary.loss.validation_last
     if first is None or last is None:
         broken.append("validation loss is missing or not finite")
-    elif not last < first and summary.ending.closed_by is None:
+    elif summary.loss.is_minimised and not last < first and summary.ending.closed_by is None:
         broken.append(f"validation loss went from {first:.4f} to {last:.4f}, expected it to fall")
     return broken
 

@@ -42,8 +42,11 @@ class Machine:
 
 
 def step_ms(spec: RunSpec, machine: Machine) -> int:
-    """Milliseconds that a step takes here, by its operations."""
-    flop = spec.tokens_per_step * flop_per_token(spec.model)
+    """Milliseconds that a step takes here, by its operations.
+
+    With GRPO completions are sampled first: for each of their tokens a forward pass, a third of it.
+    """
+    flop = spec.tokens_per_step * flop_per_token(spec.model) * (3 + spec.compute.grpo.completion) // 3
     return -(-flop * 1000 // max(machine.flop_per_s, 1))
 
 

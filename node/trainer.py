@@ -26,12 +26,13 @@ from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import LOSS_MICRO_MAX, Commit
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.training.data.batches import batch_positions, batch_root, batch_tokens, read_tokens
+from assay.training.data.batches import batch_positions, batch_root, read_tokens
 from assay.training.exact import is_finite
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.model.initial import frozen_parameters
 from assay.training.model.loss import loss_and_gradient
+from assay.training.model.sampling import step_batch
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import NodeState, start_private
@@ -197,14 +198,20 @@ class Trainer(ComputeWorker):
 
     def _work(self, round_id: int, before: NodeState) -> rules.Work:
         """A round's local work, from the private state before it."""
-        positions = batch_positions(self.spec, self.node, self._trained_as(round_id))
-        batch = batch_tokens(self.tokens, positions, self.spec.model.context)
         theta = self._read(round_id)
+        batch = self._batch(self._trained_as(round_id), theta)
         # No two works are in use at once: work done ahead is used or discarded before the next.
         work = rules.local(self.spec, self.layout, theta, before, batch, round_id, self._gradient, self._room)
         if self.spec.rule.is_gradient and work.x_NC.nbytes <= ROOM_BYTES_MAX:
             self._room = work.x_NC
         return work
+
+    def _batch(self, round_id: int, theta_P: NDArray[np.float32]) -> NDArray[np.int64]:
+        """The sequences of a round, at the parameters that its work starts from."""
+        return step_batch(
+            self.spec, self.layout, theta_P, self.tokens, self.node, round_id,
+            device=self.device, frozen=self.frozen,
+        )  # fmt: skip
 
     def _trained_as(self, round_id: int) -> int:
         """The round whose sequences this round's work takes."""

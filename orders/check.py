@@ -94,7 +94,7 @@ def check_order(path: Path | None) -> OrderReport:
         f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}",
         "strata": stratum_words(data, order.rule.aggregation.f),
         "chat": manifest.chat_words,
-        "loss": f"DPO, beta {order.dpo_beta:g}" if order.is_dpo else "",
+        "loss": loss_words(order),
         "compute": f"{order.compute.dtype}, "
         + (
             f"{order.compute.micro_sequences} sequences"
@@ -122,6 +122,23 @@ def check_order(path: Path | None) -> OrderReport:
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
     }
     return OrderReport({name: text for name, text in rows.items() if text})
+
+
+def loss_words(order: Order) -> str:
+    """What the run minimises and, with GRPO, what sampling costs; empty for the loss of the next token."""
+    if order.is_dpo:
+        return f"DPO, beta {order.dpo_beta:g}"
+    if not order.is_grpo:
+        return ""
+    grpo = order.grpo
+    prompts = order.rule.sequences_per_round // grpo.group
+    return (
+        f"GRPO, {prompts:,} prompts a step with {grpo.group} completions each, "
+        f"of at most {grpo.completion:,} tokens; reward {grpo.reward.name.lower()}. Sampling takes "
+        # a gradient takes a forward pass and a backward one, of twice the arithmetic
+        f"up to {grpo.completion / 3:,.1f} times the arithmetic of the step's gradient, by its node and "
+        "again by its auditor"
+    )
 
 
 def stratum_words(data: DataSpec, f: int) -> str:

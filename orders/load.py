@@ -104,7 +104,7 @@ def resolve(file: RunFile, folder: Path) -> Order:
     try:
         tokenizer = tokenizer_of(file.model, folder)
         sizes = model_sizes(file.model, folder, tokenizer)
-        has_chat = any(source.is_chat or source.is_preferences for source in file.data)
+        has_chat = any(source.is_templated for source in file.data)
         chat = chat_template_of(file.model, folder, tokenizer) if has_chat else None
     except ConfigError as fault:
         raise ConfigError(f"[model]: {fault}") from None

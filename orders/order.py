@@ -28,18 +28,19 @@ from assay.orders.sections import (
     VerifySection,
 )
 from assay.protocol.agreement.quorum import least_audit_rounds, least_dispute_rounds, quorum
+from assay.protocol.grpo import DIGIT, NO_GRPO, GrpoSpec, Reward, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.chat_template import ChatTemplate
 from assay.training.data.choices import Choices
-from assay.training.data.preferences import DIGIT
 from assay.training.data.tokenizer import Tokenizer
 from assay.training.layout import layout_of
 from assay.training.optimiser.matrices import check_start
 from assay.verifier.audit.limits import Limits
 
 DPO_BETA = 0.1  # of the paper, and the default of TRL
+GRPO_GROUP, GRPO_TOKENS = 8, 32  # the default of TRL; of an answer without the thought before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,24 @@ class Order:
         if not self.is_dpo:
             return 0.0
         return DPO_BETA if self.train.dpo_beta is None else self.train.dpo_beta
+
+    @property
+    def is_grpo(self) -> bool:
+        """Whether the data are tasks, so that nodes train on completions that they sample."""
+        return any(source.is_tasks for source in self.data)
+
+    @property
+    def grpo(self) -> GrpoSpec:
+        """The terms of GRPO; none with any other data."""
+        train = self.train
+        if not self.is_grpo:
+            return NO_GRPO
+        return GrpoSpec(
+            group=train.grpo_group or GRPO_GROUP,
+            completion=train.grpo_tokens or GRPO_TOKENS,
+            end=self.tokenizer.separator or 0,
+            reward=Reward[(train.grpo_reward or "exact").upper()],
+        )
 
     @property
     def tokens_per_step(self) -> int:
@@ -195,15 +214,17 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
             ("data",), [], "expected at least one source; leave the key out for the standard library"
         )
     for index, source in enumerate(order.data):
-        if source.is_stdlib and (source.is_chat or source.is_preferences):
-            reason = "the standard library has no conversations and no preference pairs"
+        if source.is_stdlib and source.is_templated:
+            reason = "the standard library has no conversations, no preference pairs and no tasks"
             yield ConfigProblem(("data", index, "format"), source.format, reason)
     if order.model.chat_template is not None and order.chat is None:
         reason = (
-            'no source has conversations; write format = "chat" or "preferences" under the [[data]] that has'
+            'no source has conversations; write format = "chat", "preferences" or "tasks" under the [[data]] '
+            "that has"
         )
         yield ConfigProblem(("model", "chat_template"), order.model.chat_template, reason)
     yield from _wrong_dpo(order)
+    yield from _wrong_grpo(order)
     if order.sizes.is_adapted and order.compute.dtype == "bfloat16" and order.limits is not None:
         # Measured on small adapters: honest blocks of another class are 2 to 6 % away, and so are false ones.
         reason = (
@@ -287,6 +308,40 @@ def _wrong_dpo(order: Order) -> Iterator[ConfigProblem]:
             'expected "float32", or [verify] limits = "none" and machines of one class'
         )
         yield ConfigProblem(("compute", "dtype"), order.compute.dtype, reason)
+
+
+def _wrong_grpo(order: Order) -> Iterator[ConfigProblem]:
+    """What does not go with GRPO, or with any loss but that."""
+    if not order.is_grpo:
+        for key in ("grpo_group", "grpo_tokens", "grpo_reward"):
+            if (value := getattr(order.train, key)) is not None:
+                reason = 'no source has tasks; write format = "tasks" under every [[data]]'
+                yield ConfigProblem(("train", key), value, reason)
+        return
+    for index, source in enumerate(order.data):
+        if not source.is_tasks:
+            reason = 'another source has tasks, which train alone; expected "tasks"'
+            yield ConfigProblem(("data", index, "format"), source.format, reason)
+    if order.tokenizer.separator is None:
+        reason = "a completion ends with the tokenizer's separator, expected one"
+        yield ConfigProblem(("model", "separator"), order.model.separator, reason)
+    if not order.rule.is_gradient:
+        reason = "GRPO samples at the start of a round, expected a method without inner steps"
+        yield ConfigProblem(("comm", "method"), order.comm.method, reason)
+    if order.limits is not None:
+        reason = (
+            "where two tokens nearly tie, another execution class samples another completion, so no limit "
+            'between classes tells a lie from a rounding; expected "none", and machines of one class'
+        )
+        yield ConfigProblem(("verify", "limits"), order.verify.limits, reason)
+    faults = grpo_faults(
+        order.grpo,
+        sequences=order.rule.sequences_per_round,
+        context=order.sizes.context,
+        vocabulary=min(order.sizes.vocabulary, order.tokenizer.vocabulary),
+    )
+    for fault in faults:
+        yield ConfigProblem(("train", "grpo_group"), order.grpo.group, f"as it is set up here: {fault}")
 
 
 def _wrong_domains(order: Order) -> Iterator[ConfigProblem]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidato
 
 from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
 from assay.protocol.draws import OPENED_LEAST
+from assay.protocol.grpo import GROUP_MAX
 from assay.protocol.messages import LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import ACCEPT_PPM_MAX, BETA_MICRO_MAX, BETA_MICRO_MIN, MILESTONES_MAX, PPM
@@ -122,8 +123,8 @@ class DataSection(Section):
     source: Annotated[str, Field(min_length=1, max_length=4096)] = "stdlib"
     licence: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = None  # of text; default: all of it
-    # by suffix: .jsonl, .ndjson, .parquet, anything else is text; JSON Lines of messages are "chat", and of
-    # preference pairs "preferences"
+    # by suffix: .jsonl, .ndjson, .parquet, anything else is text; JSON Lines of messages are "chat", of
+    # preference pairs "preferences", and of prompts with the answers that GRPO rewards "tasks"
     format: Format = "auto"
     field: Annotated[str, Field(min_length=1, max_length=128)] = "text"  # JSON key or Parquet column
     seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # whose nodes train on it, and on it alone
@@ -142,6 +143,16 @@ class DataSection(Section):
     def is_preferences(self) -> bool:
         """Whether it holds preference pairs, on which DPO trains."""
         return self.format == "preferences"
+
+    @property
+    def is_tasks(self) -> bool:
+        """Whether it holds tasks with answers, on which GRPO trains."""
+        return self.format == "tasks"
+
+    @property
+    def is_templated(self) -> bool:
+        """Whether a chat template makes its text."""
+        return self.is_chat or self.is_preferences or self.is_tasks
 
     @property
     def bytes_max(self) -> int:
@@ -183,6 +194,11 @@ class TrainSection(Section):
     dpo_beta: (
         Annotated[float, Field(ge=BETA_MICRO_MIN / 1e6, le=BETA_MICRO_MAX / 1e6), _finite_in(6)] | None
     ) = None
+    # of GRPO, if the data are tasks: completions of a prompt, 8 if left out
+    grpo_group: Annotated[int, Field(ge=2, le=GROUP_MAX)] | None = None
+    grpo_tokens: Annotated[int, Field(ge=1, le=65_536)] | None = None  # the most of a completion; 32
+    # what earns 1: to be the answer ("exact", if left out) or end with it; "prefix": the share that begins it
+    grpo_reward: Literal["exact", "ending", "prefix"] | None = None
     equalise: bool | None = None  # a gradient's rows and columns, brought nearer to one size
     validation_share: Annotated[float, Field(gt=0, lt=1), _finite_in(6)] = 0.05
 

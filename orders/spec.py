@@ -58,7 +58,10 @@ def compute_spec(order: Order) -> ComputeSpec:
     """How every node computes a gradient."""
     dtype = Precision[order.compute.dtype.upper()]
     return ComputeSpec(
-        dtype=dtype, micro_sequences=order.compute.micro_sequences, beta_micro=scaled(order.dpo_beta, 6)
+        dtype=dtype,
+        micro_sequences=order.compute.micro_sequences,
+        beta_micro=scaled(order.dpo_beta, 6),
+        grpo=order.grpo,
     )
 
 
@@ -161,15 +164,16 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
     Raises:
         ConfigError: too little for one training step or one validation sequence.
     """
-    window = order.sizes.context + 1
+    compute = compute_spec(order)
+    drawn = (order.sizes.context + 1) * compute.drawn_sequences
+    count = order.rule.sequences_per_round // compute.trained_per_window
     validation = manifest.tokens * scaled(order.train.validation_share, 6) // 10**6
     training = manifest.tokens - validation
-    if training < window * order.rule.sequences_per_round:
+    if training < drawn * count:
         raise ConfigError(
             f"data: {manifest.tokens} tokens, {training} of them for training; "
-            f"one step of one node needs {window * order.rule.sequences_per_round}"
+            f"one step of one node needs {drawn * count}"
         )
-    drawn = window * compute_spec(order).drawn_sequences
     what = "preference pair" if order.is_dpo else "sequence"
     if validation < drawn:
         raise ConfigError(
@@ -189,7 +193,6 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
             if section.seats is not None
         ),
     )
-    count = order.rule.sequences_per_round // compute_spec(order).drawn_sequences
     for fault in stratum_faults(data, seats=order.seats, window=drawn, windows_per_round=count):
         raise ConfigError(f"data: {fault}")
     return data

@@ -17,6 +17,7 @@ from typing import Annotated, ClassVar
 from assay.protocol.agreement.quorum import committee_size, quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Later, Max
+from assay.protocol.grpo import NO_GRPO, GrpoSpec, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX, Score
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
@@ -122,7 +123,8 @@ class ComputeSpec:
     TAG: ClassVar[bytes] = b"assay/compute-spec/1"
     dtype: Precision
     micro_sequences: int  # sequences of one forward and backward pass; 0 = the whole batch
-    beta_micro: Annotated[int, Later()] = 0  # of DPO on preference pairs; 0: the next-token loss
+    beta_micro: Annotated[int, Later()] = 0  # of DPO on preference pairs; 0: another loss
+    grpo: Annotated[GrpoSpec, Later()] = NO_GRPO  # completions that the model samples; none: another loss
 
     @property
     def is_dpo(self) -> bool:
@@ -130,9 +132,19 @@ class ComputeSpec:
         return self.beta_micro > 0
 
     @property
+    def is_grpo(self) -> bool:
+        """Whether a node trains on completions that it samples, rather than on the data's sequences."""
+        return self.grpo != NO_GRPO
+
+    @property
     def drawn_sequences(self) -> int:
         """Sequences that are drawn together, side by side in the data: a pair, or one."""
         return 2 if self.is_dpo else 1
+
+    @property
+    def trained_per_window(self) -> int:
+        """Sequences that a node trains on for each window it draws: the window's, or with GRPO a group."""
+        return self.grpo.group if self.is_grpo else self.drawn_sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,8 +366,8 @@ class RunSpec:
 
     @property
     def windows_per_round(self) -> int:
-        """Windows that a node trains on in one round."""
-        return self.rule.sequences_per_round // self.compute.drawn_sequences
+        """Windows that a node trains on in one round; with GRPO, prompts that it completes."""
+        return self.rule.sequences_per_round // self.compute.trained_per_window
 
     @property
     def split(self) -> Split:
@@ -522,13 +534,14 @@ def check_spec(spec: RunSpec) -> None:
     need(len(everyone) == len(set(everyone)), "one account cannot stand behind two members")
     for fault in dpo_faults(spec.compute, spec.rule.local.sequences):
         need(False, fault)
-    window = spec.model.context + 1
+    for fault in _grpo_faults(spec):
+        need(False, fault)
+    drawn = spec.window_tokens
     need(
-        spec.data.tokens - spec.data.validation_tokens >= window * spec.rule.sequences_per_round,
+        spec.data.tokens - spec.data.validation_tokens >= drawn * spec.windows_per_round,
         f"the data hold {spec.data.tokens - spec.data.validation_tokens} training tokens, "
-        f"one step needs {window * spec.rule.sequences_per_round}",
+        f"one step needs {drawn * spec.windows_per_round}",
     )
-    drawn = window * spec.compute.drawn_sequences
     need(spec.data.validation_tokens >= drawn, f"validation needs at least {drawn} tokens")
     need(spec.data.token_bytes in (1, 2, 4), f"tokens of {spec.data.token_bytes} bytes, expected 1, 2 or 4")
     need(
@@ -620,6 +633,24 @@ def dpo_faults(compute: ComputeSpec, sequences: int) -> tuple[str, ...]:
             f"micro_sequences is {compute.micro_sequences}, expected an even number: DPO needs whole pairs"
         )
     return tuple(faults)
+
+
+def _grpo_faults(spec: RunSpec) -> Iterator[str]:
+    """Errors in how GRPO is set up; none for another loss."""
+    if not spec.compute.is_grpo:
+        return
+    if spec.compute.is_dpo:
+        yield "a loss is that of GRPO or of DPO, expected no beta beside a group"
+    if not spec.rule.is_gradient:
+        yield "GRPO samples from the parameters that a round starts from, expected a rule without inner steps"
+    if spec.audit.limits != NO_DIGEST:
+        yield "GRPO is audited within one execution class alone, expected no limits between classes"
+    yield from grpo_faults(
+        spec.compute.grpo,
+        sequences=spec.rule.local.sequences,
+        context=spec.model.context,
+        vocabulary=spec.model.vocabulary,
+    )
 
 
 def model_faults(model: ModelSpec) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
-from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
+from assay.training.data.batches import read_tokens
+from assay.training.model.sampling import step_batch
 from assay.training.optimiser.node_state import start_private
 from assay.training.optimiser.step import message
 from assay.training.transform.compress import transition
@@ -106,7 +107,7 @@ def _nothing() -> AbstractContextManager[Any]:
 
 def _believed_batch(tokens: np.ndarray[Any, Any]) -> Off:
     """The auditor computes over the sequences that the node claims."""
-    return lambda: without(assay.verifier.audit.worker, "batch_tokens", lambda *_: tokens)
+    return lambda: without(assay.verifier.audit.worker, "step_batch", lambda *_, **__: tokens)
 
 
 def _believed_spec(lab: TestBed, spec: RunSpec) -> Off:
@@ -364,7 +365,8 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     except ConfigError:
         caught += 1
     tokens = np.frombuffer(poisoned, np.uint8)
-    batch = batch_tokens(tokens, batch_positions(lab.spec, NODE, lab.round), lab.spec.model.context)
+    theta = lab.trainer.parameters.read(lab.round)
+    batch = step_batch(lab.spec, lab.trainer.layout, theta, tokens, NODE, lab.round)
     claim = lab.claim(lab.x_of(batch))
     with without(lab.recompute_worker, "tokens", tokens, unless=is_defended):
         caught += lab.is_caught(claim)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from assay.node.messages import StepRecord
 from assay.node.trainer import Trainer
-from assay.protocol.commitments import commitment_of, sketch_digest
+from assay.protocol.commitments import commitment_of
 from assay.protocol.draws import opened_blocks
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.messages import Commit, Outcome
@@ -39,17 +39,18 @@ from assay.protocol.update_rule import RuleSpec
 from assay.testing.members import NODES, RUN_ID
 from assay.testing.run import a_spec
 from assay.training.codec.contribution import decode_contribution
-from assay.training.data.batches import batch_positions, batch_root, batch_tokens, describe
+from assay.training.data.batches import batch_positions, batch_root, describe
 from assay.training.data.shards import write_tokens
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.model.loss import FLOAT32_WHOLE, loss_and_gradient, use_one_thread
 from assay.training.model.presets import gpt_spec
+from assay.training.model.sampling import step_batch
 from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.schedule import rate
-from assay.training.optimiser.step import Work
+from assay.training.optimiser.step import Work, gradient_sketch
 from assay.training.optimiser.step import encode as encode_step
-from assay.training.transform.compress import gradient_blocks, work_sketch
+from assay.training.transform.compress import gradient_blocks
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.messages import Finding
@@ -183,8 +184,8 @@ class TestBed:
 
     def batch(self, round_id: int | None = None, node: PeerId = NODE) -> NDArray[np.int64]:
         """The sequences assigned to this node in a round."""
-        positions = batch_positions(self.spec, node, self.round if round_id is None else round_id)
-        return batch_tokens(self.trainer.tokens, positions, self.spec.model.context)
+        number, theta = self.round if round_id is None else round_id, self.trainer.parameters.read(self.round)
+        return step_batch(self.spec, self.trainer.layout, theta, self.trainer.tokens, node, number)
 
     def x_of(
         self,
@@ -222,7 +223,7 @@ class TestBed:
 
     def sketch(self, x_NC: Floats) -> tuple[Digest, ...]:
         """The committed sketch of this work."""
-        return (sketch_digest(work_sketch(self.parent, x_NC)),)
+        return (gradient_sketch(self.parent, x_NC),)
 
     def bf16(self) -> ComputeSpec:
         """Less precision than the run ordered."""

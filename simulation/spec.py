@@ -24,6 +24,7 @@ from assay.orders.sections import (
     RunSection,
     Section,
     TrainSection,
+    VerifySection,
 )
 from assay.orders.spec import build_spec
 from assay.orders.toml import read_toml
@@ -91,7 +92,8 @@ def sim_of(file: SimFile, folder: Path) -> SimSpec:
     if sim.rule is not None:
         comm = comm.model_copy(update={"aggregation": sim.rule})
     run = RunSection(name="sim", seed=sim.seed, rounds=sim.rounds, nodes=sim.nodes)
-    tables = RunFile(run=run, model=file.model, data=file.data, train=file.train, comm=comm)
+    unaudited = VerifySection(limits="none")
+    tables = RunFile(run=run, model=file.model, data=file.data, train=file.train, comm=comm, verify=unaudited)
     return SimSpec(sim, resolve(tables, folder))
 
 

@@ -34,10 +34,11 @@ from assay.simulation.spec import SimSpec, load_sim, sim_run_spec
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.signs import encode_signs
 from assay.training.codec.wire import Aggregate, Update
-from assay.training.data.batches import Tokens, batch_positions, batch_tokens, read_tokens, validation_tokens
+from assay.training.data.batches import Tokens, read_tokens, validation_tokens
 from assay.training.layout import layout_of
 from assay.training.model.initial import BASE, frozen_parameters, starting_parameters
 from assay.training.model.loss import loss_and_gradient, mean_loss, use_one_thread
+from assay.training.model.sampling import step_batch
 from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.inner import Floats
 from assay.training.optimiser.node_state import start_private
@@ -119,7 +120,7 @@ def simulate(
         losses, sent, sizes = [], [], []
         direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         for node, peer in enumerate(peers):
-            batch = batch_tokens(tokens, batch_positions(run, peer, number), run.model.context)
+            batch = step_batch(run, layout, recent[0], tokens, peer, number, frozen=frozen)
             if sim.attack == "label-flip" and node >= honest_count:
                 batch = flipped_labels(batch, run.model.vocabulary)
             work = local(run, layout, recent[0], private[node], batch, number, gradient)

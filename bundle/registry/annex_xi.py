@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from assay.bundle.registry.document import Entry
 from assay.bundle.registry.text import TO_BE_FILLED, table
-from assay.bundle.report.loss_kind import DPO, NEXT_TOKEN
+from assay.bundle.report.loss_kind import DPO, GRPO, NEXT_TOKEN
 from assay.protocol.audits import AuditStatus
-from assay.training.data.shards import PREFERENCES
+from assay.training.data.shards import PREFERENCES, TASKS
 
 
 def technical_documentation(entry: Entry) -> str:
@@ -70,7 +70,8 @@ def _description(entry: Entry) -> str:
 def _elements(entry: Entry) -> str:
     data, tokens, run = entry.data, entry.tokens, entry.run
     licences = ", ".join(sorted({source.licence for source in data.sources}))
-    is_dpo = any(source.kind == PREFERENCES for source in data.sources)  # which no other loss trains on
+    kinds = {source.kind for source in data.sources}
+    loss = DPO if PREFERENCES in kinds else GRPO if TASKS in kinds else NEXT_TOKEN  # none trains on another's
     return table(
         ("Item", "Entry"),
         [
@@ -79,7 +80,7 @@ def _elements(entry: Entry) -> str:
                 "(b) Design and training process",
                 f"{run.rounds} rounds, spec {run.spec}, {run.precision}",
             ),
-            ("(b) Objective", (DPO if is_dpo else NEXT_TOKEN).objective),
+            ("(b) Objective", loss.objective),
             ("(b) Rationale of design choices", TO_BE_FILLED),
             ("(c) Data: sources", f"{len(data.sources)}, listed in training-content-summary.md"),
             ("(c) Data: licences", licences),

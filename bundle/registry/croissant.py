@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from assay.bundle.registry.document import Entry, ListedData
-from assay.training.data.shards import CONVERSATIONS, PREFERENCES
+from assay.training.data.shards import CONVERSATIONS, PREFERENCES, TASKS
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.0"
 CONTEXT: dict[str, Any] = {
@@ -102,7 +102,7 @@ def _files(data: ListedData) -> list[dict[str, Any]]:
 
 
 def _shards(data: ListedData) -> dict[str, Any]:
-    is_masked = any(source.kind in (CONVERSATIONS, PREFERENCES) for source in data.sources)
+    is_masked = any(source.kind in (CONVERSATIONS, PREFERENCES, TASKS) for source in data.sources)
     return {
         "@type": "cr:FileSet",
         "@id": "shards",

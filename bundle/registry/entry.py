@@ -52,7 +52,14 @@ from assay.protocol.params import ModelSpec, RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.training.data.inventory import inventory
 from assay.training.layout import layout_of
-from assay.training.model.flops import FORMULA, REFERENCES, WORDS, flop_per_token, weights_per_token
+from assay.training.model.flops import (
+    FORMULA,
+    NO_SAMPLING,
+    REFERENCES,
+    WORDS,
+    flop_per_token,
+    weights_per_token,
+)
 
 INDICATIVE_FLOP = (
     10**23
@@ -194,7 +201,7 @@ def _work(run: Finished, facts: Sequence[RoundFacts]) -> tuple[Tokens, Flop]:
         per_token=unit,
         weights_per_token=weights_per_token(spec.model),
         formula=FORMULA,
-        method=WORDS,
+        method=WORDS + (NO_SAMPLING if spec.compute.is_grpo else ""),
         references=REFERENCES,
     )
 

@@ -121,7 +121,7 @@ def _licence(declared: str) -> str:
 def _model_index(run: Finished, report: TrainingReport) -> str:
     """Lines of the front matter with held-out loss and accuracy; none where nobody measured them."""
     spec = run.spec
-    held_out, kind = report.held_out, loss_kind(spec)
+    held_out, kind = report.held_out, loss_kind(spec).held_out
     if held_out is None:
         return ""
     return f"""model-index:

@@ -55,7 +55,7 @@ def figures_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterator[
         yield f"{kind.name}, first and last round", f"{first} to {last}"
     if held_out is not None:
         yield (
-            f"held-out {kind.name}, before and after",
+            f"held-out {kind.held_out.name}, before and after",
             " to ".join(loss_text(one) for one in (held_out.first_micro, held_out.last_micro)),
         )
     if held_out is not None and (found := held_out.accuracy) is not None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from assay.orders.data.conversations import ConversationWriter, is_chat_file
 from assay.orders.data.preferences import PreferenceWriter
+from assay.orders.data.tasks import TaskWriter
 from assay.orders.load import load_order
 from assay.orders.model import base_folder
 from assay.orders.order import Order
@@ -32,6 +33,7 @@ from assay.training.data.shards import (
     CONVERSATIONS,
     MANIFEST,
     PREFERENCES,
+    TASKS,
     TEXT,
     TOKENIZER,
     DataManifest,
@@ -44,6 +46,12 @@ from assay.training.data.tokenizer import Tokenizer, pieces
 from assay.training.model.hugging_face import read_theta
 from assay.training.model.initial import BASE, state_digest
 
+_KINDS = {"chat": CONVERSATIONS, "preferences": PREFERENCES, "tasks": TASKS}
+_NOTHING = {
+    "chat": "no conversation that is trained on, expected JSON Lines with messages",
+    "preferences": "no preference pair, expected JSON Lines of them",
+    "tasks": "no task, expected JSON Lines of prompts with answers",
+}
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
@@ -61,11 +69,14 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
     tokenizer, template = order.tokenizer, order.chat
     width = token_bytes_for(tokenizer.vocabulary * (1 if template is None else 2))  # a bit for the mask
     writer = ShardWriter(folder, width, is_masked=template is not None)
-    chat: ConversationWriter | PreferenceWriter | None = None
+    chat: ConversationWriter | PreferenceWriter | TaskWriter | None = None
     if order.is_dpo:
         assert template is not None, "an order with preference pairs has a chat template"
         theta_P = read_theta(base_folder(order.model, order.folder), order.sizes.whole)
         chat = PreferenceWriter.open(template, tokenizer, writer, order.sizes.whole, theta_P)
+    elif order.is_grpo:
+        assert template is not None, "an order with tasks has a chat template"
+        chat = TaskWriter.open(template, tokenizer, writer, order.grpo, order.sizes.context + 1)
     elif template is not None:
         chat = ConversationWriter.open(template, tokenizer, writer, order.sizes.context + 1)
     sources = tuple(_collect(source, order.folder, tokenizer, writer, chat) for source in order.data)
@@ -160,7 +171,7 @@ def _collect(
     folder: Path,
     tokenizer: Tokenizer,
     writer: ShardWriter,
-    chat: ConversationWriter | PreferenceWriter | None,
+    chat: ConversationWriter | PreferenceWriter | TaskWriter | None,
 ) -> Source:
     if source.is_stdlib:
         root = Path(sysconfig.get_path("stdlib"))
@@ -168,7 +179,7 @@ def _collect(
     else:
         root = folder / Path(source.source).expanduser()
         paths = _files_of(root)
-    if source.is_chat or source.is_preferences:
+    if source.is_templated:
         assert chat is not None, "an order with conversations has a chat template"
         return _collect_conversations(source, root, paths, writer, chat)
     before, left = writer.tokens, source.bytes_max
@@ -206,7 +217,7 @@ def _collect_conversations(
     root: Path,
     paths: Iterator[Path],
     writer: ShardWriter,
-    chat: ConversationWriter | PreferenceWriter,
+    chat: ConversationWriter | PreferenceWriter | TaskWriter,
 ) -> Source:
     chat.begin()
     before, left = writer.tokens, source.bytes_max
@@ -220,11 +231,7 @@ def _collect_conversations(
             break
     chat.end()
     if writer.tokens == before:
-        raise ConfigError(
-            f"data {root}: holds no preference pair, expected JSON Lines of them"
-            if source.is_preferences
-            else f"data {root}: holds no conversation that is trained on, expected JSON Lines with messages"
-        )
+        raise ConfigError(f"data {root}: holds {_NOTHING[source.format]}")
     return Source(
         source=source_name(source),
         licence=source.licence_text,
@@ -232,7 +239,7 @@ def _collect_conversations(
         documents=documents,
         bytes=source.bytes_max - left,
         tokens=writer.tokens - before,
-        kind=PREFERENCES if source.is_preferences else CONVERSATIONS,
+        kind=_KINDS[source.format],
     )
 
 

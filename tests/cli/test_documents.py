@@ -41,6 +41,7 @@ WITHOUT = {
 ELSEWHERE = {
     "localnet": "e2e/nets.py",
     "redteam": "redteam/test_table.py",
+    "audit accuse": "cli/test_accuse.py",
     "audit calibrate": "verifier/calibration/test_classes.py",
     "attest appraise": "attestation/test_attest_command.py",
     "network create": "e2e/test_founding.py",

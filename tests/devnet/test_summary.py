@@ -111,7 +111,13 @@ def test_the_summary_has_the_keys_that_others_read_and_is_strict_json():
         "params", "loss",
         "state_agreement", "record", "wire", "audits", "nodes", "verifiers", "money", "ledger", "ok",
     ]  # fmt: skip
-    assert set(summary["loss"]) == {"first", "last", "validation_first", "validation_last"}
+    assert set(summary["loss"]) == {
+        "first",
+        "last",
+        "validation_first",
+        "validation_last",
+        "is_minimised",
+    }
     assert set(summary["wire"]) == {
         "bytes_per_node_round",
         "bits_per_coefficient",
@@ -172,6 +178,12 @@ def test_money_that_moves_backwards_is_noticed_even_if_sums_agree():
     moved = replace(money, fees=money.fees - 200_000, refunded=money.refunded + 200_000)
 
     assert invariants(a_summary(money=moved)) == ["money: fees is -97600 units, below 0"]
+
+
+def test_a_held_out_loss_that_a_run_does_not_minimise_may_rise():
+    risen = Losses(first=0.9, last=0.5, validation_first=1.0, validation_last=1.5, is_minimised=False)
+
+    assert invariants(a_summary(loss=risen)) == []
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,16 @@ def test_an_empty_file_is_no_order_and_buys_nothing_by_mistake(write):
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory) -> Path:
-    """The examples as they are once base.toml has been run."""
+    """The examples as they are once base.toml and grpo-start.toml have been run."""
     home = tmp_path_factory.mktemp("clone")
-    folder, delivered = home / "examples", home / "runs" / "base" / "bundle" / "model"
+    folder = home / "examples"
     shutil.copytree(EXAMPLES[0].parent, folder)
-    delivered.mkdir(parents=True)
-    config = export_config(load_order(folder / "base.toml").sizes, None)
-    (delivered / "config.json").write_text(json.dumps(config))
-    (delivered / "tokenizer.json").write_bytes(byte_tokenizer_json())
+    for run in ("base", "grpo-start"):
+        delivered = home / "runs" / run / "bundle" / "model"
+        delivered.mkdir(parents=True)
+        config = export_config(load_order(folder / "base.toml").sizes, None)
+        (delivered / "config.json").write_text(json.dumps(config))
+        (delivered / "tokenizer.json").write_bytes(byte_tokenizer_json())
     return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
 
-Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preferences"]
+Format = Literal["auto", "text", "jsonl", "parquet", "chat", "preferences", "tasks"]
 CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 1 << 26  # one JSON line is held in memory, twice
 ROWS_AT_ONCE = 256

@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.errors import ConfigError
+from assay.protocol.grpo import DIGIT
 from assay.training.data.conversations import ASSISTANT, Conversation, conversation_of
 from assay.training.data.documents import json_lines
 from assay.training.data.mask import visible
 
 REFERENCE_TOKENS = 4
 REFERENCE_SCALE = 1 << 16
-DIGIT = 256
 _PARTS = ("prompt", "chosen", "rejected")
 
 Pair = tuple[Conversation, Conversation]

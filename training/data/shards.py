@@ -35,7 +35,7 @@ from assay.training.data.mask import from_stored, to_stored, visible
 
 FORMAT, MASKED_FORMAT = "assay/data/2", "assay/data/3"
 MANIFEST, SHARDS, TOKENIZER, CHAT = "manifest.json", "shards", "tokenizer.json", "chat_template.json"
-TEXT, CONVERSATIONS, PREFERENCES = "text", "conversations", "preferences"
+TEXT, CONVERSATIONS, PREFERENCES, TASKS = "text", "conversations", "preferences", "tasks"
 SHARD_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 1 << 28  # four million shards: 4 TiB of tokens
 OPEN_MAX = 256  # shards mapped at once; an open one costs a file handle, not memory
@@ -101,6 +101,11 @@ class DataManifest:
                 f"{chat.targets:,} targets are trained on, "
                 f"{chat.padding / max(self.tokens, 1):.0%} of tokens are padding"
             )
+        if self.is_tasks:
+            return (
+                f"{chat.conversations:,} tasks in sequences of {chat.sequence:,} tokens, "
+                f"answers of {chat.targets / max(chat.conversations, 1):.1f} tokens in the mean"
+            )
         tokens = sum(source.tokens for source in self.sources if source.kind == CONVERSATIONS)
         sequences, wide = tokens // chat.sequence, f"{chat.sequence:,} tokens"
         share = chat.targets / max(sequences * (chat.sequence - 1), 1)
@@ -114,6 +119,11 @@ class DataManifest:
     def is_preferences(self) -> bool:
         """Whether the data are preference pairs, which DPO alone trains on: sources of them are not mixed."""
         return any(source.kind == PREFERENCES for source in self.sources)
+
+    @property
+    def is_tasks(self) -> bool:
+        """Whether the data are tasks with answers, which GRPO alone trains on."""
+        return any(source.kind == TASKS for source in self.sources)
 
     @property
     def root(self) -> Digest:

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from assay.protocol.grpo import NO_GRPO
 from assay.protocol.params import ComputeSpec
 from assay.protocol.types import Digest
 from assay.training.execution.challenge import fingerprint
@@ -23,11 +24,15 @@ from assay.training.execution.challenge import fingerprint
 def execution_class(compute: ComputeSpec, device: str = "cpu") -> Digest:
     """Digest of what decides the bits of a gradient on this machine; equal classes compare bit for bit.
 
-    The loss is computed by the same kernels with DPO as without, so a class is of precision and groups alone.
+    Losses are computed by the same kernels, and completions sampled by them in passes of the same shape, so a
+    class is of precision and groups alone.
     The first call for a configuration runs the challenge, which takes about a quarter of a second.
     """
     return _class_of(
-        replace(compute, beta_micro=0), device, torch.get_num_threads(), torch.backends.mkldnn.enabled
+        replace(compute, beta_micro=0, grpo=NO_GRPO),
+        device,
+        torch.get_num_threads(),
+        torch.backends.mkldnn.enabled,
     )
 
 

@@ -28,6 +28,7 @@ WORDS = (
     "the output head included, lookup tables, norms and biases not; attention is counted for the whole "
     "context; optimiser, compression, aggregation and evaluation are not counted"
 )
+NO_SAMPLING = ", nor is the sampling of completions"
 REFERENCES = ("arXiv:2001.08361, section 2.1", "arXiv:2204.02311, appendix B")
 _TABLES = ("embed", "position")  # looked up, not multiplied
 

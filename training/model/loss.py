@@ -23,6 +23,7 @@ from assay.protocol.params import ComputeSpec, Family, ModelSpec, Precision
 from assay.training import parallel
 from assay.training.data.mask import target_count
 from assay.training.data.preferences import reference_nats
+from assay.training.data.rollouts import figures
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.model.gpt import gpt_logits
@@ -81,15 +82,19 @@ def loss_and_gradient(
     With DPO the loss is the mean over preference pairs (data/preferences.py) of -log sigmoid(beta * (what the
     chosen gained in log-probability since the reference model, less what the rejected did)).
 
-    The batch is cut into groups of `compute.micro_sequences`, in order; each group's mean loss is
-    weighted by its share of the targets, or pairs, and its gradient added in float32, first group first.
+    With GRPO the tokens are rollouts (data/rollouts.py). The gradient is that of their mean of advantage *
+    -log p(completion) / `completion`, and the number that is returned as the loss is 1 less their mean
+    reward: that of a surrogate says nothing.
+
+    The batch is cut into groups of `compute.micro_sequences`, in order; each group's mean loss is weighted by
+    its share of the targets, pairs or rollouts, and its gradient added in float32, first group first.
 
     Args:
         model: Sizes.
         layout: Order and shapes of the parameters.
         theta_P: Parameters. Shape (P,), float32; not modified.
         tokens: Inputs and targets; a masked token t is ~t. Shape (sequences, context + 1), int64.
-        compute: Precision, group size and, with DPO, beta.
+        compute: Precision, group size and the terms of the loss.
         device: "cpu" or "cuda".
         frozen: What the model leaves as it is; the gradient is along the rest.
 
@@ -99,19 +104,19 @@ def loss_and_gradient(
     frozen.check(model)
     theta = torch.from_numpy(theta_P).to(device)
     gradient = torch.zeros_like(theta)
-    leaves = _views(layout, theta)
-    for (name, leaf), part in zip(leaves.items(), _views(layout, gradient).values(), strict=True):
+    leaves = views(layout, theta)
+    for (name, leaf), part in zip(leaves.items(), views(layout, gradient).values(), strict=True):
         leaves[name] = leaf.detach().requires_grad_(True)
         leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
     whole = {**frozen.on(device), **leaves}
-    rows, targets = compute.micro_sequences or len(tokens), _weight(tokens, compute.beta_micro)
+    rows, targets = compute.micro_sequences or len(tokens), _weight(tokens, compute)
     total = 0.0
     for at in range(0, len(tokens), rows):
-        if not (count := _weight(tokens[at : at + rows], compute.beta_micro)):
+        if not (count := _weight(tokens[at : at + rows], compute)):
             continue  # its mean would be 0 / 0
         group = torch.from_numpy(tokens[at : at + rows]).to(device)
         share = count / targets
-        loss = _loss(model, whole, group, compute.dtype, compute.beta_micro)
+        loss = _loss(model, whole, group, compute)
         torch.autograd.backward([loss * share if share != 1 else loss])
         total += float(loss.detach()) * share
     first = next(iter(leaves.values())).grad
@@ -135,45 +140,63 @@ def mean_loss(
     rows: sequences that are computed at a time, an even number. beta_micro: of DPO, whose loss it then is.
     """
     frozen.check(model)
+    compute = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0, beta_micro=beta_micro)
     unit, total, weights = 1 if beta_micro else tokens.shape[1] - 1, 0.0, 0.0
     with torch.no_grad():
-        views = {**frozen.on(device), **_views(layout, torch.from_numpy(theta_P).to(device))}
+        whole = {**frozen.on(device), **views(layout, torch.from_numpy(theta_P).to(device))}
         for at in range(0, len(tokens), rows):
             group = tokens[at : at + rows]
-            if weight := _weight(group, beta_micro) / unit:  # in sequences, or pairs
-                found = _loss(model, views, torch.from_numpy(group).to(device), Precision.FLOAT32, beta_micro)
+            if weight := _weight(group, compute) / unit:  # in sequences, or pairs
+                found = _loss(model, whole, torch.from_numpy(group).to(device), compute)
                 total, weights = total + float(found) * weight, weights + weight
     return total / weights if weights else 0.0
 
 
-def _weight(tokens: NDArray[np.int64], beta_micro: int) -> int:
-    """What the loss is a mean over: pairs with DPO, else targets."""
-    return len(tokens) // 2 if beta_micro else target_count(tokens)
+def _weight(tokens: NDArray[np.int64], compute: ComputeSpec) -> int:
+    """What the loss is a mean over: pairs with DPO, rollouts with GRPO, else targets."""
+    if compute.is_grpo:
+        return len(tokens)
+    return len(tokens) // 2 if compute.is_dpo else target_count(tokens)
 
 
-def _views(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
+def views(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
+    """Parameters by name, which share their memory with the flat vector. Shape (P,)."""
     parts = torch.split(flat, [math.prod(shape) for shape in layout.shapes])
     return {n: p.view(s) for n, s, p in zip(layout.names, layout.shapes, parts, strict=True)}
 
 
-def _logits(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor) -> Tensor:
-    return gpt_logits(model, p, inputs) if model.family is Family.GPT else llama_logits(model, p, inputs)
+def logits_of(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor, precision: Precision) -> Tensor:
+    """Logits of the next token at every position, by a training run's kernels.
+
+    Args:
+        model: Sizes.
+        p: All parameters by name, frozen ones too.
+        inputs: Tokens, none masked. Shape (sequences, length), int64.
+        precision: Of the pass.
+
+    Returns:
+        Shape (sequences, length, vocabulary), float32.
+    """
+    is_half = precision is Precision.BFLOAT16
+    kernel = sdpa_kernel(_REPEATABLE) if inputs.is_cuda else nullcontext()
+    with kernel, torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=is_half):
+        found = (gpt_logits if model.family is Family.GPT else llama_logits)(model, p, inputs)
+    return found.float()
 
 
-def _loss(
-    model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, precision: Precision, beta_micro: int
-) -> Tensor:
+def _loss(model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, compute: ComputeSpec) -> Tensor:
     inputs = torch.where(tokens < 0, ~tokens, tokens)[:, :-1]
     targets = tokens[:, 1:].clone().masked_fill_(tokens[:, 1:] < 0, _IGNORED)
-    is_half = precision is Precision.BFLOAT16
-    kernel = sdpa_kernel(_REPEATABLE) if tokens.is_cuda else nullcontext()
-    with kernel, torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=is_half):
-        found = _logits(model, p, inputs)
-    logits, wanted = found.float().reshape(-1, model.vocabulary), targets.reshape(-1)
-    if not beta_micro:
+    found = logits_of(model, p, inputs, compute.dtype)
+    logits, wanted = found.reshape(-1, model.vocabulary), targets.reshape(-1)
+    if not compute.is_dpo and not compute.is_grpo:
         return F.cross_entropy(logits, wanted, ignore_index=_IGNORED)
     each = F.cross_entropy(logits, wanted, ignore_index=_IGNORED, reduction="none")
     nats_S = each.view(targets.shape).sum(1, dtype=torch.float64)
+    if compute.is_grpo:
+        earned, ahead = figures(tokens.cpu().numpy(), compute.grpo.group)
+        surrogate = (torch.from_numpy(ahead).to(nats_S.device) * nats_S).mean() / compute.grpo.completion
+        return 1 - float(earned.mean()) + (surrogate - surrogate.detach())
     reference_S = torch.from_numpy(reference_nats(tokens.cpu().numpy())).to(nats_S.device)
     gained_S = reference_S - nats_S  # of log-probability, since the reference
-    return -F.logsigmoid((gained_S[0::2] - gained_S[1::2]) * (beta_micro / 1e6)).mean()
+    return -F.logsigmoid((gained_S[0::2] - gained_S[1::2]) * (compute.beta_micro / 1e6)).mean()

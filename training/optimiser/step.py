@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from assay.protocol.commitments import sketch_digest
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest
+from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM
 from assay.training.codec.factors import encode_factors
 from assay.training.codec.wire import Update, encode_update
+from assay.training.data.rollouts import rollouts_digest
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import Layout, to_blocks
 from assay.training.optimiser.carry import begins_anew, carried_shares, mean_block
@@ -50,12 +51,14 @@ class Work:
 
     x_NC: what enters the compressor, by block. loss: mean over the batch, nats. ends: the inner
     state at the end of every segment; none for a single gradient. start: the one before the first.
+    rollouts: with GRPO, the digest of what was sampled.
     """
 
     x_NC: Floats
     loss: float
     ends: tuple[InnerState, ...] = ()
     start: InnerState | None = None
+    rollouts: Digest = NO_DIGEST
 
 
 def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: NodeState, round_id: int) -> InnerState:
@@ -109,7 +112,8 @@ def local(
     if spec.rule.is_gradient:
         loss, slope_P = gradient(theta_P, tokens)
         lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
-        return Work(gradient_blocks(spec.rule, layout, slope_P, lr, into_NC), loss)
+        x_NC = gradient_blocks(spec.rule, layout, slope_P, lr, into_NC)
+        return Work(x_NC, loss, rollouts=sampled_digest(spec, tokens))
     start = begin(spec, layout, theta_P, private, round_id)
     states, losses = zip(*segments(spec, round_id, start, theta_P, tokens, gradient), strict=True)
     x_NC = distance_blocks(spec.rule, layout, theta_P, states[-1].theta_P)
@@ -119,9 +123,25 @@ def local(
 def sketches(layout: Layout, work: Work, pattern: Digest) -> tuple[Digest, ...]:
     """The sketch digests that a commit binds: one for each segment, or one for the gradient."""
     if work.start is None:
-        return (sketch_digest(work_sketch(pattern, work.x_NC)),)
+        return (gradient_sketch(pattern, work.x_NC, work.rollouts),)
     states = (work.start, *work.ends)
     return tuple(way_sketch(layout, start, end, pattern) for start, end in pairwise(states))
+
+
+def sampled_digest(spec: RunSpec, tokens: NDArray[np.int64]) -> Digest:
+    """With GRPO, the digest of a step's rollouts; else zero, for the batch is everybody's."""
+    return rollouts_digest(tokens) if spec.compute.is_grpo else NO_DIGEST
+
+
+def gradient_sketch(pattern: Digest, x_NC: Floats, rollouts: Digest = NO_DIGEST) -> Digest:
+    """Digest of the sketch of a gradient and, with GRPO, of the rollouts behind it.
+
+    Where all completions of a group earn the same, its gradient is 0, which anybody can say without sampling.
+    """
+    own = sketch_digest(work_sketch(pattern, x_NC))
+    return (
+        own if rollouts == NO_DIGEST else sketch_digest(b"assay/rollout-sketch/1" + pattern + own + rollouts)
+    )
 
 
 def way_sketch(layout: Layout, start: InnerState, end: InnerState, pattern: Digest) -> Digest:

@@ -65,6 +65,8 @@ def operators(model: ModelSpec, sequences: int, compute: ComputeSpec) -> tuple[O
         raise ValueError("; ".join(faults))
     if sequences < 1:
         raise ValueError(f"a batch of {sequences} sequences, expected at least 1")
+    if compute.is_grpo:
+        raise ValueError("the reference class has no operators of GRPO: its rollouts are of another class")
     rows = compute.micro_sequences or sequences
     if compute.is_dpo and (sequences % 2 or rows % 2):
         raise ValueError(f"groups of {rows} out of {sequences} sequences, expected whole preference pairs")

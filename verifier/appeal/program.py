@@ -51,6 +51,8 @@ HOLDS = np.ones(1, np.int8)
 def why_not(spec: RunSpec, commit: Commit) -> str | None:
     """Why no program decides this step; None if one does."""
     rule = spec.rule
+    if spec.compute.is_grpo:
+        return "its rollouts are sampled in its node's execution class, which has no operators"
     if not rule.is_gradient:
         return "its rule has inner steps, which have no operators"
     if rule.read_lag or rule.apply_lag or rule.outer.kind not in (Outer.SIGN, Outer.SGD):

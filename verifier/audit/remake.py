@@ -7,12 +7,14 @@ first step that differs is false, bit for bit. What the node held after that ste
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.messages import Commit
 from assay.protocol.types import PeerId
-from assay.training.data.batches import Tokens, batch_positions, batch_tokens
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.inner import Gradient, roots_of
 from assay.training.optimiser.node_state import NodeState, start_private
@@ -36,8 +38,19 @@ def lineage(commits: Mapping[int, Commit], round_id: int) -> list[int]:
 class Remake:
     """A private state in the making; the caller goes from round to round, and applies aggregates between."""
 
-    def __init__(self, parameters: PublicState, tokens: Tokens, gradient: Gradient) -> None:
-        self._parameters, self._tokens, self._gradient = parameters, tokens, gradient
+    def __init__(
+        self,
+        parameters: PublicState,
+        batch: Callable[[PeerId, int], NDArray[np.int64]],
+        gradient: Gradient,
+    ) -> None:
+        """
+        Args:
+            parameters: Of the rounds from the fresh start on.
+            batch: The sequences of a node's step of a round.
+            gradient: The loss's, in this machine's class.
+        """
+        self._parameters, self._batch, self._gradient = parameters, batch, gradient
         self._private = start_private(parameters.layout)
         self.base = 0  # of the next commit
         self.differs = ""  # what the last step made otherwise than its commit says; after it nothing is known
@@ -71,6 +84,5 @@ class Remake:
     def work(self, node: PeerId, round_id: int, private: NodeState) -> rules.Work:
         """What a node's step of this round computes from a private state, in this machine's class."""
         spec, layout = self._parameters.spec, self._parameters.layout
-        batch = batch_tokens(self._tokens, batch_positions(spec, node, round_id), spec.model.context)
-        theta_P = self._parameters.read(round_id)
+        theta_P, batch = self._parameters.read(round_id), self._batch(node, round_id)
         return rules.local(spec, layout, theta_P, private, batch, round_id, self._gradient)

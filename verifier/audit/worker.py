@@ -22,31 +22,31 @@ from numpy.typing import NDArray
 
 from assay.participant.compute import ComputeWorker
 from assay.protocol.audits import REFERENCE
-from assay.protocol.commitments import sketch_digest
 from assay.protocol.encoding.codec import Message, decode, digest
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import NO_ACCEPT, RunSpec
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
-from assay.training.data.batches import batch_positions, batch_tokens, read_tokens, validation_tokens
+from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.data.choices import read_choices
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.layout import to_blocks
 from assay.training.model.initial import frozen_parameters
 from assay.training.model.loss import loss_and_gradient
+from assay.training.model.sampling import step_batch
 from assay.training.optimiser.carry import mean_block
 from assay.training.optimiser.inner import Gradient, InnerState, roots_of, run_steps
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.public_state import THETA, PublicState, kept_rounds
 from assay.training.optimiser.schedule import rate
-from assay.training.optimiser.step import begin, way_sketch
+from assay.training.optimiser.step import begin, gradient_sketch, sampled_digest, way_sketch
 from assay.training.transform.blocked_dct import row_lengths
-from assay.training.transform.compress import in_basis, work_sketch
+from assay.training.transform.compress import in_basis
 from assay.verifier.audit.bias_memory import BiasMemory
 from assay.verifier.audit.carried import carried, carried_as_shown, is_synced
 from assay.verifier.audit.displacement import ModelledSegment, as_one, judge_movement, wider, worse_of
@@ -217,6 +217,14 @@ class RecomputeWorker(ComputeWorker):
         found = importlib.import_module(_CHOICES).answer(self.spec.model, theta_P, chosen, frozen=self.frozen)
         return ItemAnswered(acc=found.acc, acc_norm=found.acc_norm)
 
+    def batch(self, node: PeerId, round_id: int) -> NDArray[np.int64]:
+        """The sequences of a node's step, see `step_batch`."""
+        theta_P = self.parameters.read(round_id)
+        spec, layout = self.spec, self.parameters.layout
+        return step_batch(
+            spec, layout, theta_P, self.tokens, node, round_id, device=self.device, frozen=self.frozen
+        )
+
     def examine(
         self,
         commit: Commit,
@@ -251,8 +259,7 @@ class RecomputeWorker(ComputeWorker):
         if not is_exact and self.limits is None:
             return _INCONCLUSIVE
         theta_P = self.parameters.read(int(commit.round))
-        positions = batch_positions(spec, commit.node, int(commit.round))
-        batch = batch_tokens(self.tokens, positions, spec.model.context)
+        batch = self.batch(commit.node, int(commit.round))
         sent = decode_contribution(spec, layout, int(commit.round), update)
         if not is_exact and not spec.rule.is_gradient:
             return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent, pattern)
@@ -333,7 +340,7 @@ class RecomputeWorker(ComputeWorker):
             before,
             after,
             x_NC[blocks],
-            lambda pattern: sketch_digest(work_sketch(pattern, x_NC)),
+            lambda pattern: gradient_sketch(pattern, x_NC, sampled_digest(spec, batch)),
             is_equal,
             mean_block(spec.rule, row_lengths(x_NC)),
             floor_of(x_NC),
@@ -456,7 +463,7 @@ class RecomputeWorker(ComputeWorker):
             Diverged: the one before was not made here, or the parameters are not at its round.
         """
         if not commit.base:
-            self._remake = Remake(self.parameters, self.tokens, self.gradient)
+            self._remake = Remake(self.parameters, self.batch, self.gradient)
         if self._remake is None or self._remake.base != commit.base:
             raise Diverged(f"the state of before round {int(commit.round)} was not made here")
         self._remake.step(commit)

@@ -26,6 +26,7 @@ from assay.protocol.encoding.codec import (
     split_bound,
 )
 from assay.protocol.errors import MalformedMessage
+from assay.protocol.grpo import NO_GRPO, GrpoSpec, Reward
 from assay.protocol.messages import (
     MESSAGES,
     VERDICTS_MAX,
@@ -398,6 +399,9 @@ def test_a_later_field_keeps_the_bytes_of_before_and_has_one_encoding():
     assert decode(ComputeSpec, cbor2.dumps(plain)) == before
     assert decode(ComputeSpec, cbor2.dumps([*plain, 5])) == replace(before, beta_micro=5)
     assert encode(replace(before, beta_micro=5)) == cbor2.dumps([*plain, 5])
+    grpo = GrpoSpec(group=8, completion=4, end=1, reward=Reward.PREFIX)
+    assert encode(replace(before, grpo=grpo)) == cbor2.dumps([*plain, 0, [GrpoSpec.TAG, 8, 4, 1, 3]])
+    assert decode(ComputeSpec, encode(replace(before, grpo=grpo))) == replace(before, grpo=grpo)
     for strata in ((), (Stratum(tokens=3, seats=1), Stratum(tokens=4, seats=2))):
         data = some_data(strata=strata)
         assert decode(DataSpec, encode(data)) == data
@@ -405,8 +409,10 @@ def test_a_later_field_keeps_the_bytes_of_before_and_has_one_encoding():
         decode(DataSpec, cbor2.dumps([*cbor2.loads(encode(some_data())), []]))
     for wrong, reason in (
         ([*plain, 0], "which is left out"),
-        ([*plain, 5, 0], "expected 2 to 3"),
-        (plain[:2], "2 to 3"),
+        ([*plain, 5, cbor2.loads(encode(NO_GRPO))], "which is left out"),
+        ([*plain, 5, 0], "GrpoSpec: expected an array"),
+        ([*plain, 5, 0, 0], "expected 2 to 4"),
+        (plain[:2], "2 to 4"),
     ):
         with pytest.raises(MalformedMessage, match=reason):
             decode(ComputeSpec, cbor2.dumps(wrong))
