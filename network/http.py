@@ -2,7 +2,8 @@
 
 Room: network (edge: sockets). A request must come whole in time, and a response must be read. Whoever sends
 half a head or half a body, also behind a request that was whole, would else hold one of a server's
-connections for ever. A connection whose reader leaves the write buffer full is aborted, because closing it
+connections for ever; and whoever is quick enough to begin again would hold all of them, so an address has a
+share alone. A connection whose reader leaves the write buffer full is aborted, because closing it
 would wait for that reader.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from ipaddress import IPv6Address, ip_address, ip_network
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,18 +19,28 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEAD_S_MAX = 10.0  # from a connection's start, or the end of a response, to the end of a request's head
 BODY_S_MAX = 20.0  # from then on to the end of its body
 FULL_S_MAX = 20.0  # for which the write buffer may stay full
+PER_ADDRESS_MAX = 64  # connections at once
 SILENT_S_MAX = 30  # for which what was sent may stay unacknowledged, as by a machine that is gone
 
 
 class DeadlineHttp(H11Protocol):
     """One HTTP/1.1 connection."""
 
+    _by: str | None = None  # whose it is, as it is counted
     _late: asyncio.TimerHandle | None = None  # ends a request that does not come
     _abort: asyncio.TimerHandle | None = None  # ends a response that is not read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the deadline of the first request, and have the kernel end what nobody acknowledges."""
+        """Start the deadline of the first request, and have the kernel end what nobody acknowledges.
+
+        One more of an address that has its share already is aborted.
+        """
         super().connection_made(transport)
+        self._by = None if self.client is None else counted_by(self.client[0])
+        same = (isinstance(one, DeadlineHttp) and one._by == self._by for one in self.connections)
+        if self._by is not None and sum(same) > PER_ADDRESS_MAX:
+            transport.abort()
+            return
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the kernel's own time-out, many minutes
             line = transport.get_extra_info("socket")
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * SILENT_S_MAX)
@@ -68,6 +80,19 @@ class DeadlineHttp(H11Protocol):
         super().connection_lost(exc)
         _end(self._abort)
         _end(self._late)
+
+
+def counted_by(host: str) -> str | None:
+    """Of whom a connection from this address is: the address, or an IPv6 one's network of 64 bits.
+
+    None for this machine's own, from which a proxy passes on everybody's.
+    """
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is None:
+            return None if address.is_loopback else str(ip_network((address, 64), strict=False))
+        address = address.ipv4_mapped
+    return None if address.is_loopback else str(address)
 
 
 def _end(deadline: asyncio.TimerHandle | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -77,6 +78,51 @@ def test_who_sends_the_rest_of_a_head_byte_by_byte_gains_no_time(address):
     with socket.create_connection(address) as line:
         line.sendall(HEAD + b"GET / HTTP/1.1\r\nX: ")
         assert _ends_while_sending(line)
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["from elsewhere", "from this machine"])
+def test_an_address_has_a_share_of_the_connections(address, monkeypatch: pytest.MonkeyPatch, is_own: bool):
+    monkeypatch.setattr(http, "HEAD_S_MAX", 60)
+    monkeypatch.setattr(http, "PER_ADDRESS_MAX", 3)
+    if not is_own:
+        monkeypatch.setattr(http, "counted_by", lambda host: host)
+    with ExitStack() as lines:
+        held = [lines.enter_context(socket.create_connection(address)) for _ in range(3)]
+        for line in held:
+            assert is_answered(line)
+        with socket.create_connection(address) as more:
+            assert is_answered(more) is is_own
+        assert is_answered(held[0])
+
+
+@pytest.mark.parametrize(
+    ("host", "by"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8::2:1", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("127.0.0.1", None),
+        ("::1", None),
+        ("::ffff:127.0.0.1", None),
+    ],
+)
+def test_connections_are_counted_by_what_a_stranger_cannot_have_many_of(host: str, by: str | None):
+    assert http.counted_by(host) == by
+
+
+def is_answered(line: socket.socket) -> bool:
+    """Whether one more request gets its answer."""
+    line.settimeout(20)
+    found = b""
+    try:
+        line.sendall(HEAD)
+        while not found.endswith(ANSWER) and (part := line.recv(65_536)):
+            found += part
+    except (ConnectionResetError, BrokenPipeError):
+        return False
+    return found.endswith(ANSWER)
 
 
 def _ends_while_sending(line: socket.socket) -> bool:
