@@ -112,6 +112,8 @@ class Summary:
 def summary_json(summary: Summary) -> str:
     """The content of `summary.json`; `ok` says whether every invariant holds."""
     plain = asdict(summary)
+    if summary.loss.is_minimised:  # what holds of nearly every run is not said
+        del plain["loss"]["is_minimised"]
     plain["money"] = {"unit": f"10^-{DECIMALS} {UNIT}", **plain["money"]}
     return json.dumps({**plain, "ok": not invariants(summary)}, indent=2)
 

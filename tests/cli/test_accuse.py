@@ -247,7 +247,8 @@ def test_an_honest_step_is_not_accused_by_the_command_and_not_convicted_if_it_is
     with run.verifiers(monkeypatch, *VERIFIERS[:3]) as opened:
         code, _, err = assay("audit", "accuse", step_of(run, LIE - 1), config)
         assert code and "the step holds, and all that it rests on" in err
-        assert all(is_cleared(me.store, case_id_of(commit)) for me in opened)
+        # Two of four that refuse are enough for nobody to ask the third any more.
+        assert sum(is_cleared(me.store, case_id_of(commit)) for me in opened) >= 2
         # Whoever accuses an honest step is not heard again, also with a true accusation.
         monkeypatch.setattr(accuse, "_false_round", lambda _done: LIE)
         code, _, err = assay("audit", "accuse", step_of(run, LIE), config)

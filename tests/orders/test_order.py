@@ -62,7 +62,8 @@ def examples(tmp_path_factory) -> Path:
     for run in ("base", "grpo-start"):
         delivered = home / "runs" / run / "bundle" / "model"
         delivered.mkdir(parents=True)
-        config = export_config(load_order(folder / "base.toml").sizes, None)
+        # Documents have no separator, answers end with one.
+        config = export_config(load_order(folder / "base.toml").sizes, None if run == "base" else 0)
         (delivered / "config.json").write_text(json.dumps(config))
         (delivered / "tokenizer.json").write_bytes(byte_tokenizer_json())
     return folder

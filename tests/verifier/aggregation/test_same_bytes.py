@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[import-not-found]
 
 from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
@@ -29,9 +30,11 @@ MACHINES = {
     "four threads": dict.fromkeys(THREADS, "4"),
     "default kernels": {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "OPENBLAS_CORETYPE": "Haswell"},
-    "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "OPENBLAS_CORETYPE": "SkylakeX"},
     "numpy without vectors": {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX"},
 }
+
+if __cpu_features__["AVX512_SKX"]:
+    MACHINES["avx512"] = {"ATEN_CPU_CAPABILITY": "avx512", "OPENBLAS_CORETYPE": "SkylakeX"}
 
 
 def an_update(seed: int, *, has_amplitude: bool) -> Update:

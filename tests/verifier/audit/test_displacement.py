@@ -116,7 +116,7 @@ def noisy(pair: Pair, monkeypatch, size: float) -> None:
         noise = rng.standard_normal(slope.shape) * np.abs(slope)
         return loss, slope + (noise * (size * np.linalg.norm(slope) / np.linalg.norm(noise))).astype("f4")
 
-    monkeypatch.setattr(pair.recompute_worker, "_gradient", gradient)
+    monkeypatch.setattr(pair.recompute_worker, "gradient", gradient)
 
 
 @each_method

@@ -12,16 +12,17 @@ import pytest
 from assay.node.trainer import Trainer
 from assay.protocol.draws import opened_blocks
 from assay.protocol.messages import Commit, Outcome
-from assay.protocol.params import RunSpec
+from assay.protocol.params import ComputeSpec, Precision, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import RUN_ID, a_digest, peer
 from assay.testing.specs import TEXT, a_rule, a_spec
 from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import describe
 from assay.training.data.mask import visible
+from assay.training.execution.execution_class import execution_class
 from assay.training.model.loss import use_one_thread
 from assay.verifier.audit import worker
-from assay.verifier.audit.limits import shipped
+from assay.verifier.audit.limits import Limits, shipped
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.training.data.test_mask import masked_data
 
@@ -120,10 +121,20 @@ def test_nobody_is_accused_between_classes_where_a_gradients_terms_cancel(tmp_pa
     assert outcomes(tmp_path, spec, Trainer, limits) <= {MATCH, Outcome.INCONCLUSIVE}
 
 
+def measured_here() -> Limits:
+    """The shipped limits of one path, as if of this machine's class: inner steps have no others."""
+    limits, computes = shipped(), [ComputeSpec(dtype=dtype, micro_sequences=0) for dtype in Precision]
+    here = {compute.dtype: execution_class(compute) for compute in computes}
+    classes, segments = (
+        tuple(replace(row, exec_class=here[row.dtype]) for row in rows if row.path == "native")
+        for rows in (limits.classes, limits.segments)
+    )
+    return Limits(classes, segments)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_what_no_rounding_explains_is_accused_all_the_same(tmp_path, method, monkeypatch):
-    limits = shipped()
-    spec = masked_run(tmp_path, method, 0.8)
+    spec, limits = masked_run(tmp_path, method, 0.8), measured_here()
     spec = replace(spec, audit=replace(spec.audit, limits=limits.digest()))
 
     monkeypatch.setattr(worker, "step_widening", lambda _, layout, *__: np.full(layout.blocks, 100.0))

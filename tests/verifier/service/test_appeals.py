@@ -62,7 +62,7 @@ def a_juror(folder: Path) -> Appeals:
     """The juror's side; its chain convicts the accused."""
     folder.mkdir()
     me: Any = SimpleNamespace(spec=a_spec(), config=SimpleNamespace(folder=folder))
-    audit = SimpleNamespace(offence_id=CASE, node=ACCUSED)
+    audit = SimpleNamespace(offence_id=CASE, commit=SimpleNamespace(node=ACCUSED))
 
     async def grown(_round: int) -> None:
         await trio.sleep_forever()
