@@ -30,7 +30,7 @@ LONG = {
     "key new", "key card", "key show", "key backup", "key rotate", "key delegate",
     "network create", "network show", "network fund", "network sign-rotation", "network rotate",
     "registry check", "registry sign-withdrawal", "registry withdraw",
-    "network announce", "network list", "run list", "run show",
+    "network announce", "network list", "run list", "run show", "audit accuse",
     "appeal open", "appeal vote", "join", "doctor", "watch", "unit", "explorer serve", "run fetch",
 }  # fmt: skip
 ROUND = 7

@@ -201,7 +201,7 @@ def cancel(run: Path) -> None:
 def wait_for_start(process: subprocess.Popen[str], run: Path, name: str, times: int) -> None:
     """Until a participant's process has come up so many times."""
     log = run / "logs" / f"{name}.log"
-    _wait(process, lambda: log.read_text().count(' is up"') >= times)
+    _wait(process, lambda: log.exists() and log.read_text().count(' is up"') >= times)
 
 
 def _wait(process: subprocess.Popen[str], is_so: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from assay.devnet.machines import free_ports
 from assay.participant.telemetry.figures import BY_NAME
 from tests.a_collector import a_collector
-from tests.e2e.nets import kill, localnet, need_anvil, summary_of, wait_for_round, write_order
+from tests.e2e.nets import kill, localnet, need_anvil, summary_of, wait_for_start, write_order
 
 pytestmark = pytest.mark.slow
 WAIT_S = 120.0
@@ -49,8 +49,8 @@ def test_processes_that_are_asked_for_metrics_answer_with_those_of_their_role(tm
     need_anvil()
     ports = dict(zip(OWN, free_ports(len(OWN)), strict=True))
     with a_collector() as traces, localnet(tmp_path, write_order(tmp_path, rounds=13)) as process:
-        wait_for_round(process, tmp_path / "run", 1)
         for name, port in ports.items():
+            wait_for_start(process, tmp_path / "run", name, 1)
             with open(tmp_path / "run" / "participants" / name / "config.toml", "a") as file:
                 file.write(f'metrics = "127.0.0.1:{port}"\ntraces = "{traces.address}"\n')
             kill(tmp_path / "run", name)  # it is started again, with the new file
