@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from assay.bundle.read import Delivered, read
+from assay.bundle.follow import read_any
+from assay.bundle.read import Delivered
 from assay.bundle.replay_step import ReplayReport, replay_of
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.types import PeerId
@@ -27,7 +28,7 @@ class Replayer:
     """What one worker of the cluster holds: the run, read and checked once."""
 
     def __init__(self, run: Path, *, from_start: bool, threads: int) -> None:
-        self._delivered: Delivered = read(run)
+        self._delivered: Delivered = read_any(run)
         self._from_start, self._threads = from_start, threads
 
     def replay(self, step: tuple[int, PeerId]) -> ReplayReport:

@@ -1,4 +1,4 @@
-"""Follow: reads a run that is still going on from the store of a participant, which writes to it meanwhile.
+"""Follow: reads a run that is still going on from the folder of a participant, which writes to it meanwhile.
 
 Room: bundle (edge: reads a folder). The value is that of `bundle/read.py`, as far as the run has got, and
 each manifest passes the same checks. Of the participant's files only its run file is trusted, whose spec
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from assay.bundle.read import Delivered, extended
+from assay.bundle.read import BUNDLE, Delivered, Held, extended, read
 from assay.ledger.settlement.payouts import settle
 from assay.orders.toml import read_tables
 from assay.participant.files.invitation import read_invitation
@@ -23,8 +23,8 @@ from assay.participant.store import read_link_bodies
 from assay.protocol.errors import ConfigError
 from assay.protocol.state_transition import start
 
-CONFIG, STORE = "config.toml", "store.db"
-LOCAL = Path("participants") / "ledger"  # of a local network: the participant that only follows
+CONFIG, STORE, BLOBS = "config.toml", "store.db", "blobs"
+LOCAL = Path("participants") / "buyer"  # of a local network: the participant that keeps all updates
 LINKS_AT_ONCE = 64  # read in one transaction
 
 
@@ -34,6 +34,17 @@ class _Paths(BaseModel):
     network: Path
     run: Path = Path("run.assay")
     folder: Path = Path(".")
+    data: Path = Path("data")
+    limits: Path | None = None
+
+
+def read_any(root: Path) -> Delivered:
+    """A delivered run, or in a participant's or a local network's folder the run as far as it has got.
+
+    Raises:
+        ConfigError, IntegrityError, Unavailable: as `read` and `Followed` raise them.
+    """
+    return read(root) if (root / BUNDLE).is_dir() else Followed(root).read()
 
 
 class Followed:
@@ -74,7 +85,11 @@ class Followed:
             settled={},
             sizes={},
             report=None,
-            is_followed=True,
+            held=Held(
+                blobs=folder / paths.folder / BLOBS,
+                data=folder / paths.data,
+                limits=None if paths.limits is None else folder / paths.limits,
+            ),
         )
 
     def read(self, fold_s: float = math.inf) -> Delivered:

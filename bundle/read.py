@@ -41,6 +41,18 @@ REPORT = "report.json"  # of its training, in the bundle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Where a participant keeps what it has of a run.
+
+    blobs: updates and aggregates, by digest. data: the run's. limits: a calibration file, if it names one.
+    """
+
+    blobs: Path
+    data: Path
+    limits: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
     """A run's certified chain, and what follows from this without the parameters.
 
@@ -57,7 +69,7 @@ class Delivered:
     settled: Mapping[int, Settled]  # by epoch: its table, and the result that stands on chain
     sizes: Mapping[Digest, int]  # bytes of the files of updates and aggregates that are there, by name
     report: bytes | None  # the content of `report.json`, unchecked; None: there is none
-    is_followed: bool = False  # read from a participant's store: settled, sizes and report are empty
+    held: Held | None = None  # by the participant whose store this is: settled, sizes and report are empty
 
     @property
     def bundle(self) -> Path:
@@ -65,9 +77,23 @@ class Delivered:
         return self.root / BUNDLE
 
     @property
+    def is_followed(self) -> bool:
+        """Whether this was read from a participant's store, and is the run as far as it had got."""
+        return self.held is not None
+
+    @property
+    def data(self) -> Path:
+        """The folder of the run's data."""
+        return self.root / "data" if self.held is None else self.held.data
+
+    @property
     def calendar(self) -> Calendar:
         """Rounds and epochs of the run."""
         return self.run_states[-1].calendar
+
+    def has(self, name: Digest) -> bool:
+        """Whether an update or an aggregate is here; of a delivered run all are to be."""
+        return self.held is None or (self.held.blobs / f"{name.hex()}.blob").is_file()
 
     def update(self, commit: Commit) -> bytes:
         """The update that a commit binds. Raises IntegrityError: missing or altered."""
@@ -85,7 +111,11 @@ class Delivered:
 
     def _blob(self, folder: str, name: Digest) -> bytes:
         path = f"{BUNDLE}/{folder}/{name.hex()}.bin"
-        body = _bytes(self.root, path)
+        if self.held is None:
+            body = _bytes(self.root, path)
+        else:
+            path = f"{name.hex()}.blob"
+            body = _bytes(self.held.blobs, path)
         if blob_digest(body) != name:
             raise IntegrityError(f"{path}: altered")
         return body

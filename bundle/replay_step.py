@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.bundle.read import Delivered, find_node, local_nodes, read
+from assay.bundle.follow import read_any
+from assay.bundle.read import Delivered, find_node, local_nodes
 from assay.bundle.report.audits import final_audits
 from assay.node.steps import StepFiles
 from assay.protocol.audits import Audit
@@ -145,7 +146,7 @@ def replay(
     """Recompute one accepted step.
 
     Args:
-        run: A finished run's folder.
+        run: The folder of a finished run, or of a participant in one that goes on.
         round_id: Of the step.
         node: The beginning of the node's peer id.
         use_opening: Look for the node's own record of the step.
@@ -156,7 +157,7 @@ def replay(
         ConfigError: no such run, step or data.
         IntegrityError: the run's chain or blobs are invalid.
     """
-    delivered = read(run)
+    delivered = read_any(run)
     peer = find_node(delivered.run_states[-1].nodes, node)
     return replay_of(
         delivered, peer, round_id, use_opening=use_opening, from_start=from_start, threads=threads
@@ -173,18 +174,21 @@ def replay_of(
     threads: int = 1,
 ) -> Replayed:
     """Recompute one accepted step of a run that was read; see `replay`."""
-    run, spec = delivered.root, delivered.spec
+    spec, held = delivered.spec, delivered.held
     commits = _commits_of(delivered, peer)
     if round_id not in commits:
         there = f"{len(commits)} from {min(commits)} to {max(commits)}" if commits else "none"
         raise ConfigError(f"no accepted step of node {peer.hex()[:8]} in round {round_id}; there are {there}")
+    if round_id + 1 == len(delivered.links):
+        raise ConfigError(f"round {round_id} is the newest: the next manifest decides whether it is audited")
     commit = commits[round_id]
     use_threads(threads)
     with tempfile.TemporaryDirectory() as scratch:
-        base, limits = delivered.bundle / BASE, run / LIMITS
+        base = (delivered.bundle if held is None else held.data) / BASE
+        limits = (held.limits if held is not None else None) or delivered.root / LIMITS
         recompute_worker = RecomputeWorker(
             spec=spec,
-            data=run / "data",
+            data=delivered.data,
             folder=Path(scratch),
             base=base if base.is_file() else None,
             limits=agreed_limits(spec, limits if limits.is_file() else None),

@@ -1,7 +1,8 @@
-"""Spot check: recomputes a share of a finished run's steps, drawn where nobody else can foresee the draw.
+"""Spot check: recomputes a share of a run's steps, drawn where nobody else can foresee the draw.
 
 Room: bundle (edge: reads a folder, holds torch). Verifiers' audits are drawn by the run's beacon. This draw
 is its reader's own, and also finds steps that no audit looked at. `replay_step` says what a replay proves.
+Of a run that goes on, steps are drawn whose updates and whose round's parameters are here.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.bundle.farm import replay_on_ray
-from assay.bundle.read import Delivered, read
+from assay.bundle.follow import read_any
+from assay.bundle.read import Delivered
 from assay.bundle.replay_step import ReplayReport, replay_of
 from assay.protocol.errors import ConfigError
-from assay.protocol.types import PeerId
+from assay.protocol.types import NO_DIGEST, PeerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotCheck:
-    """The drawn steps and what was found. steps: accepted ones of the run. seed: repeats the draw."""
+    """The drawn steps and what was found. seed: repeats the draw."""
 
-    steps: int
+    steps: int  # accepted ones of the run, as far as it has got
+    steps_here: int  # of these, the ones that could be drawn: in a run that goes on, not the newest
     seed: int
     found: tuple[ReplayReport, ...]
 
@@ -45,7 +48,7 @@ def spot_check(
     """Recompute each accepted step with a certain chance, and one at least.
 
     Args:
-        run: A finished run's folder, with updates and aggregates.
+        run: The folder of a finished run, or of a participant in one that goes on, with its updates.
         rate: The chance, above 0 and at most 1.
         seed: Of the draw; one that nobody could know before.
         from_start: Recompute private states from each node's last fresh start: proof in place of evidence.
@@ -60,17 +63,20 @@ def spot_check(
     """
     if not 0 < rate <= 1:
         raise ConfigError(f"--rate {rate}: expected more than 0 and at most 1")
-    delivered = read(run)
+    delivered = read_any(run)
+    count = sum(len(link.manifest.commits) for link in delivered.links)
     steps = _steps(delivered)
     if not steps:
-        raise ConfigError(f"{run}: the run has no accepted step")
+        raise ConfigError(
+            f"{run}: of the run's {count} accepted steps none can be recomputed from what is here"
+        )
     chance = random.Random(seed)
     drawn = [step for step in steps if chance.random() < rate] or [chance.choice(steps)]
     found = []
     for one in _replayed(delivered, drawn, ray, from_start=from_start, threads=threads):
         found.append(one)
         on_step(one)
-    return SpotCheck(steps=len(steps), seed=seed, found=tuple(found))
+    return SpotCheck(steps=count, steps_here=len(steps), seed=seed, found=tuple(found))
 
 
 def _replayed(
@@ -98,12 +104,20 @@ def spot_lines(check: SpotCheck) -> Iterator[str]:
     """What all drawn steps show together."""
     proved = sum(one.verdict == "MATCH" for one in check.found)
     false = sum(not one.is_ok for one in check.found)
-    yield f"{len(check.found)} of {check.steps} accepted steps drawn by seed {check.seed}"
+    left_out = check.steps - check.steps_here
+    newest = f", {left_out} of them not yet here" if left_out else ""
+    yield f"{len(check.found)} of {check.steps} accepted steps{newest} drawn by seed {check.seed}"
     yield f"{proved} proved, {len(check.found) - proved - false} with evidence alone, {false} false"
     if false:
         yield "have the false steps slashed, and be paid for it: assay audit accuse RUN:ROUND:NODE FILE.toml"
 
 
 def _steps(delivered: Delivered) -> list[tuple[int, PeerId]]:
-    """Accepted steps, by round and node."""
-    return [(at, one.commit.node) for at, link in enumerate(delivered.links) for one in link.manifest.commits]
+    """Accepted steps that can be recomputed, by round and node."""
+    found = list[tuple[int, PeerId]]()
+    for at, link in enumerate(delivered.links[:-1]):  # whether the last one is audited is not decided yet
+        commits = [one.commit for one in link.manifest.commits]
+        found += [(at, one.node) for one in commits if delivered.has(one.update)]
+        if link.manifest.aggregate != NO_DIGEST and not delivered.has(link.manifest.aggregate):
+            break  # the next round's parameters are not here
+    return found

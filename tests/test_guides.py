@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from assay.bundle.read import read
 from assay.chain.commit_statement import evm_address
+from tests.bundle.a_participant import a_participant
 from tests.commands import COMMANDS
 from tests.test_golden_run import ARCHIVE
 
@@ -57,6 +58,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "RUN").symlink_to(run)
     (folder / "RUN.toml").write_text((ROOT / "examples" / "quickstart.toml").read_text())
     (folder / "FILE.toml").write_text("")
+    a_participant(run, folder / "node-1", rounds=6)
     os.chdir(folder)
     yield folder
     os.chdir(before)

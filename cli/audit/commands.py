@@ -175,7 +175,7 @@ def audit_replay(
     threads: Threads = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute one step of a finished run and compare it with its commit; needs no stake.
+    """Recompute one step of a run and compare it with its commit; needs no stake.
 
     Example: assay audit replay runs/quickstart:7:3fa1 --from-start
     """
@@ -204,7 +204,9 @@ def audit_spot(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute steps of a finished run that you draw yourself; exit status 1 if one is false.
+    """Recompute steps of a run that you draw yourself; exit status 1 if one is false.
+
+    Of a run that goes on, RUNS/NAME is the folder of a participant with its updates: the buyer's has all.
 
     Example: assay audit spot runs/quickstart --rate 0.05 --from-start --ray local
     """

@@ -1,4 +1,4 @@
-"""A reader draws steps of a finished run for itself; what it finds is what a replay of each finds."""
+"""A reader draws steps of a run for itself; what it finds is what a replay of each finds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from assay.bundle import replay_step
+from assay.bundle.follow import BLOBS
 from assay.bundle.read import read
 from assay.bundle.replay_step import ReplayReport, replay
 from assay.bundle.spot_check import spot_check, spot_lines, step_line
+from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
+from tests.bundle.a_participant import a_participant
 
 
 def test_a_draw_is_repeated_by_its_seed_and_each_step_is_replayed(recorded_run: Path) -> None:
@@ -49,3 +52,59 @@ def test_a_step_on_another_batch_is_found(recorded_run: Path, monkeypatch: pytes
 def test_what_is_no_chance_is_refused(rate: float, recorded_run: Path) -> None:
     with pytest.raises(ConfigError, match="more than 0 and at most 1"):
         spot_check(recorded_run, rate, 1)
+
+
+def test_a_run_that_goes_on_is_checked_as_far_as_its_parameters_are_here(
+    recorded_run: Path, tmp_path: Path
+) -> None:
+    delivered, folder = read(recorded_run), a_participant(recorded_run, tmp_path, rounds=4)
+    commits = [link.manifest.commits for link in delivered.links]
+
+    check = spot_check(folder, 1.0, 7)
+
+    # Of the newest round it is not decided yet who is audited.
+    assert check.steps == sum(map(len, commits[:4])) and check.steps_here == sum(map(len, commits[:3]))
+    assert [(one.round, one.node) for one in check.found] == [
+        (at, one.commit.node) for at in range(3) for one in commits[at]
+    ]
+    last = check.found[-1]
+    at_end = ReplayReport.of(replay(recorded_run, last.round, last.node.hex()))
+    assert (last.verdict, last.faults, last.cosine) == (at_end.verdict, at_end.faults, at_end.cosine)
+    assert f"{len(commits[3])} of them not yet here" in next(spot_lines(check))
+
+    (missing,) = blobs_of(folder, delivered.links[0].manifest.aggregate)
+    missing.unlink()
+    late = spot_check(folder, 1.0, 7)
+    assert {one.round for one in late.found} == {0} and late.steps == check.steps
+
+    (altered,) = blobs_of(folder, commits[0][0].commit.update)
+    altered.write_bytes(b"another update")
+    with pytest.raises(IntegrityError, match=r"\.blob: altered"):
+        spot_check(folder, 1.0, 7)
+
+
+def test_without_updates_or_before_a_second_round_there_is_nothing_to_draw(
+    recorded_run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="accepted steps none can be recomputed"):
+        spot_check(a_participant(recorded_run, tmp_path / "early", rounds=1), 1.0, 1)
+
+    bare = a_participant(recorded_run, tmp_path / "bare", rounds=6)
+    for blob in (bare / BLOBS).iterdir():
+        blob.unlink()
+    with pytest.raises(ConfigError, match="accepted steps none can be recomputed"):
+        spot_check(bare, 1.0, 1)
+
+
+def test_the_newest_step_is_not_replayed_before_its_draw(recorded_run: Path, tmp_path: Path) -> None:
+    folder = a_participant(recorded_run, tmp_path, rounds=6)
+    node = read(recorded_run).links[5].manifest.commits[0].commit.node.hex()
+
+    assert replay(folder, 4, node).commit.round == 4
+    with pytest.raises(ConfigError, match="round 5 is the newest"):
+        replay(folder, 5, node)
+
+
+def blobs_of(folder: Path, name: Digest) -> list[Path]:
+    """The file of a participant's blob."""
+    return list((folder / BLOBS).glob(f"{name.hex()}.*"))
