@@ -106,15 +106,17 @@ def fetch(
         IntegrityError: no source has an index that the run's buyer signed, or a file that it lists.
         Unavailable: a source does not answer, and no other has the file.
     """
-    client = _Client([_address(one) for one in sources], bytes_max)
-    text, spec = _start(client, run_id)
+    client = Client(sources, bytes_max)
+    text, spec = find_index(client, run_id)
     index, found_id = read_index(text), run_id_of(spec)
     folder = folder or Path("runs") / found_id.hex()[:16]
     names = sorted(name for name in index.files if part.has(name))
-    if (folder / INDEX).exists() and (folder / INDEX).read_bytes() != text:
-        raise ConfigError(f"{folder / INDEX}: of another run, or of this one as another buyer signed it")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / INDEX).write_bytes(text)
+    begun = folder / PARTIAL / INDEX  # until all files are here: an index says that its run is delivered
+    for path in (folder / INDEX, begun):
+        if path.exists() and path.read_bytes() != text:
+            raise ConfigError(f"{path}: of another run, or of this one as another buyer signed it")
+    begun.parent.mkdir(parents=True, exist_ok=True)
+    begun.write_bytes(text)
     kept = done = 0
     lock = Lock()
 
@@ -122,7 +124,7 @@ def fetch(
         nonlocal kept, done
         is_kept = _sha256(folder / name) == index.files[name]
         if not is_kept:
-            client.file(name, index.files[name], folder)
+            client.file(name, lambda path: _sha256(path) == index.files[name], folder)
         with lock:
             kept, done = kept + is_kept, done + 1
             on_progress(Progress(files=len(names), files_done=done, bytes_fetched=client.received))
@@ -134,6 +136,7 @@ def fetch(
                 future.result()
         finally:  # after the first error, or Ctrl-C, nothing more is begun
             pool.shutdown(cancel_futures=True)
+    begun.replace(folder / INDEX)
     shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return Fetched(
         run_id=found_id,
@@ -146,8 +149,12 @@ def fetch(
     )
 
 
-def _start(client: _Client, run_id: Digest | None) -> tuple[bytes, RunSpec]:
-    """The index and the spec of the first source that has both of one run, and of the expected one."""
+def find_index(client: Client, run_id: Digest | None) -> tuple[bytes, RunSpec]:
+    """The index and the spec of the first source that has both of one run, and of the expected one.
+
+    Raises:
+        IntegrityError: no source has.
+    """
     faults: list[str] = []
     for source in client.sources:
         try:
@@ -175,11 +182,20 @@ def _spec(index: Index, body: bytes) -> RunSpec:
     return spec
 
 
-class _Client:
+class Client:
     """Requests to sources that may be slow, lie, or send without end."""
 
     def __init__(self, sources: Sequence[str], bytes_max: int) -> None:
-        self.sources, self.received = sources, 0
+        """Nothing is asked for yet.
+
+        Args:
+            sources: See `fetch`.
+            bytes_max: No more are received in all.
+
+        Raises:
+            ConfigError: a source is no address.
+        """
+        self.sources, self.received = [_address(one) for one in sources], 0
         self._bytes_max, self._lock, self._local = bytes_max, Lock(), local()
 
     def small(self, source: str, name: str, bytes_max: int) -> bytes:
@@ -196,14 +212,20 @@ class _Client:
                     raise Unavailable(f"{source}{name}: more than {bytes_max} bytes")
         return bytes(body)
 
-    def file(self, name: str, sha256: str, folder: Path) -> None:
+    def file(self, name: str, is_right: Callable[[Path], bool], folder: Path, *, kept_as: str = "") -> None:
         """Fetch a file, from the first source that has it as it must be.
+
+        Args:
+            name: Of the file, under each source and under the folder.
+            is_right: Whether a file is the one that is wanted.
+            folder: Where the run is to lie.
+            kept_as: Its name under the folder, if this is another.
 
         Raises:
             IntegrityError: somebody has another file of that name, and nobody this one.
             Unavailable: nobody has it.
         """
-        path, faults = folder / name, list[AssayError]()
+        path, faults = folder / (kept_as or name), list[AssayError]()
         if not path.resolve().is_relative_to(folder.resolve()):
             raise ConfigError(f"{path}: a link that leads out of {folder}")
         for one in (path.parent, folder / PARTIAL):
@@ -212,11 +234,11 @@ class _Client:
         for source in self.sources:
             try:
                 self._append(source, name, partial)
-                if _sha256(partial) == sha256:
+                if is_right(partial):
                     partial.replace(path)
                     return
                 partial.unlink()
-                faults.append(IntegrityError(f"{name}: {source} has another file than the buyer signed"))
+                faults.append(IntegrityError(f"{name}: {source} has another file than the run's"))
             except Unavailable as error:
                 faults.append(error)
         raise next((one for one in faults if isinstance(one, IntegrityError)), faults[-1])

@@ -1,6 +1,6 @@
 """Read: loads the certified chain and the settlements of a delivered run and checks both, without torch.
 
-`bundle/follow.py` reads a run that is not delivered yet into the same value, by the same `extended`.
+`bundle/follow.py` reads a run that is not delivered yet into the same value, by the same functions.
 
 Room: bundle (edge: reads a folder). Verification, receipts, reports and replays start here. Nothing in the
 folder is trusted but the spec, whose digest the run id names.
@@ -37,6 +37,7 @@ from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 BUNDLE = "bundle"  # of a delivered run's folder
+BLOB_FOLDERS = ("updates", "aggregates")  # in it
 REPORT = "report.json"  # of its training, in the bundle
 
 
@@ -60,6 +61,7 @@ class Delivered:
     """
 
     root: Path
+    bundle: Path  # the folder of its chain, updates and aggregates; of a participant's run there is none
     spec: RunSpec
     run_id: Digest
     deployment: Deployment
@@ -69,17 +71,10 @@ class Delivered:
     settled: Mapping[int, Settled]  # by epoch: its table, and the result that stands on chain
     sizes: Mapping[Digest, int]  # bytes of the files of updates and aggregates that are there, by name
     report: bytes | None  # the content of `report.json`, unchecked; None: there is none
-    held: Held | None = None  # by the participant whose store this is: settled, sizes and report are empty
-
-    @property
-    def bundle(self) -> Path:
-        """The bundle's folder."""
-        return self.root / BUNDLE
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether this was read from a participant's store, and is the run as far as it had got."""
-        return self.held is not None
+    is_followed: bool = (
+        False  # not delivered, and read as far as it had got: settled, sizes, report are empty
+    )
+    held: Held | None = None  # by the participant whose run this is
 
     @property
     def data(self) -> Path:
@@ -93,7 +88,13 @@ class Delivered:
 
     def has(self, name: Digest) -> bool:
         """Whether an update or an aggregate is here; of a delivered run all are to be."""
-        return self.held is None or (self.held.blobs / f"{name.hex()}.blob").is_file()
+        return not self.is_followed or any(self.file(folder, name).is_file() for folder in BLOB_FOLDERS)
+
+    def file(self, folder: str, name: Digest) -> Path:
+        """The file of an update or an aggregate. folder: one of `BLOB_FOLDERS`."""
+        if self.held is not None:
+            return self.held.blobs / f"{name.hex()}.blob"
+        return self.bundle / folder / f"{name.hex()}.bin"
 
     def update(self, commit: Commit) -> bytes:
         """The update that a commit binds. Raises IntegrityError: missing or altered."""
@@ -106,18 +107,15 @@ class Delivered:
 
     def load(self, name: Digest) -> bytes:
         """An update or an aggregate by its digest. Raises IntegrityError: missing or altered."""
-        is_update = (self.bundle / "updates" / f"{name.hex()}.bin").exists()
+        is_update = self.file("updates", name).exists()
         return self._blob("updates" if is_update else "aggregates", name)
 
     def _blob(self, folder: str, name: Digest) -> bytes:
-        path = f"{BUNDLE}/{folder}/{name.hex()}.bin"
-        if self.held is None:
-            body = _bytes(self.root, path)
-        else:
-            path = f"{name.hex()}.blob"
-            body = _bytes(self.held.blobs, path)
+        path = self.file(folder, name)
+        shown = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+        body = _bytes(path.parent, path.name, shown)
         if blob_digest(body) != name:
-            raise IntegrityError(f"{path}: altered")
+            raise IntegrityError(f"{shown}: altered")
         return body
 
 
@@ -133,24 +131,19 @@ def read(root: Path) -> Delivered:
     """
     if not (root / BUNDLE).is_dir():
         raise ConfigError(f"{root}: no delivered run, expected a folder with `{BUNDLE}` in it")
-    with _about(f"{BUNDLE}/spec.cbor") as name:
-        spec = decode(RunSpec, _bytes(root, name))
-        check_spec(spec)
-    with _about(f"{BUNDLE}/deployment.json") as name:
-        deployment = Deployment.from_json(_bytes(root, name).decode())
-        if deployment.deployment_id != spec.deployment_id:
-            raise ValueError("another deployment than the spec's")
+    spec, deployment = read_terms(root, BUNDLE)
     run_id = run_id_of(spec)
     links: list[CertifiedManifest] = []
     run_states = [start(spec, run_id)]
     while not run_states[-1].is_settled:
-        name = f"{BUNDLE}/links/{len(links):06d}.cbor"
+        name = f"{BUNDLE}/{link_name(len(links))}"
         link, run_state = extended(run_states[-1], name, _bytes(root, name), "bundle/spec.cbor")
         links.append(link)
         run_states.append(run_state)
     settled = dict(_settled(root, spec, deployment, links, run_states))
     return Delivered(
         root=root,
+        bundle=root / BUNDLE,
         spec=spec,
         run_id=run_id,
         deployment=deployment,
@@ -160,11 +153,32 @@ def read(root: Path) -> Delivered:
         settled=settled,
         sizes={
             Digest(bytes.fromhex(path.stem)): path.stat().st_size
-            for folder in ("updates", "aggregates")
+            for folder in BLOB_FOLDERS
             for path in (root / BUNDLE / folder).glob("[0-9a-f]" * 64 + ".bin")
         },
         report=_bytes(root, f"{BUNDLE}/{REPORT}") if (root / BUNDLE / REPORT).is_file() else None,
     )
+
+
+def read_terms(root: Path, folder: str) -> tuple[RunSpec, Deployment]:
+    """The spec and the deployment in a folder of a run's.
+
+    Raises:
+        IntegrityError: one is missing, damaged, or not the other's.
+    """
+    with _about(f"{folder}/spec.cbor") as name:
+        spec = decode(RunSpec, _bytes(root, name))
+        check_spec(spec)
+    with _about(f"{folder}/deployment.json") as name:
+        deployment = Deployment.from_json(_bytes(root, name).decode())
+        if deployment.deployment_id != spec.deployment_id:
+            raise ValueError("another deployment than the spec's")
+    return spec, deployment
+
+
+def link_name(round_id: int) -> str:
+    """The name of a certified manifest's file in a bundle."""
+    return f"links/{round_id:06d}.cbor"
 
 
 def extended(run_state: RunState, name: str, body: bytes, spec: str) -> tuple[CertifiedManifest, RunState]:
@@ -230,11 +244,11 @@ def _about(name: str) -> Iterator[str]:
         raise IntegrityError(f"{name}: {error}") from None
 
 
-def _bytes(root: Path, name: str) -> bytes:
+def _bytes(root: Path, name: str, shown: str = "") -> bytes:
     try:
         return (root / name).read_bytes()
     except OSError as error:
-        raise IntegrityError(f"{name}: missing or unreadable ({error.strerror})") from None
+        raise IntegrityError(f"{shown or name}: missing or unreadable ({error.strerror})") from None
 
 
 def find_node(nodes: Collection[PeerId], text: str) -> PeerId:

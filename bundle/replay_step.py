@@ -184,7 +184,7 @@ def replay_of(
     commit = commits[round_id]
     use_threads(threads)
     with tempfile.TemporaryDirectory() as scratch:
-        base = (delivered.bundle if held is None else held.data) / BASE
+        base = (delivered.bundle if not delivered.is_followed else delivered.data) / BASE
         limits = (held.limits if held is not None else None) or delivered.root / LIMITS
         recompute_worker = RecomputeWorker(
             spec=spec,

@@ -259,15 +259,20 @@ def run_fetch(
     only: Annotated[str, typer.Option(metavar="proof|model|all", help="How much of the run.")] = "all",
     run_id: Annotated[str | None, typer.Option(help="The run's id in the escrow contract.")] = None,
     most: Annotated[float, typer.Option(metavar="GB", help="Give up beyond this.", min=0)] = 100.0,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Also fetch a run that goes on, until it is delivered.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a delivered run from web servers that nobody has to trust; goes on where it was stopped.
+    """Fetch a run from web servers that nobody has to trust; goes on where it was stopped.
+
+    A run that goes on is served by explorers of its participants; the folder can be spot-checked meanwhile.
 
     Example: assay run fetch http://127.0.0.1:8600/runs/quickstart/files --only proof
     """
     from assay.cli.fetch import fetch_run, fetched_lines
 
-    fetched = fetch_run(sources, out, only, run_id, most)
+    fetched = fetch_run(sources, out, only, run_id, most, follow=follow)
     show(fetched, fetched_lines(fetched), as_json=as_json)
 
 

@@ -19,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, Response
 
+from assay.bundle.read import BLOB_FOLDERS, BUNDLE
 from assay.bundle.settlement_file import settlement_file
 from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored
@@ -51,7 +52,7 @@ from assay.explorer.render import Page, html_of, json_of
 from assay.orders.form import ORDER_FILE
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import plain
-from assay.protocol.types import PeerId
+from assay.protocol.types import Digest, PeerId
 
 STATIC = Path(__file__).parent / "static"
 # Every file that may be served: an address is looked up here and never made into a path.
@@ -65,6 +66,10 @@ BYTES, CBOR, JSON, TOML = (
 )
 METHODS = ["GET", "HEAD"]
 NUMBER_MAX = 10**9
+LIVE_FILE = re.compile(
+    rf"{BUNDLE}/(?:links/(?P<number>[0-9]{{6,9}})\.cbor|"
+    rf"(?P<folder>{'|'.join(BLOB_FOLDERS)})/(?P<blob>[0-9a-f]{{64}})\.bin)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,12 +270,29 @@ def events(request: Request, name: str, catalogue: TheCatalogue, known: Known = 
     return GrowthStream(request.app.state.streams, live, known)
 
 
-def delivered_file(run: Run, path: str) -> Response:
-    """One file of the delivered run, as it is stored; for `assay run fetch`."""
+def run_file(run: Run, path: str) -> Response:
+    """One file of the delivered run, or of its chain while it goes on; for `assay run fetch`."""
+    if run.is_live:
+        return _live_file(run, path)
     file = run.files.get(path)
     if file is None or not file.is_file():
         raise NoSuchPage(f"a delivered file {path[:80]!r}")
     return FileResponse(file, media_type=BYTES)
+
+
+def _live_file(run: Explored, path: str) -> Response:
+    """A file that the bundle of this run will have, by its name there."""
+    if path in (f"{BUNDLE}/spec.cbor", f"{BUNDLE}/deployment.json"):
+        return spec(run) if path.endswith(".cbor") else deployment(run)
+    found = LIVE_FILE.fullmatch(path)
+    if found is not None and found["number"]:
+        return link(run, int(found["number"]))
+    if found is not None:
+        blob = Digest(bytes.fromhex(found["blob"]))
+        file = run.delivered.file(found["folder"], blob)
+        if blob in run.blobs and file.is_file():
+            return FileResponse(file, media_type=BYTES)
+    raise NoSuchPage(f"a file {path[:80]!r} of a run that goes on")
 
 
 def new_order_file(request: Request) -> Response:
@@ -295,7 +317,7 @@ EVIDENCE: dict[str, Callable[..., Response]] = {
     "/runs/{name}/rounds/{number}.cbor": link,
     "/runs/{name}/settlements/{number}.json": settlement,
     "/runs/{name}/events": events,
-    "/runs/{name}/files/{path:path}": delivered_file,
+    "/runs/{name}/files/{path:path}": run_file,
     f"{FORM_PATH}.toml": new_order_file,
     "/static/{path:path}": static,
 }

@@ -53,6 +53,7 @@ class Explored:
     name: str
     delivered: Delivered
     files: Mapping[str, Path]  # that the buyer signed, by their names in the index
+    blobs: frozenset[Digest]  # updates and aggregates that the chain names
     commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
     report: TrainingReport  # as the bundle states it, where updates and aggregates are missing
     charts: tuple[Chart, ...]  # of this report
@@ -86,15 +87,18 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
     """
     commits: dict[PeerId, dict[int, Commit]] = {peer: {} for peer in delivered.run_states[-1].nodes}
     committed: dict[Digest, int] = {}
+    blobs: set[Digest] = set()
     verdicts: dict[StepId, list[CarriedVerdict]] = {}
     judged: dict[PeerId, list[CarriedVerdict]] = {peer: [] for peer in delivered.spec.verifier_peers}
     certified = dict.fromkeys(delivered.spec.verifier_peers, 0)
     for at, link in enumerate(delivered.links):
         manifest = link.manifest
+        blobs.add(manifest.aggregate)
         for signer in link.certificate.verifiers:
             certified[signer] += 1
         for signed in manifest.commits:
             commits[signed.commit.node][at] = signed.commit
+            blobs.add(signed.commit.update)
         for seal in manifest.commitments:
             committed.setdefault(seal.commitment.verdict, at)
         for opened in manifest.verdicts:
@@ -121,6 +125,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         name=name,
         delivered=delivered,
         files=files,
+        blobs=frozenset(blobs),
         commits=commits,
         report=report,
         charts=charts_of(report, loss_kind(delivered.spec)),

@@ -59,6 +59,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "RUN.toml").write_text((ROOT / "examples" / "quickstart.toml").read_text())
     (folder / "FILE.toml").write_text("")
     a_participant(run, folder / "node-1", rounds=6)
+    (folder / "copy").symlink_to("node-1")
     os.chdir(folder)
     yield folder
     os.chdir(before)

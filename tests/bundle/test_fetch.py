@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -18,6 +16,7 @@ from assay.bundle.read import read
 from assay.participant.files.index import INDEX, IntegrityError, write_index
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.types import Digest
+from tests.bundle.a_file_server import Serve, serving
 from tests.test_golden_run import ARCHIVE
 
 UPDATE = "bundle/updates/"
@@ -31,59 +30,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Server(ThreadingHTTPServer):
-    """Serves a folder. bodies: what some names have in its place. asked: names and ranges, in order."""
-
-    def __init__(self, folder: Path, *, ranges: bool = True) -> None:
-        self.folder, self.ranges = folder, ranges
-        self.bodies: dict[str, bytes | None] = {}
-        self.cut_at: dict[str, int] = {}
-        self.asked: list[tuple[str, str | None]] = []
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/some/where"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        name, asked = self.path.removeprefix("/some/where/"), self.headers.get("Range")
-        self.server.asked.append((name, asked))
-        path = self.server.folder / name
-        body = self.server.bodies.get(name, path.read_bytes() if path.is_file() else None)
-        if body is None:
-            self.send_error(404)
-            return
-        begun = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.server.ranges else 0
-        self.send_response(206 if begun else 200)
-        self.send_header("Content-Length", str(len(body) - begun))
-        self.end_headers()
-        cut = self.server.cut_at.pop(name, None)
-        self.wfile.write(body[begun:cut])
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-Serve = Callable[..., Server]
-
-
 @pytest.fixture
 def serve(run: Path) -> Iterator[Serve]:
-    servers: list[Server] = []
-
-    def start(folder: Path = run, **how: bool) -> Server:
-        servers.append(Server(folder, **how))
-        Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with serving(run) as start:
+        yield start
 
 
 def names(folder: Path) -> set[str]:
@@ -176,7 +126,7 @@ def test_a_falsified_file_that_nobody_has_right_is_named(serve: Serve, tmp_path:
     liar, name = serve(), "bundle/deployment.json"
     liar.bodies[name] = b"another file"
 
-    with refused(IntegrityError, name, "another file than the buyer signed"):
+    with refused(IntegrityError, name, "another file than the run's"):
         fetch([liar.url], tmp_path, part=Part.PROOF)
 
     assert not (tmp_path / name).exists()
@@ -212,6 +162,20 @@ def test_another_run_than_the_expected_one_is_refused(serve: Serve, tmp_path: Pa
     with refused(IntegrityError, "expected " + "07" * 32):
         fetch([serve().url], tmp_path, run_id=Digest(b"\x07" * 32))
     assert not names(tmp_path)
+
+
+def test_the_index_of_a_fetch_that_was_stopped_is_not_there_and_another_run_does_not_go_on_with_it(
+    serve: Serve, tmp_path: Path
+) -> None:
+    server = serve()
+    server.bodies["bundle/report.html"] = None
+    with refused(Unavailable, "bundle/report.html"):
+        fetch([server.url], tmp_path)
+
+    assert not (tmp_path / INDEX).exists()  # an explorer of this folder would call the run damaged
+    (tmp_path / PARTIAL / INDEX).write_text("{}")
+    with refused(ConfigError, "another run"):
+        fetch([serve().url], tmp_path)
 
 
 def test_a_folder_with_another_run_is_left_alone(serve: Serve, tmp_path: Path) -> None:

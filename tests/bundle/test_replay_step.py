@@ -125,7 +125,7 @@ def test_what_is_false_by_public_data_alone_is_a_fault(
     recorded_run: Path, honest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delivered = with_commit(read(recorded_run), 3, honest, state=OTHER, batch_root=OTHER)
-    monkeypatch.setattr(replay_step, "read", lambda _: delivered)
+    monkeypatch.setattr(replay_step, "read_any", lambda _: delivered)
 
     done = replay(recorded_run, 3, honest)
 
@@ -144,7 +144,7 @@ def test_a_node_that_joined_after_the_first_round_is_found(
     first, *later = delivered.run_states
     without = {peer: record for peer, record in first.nodes.items() if peer.hex() != honest}
     delivered = replace(delivered, run_states=[replace(first, nodes=without), *later])
-    monkeypatch.setattr(replay_step, "read", lambda _: delivered)
+    monkeypatch.setattr(replay_step, "read_any", lambda _: delivered)
 
     assert replay(recorded_run, 3, honest).is_ok
 

@@ -80,9 +80,9 @@ class LyingRun:
         self._train()
         assert self.run_states[-1].is_settled
         self.delivered = Delivered(
-            root=self.root, spec=spec, run_id=self.run_id, deployment=market.deployment,
-            links=tuple(self.links), run_states=tuple(self.run_states), tables={}, settled={}, sizes={},
-            report=None,
+            root=self.root, bundle=self.root / "bundle", spec=spec, run_id=self.run_id,
+            deployment=market.deployment, links=tuple(self.links), run_states=tuple(self.run_states),
+            tables={}, settled={}, sizes={}, report=None,
         )  # fmt: skip
 
     def commit(self, round_id: int):

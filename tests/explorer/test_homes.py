@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from assay.bundle.milestone import MilestoneState, milestone_text, milestones_of
-from assay.bundle.read import Delivered, Held
+from assay.bundle.read import Delivered
 from assay.bundle.report.progress import drafts
 from assay.bundle.report.spending import costs_of
 from assay.chain.commit_statement import evm_address
@@ -40,7 +40,7 @@ def as_far_as(manifests: int) -> Delivered:
     tables = {at: one for at, one in run.tables.items() if run.calendar.settled_at(at) < manifests}
     return replace(
         run, links=run.links[:manifests], run_states=run.run_states[: manifests + 1], tables=tables,
-        settled={}, sizes={}, report=None, held=Held(blobs=Path(), data=Path(), limits=None),
+        settled={}, sizes={}, report=None, is_followed=True,
     )  # fmt: skip
 
 

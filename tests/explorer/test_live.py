@@ -138,7 +138,7 @@ def test_a_folder_without_a_configuration_or_with_a_file_that_is_no_store_is_tol
     with pytest.raises(Unavailable, match="not a database"):
         Followed(folder).read()
     (folder / CONFIG).unlink()
-    with pytest.raises(ConfigError, match="expected a folder with `bundle` or"):
+    with pytest.raises(ConfigError, match="expected a folder with `bundle`, `observed` or"):
         Followed(folder)
 
 

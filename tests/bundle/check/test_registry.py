@@ -48,6 +48,7 @@ def told(bundle: Path) -> RegistryClaims:
     run = finished()
     delivered = Delivered(
         root=bundle.parent,
+        bundle=bundle,
         spec=run.spec,
         run_id=run.run_id,
         deployment=run.deployment,

@@ -1,0 +1,169 @@
+"""Observe: copies a run while it goes on from web servers that nobody trusts, and then as it is delivered.
+
+Room: bundle (edge: HTTP, files). Takes no key and no connection to a participant: an explorer that follows
+the run serves its chain, and the updates and aggregates that this names, under the names that they will have
+in the bundle. The run id names the spec, and this the verifiers; a manifest counts if a quorum of them signed
+it to follow the last one, an update or an aggregate if it has its digest.
+
+    spec --> manifest of the next round --> its updates and aggregate --.--> the buyer's index: `fetch`
+                        ^-----------------------------------------------'
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from assay.bundle.fetch import Client, Fetched, Part, fetch, find_index
+from assay.bundle.follow import OBSERVED
+from assay.bundle.read import BUNDLE, extended, link_name, read_terms
+from assay.ledger.settlement.results import run_id_of
+from assay.participant.files.index import IntegrityError
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
+from assay.protocol.messages import CertifiedManifest
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import RunState, start
+from assay.protocol.types import NO_DIGEST, Digest
+
+_TERMS = ("spec.cbor", "deployment.json")
+FILE_BYTES_MAX = 64 << 20  # of the spec, or of a certified manifest
+
+
+def observe(
+    sources: Sequence[str],
+    run_id: Digest,
+    folder: Path | None = None,
+    *,
+    part: Part = Part.ALL,
+    bytes_max: int = 100 << 30,
+    pause: Callable[[], None],
+    on_round: Callable[[int], None] = lambda _: None,
+) -> Fetched:
+    """Follow a run into a folder until its buyer has delivered it, and fetch this.
+
+    Until then `bundle/follow.py` reads the folder. Started again, it goes on where it was.
+
+    Args:
+        sources: Addresses as those of `fetch`, of explorers that follow the run.
+        run_id: The run, whose buyer has signed nothing yet that tells it from a made-up one.
+        folder: Where it is to lie; None: in `runs`, by its id.
+        part: Updates and aggregates are fetched for `Part.ALL` alone.
+        bytes_max: It ends before it has received more, before the delivery and after.
+        pause: Called when no source has more yet.
+        on_round: Called with each round whose manifest, and bytes, are here.
+
+    Raises:
+        ConfigError: an address, or a folder with another run.
+        IntegrityError: a source has what the run's verifiers did not sign, and no other what they did.
+        Unavailable: no source has the run at the first look; with what each answered.
+    """
+    client = Client(sources, bytes_max)
+    folder = folder or Path("runs") / run_id.hex()[:16]
+    if not (folder / BUNDLE).exists():
+        run_state = start(_begun(client, folder, run_id), run_id)
+        _follow(client, folder, run_state, part, pause, on_round)
+        os.replace(folder / OBSERVED, folder / BUNDLE)
+    return fetch(sources, folder, part=part, run_id=run_id, bytes_max=bytes_max)
+
+
+def _follow(
+    client: Client,
+    folder: Path,
+    run_state: RunState,
+    part: Part,
+    pause: Callable[[], None],
+    on_round: Callable[[int], None],
+) -> None:
+    """Return once the run is delivered."""
+    while True:
+        try:
+            run_state = _grown(client, folder, run_state, part)
+            on_round(int(run_state.round) - 1)
+        except Unavailable:
+            if _is_delivered(client, run_state.run_id):
+                return
+            pause()
+
+
+def _begun(client: Client, folder: Path, run_id: Digest) -> RunSpec:
+    """The run's spec; it lies in the folder then, with its deployment."""
+    observed, faults = folder / OBSERVED, list[str]()
+    for source in () if observed.is_dir() else client.sources:
+        try:
+            bodies = [client.small(source, f"{BUNDLE}/{name}", FILE_BYTES_MAX) for name in _TERMS]
+            found = run_id_of(decode(RunSpec, bodies[0]))
+        except AssayError as error:
+            faults.append(f"{source}: {error}")
+            continue
+        if found != run_id:
+            faults.append(f"{source}: run {found.hex()}")
+            continue
+        partial = observed.with_name(f"{OBSERVED}.partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        for name, body in zip(_TERMS, bodies, strict=True):
+            (partial / name).write_bytes(body)
+        os.replace(partial, observed)
+        break
+    if not observed.is_dir():
+        raise Unavailable(f"run {run_id.hex()}: no source has it: {'; '.join(faults)}")
+    spec, _ = read_terms(folder, OBSERVED)
+    if run_id_of(spec) != run_id:
+        raise ConfigError(f"{folder}: has run {run_id_of(spec).hex()}, expected {run_id.hex()}")
+    return spec
+
+
+def _grown(client: Client, folder: Path, run_state: RunState, part: Part) -> RunState:
+    """The state after the next manifest, once it and the bytes that it names are here.
+
+    Raises:
+        IntegrityError: a source has a wrong one, and none the right one.
+        Unavailable: no source has it yet.
+    """
+    name = link_name(int(run_state.round))
+    path = folder / OBSERVED / name
+    if path.exists():
+        return extended(run_state, name, path.read_bytes(), "spec.cbor")[1]
+    link, after = _next(client, run_state, name)
+    if part is Part.ALL:
+        for blob, place in _blobs(link):
+            if not (folder / OBSERVED / place).exists():
+                client.file(f"{BUNDLE}/{place}", _has(blob), folder, kept_as=f"{OBSERVED}/{place}")
+    path.parent.mkdir(exist_ok=True)
+    whole = path.with_suffix(".partial")
+    whole.write_bytes(encode(link))
+    whole.replace(path)  # last: what is followed is complete
+    return after
+
+
+def _next(client: Client, run_state: RunState, name: str) -> tuple[CertifiedManifest, RunState]:
+    faults: list[AssayError] = []
+    for source in client.sources:
+        try:
+            body = client.small(source, f"{BUNDLE}/{name}", FILE_BYTES_MAX)
+            return extended(run_state, f"{source}{BUNDLE}/{name}", body, f"{BUNDLE}/spec.cbor")
+        except (IntegrityError, Unavailable) as error:
+            faults.append(error)
+    raise next((one for one in faults if isinstance(one, IntegrityError)), faults[-1])
+
+
+def _blobs(link: CertifiedManifest) -> list[tuple[Digest, str]]:
+    """The bytes that a manifest names, and their files in a bundle."""
+    found = [(one.commit.update, f"updates/{one.commit.update.hex()}.bin") for one in link.manifest.commits]
+    aggregate = link.manifest.aggregate
+    return found if aggregate == NO_DIGEST else [*found, (aggregate, f"aggregates/{aggregate.hex()}.bin")]
+
+
+def _has(blob: Digest) -> Callable[[Path], bool]:
+    return lambda path: blob_digest(path.read_bytes()) == blob
+
+
+def _is_delivered(client: Client, run_id: Digest) -> bool:
+    """Whether a source has the index that the buyer signed."""
+    try:
+        find_index(client, run_id)
+    except (IntegrityError, Unavailable):
+        return False
+    return True
