@@ -105,8 +105,11 @@ def spot_lines(check: SpotCheck) -> Iterator[str]:
     proved = sum(one.verdict == "MATCH" for one in check.found)
     false = sum(not one.is_ok for one in check.found)
     left_out = check.steps - check.steps_here
-    newest = f", {left_out} of them not yet here" if left_out else ""
-    yield f"{len(check.found)} of {check.steps} accepted steps{newest} drawn by seed {check.seed}"
+    newest = f"; {left_out} could not be drawn: they, or what leads to them, are not here yet"
+    yield (
+        f"{len(check.found)} of {check.steps} accepted steps drawn by seed {check.seed}"
+        f"{newest if left_out else ''}"
+    )
     yield f"{proved} proved, {len(check.found) - proved - false} with evidence alone, {false} false"
     if false:
         yield "have the false steps slashed, and be paid for it: assay audit accuse RUN:ROUND:NODE FILE.toml"

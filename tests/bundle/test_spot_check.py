@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_is_checked_as_far_as_its_parameters_are_here(
     last = check.found[-1]
     at_end = ReplayReport.of(replay(recorded_run, last.round, last.node.hex()))
     assert (last.verdict, last.faults, last.cosine) == (at_end.verdict, at_end.faults, at_end.cosine)
-    assert f"{len(commits[3])} of them not yet here" in next(spot_lines(check))
+    assert f"; {len(commits[3])} could not be drawn" in next(spot_lines(check))
 
     (missing,) = blobs_of(folder, delivered.links[0].manifest.aggregate)
     missing.unlink()
