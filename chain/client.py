@@ -2,7 +2,8 @@
 
 Room: chain (edge). Blocking; async callers run it in a thread. Most calls are idempotent: a call whose
 effect the chain already has returns `ALREADY_DONE`, so after a killed process or a reorganised chain the
-caller repeats it. Calls that add up (transfers, stake, top-ups, unstake requests) are not idempotent.
+caller repeats it. Calls that add up (transfers, stake, top-ups, unstake requests) are not idempotent; of an
+account that signs by files they are until they are seen mined (unsigned.py).
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ class Chain(ChainReader):
     # ---- money
 
     def fund_many(self, accounts: Sequence[str], *, token_amount: int, amount_wei: int) -> list[Sent]:
-        """Sends each account tokens and gas, all in flight at once. Repeating it sends again."""
+        """Sends each account tokens and gas, all in flight at once. Repeating it sends again.
+
+        Raises:
+            ConfigError: this account signs by files.
+        """
+        self._rpc.check_can_repeat("fund")
         pending: list[Sent] = []
         for to in accounts:
             if token_amount:

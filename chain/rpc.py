@@ -33,6 +33,7 @@ from assay.chain.addresses import CONTRACTS
 from assay.chain.signer import KeyHere, Signer
 from assay.chain.statements import Address
 from assay.chain.text.reverts import revert_text
+from assay.chain.unsigned import FileSigner
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 
@@ -116,6 +117,7 @@ class Rpc:
         )
         self.url = url
         self._signer = KeyHere(key) if isinstance(key, bytes) else key
+        self._files = key if isinstance(key, FileSigner) else None
         self._receipt_s_max = receipt_s_max
         self._lock = Lock()
         self._chain_id: int | None = None
@@ -137,11 +139,24 @@ class Rpc:
         With a remote signer they are the same until this process ends.
 
         Raises:
-            ConfigError: there is no key.
+            ConfigError: there is no key, or it signs by files.
         """
         if self._signer is None:
             raise ConfigError("this chain client holds no key: it has no secrets")
         return hmac.digest(self._signer.secret, b"assay/chain-secret/1" + purpose, "sha256")
+
+    def check_can_repeat(self, action: str) -> None:
+        """Do nothing unless the account signs by files: what sends several then runs several times.
+
+        Raises:
+            ConfigError: it does, and `action` would send again what an earlier run has sent.
+        """
+        if self._files is not None:
+            raise ConfigError(
+                f"{action}: {self.address} signs by files, one transaction after the other, and running this "
+                "again would repeat those that are mined: it takes an account whose key is in its folder, or "
+                "at a signer"
+            )
 
     def read(self, action: str, question: Callable[[], T]) -> T:
         """Runs one web3 call and maps its failure to an error class.
@@ -177,23 +192,35 @@ class Rpc:
         Args:
             action: Name for error texts, such as "stake".
             transaction: `to`, `data`, `value` as needed; the rest is filled in. A given `gas` is kept.
-            wait: False returns as soon as the endpoint took it.
+            wait: False returns as soon as the endpoint took it. An account that signs by files waits all
+                the same: its process ends with the next transaction that is not signed.
 
         Raises:
+            NotYet, ConfigError: the account signs by files, see `FileSigner.sign`.
             ChainRefused: it would revert, or did.
             Unavailable: the endpoint is gone, or nothing was mined in time. Whether it will be mined
                 is then unknown: read the state before sending again.
         """
         with self._lock:
-            tx_hash, nonce = self._submit(action, transaction)
-        if not wait:
+            tx_hash, nonce = self._sent_before(action, transaction) or self._submit(action, transaction)
+        if not wait and self._files is None:
             return Sent(tx_hash=tx_hash, block_number=None, gas_used=0)
         try:
             return self._mined(action, tx_hash, nonce)
         except _NonceTaken:
             # It is not sent again: the endpoint may lie about nonce and receipt, and have it sent for ever.
             taken = f"another transaction of {self.address} has taken its nonce {nonce}"
+            if self._files is not None:
+                signed, _ = self._files.files(self._chain(action), nonce)
+                taken += f"; if you know of that one, remove {signed}, and sign again"
             raise Unavailable(f"{action}: {taken}") from None
+
+    def _sent_before(self, action: str, transaction: dict[str, Any]) -> tuple[bytes, int] | None:
+        """Hash and nonce of the same call, if a process that signed by files sent it and then ended."""
+        if self._files is None:
+            return None
+        nonce = self._nonce(action, "pending")
+        return self._files.sent_before(transaction, self._chain(action), nonce)
 
     def _submit(self, action: str, transaction: dict[str, Any]) -> tuple[bytes, int]:
         sender = self.address
@@ -216,20 +243,24 @@ class Rpc:
 
     def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes, int]:
         eth = self.web3.eth
-        if self._chain_id is None:
-            self._chain_id = self.read(action, lambda: int(eth.chain_id))
         nonce = self._nonce(action, "pending")
         base_fee = self.read(action, lambda: int(eth.get_block("latest")["baseFeePerGas"]))
         full = {
             **{name: value for name, value in draft.items() if name != "from"},
             "nonce": nonce,
-            "chainId": self._chain_id,
+            "chainId": self._chain(action),
             "maxFeePerGas": 2 * base_fee + PRIORITY_FEE_WEI,
             "maxPriorityFeePerGas": PRIORITY_FEE_WEI,
             "value": draft.get("value", 0),
         }
         assert self._signer is not None
         return *self._signer.sign(action, full), nonce
+
+    def _chain(self, action: str) -> int:
+        """The chain's id."""
+        if self._chain_id is None:
+            self._chain_id = self.read(action, lambda: int(self.web3.eth.chain_id))
+        return self._chain_id
 
     def in_flight(self) -> int:
         """Transactions of this client's account that the endpoint knows and has not seen mined."""
@@ -295,6 +326,8 @@ class Rpc:
 
     def _mined(self, action: str, tx_hash: bytes, nonce: int | None = None) -> Sent:
         receipt = self.receipt(action, tx_hash, nonce)
+        if self._files is not None and nonce is not None:
+            self._files.remove(self._chain(action), nonce)
         number = receipt["blockNumber"]
         if receipt["status"] != 1:
             self._explain(action, tx_hash, number)

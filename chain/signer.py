@@ -4,6 +4,7 @@ Room: chain (edge). A remote signer is a process on another machine, or beside a
 the key: geth's clef (`account_signTransaction`, https://geth.ethereum.org/docs/tools/clef/apis) or whatever
 answers `eth_signTransaction`, such as Web3Signer (https://docs.web3signer.consensys.io/reference/api/json-rpc).
 What it signs is compared with what it was asked to sign: people can edit a transaction in clef.
+A third signer is in unsigned.py: files that people carry to a machine without network.
 """
 
 from __future__ import annotations

@@ -63,8 +63,15 @@ def new(
         str | None,
         typer.Option(metavar="URL", help="clef or Web3Signer, which has the account's key; with --account."),
     ] = None,
+    unsigned: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Instead of --signer: for the files that `assay key sign` signs on another machine.",
+        ),
+    ] = None,
     account: Annotated[
-        str | None, typer.Option(metavar="0x...", help="The account that the signer signs for.")
+        str | None, typer.Option(metavar="0x...", help="The account whose key is elsewhere.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,9 +81,12 @@ def new(
     """
     from assay.participant.keys.keyring import AccountElsewhere, create_keys
 
-    if (signer is None) != (account is None):
-        raise ConfigError("--signer and --account go together: who signs, and for whom")
-    elsewhere = None if signer is None or account is None else AccountElsewhere(url=signer, account=account)
+    if signer is not None and unsigned is not None:
+        raise ConfigError("either --signer or --unsigned: an account's key is in one place")
+    url = signer if unsigned is None else f"file:{unsigned.absolute()}"
+    if (url is None) != (account is None):
+        raise ConfigError("--account goes with --signer or --unsigned: who signs, and for whom")
+    elsewhere = None if url is None or account is None else AccountElsewhere(url=url, account=account)
     password, notes = password_of(folder, password_file, may_make=True)
     made = public_keys(create_keys(folder, password, elsewhere=elsewhere), notes)
     show(made, [*made.notes, *key_lines(made)], as_json=as_json)

@@ -33,6 +33,7 @@ from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
 from assay.cli.result import AsJson, done, show, show_steps
+from assay.cli.sign import add_sign_command
 from assay.cli.stake import stake_app
 from assay.cli.unit import unit
 from assay.cli.watch.command import watch
@@ -83,6 +84,7 @@ for panel, groups in {
 add_commands(ledger_app)
 add_order_commands(order_app)
 add_rotation_commands(network_app)
+add_sign_command(key_app)
 add_network_list(network_app)
 add_run_list(run_app)
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]

@@ -157,7 +157,8 @@ def add_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
         yield dry("approve", f"and before it, to the token: approve(StakeVault, {_money(added)})", added)
         return
     sent = account.chain.stake(status.role, added)
-    text = f"added {_money(added)}, {_money(active + added)} active: {sent_text(sent)}"
+    active = account.chain.stake_of(account.address, status.role).active
+    text = f"added {_money(added)}, {_money(active)} active: {sent_text(sent)}"
     yield done("add", text, added, sent)
 
 
@@ -207,7 +208,8 @@ def lock_steps(
 
     account, units = account_of(file), parse_money(amount)
     status = read_stake_status(account, set_version)
-    until, commitment = to_lock(status, units, days), status.commitment or account.run_id
+    until = to_lock(status, units, days, to_midnight=account.keys.signs_by_files)
+    commitment = status.commitment or account.run_id
     what = f"{_money(units)} for {commitment.hex()[:16]}, until {when_text(until, status.now)}"
     if is_dry:
         yield dry("lock", f"would lock in StakeVault {account.deployment.stake_vault}: {what}", units)

@@ -48,11 +48,15 @@ class Fleet:
     Args:
         config: The operator's.
         now_s: This machine's clock, Unix time.
+
+    Raises:
+        ConfigError: the keys cannot be opened, or the account signs by files.
     """
 
     def __init__(self, config: FleetConfig, now_s: Callable[[], float] = time.time) -> None:
         self._config, self._now_s = config, now_s
         self._keys = load_keys(config.base.keys, config.base.password)
+        self._keys.check_unattended("an operator's process")
         self._invitation = read_invitation(config.base.network)
         self._chain = Chain(config.base.rpc_url, self._invitation.deployment, self._keys.signer)
         self._known, self._state = Known(), State()

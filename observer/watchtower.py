@@ -28,7 +28,9 @@ async def run_watchtower(config: Config) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
-    await watch(open_participant(config), TAKEOVER_S)
+    me = open_participant(config)
+    me.keys.check_unattended("a watchtower")
+    await watch(me, TAKEOVER_S)
 
 
 async def watch(me: Participant, patience_s: float) -> None:

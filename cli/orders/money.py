@@ -234,7 +234,8 @@ def topup_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool)
         yield dry("approve", f"and before it, to the token: approve(RunEscrow, {_money(added)})", added)
         return
     sent = account.chain.top_up(account.run_id, added)
-    text = f"added {_money(added)}, {_money(escrow.run.budget + added)} in escrow: {sent_text(sent)}"
+    budget = need_escrow(account).run.budget
+    text = f"added {_money(added)}, {_money(budget)} in escrow: {sent_text(sent)}"
     yield done("top-up", text, added, sent)
 
 

@@ -82,7 +82,9 @@ async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
-    await Buyer(open_participant(config, is_archive=True), status_path, bundle).run()
+    me = open_participant(config, is_archive=True)
+    me.keys.check_unattended("a buyer's process")
+    await Buyer(me, status_path, bundle).run()
 
 
 class Buyer:

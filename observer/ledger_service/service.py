@@ -32,6 +32,7 @@ from assay.observer.ledger_service.status import StatusFile
 from assay.observer.ledger_service.witnesses import Witnesses
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
+from assay.participant.keys.keyring import load_keys
 from assay.participant.run import participate
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.participant.wallet.settler import Settler, implied_orders
@@ -55,6 +56,7 @@ async def run_ledger_service(config: Config, status_path: Path) -> None:
     Raises:
         ConfigError: the operator can fix it.
     """
+    load_keys(config.keys, config.password).check_unattended("a ledger service")
     lease = Lease(books_of(config))
     try:
         await _wait_for(lease)

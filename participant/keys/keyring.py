@@ -1,6 +1,7 @@
 """Keyring: a participant's three private keys on disk, encrypted with a password.
 
-The account's key may be elsewhere: then the folder names the signer that has it.
+The account's key may be elsewhere: then the folder names the signer that has it, or the folder of the files
+through which it signs.
 
 Room: participant (edge: files of one folder, mode 0600 in a folder of mode 0700, checked at every reading).
 Peer key and backups are encrypted with argon2id and XSalsa20-Poly1305 (PyNaCl); account and hot key are
@@ -52,6 +53,7 @@ if TYPE_CHECKING:  # it takes a while to import
 PEER, ACCOUNT, HOT, RELEASE = "peer.key", "account.json", "hot.json", "release.key"
 SIGNER = "signer.json"  # in place of ACCOUNT
 URL_CHARS_MAX = 2048
+_FILE = "file:"
 PASSWORD = "password"  # the usual name of the file beside the folder
 _SALT = nacl.pwhash.argon2id.SALTBYTES
 
@@ -80,7 +82,11 @@ _PASSES_MAX, _MEMORY_MAX, _SCRYPT_N_MAX = 16, 1 << 30, 1 << 20  # of a file that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountElsewhere:
-    """An account whose key a signer has. url: of its JSON-RPC over HTTP; account: 0x and 40 digits."""
+    """An account whose key a signer has.
+
+    url: Of its JSON-RPC over HTTP; or `file:` and the absolute path of a folder, whose files people carry
+    to it. account: 0x and 40 digits.
+    """
 
     url: str
     account: str
@@ -88,8 +94,20 @@ class AccountElsewhere:
     def __post_init__(self) -> None:
         if not re.fullmatch("0x[0-9a-fA-F]{40}", self.account):
             raise ConfigError(f"{self.account!r}: expected the address of an account, 0x and 40 digits")
-        if not re.fullmatch(r"https?://[^\s/]+\S*", self.url) or len(self.url) > URL_CHARS_MAX:
-            raise ConfigError(f"{self.url[:200]!r}: expected the address of a signer, http:// or https://")
+        if not re.fullmatch(r"https?://[^\s/]+\S*|file:/[^\0\n]*", self.url) or len(self.url) > URL_CHARS_MAX:
+            raise ConfigError(
+                f"{self.url[:200]!r}: expected the address of a signer, http:// or https://, or file:/FOLDER"
+            )
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the files by which it signs; None if a signer is asked."""
+        return Path(self.url.removeprefix(_FILE)) if self.url.startswith(_FILE) else None
+
+    @property
+    def where(self) -> str:
+        """Where the key is, as text."""
+        return f"at the signer {self.url}" if self.folder is None else f"behind the files in {self.folder}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +134,43 @@ class Keys:
         """
         if isinstance(self.account, AccountElsewhere):
             raise ConfigError(
-                f"the key of {self.account.account} is at the signer {self.account.url}, which signs "
-                "transactions only: a buyer's run files and deliveries need a key in its folder"
+                f"the key of {self.account.account} is {self.account.where}, which signs "
+                "transactions only: run files, deliveries and `assay key sign` need a key in its folder"
             )
         return self.account
+
+    @property
+    def signs_by_files(self) -> bool:
+        """Whether people carry the account's transactions to its key."""
+        return isinstance(self.account, AccountElsewhere) and self.account.folder is not None
+
+    def check_unattended(self, process: str) -> None:
+        """Do nothing unless the account signs by files, which a process cannot wait for.
+
+        Args:
+            process: That sends transactions by itself, such as "a verifier"; for the error.
+
+        Raises:
+            ConfigError: it does.
+        """
+        if self.signs_by_files:
+            raise ConfigError(
+                f"{process} sends transactions by itself, and this account signs by files: it takes an "
+                "account whose key is in its folder, or at a signer (assay key new --signer)"
+            )
 
     @property
     def signer(self) -> Signer:
         """What signs the account's transactions."""
         from assay.chain.signer import KeyHere, RemoteSigner
+        from assay.chain.unsigned import FileSigner
 
-        if isinstance(self.account, AccountElsewhere):
-            return RemoteSigner(url=self.account.url, account=Address(evm_address(self.account_address)))
-        return KeyHere(self.account)
+        if not isinstance(self.account, AccountElsewhere):
+            return KeyHere(self.account)
+        account = Address(evm_address(self.account_address))
+        if self.account.folder is not None:
+            return FileSigner(account=account, folder=self.account.folder)
+        return RemoteSigner(url=self.account.url, account=account)
 
     @property
     def hot_address(self) -> bytes:

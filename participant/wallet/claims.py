@@ -41,7 +41,14 @@ def open_chain(me: Participant) -> Chain:
 
 
 async def claim_everything(me: Participant, follower: Follower) -> None:
-    """Claim our rows of every epoch once it is final; returns when nothing is left to claim."""
+    """Claim our rows of every epoch once it is final; returns when nothing is left to claim.
+
+    Of an account that signs by files nothing is claimed here: its owner does it, or who settles for others.
+    """
+    if me.keys.signs_by_files:
+        by_hand = "assay claim, assay key delegate, assay stake release"
+        log.warning("the account signs by files: no transaction is sent here", extra={"by_hand": by_hand})
+        return
     chain: Chain | None = None
     for epoch in range(me.spec.epochs):
         while epoch not in follower.settlements:

@@ -38,7 +38,7 @@ def delegate(chain: Chain, keys: Keys, days: int, now_s: int) -> tuple[Sent, int
     Args:
         chain: A client with the account's key.
         keys: The hot key consents.
-        days: 1 to `DAYS_MAX`.
+        days: 1 to `DAYS_MAX`; to the end of a UTC day, if the account signs by files.
         now_s: The chain's time.
 
     Raises:
@@ -47,6 +47,8 @@ def delegate(chain: Chain, keys: Keys, days: int, now_s: int) -> tuple[Sent, int
     if not 0 < days <= DAYS_MAX:
         raise ConfigError(f"{days} days: a delegation lasts 1 to {DAYS_MAX}")
     expiry, hot = now_s + days * DAY_S, evm_address(keys.hot_address)
+    if keys.signs_by_files:
+        expiry = -(-expiry // DAY_S) * DAY_S  # all day long the same, while it is carried to the key
     consent = Delegation(
         deployment_id=chain.deployment.deployment_id,
         account=evm_address(keys.account_address),

@@ -67,6 +67,8 @@ async def _discharge(me: Participant, host: Host) -> str:
         await run_sync((me.config.folder / FILE).write_bytes, cert)
     except OSError as error:  # a full disk costs the way by hand, not the discharge
         log.error("certificate not kept", extra={"reason": error.strerror})
+    if me.keys.signs_by_files:
+        return f"{NOT_DISCHARGED}, unless its discharge is sent by hand: assay stake release"
     await run_sync(chain.discharge, account, run_id, cert)
     return await run_sync(lot_text, chain, account, run_id)
 

@@ -84,8 +84,14 @@ def read_stake_status(account: Account, set_version: int | None = None) -> Stake
     )
 
 
-def to_lock(status: StakeStatus, amount: int, days: int) -> int:
+def to_lock(status: StakeStatus, amount: int, days: int, *, to_midnight: bool = False) -> int:
     """Until when to lock, chain time, for a lot of `amount` for `days` from now.
+
+    Args:
+        status: Of the account.
+        amount: Token units that the lot shall hold.
+        days: From now, at most.
+        to_midnight: Only until that day begins (UTC), so that the answer is the same all day long.
 
     Raises:
         ConfigError: the vault would refuse.
@@ -98,7 +104,8 @@ def to_lock(status: StakeStatus, amount: int, days: int) -> int:
             f"{_money(lacking)} to lock, but only {_money(status.stake.free)} are free: "
             "one lot backs one run at a time; see `assay stake add`"
         )
-    return max(status.now + days * DAY_S, status.lot.until)
+    until = status.now + days * DAY_S
+    return max(until - until % DAY_S if to_midnight else until, status.lot.until)
 
 
 def to_add(status: StakeStatus, *, amount: int | None = None, to: int | None = None) -> int:

@@ -129,6 +129,7 @@ async def run_verifier(config: Config, audit_runner: type[AuditRunner] = AuditRu
         Diverged: our state is not the one we signed for; stop rather than sign a wrong one.
     """
     me = open_participant(config)
+    me.keys.check_unattended("a verifier")
     try:
         check_aggregation(me.spec.rule)
         check_fragments(layout_of(me.spec.model), me.spec.rule.fragments)
