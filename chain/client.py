@@ -104,8 +104,7 @@ class Chain(ChainReader):
 
     def stake(self, role: int, amount: int) -> Sent:
         """Adds token units to this account's stake. Repeating it adds again."""
-        self._approve("StakeVault", amount)
-        return self._move("stake", "StakeVault", "stake", role, amount)
+        return self._spend(amount, "stake", "StakeVault", "stake", role, amount)
 
     def ensure_lot(self, role: int, commitment: bytes, target: int, until: int) -> Sent:
         """Locks free stake until this account's lot has `target` token units and `until`, if it lacks either.
@@ -213,17 +212,15 @@ class Chain(ChainReader):
             version = self.set_version() if set_version is None else set_version
             backing = lot or int(self._ask("StakeVault", "minStake", statements.OPERATOR))
             seats = sorted(operators, key=lambda account: int(account, 16))
-            self._approve("RunEscrow", budget)
             terms = (spec_hash, budget, epoch_cap, epochs, deadline, version, backing, seats)
-            return self._move("open run", "RunEscrow", "openRun", *terms)
+            return self._spend(budget, "open run", "RunEscrow", "openRun", *terms)
 
         self._once(is_open, send)
         return run_id
 
     def top_up(self, run_id: bytes, amount: int) -> Sent:
         """Adds to a run's budget. Repeating it adds again."""
-        self._approve("RunEscrow", amount)
-        return self._move("top up", "RunEscrow", "topUp", run_id, amount)
+        return self._spend(amount, "top up", "RunEscrow", "topUp", run_id, amount)
 
     def request_close(self, run_id: bytes) -> Sent:
         """Starts closing a run; results for work already done are accepted until the close delay is over."""
@@ -244,8 +241,9 @@ class Chain(ChainReader):
         digest = self.deployment.digest(result)
 
         def send() -> Sent:
-            self._approve("EpochSettlement", self.epoch_state(result.run_id, result.epoch).bond)
-            return self._move("propose", "EpochSettlement", "propose", values(result), CERT_ECDSA, cert)
+            bond = self.epoch_state(result.run_id, result.epoch).bond
+            terms = (values(result), CERT_ECDSA, cert)
+            return self._spend(bond, "propose", "EpochSettlement", "propose", *terms)
 
         return self._once(lambda: self.epoch_state(result.run_id, result.epoch).digest == digest, send)
 
@@ -256,8 +254,8 @@ class Chain(ChainReader):
             return self.epoch_state(run_id, epoch).phase is EpochPhase.CHALLENGED
 
         def send() -> Sent:
-            self._approve("EpochSettlement", self.epoch_state(run_id, epoch).bond)
-            return self._move("challenge", "EpochSettlement", "challenge", run_id, epoch, reason_hash)
+            bond, terms = self.epoch_state(run_id, epoch).bond, (run_id, epoch, reason_hash)
+            return self._spend(bond, "challenge", "EpochSettlement", "challenge", *terms)
 
         return self._once(is_challenged, send)
 
@@ -434,8 +432,8 @@ class Chain(ChainReader):
         """Opens a case on an order that the run's set certified; locks the bond. Its id is the offence's."""
 
         def send() -> Sent:
-            self._approve("SlashCourt", int(self._ask("SlashCourt", "caseBond")))
-            return self._move("open case", "SlashCourt", "openCase", values(slash_order), CERT_ECDSA, cert)
+            bond, terms = int(self._ask("SlashCourt", "caseBond")), (values(slash_order), CERT_ECDSA, cert)
+            return self._spend(bond, "open case", "SlashCourt", "openCase", *terms)
 
         return self._once(lambda: self.is_punished(slash_order.offence_id), send)
 
@@ -479,8 +477,8 @@ class Chain(ChainReader):
         """
 
         def send() -> Sent:
-            self._approve("AppealCourt", int(self._ask("AppealCourt", "bond")))
-            return self._move("appeal", "AppealCourt", "appeal", case_id, operators, list(positions))
+            bond, terms = int(self._ask("AppealCourt", "bond")), (case_id, operators, list(positions))
+            return self._spend(bond, "appeal", "AppealCourt", "appeal", *terms)
 
         return self._once(lambda: self.appeal(case_id).phase is not AppealPhase.NONE, send)
 
@@ -503,9 +501,9 @@ class Chain(ChainReader):
         """
 
         def send() -> Sent:
-            self._approve("AppealCourt", int(self._ask("AppealCourt", "bond")))
-            shown = (values(statement), signature)
-            return self._move("defend", "AppealCourt", "defend", case_id, part, list(positions), *shown)
+            bond, shown = int(self._ask("AppealCourt", "bond")), (values(statement), signature)
+            terms = (case_id, part, list(positions), *shown)
+            return self._spend(bond, "defend", "AppealCourt", "defend", *terms)
 
         return self._once(lambda: self.defence(case_id, self.address)[0].phase is not DefencePhase.NONE, send)
 
@@ -617,15 +615,24 @@ class Chain(ChainReader):
     # ---- inside
 
     def _move(self, action: str, contract: str, function: str, *arguments: Any, wait: bool = True) -> Sent:
-        where = self._contract(contract)
-        data = where.encode_abi(function, list(arguments))
-        return self._rpc.send(action, {"to": where.address, "data": data}, wait=wait)
+        return self._rpc.send(action, self._transaction(contract, function, *arguments), wait=wait)
+
+    def _spend(self, amount: int, action: str, contract: str, function: str, *arguments: Any) -> Sent:
+        """A call with which the contract takes token units, which are approved before."""
+        call = self._transaction(contract, function, *arguments)
+        if not self._rpc.was_sent(action, call):  # else the approval is used up, and wanted no more
+            self._approve(contract, amount)
+        return self._rpc.send(action, call)
 
     def _approve(self, spender: str, amount: int) -> None:
         """Approves exactly the amount of the next call, which sees the approval in the pending block."""
         where = self.deployment.address(spender)
         if self._ask("AssayToken", "allowance", self.address, where) < amount:
             self._move("approve", "AssayToken", "approve", where, amount, wait=False)
+
+    def _transaction(self, contract: str, function: str, *arguments: Any) -> dict[str, Any]:
+        where = self._contract(contract)
+        return {"to": where.address, "data": where.encode_abi(function, list(arguments))}
 
     def _once(self, is_done: Callable[[], bool], send: Callable[[], Sent]) -> Sent:
         """Sends unless it is done; a revert because another account was first counts as success.

@@ -215,6 +215,10 @@ class Rpc:
                 taken += f"; if you know of that one, remove {signed}, and sign again"
             raise Unavailable(f"{action}: {taken}") from None
 
+    def was_sent(self, action: str, transaction: dict[str, Any]) -> bool:
+        """Whether `send` would wait for the same call of an earlier process, and send nothing."""
+        return self._sent_before(action, transaction) is not None
+
     def _sent_before(self, action: str, transaction: dict[str, Any]) -> tuple[bytes, int] | None:
         """Hash and nonce of the same call, if a process that signed by files sent it and then ended."""
         if self._files is None:

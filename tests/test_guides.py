@@ -29,6 +29,7 @@ LONG = {
     "node run", "verifier run", "ledger serve", "buyer run", "chain dev", "localnet", "redteam", "sim train",
     "audit calibrate", "stake add", "stake lock", "stake release", "claim", "order place", "order data",
     "key new", "key card", "key show", "key backup", "key rotate", "key delegate",
+    "key sign",
     "network create", "network show", "network fund", "network sign-rotation", "network rotate",
     "registry check", "registry sign-withdrawal", "registry withdraw",
     "network announce", "network list", "run list", "run show", "audit accuse",

@@ -44,6 +44,7 @@ ELSEWHERE = {
     "audit accuse": "cli/test_accuse.py",
     "audit calibrate": "verifier/calibration/test_classes.py",
     "attest appraise": "attestation/test_attest_command.py",
+    "key sign": "cli/test_sign.py",
     "network create": "e2e/test_founding.py",
     "network fund": "e2e/test_founding.py",
     "network rotate": "cli/orders/test_rotation.py",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 
 import pytest
+from eth_utils.address import to_checksum_address as address_in
 
 from assay.chain.signer import RemoteSigner
 from assay.chain.statements import address_of
+from assay.chain.unsigned import FileSigner
 from assay.participant.keys import keyring
 from assay.participant.keys.keyring import QUICK, RELEASE, STRONG, AccountElsewhere, load_keys
 from assay.participant.keys.private_files import read_password
@@ -60,6 +63,24 @@ def test_a_folder_names_the_signer_that_has_the_accounts_key(folder, tmp_path):
     assert restored == loaded == load_keys(tmp_path / "there", "fresh")
 
 
+def test_a_folder_names_the_files_by_which_the_account_signs(folder, tmp_path):
+    by_files = AccountElsewhere(url=f"file:{tmp_path / 'to sign'}", account=ELSEWHERE.account)
+    keyring.create_keys(folder, "password", QUICK, by_files)
+
+    loaded = load_keys(folder, "password")
+
+    assert loaded.signer == FileSigner(account=address_in("0x" + "ab" * 20), folder=tmp_path / "to sign")
+    assert loaded.signs_by_files and not replace(loaded, account=ELSEWHERE).signs_by_files
+    with pytest.raises(ConfigError, match=r"behind the files in .*to sign"):
+        _ = loaded.account_key
+    with pytest.raises(ConfigError, match="a verifier sends transactions by itself"):
+        loaded.check_unattended("a verifier")
+    replace(loaded, account=ELSEWHERE).check_unattended("a verifier")
+    replace(loaded, account=b"\1" * 32).check_unattended("a verifier")
+    keyring.back_up_keys(folder, "password", tmp_path / "backup", "apart", QUICK)
+    assert keyring.restore_keys(tmp_path / "backup", "apart", tmp_path / "there", "fresh", QUICK) == loaded
+
+
 def test_an_accounts_key_is_in_one_place(folder):
     keyring.create_keys(folder, "password", QUICK, ELSEWHERE)
     (folder / "account.json").write_bytes(b"{}")
@@ -82,7 +103,8 @@ def test_a_damaged_signer_file_is_named(folder, body: bytes):
     [
         ("http://a", "0x12"), ("http://a", "ab" * 20), ("ftp://a", "0x" + "ab" * 20),
         ("http://", "0x" + "ab" * 20), ("http://a b", "0x" + "ab" * 20),
-        ("http://" + "a" * 2048, "0x" + "ab" * 20),
+        ("http://" + "a" * 2048, "0x" + "ab" * 20), ("file:folder", "0x" + "ab" * 20),
+        ("file:", "0x" + "ab" * 20), ("file:/" + "a" * 2048, "0x" + "ab" * 20),
     ],
 )  # fmt: skip
 def test_what_names_no_signer_is_refused(url: str, account: str):
