@@ -31,7 +31,7 @@ _MOMENTS = {"expiry", "until", "deadline"}
 class Call:
     """What a transaction calls, as text."""
 
-    contract: str  # its Solidity name; of several that have the function, all: no deployment says which it is
+    contract: str | None  # its Solidity name; None if no deployment says what is at the address
     function: str
     arguments: Mapping[str, str]  # by name, in order; of a structure by its path
 
@@ -49,11 +49,11 @@ def read_call(to: Address, data: bytes, deployment: Deployment | None) -> Call:
             arguments are not exactly these bytes.
     """
     contracts = _at(to, deployment)
-    found = [(one, entry) for one in contracts for entry in _functions(one) if _selector(entry) == data[:4]]
-    if not found:
-        where = f"{' or '.join(contracts)} at {to}" if deployment is not None else "any contract of a network"
+    entries = (entry for one in contracts for entry in _functions(one))
+    entry = next((one for one in entries if _selector(one) == data[:4]), None)
+    if entry is None:
+        where = "any contract of a network" if deployment is None else f"{contracts[0]} at {to}"
         raise ConfigError(f"0x{data[:4].hex()} is no function of {where}")
-    entry = found[0][1]
     types = [collapse_if_tuple(one) for one in entry["inputs"]]
     try:
         values = decode(types, data[4:])
@@ -66,7 +66,7 @@ def read_call(to: Address, data: bytes, deployment: Deployment | None) -> Call:
         )
     names = {} if deployment is None else {deployment.address(one): one for one in CONTRACTS}
     return Call(
-        contract=" or ".join(one for one, _ in found),
+        contract=None if deployment is None else contracts[0],
         function=f"{entry['name']}({','.join(types)})",
         arguments=dict(_shown(entry["inputs"], values, "", names)),
     )

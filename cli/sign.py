@@ -32,7 +32,7 @@ class SignedTransaction:
     chain_id: int
     nonce: int
     to: str
-    contract: str  # of several that have the function, all, if no invitation says which it is
+    contract: str | None  # None: no invitation was given, which says what is at this address
     function: str
     arguments: Mapping[str, str]
     value_wei: int
@@ -123,7 +123,7 @@ def transaction_lines(found: SignedTransaction) -> Iterator[str]:
     """What a transaction does, for the person who is to sign it."""
     yield f"account   {found.account}"
     yield f"chain     {found.chain_id}, nonce {found.nonce}"
-    yield f"to        {found.to}, {found.contract}"
+    yield f"to        {found.to}, {found.contract or 'compared with no network: give --network'}"
     yield f"calls     {found.function}"
     for name, text in found.arguments.items():
         yield f"          {name} = {text}"
