@@ -212,11 +212,15 @@ class Rpc:
             taken = f"another transaction of {self.address} has taken its nonce {nonce}"
             if self._files is not None:
                 signed, _ = self._files.files(self._chain(action), nonce)
-                taken += f"; if you know of that one, remove {signed}, and sign again"
+                taken += f"; if you know of that one, remove {signed} and the .json beside it, and sign again"
             raise Unavailable(f"{action}: {taken}") from None
 
     def was_sent(self, action: str, transaction: dict[str, Any]) -> bool:
-        """Whether `send` would wait for the same call of an earlier process, and send nothing."""
+        """Whether `send` would wait for the same call of an earlier process, and send nothing.
+
+        Raises:
+            ConfigError: a wallet may have sent it, see `FileSigner.sent_before`.
+        """
         return self._sent_before(action, transaction) is not None
 
     def _sent_before(self, action: str, transaction: dict[str, Any]) -> tuple[bytes, int] | None:
@@ -224,7 +228,7 @@ class Rpc:
         if self._files is None:
             return None
         nonce = self._nonce(action, "pending")
-        return self._files.sent_before(transaction, self._chain(action), nonce)
+        return self._files.sent_before(action, transaction, self._chain(action), nonce)
 
     def _submit(self, action: str, transaction: dict[str, Any]) -> tuple[bytes, int]:
         sender = self.address

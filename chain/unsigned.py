@@ -227,22 +227,32 @@ class FileSigner:
         return raw, keccak(raw)
 
     def sent_before(
-        self, transaction: Mapping[str, Any], chain_id: int, nonce: int
+        self, action: str, transaction: Mapping[str, Any], chain_id: int, nonce: int
     ) -> tuple[bytes, int] | None:
         """Hash and nonce of the account's last transaction, if it is this call, and its file is still here.
 
         Then it was sent by a process that ended before it saw it mined.
 
         Args:
+            action: For error texts.
             transaction: `to`, `data`, `value`, as asked for.
             chain_id: The chain's.
             nonce: The account's next.
+
+        Raises:
+            ConfigError: the call was to be signed with the last nonce, which is used, and did not come back.
         """
         if "to" not in transaction or not nonce:
             return None
         asked = self._asked({**transaction, "chainId": chain_id, "nonce": nonce - 1})
-        signed, _ = self.files(chain_id, nonce - 1)
+        signed, unsigned = self.files(chain_id, nonce - 1)
         if not signed.exists():
+            written = _written(unsigned)
+            if written is not None and written.transaction.call == asked.call:
+                raise ConfigError(
+                    f"{action}: {unsigned} was not brought back signed, and its nonce is used: if a wallet "
+                    "has sent it, it is done; if not, remove it, and run this again"
+                )
             return None
         try:
             found, raw = read_signed(signed)

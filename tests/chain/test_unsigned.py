@@ -240,6 +240,21 @@ def test_what_was_sent_and_not_seen_mined_is_not_asked_for_again(
         stake(world, files)
 
 
+def test_what_a_wallet_sent_by_itself_is_not_asked_for_again(world: World, files: FileSigner, owner: Person):
+    signed = signed_stake(world, files, owner)
+    _, raw = read_signed(signed)
+    signed.unlink()
+    world.bank._rpc.web3.eth.send_raw_transaction(raw)
+
+    with pytest.raises(ConfigError, match=r"-1\.json was not brought back signed, and its nonce is used"):
+        stake(world, files)
+    assert staked(world, owner) == 200 * UNIT
+    (unsigned,) = files.folder.iterdir()
+    unsigned.unlink()
+    with pytest.raises(NotYet, match="approve: not signed yet"):
+        stake(world, files)
+
+
 def test_a_nonce_that_another_transaction_took_is_said(
     world: World, files: FileSigner, owner: Person, monkeypatch: pytest.MonkeyPatch
 ):
@@ -250,7 +265,8 @@ def test_a_nonce_that_another_transaction_took_is_said(
     with pytest.raises(Unavailable, match=f"has taken its nonce.*remove {signed}"):
         stake(world, files)
     assert staked(world, owner) == 0
-    signed.unlink()
+    for path in files.folder.iterdir():
+        path.unlink()
     with pytest.raises(NotYet, match="not signed yet"):
         stake(world, files)
 
