@@ -1,6 +1,6 @@
 """App: assembles the FastAPI app from its routes, behind the guard.
 
-Room: api (edge). No cookies, no CORS, no static files: any other path is 404.
+Room: api (edge). No cookies, no CORS, one page (routes/wallet.py): any other path is 404.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from assay.api.routes import hooks as hook_routes
 from assay.api.routes import money as money_routes
 from assay.api.routes import moves as move_routes
 from assay.api.routes import signin as signin_routes
+from assay.api.routes import wallet as wallet_routes
 from assay.api.schemas import Health, ProblemAnswer
 from assay.api.server import NotModified, Server, TheServer
 from assay.participant.config import read_deployment
@@ -62,7 +63,9 @@ def make_app(server: Server) -> FastAPI:
     add_handlers(app)
     app.add_exception_handler(NotModified, _on_not_modified)
     app.get("/v1/health", tags=["books"])(health)
-    for routes in (books_routes, event_routes, hook_routes, money_routes, signin_routes, move_routes):
+    for routes in (
+        books_routes, event_routes, hook_routes, money_routes, signin_routes, move_routes, wallet_routes,
+    ):  # fmt: skip
         app.include_router(routes.router)
     return app
 

@@ -259,12 +259,30 @@ class StakeAnswer(Answer):
     banned: bool
 
 
+class DeploymentAnswer(Answer):
+    chain_id: int
+    deployment_id: Hash
+    block: int = Field(description="where reading the contracts' events starts")
+    contracts: dict[str, str] = Field(
+        description="addresses by the contracts' names", examples=[{"AssayToken": "0x" + "52" * 20}]
+    )
+
+
 class NonceAnswer(Answer):
     nonce: str
     expires_at: int
     chain_id: int
     domain: str
     uri: str
+
+
+class MessageAsked(Asked):
+    account: AddressText
+
+
+class MessageAnswer(Answer):
+    message: str = Field(description="for `personal_sign`, unchanged")
+    expires_at: int
 
 
 class SignInAsked(Asked):

@@ -1,7 +1,8 @@
 """Guard: ASGI middleware that bounds every request and sets security headers on every response.
 
 Room: api (edge: ASGI). Bounds on the head, the body, the time, and the number of concurrent requests; a
-rate limit for each address; headers that forbid browsers everything; a log line without secrets.
+rate limit for each address; headers that forbid browsers everything, or, of the wallet page, everything
+that does not come from this server; a log line without secrets.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from assay.api.http.rate_limits import Buckets, Rate
 
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
+PAGE_PATH = "/wallet"  # the one page; every other answer forbids browsers everything
+PAGE_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
 IS_HEAD = "assay.is_head"  # key of a request's scope: nobody reads the body of the answer
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,6 +35,7 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
     (b"strict-transport-security", b"max-age=31536000"),
 )
 
@@ -47,7 +54,7 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        began, answer = self._clock(), _Answer(send, is_head=scope["method"] == "HEAD")
+        began, answer = self._clock(), _Answer(send, scope)
         refused = self._refusal(scope)
         if refused is not None:
             await refused(dict(scope), receive, answer.send)
@@ -126,19 +133,20 @@ class Guard:
 class _Answer:
     """Sends a response with our headers; without a body to HEAD requests."""
 
-    def __init__(self, send: Send, *, is_head: bool) -> None:
-        self._send, self._is_head = send, is_head
+    def __init__(self, send: Send, scope: Message) -> None:
+        self._send, self._is_head = send, scope["method"] == "HEAD"
+        policy = {b"content-security-policy": PAGE_POLICY} if scope["path"] == PAGE_PATH else {}
+        self._headers = {**dict(HEADERS), **policy}
         self.status = 0
         self.is_whole = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            own = {name for name, _ in HEADERS}
-            kept = [(n, v) for n, v in message.get("headers", []) if n.lower() not in own]
+            kept = [(n, v) for n, v in message.get("headers", []) if n.lower() not in self._headers]
             if not any(name.lower() == b"cache-control" for name, _ in kept):
                 kept.append((b"cache-control", b"no-store"))
-            message = {**message, "headers": [*kept, *HEADERS]}
+            message = {**message, "headers": [*kept, *self._headers.items()]}
         elif self._is_head and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)

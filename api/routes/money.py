@@ -1,4 +1,4 @@
-"""Money routes: read-only routes for invoices, quotes, and the chain's state of orders and stake.
+"""Money routes: read-only routes for invoices, quotes, the contracts, and their state of orders and stake.
 
 Room: api (edge).
 """
@@ -19,6 +19,7 @@ from assay.api.quoting import read_order
 from assay.api.routes.books import RunName, may_see, missing
 from assay.api.schemas import (
     AddressText,
+    DeploymentAnswer,
     HashGiven,
     InvoiceHead,
     OrderAnswer,
@@ -26,6 +27,7 @@ from assay.api.schemas import (
     StakeAnswer,
 )
 from assay.api.server import Reader, TheServer, needs
+from assay.chain.addresses import CONTRACTS
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.invoices.document import Document, to_json
@@ -171,6 +173,18 @@ def quote(
         at_most=at_most,
         expected=expected,
         price_per_mtoken=found.terms.money.price_per_mtoken,
+    )
+
+
+@router.get("/deployment")
+def deployment(server: TheServer) -> DeploymentAnswer:
+    """The chain and the contracts that moves are prepared for."""
+    found = server.chain().deployment
+    return DeploymentAnswer(
+        chain_id=found.chain_id,
+        deployment_id=found.deployment_id,
+        block=found.block,
+        contracts={name: found.address(name) for name in CONTRACTS},
     )
 
 

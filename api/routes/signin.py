@@ -9,18 +9,20 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Annotated
 
+from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from assay.api.access import SESSION_PREFIX, Principal
 from assay.api.http.bodies import StrictRoute
 from assay.api.http.problems import Problem
-from assay.api.schemas import NonceAnswer, SessionAnswer, SignInAsked
+from assay.api.schemas import MessageAnswer, MessageAsked, NonceAnswer, SessionAnswer, SignInAsked
 from assay.api.server import Server, TheServer, needs
-from assay.api.signin import SignInRefused, check_signin, parse_signin, signed_digest
-from assay.chain.statements import BadSignatureError, recover
+from assay.api.signin import SignIn, SignInRefused, check_signin, parse_signin, signed_digest
+from assay.chain.statements import Address, BadSignatureError, recover
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1/signin", tags=["sign-in"])
+STATEMENT = "Sign in to this server. It moves nothing."
 Caller = Annotated[Principal | None, Depends(needs("read"))]
 
 
@@ -37,6 +39,23 @@ def nonce(server: TheServer) -> NonceAnswer:
         domain=origin.partition("://")[2],
         uri=origin,
     )
+
+
+@router.post("/message")
+def message(server: TheServer, body: MessageAsked) -> MessageAnswer:
+    """A whole EIP-4361 message for an account, for a client that does not write it from a nonce itself."""
+    fresh, now_s = nonce(server), server.now_s()
+    made = SignIn(
+        domain=fresh.domain,
+        address=Address(to_checksum_address(body.account)),
+        statement=STATEMENT,
+        uri=fresh.uri,
+        chain_id=fresh.chain_id,
+        nonce=fresh.nonce,
+        issued_at=_time_text(now_s),
+        expires_at=_time_text(fresh.expires_at),
+    )
+    return MessageAnswer(message=made.text(), expires_at=fresh.expires_at)
 
 
 @router.post("", status_code=201)
@@ -65,6 +84,10 @@ def sign_out(server: TheServer, caller: Caller, request: Request) -> Response:
         raise Problem(409, "only a session can sign out; a token is revoked by the server's operator")
     server.access.close_session(secret)
     return Response(status_code=204)
+
+
+def _time_text(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _is_signed(server: Server, text: str, account: str, signature: bytes) -> bool:

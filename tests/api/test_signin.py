@@ -202,6 +202,24 @@ def test_a_wallet_signs_in_and_out(chained: ApiWorld):
     assert is_problem(chained.get("/v1/runs", secret), 401)
 
 
+def test_a_message_comes_whole_to_who_does_not_write_one(chained: ApiWorld):
+    asked = {"account": ACCOUNT.lower()}
+    told = chained.ask("POST", "/v1/signin/message", json=asked).json()
+    message = parse_signin(told["message"])
+
+    expected = a_message(
+        uri=ORIGIN,
+        nonce=message.nonce,
+        statement=message.statement,
+        expires_at=stamp(NOW + timedelta(seconds=NONCE_S)),
+    )
+    assert (message, told["expires_at"]) == (expected, NOW_S + NONCE_S)
+    body = {"message": told["message"], "signature": signed(told["message"])}
+    assert chained.ask("POST", "/v1/signin", json=body).json()["account"] == ACCOUNT
+    assert is_problem(chained.ask("POST", "/v1/signin", json=body), 401, "used")
+    assert is_problem(chained.ask("POST", "/v1/signin/message", json={"account": "0x12"}), 422, "account")
+
+
 def test_a_session_ends_when_its_time_is_over(chained: ApiWorld):
     secret = sign_in(chained).json()["token"]
     chained.clock.now_s += SESSION_S

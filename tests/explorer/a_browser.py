@@ -25,6 +25,7 @@ class Browser:
         self._line, self._next = line, 0
         self.complaints: list[str] = []  # errors and warnings that the console showed
         self.addresses: list[str] = []  # of all requests
+        self.called: list[str] = []  # what pages gave to functions that `Runtime.addBinding` made
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
@@ -49,6 +50,8 @@ class Browser:
                 self.complaints.append(str(given["args"]))
             case "Network.requestWillBeSent":
                 self.addresses.append(given["request"]["url"])
+            case "Runtime.bindingCalled":
+                self.called.append(given["payload"])
         return message
 
     def run(self, script: str) -> Any:
