@@ -121,12 +121,12 @@ def _planned(server: Server, chain: Gateway, account: str, action: str, given: B
         case "order.place", _Place():
             return _place(chain, account, given)
         case "order.topup", _TopUp(run_id=run_id, amount=amount):
-            _run(chain, run_id)
-            raw = bytes.fromhex(run_id[2:])
+            buyer, raw = _run(chain, run_id).buyer, bytes.fromhex(run_id[2:])
             calls = _paid(chain, account, "RunEscrow", "topUp", int(amount), raw, int(amount))
-            return Planned(
-                calls=calls, amount=int(amount), summary=f"add {_money(amount)} to run {run_id[2:10]}"
-            )
+            # The contract takes money from anybody; a link could have somebody pay for a stranger's order.
+            whose = "your" if buyer == account else f"another account's ({buyer}, which gets the rest)"
+            summary = f"add {_money(amount)} to {whose} run {run_id[2:10]}"
+            return Planned(calls=calls, amount=int(amount), summary=summary)
         case _, _Run(run_id=run_id):
             run = _run(chain, run_id)
             function, verb = ("refund", "take the rest of") if action == "order.refund" else (

@@ -65,18 +65,26 @@ function showError(field, words) {
   else element(field).removeAttribute("aria-invalid");
 }
 
+function named(text) {
+  if (text.toLowerCase() === wallet.account.toLowerCase()) return `${text} (your account)`;
+  const [name] = Object.entries(deployment.contracts).find(([, address]) => address.toLowerCase() === text) ?? [];
+  return name === undefined ? text : `${text} (${name})`;
+}
+
+const listOf = (pairs) => pairs.flatMap(([name, text]) => [made("dt", name), made("dd", text)]);
+
 function showMove(summary) {
   element("summary").textContent = `The server says: ${summary}. The transactions, as this page read them from what is to be sent:`;
   element("transactions").replaceChildren(...move.map((one) => made("li", "", [
-    made("dl", "", [
+    made("dl", "", listOf([
       ["Contract", `${one.contract} at ${one.to}`],
       ["Function", one.name],
-      ...Object.entries(one.arguments),
+      ...Object.entries(one.arguments).map(([name, text]) => [`${name[0].toUpperCase()}${name.slice(1)}`, named(text)]),
       ["Gas", `at most ${one.gas}`],
       ["Fee", `at most ${one.fee} of the chain's coin`],
       ["Value", "0: no coin is paid"],
       ["Call data", one.data],
-    ].flatMap(([name, text]) => [made("dt", name), made("dd", text)])),
+    ])),
   ])));
   show();
   element("review-heading").focus();
@@ -187,7 +195,7 @@ async function signIn(still) {
     signOut(token); // the account is not chosen any more
     throw error;
   }
-  signedIn = token;
+  [signedIn, wallet.account] = [token, lines[1]]; // with its checksum
   tell("Signed in.");
 }
 
@@ -271,8 +279,8 @@ async function start() {
     tell(wordsOf(error));
     return;
   }
-  element("deployment").textContent = `This server says that it is for chain ${deployment.chainId} with ${
-    Object.entries(deployment.contracts).map(([name, address]) => `${name} ${address}`).join(", ")}. Compare them with your deployment.json.`;
+  element("deployment").textContent = `This server says that it is for chain ${deployment.chainId} and these contracts. Compare them with your deployment.json.`;
+  element("contracts").replaceChildren(...listOf(Object.entries(deployment.contracts)));
   show();
 }
 

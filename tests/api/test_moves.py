@@ -107,11 +107,17 @@ def test_a_run_is_placed_topped_up_and_closed_by_moves(world_api: ApiWorld, worl
     assert landed(world_api, token, send(world_api, token, signed(placed, buyer.key)))["state"] == "mined"
     run_id = "0x" + world.bank.run_id_of(buyer.account, bytes.fromhex("ab" * 32)).hex()
     more = prepare(world_api, token, "order.topup", run_id=run_id, amount="500").json()
+    assert more["typed_data"]["message"]["summary"] == f"add 0.000500 aUSD to your run {run_id[2:10]}"
     assert landed(world_api, token, send(world_api, token, signed(more, buyer.key)))["state"] == "mined"
 
     shown = world_api.get(f"/v1/orders/{run_id}", token).json()
     assert (shown["buyer"], shown["budget"], shown["free"]) == (buyer.account, "1000500", "1000500")
     stranger = world_api.session(world.bystander.account)
+    gift = prepare(world_api, stranger, "order.topup", run_id=run_id, amount="500").json()
+    assert (
+        f"another account's ({buyer.account}, which gets the rest)"
+        in gift["typed_data"]["message"]["summary"]
+    )
     assert is_problem(
         prepare(world_api, stranger, "order.cancel", run_id=run_id), 403, "only the run's buyer"
     )

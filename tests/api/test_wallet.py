@@ -112,6 +112,7 @@ def test_stake_is_added_from_a_browsers_wallet(site: Site, world: World):
     assert "stake 5,000.000000 aUSD as operator" in shown
     assert f"AssayToken at {world.deployment.token}" in shown and "approve(address,uint256)" in shown
     assert f"StakeVault at {world.deployment.stake_vault}" in shown and "5,000.000000 aUSD" in shown
+    assert f"{world.deployment.stake_vault.lower()} (StakeVault)" in shown
     assert re.search(r"at most 0\.\d+ of the chain's coin", shown)
 
     wallet.press("#send")
@@ -149,7 +150,8 @@ def test_a_link_to_a_row_is_claimed(site: Site, world: World, monkeypatch: pytes
     wallet.sign_in()
     assert wallet.prepare() == "Prepared. Nothing is sent yet."
     shown = wallet.text("transactions")
-    assert f"0x{world.run_id.hex()}" in shown and person.account.lower() in shown and "0.000202 aUSD" in shown
+    assert f"0x{world.run_id.hex()}" in shown and "0.000202 aUSD" in shown
+    assert f"{person.account.lower()} (your account)" in shown and person.account in wallet.text("account")
     wallet.press("#send")
     wallet.until("document.getElementById('told').textContent === 'Done: it is mined.'")
     assert world.bank.token_balance(person.account) == before + 202
