@@ -26,8 +26,10 @@ from assay.api.http.guard import HEADERS, PAGE_POLICY
 from assay.api.move_calls import _ACTIONS, Planned
 from assay.api.moves import Call, Unsigned
 from assay.api.routes import moves as move_routes
+from assay.api.routes import signin as signin_routes
 from assay.api.routes.wallet import FILES, PAGE, STATIC
 from assay.api.schemas import PayoutAnswer, SettlementAnswer
+from assay.api.signin import SignIn
 from assay.bundle import books
 from assay.chain.addresses import CONTRACTS
 from assay.chain.rpc import artefact
@@ -246,8 +248,11 @@ def test_a_change_between_preparing_and_sending_forgets_both(site: Site, world: 
 
 
 @in_browser
-def test_a_change_while_the_first_is_sent_stops_the_second(site: Site, world: World):
+@pytest.mark.parametrize("is_approved", [False, True])
+def test_a_change_while_one_is_on_its_way_stops_what_follows(site: Site, world: World, is_approved: bool):
     wallet = site.wallet(holds=frozenset({"eth_getTransactionReceipt"}))
+    if is_approved:  # the one on its way is then the last
+        world.raw(wallet.person, "AssayToken", "approve", world.deployment.stake_vault, STAKE)
     wallet.sign_in()
     wallet.prepare(action="stake.add", role="operator", amount="5000")
     wallet.press("#send")
@@ -258,7 +263,7 @@ def test_a_change_while_the_first_is_sent_stops_the_second(site: Site, world: Wo
 
     assert len(wallet.sent) == 1 and wallet.asked.count("eth_sendTransaction") == 1
     assert "acts for another account now" in wallet.told()
-    assert world.bank.stake_of(wallet.person.account, OPERATOR).active == 0
+    assert world.bank.stake_of(wallet.person.account, OPERATOR).active == (STAKE if is_approved else 0)
 
 
 @in_browser
@@ -332,6 +337,28 @@ def test_a_server_that_is_set_up_for_another_address_gets_no_signature(site: Sit
     wallet.until("document.getElementById('told').textContent.startsWith('Refused')")
 
     assert f"another address than {site.url}" in wallet.told()
+    assert "personal_sign" not in wallet.asked
+
+
+@in_browser
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"domain": "api.example.org"},
+        {"uri": "https://api.example.org"},
+        {"address": "0x" + "11" * 20},
+        {"chain_id": 1},
+    ],
+)
+def test_a_sign_in_for_something_else_is_not_signed(
+    site: Site, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+):
+    monkeypatch.setattr(signin_routes, "SignIn", lambda **fields: SignIn(**{**fields, **change}))
+    wallet = site.wallet()
+    wallet.press("#wallets button")
+    wallet.press("#signin")
+    wallet.until("document.getElementById('told').textContent.startsWith('Refused')")
+
     assert "personal_sign" not in wallet.asked
 
 
