@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 import trio
 
+from assay.participant.keys.keyring import Keys
 from assay.protocol.errors import ConfigError
 from assay.protocol.update_rule import AggregationSpec, Transform, Wire
+from assay.testing.members import a_hot_key, a_peer_key
 from assay.testing.signed import a_spec
 from assay.testing.specs import a_rule
 from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
@@ -63,7 +65,8 @@ def test_a_name_that_is_no_rule_is_refused(name):
 def test_a_verifier_does_not_begin_a_run_whose_rule_it_does_not_know(monkeypatch):
     """Each round would be refused alike by all, and nothing would ever move while everybody is paid."""
     spec = a_spec(rule=a_rule_of("newer-than-us"))
-    monkeypatch.setattr(service, "open_participant", lambda _config: SimpleNamespace(spec=spec))
+    keys = Keys(peer=a_peer_key("vera"), account=a_hot_key("account"), hot=a_hot_key("vera"))
+    monkeypatch.setattr(service, "open_participant", lambda _config: SimpleNamespace(spec=spec, keys=keys))
 
     with pytest.raises(ConfigError, match='no rule of aggregation is named "newer-than-us"'):
         trio.run(service.run_verifier, None)
