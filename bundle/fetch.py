@@ -233,11 +233,14 @@ class Client:
         partial = folder / PARTIAL / hashlib.sha256(name.encode()).hexdigest()
         for source in self.sources:
             try:
-                self._append(source, name, partial)
-                if is_right(partial):
-                    partial.replace(path)
-                    return
-                partial.unlink()
+                has_begun = True
+                while has_begun:  # what was there may be another source's lie: then all of it from this one
+                    has_begun = partial.is_file()
+                    self._append(source, name, partial)
+                    if is_right(partial):
+                        partial.replace(path)
+                        return
+                    partial.unlink()
                 faults.append(IntegrityError(f"{name}: {source} has another file than the run's"))
             except Unavailable as error:
                 faults.append(error)

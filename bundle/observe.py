@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from assay.bundle.fetch import Client, Fetched, Part, fetch, find_index
@@ -22,7 +23,7 @@ from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, ConfigError, Unavailable
+from assay.protocol.errors import AssayError, ConfigError, MalformedMessage, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, start
@@ -95,16 +96,16 @@ def _begun(client: Client, folder: Path, run_id: Digest) -> RunSpec:
         try:
             bodies = [client.small(source, f"{BUNDLE}/{name}", FILE_BYTES_MAX) for name in _TERMS]
             found = run_id_of(decode(RunSpec, bodies[0]))
-        except AssayError as error:
+            if found != run_id:
+                raise IntegrityError(f"run {found.hex()}")
+            partial = observed.with_name(f"{OBSERVED}.partial")
+            partial.mkdir(parents=True, exist_ok=True)
+            for name, body in zip(_TERMS, bodies, strict=True):
+                (partial / name).write_bytes(body)
+            read_terms(folder, partial.name)  # before it stays
+        except (IntegrityError, MalformedMessage, Unavailable) as error:
             faults.append(f"{source}: {error}")
             continue
-        if found != run_id:
-            faults.append(f"{source}: run {found.hex()}")
-            continue
-        partial = observed.with_name(f"{OBSERVED}.partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        for name, body in zip(_TERMS, bodies, strict=True):
-            (partial / name).write_bytes(body)
         os.replace(partial, observed)
         break
     if not observed.is_dir():
@@ -125,12 +126,14 @@ def _grown(client: Client, folder: Path, run_state: RunState, part: Part) -> Run
     name = link_name(int(run_state.round))
     path = folder / OBSERVED / name
     if path.exists():
-        return extended(run_state, name, path.read_bytes(), "spec.cbor")[1]
+        with suppress(IntegrityError):  # a crash, or a disk, may have left something else: it comes again
+            return extended(run_state, name, path.read_bytes(), "spec.cbor")[1]
     link, after = _next(client, run_state, name)
     if part is Part.ALL:
         for blob, place in _blobs(link):
-            if not (folder / OBSERVED / place).exists():
-                client.file(f"{BUNDLE}/{place}", _has(blob), folder, kept_as=f"{OBSERVED}/{place}")
+            is_right, kept = _has(blob), f"{OBSERVED}/{place}"
+            if not ((folder / kept).is_file() and is_right(folder / kept)):
+                client.file(f"{BUNDLE}/{place}", is_right, folder, kept_as=kept)
     path.parent.mkdir(exist_ok=True)
     whole = path.with_suffix(".partial")
     whole.write_bytes(encode(link))

@@ -71,9 +71,7 @@ class Delivered:
     settled: Mapping[int, Settled]  # by epoch: its table, and the result that stands on chain
     sizes: Mapping[Digest, int]  # bytes of the files of updates and aggregates that are there, by name
     report: bytes | None  # the content of `report.json`, unchecked; None: there is none
-    is_followed: bool = (
-        False  # not delivered, and read as far as it had got: settled, sizes, report are empty
-    )
+    is_followed: bool = False  # not delivered yet, and read so far: settled, sizes and report are empty
     held: Held | None = None  # by the participant whose run this is
 
     @property

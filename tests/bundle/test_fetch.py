@@ -122,6 +122,16 @@ def test_a_file_that_one_source_lacks_or_falsifies_comes_from_the_next(
     assert (tmp_path / name).read_bytes() == (run / name).read_bytes()
 
 
+def test_what_a_liar_began_is_fetched_anew_from_the_next(run: Path, serve: Serve, tmp_path: Path) -> None:
+    liar, name = serve(), "bundle/model/model.safetensors"
+    liar.bodies[name] = b"x" * 4 * PIECE_BYTES
+    liar.cut_at[name] = 2 * PIECE_BYTES  # and then nothing: what came stays, to go on with
+
+    fetch([liar.url, serve().url], tmp_path)
+
+    assert (tmp_path / name).read_bytes() == (run / name).read_bytes()
+
+
 def test_a_falsified_file_that_nobody_has_right_is_named(serve: Serve, tmp_path: Path) -> None:
     liar, name = serve(), "bundle/deployment.json"
     liar.bodies[name] = b"another file"

@@ -169,6 +169,38 @@ def test_a_source_that_lies_is_named_and_another_that_does_not_suffices(
     assert read(tmp_path / "two").links == run.links
 
 
+def test_a_deployment_that_is_another_is_not_kept_and_the_next_source_is_asked(
+    recorded_run: Path, tmp_path: Path, serve: Serve
+) -> None:
+    run_id, liar = read(recorded_run).run_id, serve()
+    liar.bodies[f"{BUNDLE}/deployment.json"] = b"{}"
+
+    with pytest.raises(Unavailable, match="no source has it"):
+        observe([liar.url], run_id, tmp_path, pause=never)
+    observe([liar.url, serve().url], run_id, tmp_path, pause=never)
+
+    assert read(tmp_path).run_id == run_id
+
+
+def test_what_a_crash_left_of_a_file_is_fetched_again(
+    recorded_run: Path, tmp_path: Path, serve: Serve
+) -> None:
+    run, server = read(recorded_run), serve()
+    server.bodies[f"{BUNDLE}/{link_name(3)}"] = server.bodies[INDEX] = None
+    with pytest.raises(KeyboardInterrupt):
+        observe([server.url], run.run_id, tmp_path, pause=after(1, stop))
+    update = run.links[2].manifest.commits[0].commit.update.hex()
+    for name in (link_name(2), f"updates/{update}.bin"):
+        (tmp_path / OBSERVED / name).write_bytes(b"")
+
+    with pytest.raises(KeyboardInterrupt):
+        observe([server.url], run.run_id, tmp_path, pause=after(1, stop))
+
+    followed = read_any(tmp_path)
+    assert followed.links == run.links[:3]
+    assert followed.update(run.links[2].manifest.commits[0].commit)
+
+
 def test_an_index_that_the_buyer_did_not_sign_ends_nothing(
     recorded_run: Path, tmp_path: Path, serve: Serve
 ) -> None:
