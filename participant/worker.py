@@ -31,6 +31,7 @@ from assay.protocol import errors
 from assay.protocol.encoding.codec import INT_MAX, Max, Message, decode, decode_any, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.types import RoundId
+from assay.training.compiled import compile_all
 
 log = logging.getLogger("assay.participant.worker")  # the worker runs this file as __main__
 _LENGTH = struct.Struct(">I")
@@ -187,6 +188,7 @@ def _main() -> None:
     os.dup2(2, 1)  # a library's prints go to the log, not into the frames
     log_as_json()
     module = importlib.import_module(sys.argv[1])
+    compile_all()
     serve(module.START, module.open_worker, sys.stdin.buffer, sink)
 
 

@@ -18,7 +18,7 @@ from numba import njit
 from assay.protocol.params import PPM, ComputeSpec, Precision
 from assay.protocol.types import Digest
 from assay.testing.specs import a_rule
-from assay.training.compiled import OPTIONS
+from assay.training.compiled import OPTIONS, Compiled
 from assay.training.exact import initial_parameters
 from assay.training.execution.challenge import challenge_tokens
 from assay.training.layout import Layout, layout_of
@@ -59,7 +59,7 @@ COMPILED = [
     one
     for module in (compress, cosine, equalise, forward, inverse, largest, product, rows)
     for one in vars(module).values()
-    if hasattr(one, "py_func") and one.py_func.__module__ == module.__name__
+    if type(one) is Compiled and one.__module__ == module.__name__
 ]
 
 
@@ -172,8 +172,8 @@ def test_a_fused_product_and_sum_would_be_seen():
 
 def machine_code(function, options) -> str:
     """What a compiled function is made of, compiled anew: kept code cannot be looked at."""
-    (signature,) = function.signatures
-    again = njit(signature, **options)(function.py_func)
+    (signature,) = function.code.signatures
+    again = njit(signature, **options)(function.code.py_func)
     return "".join(again.inspect_asm().values())
 
 

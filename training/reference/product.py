@@ -22,13 +22,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from assay.training.compiled import FILL_1, INT, compiled
+from assay.training.compiled import FILL_1, INT, Instructions, Kind, compiled
 
 Floats = NDArray[np.float32]
 
@@ -40,9 +36,8 @@ _DEEP, _WIDE = (
     256,
     512,
 )  # of a block of b: 16 KiB a strip of 16 columns, 512 KiB together, in a core's own caches
-_READ_2 = types.Array(types.float32, 2, "A", readonly=True)
-_READ_3 = types.Array(types.float32, 3, "A", readonly=True)
-_FILL_3 = types.Array(types.float32, 3, "A")
+_READ_2, _READ_3 = (Kind("float32", dims, is_contiguous=False) for dims in (2, 3))
+_FILL_3 = Kind("float32", 3, is_filled=True, is_contiguous=False)
 
 
 class Shape(IntEnum):
@@ -78,7 +73,7 @@ def multiply(
     _multiply(a_GMK, b_GKN, c_GMN, int(shape))
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # numba has no types
+@Instructions
 def _add_tile(typing_context: Any, a: Any, b: Any, at: Any, c: Any, count: Any) -> Any:
     """Add to a tile the product of `count` > 0 columns of a and as many rows of b.
 
@@ -87,10 +82,15 @@ def _add_tile(typing_context: Any, a: Any, b: Any, at: Any, c: Any, count: Any) 
             for j in range(COLUMNS):
                 c[i, j] += a[k * ROWS + i] * b[at + k * COLUMNS + j]
     """
+    from numba import types
+
     return types.void(a, b, at, c, count), _emit
 
 
 def _emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    from llvmlite import ir
+    from numba.core import cgutils
+
     vector, index = ir.VectorType(ir.FloatType(), COLUMNS), ir.IntType(64)
     a, b, c = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 1, 3))
     at, count = arguments[2], arguments[4]
@@ -126,6 +126,8 @@ def _emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 def _repeated(builder: Any, one: Any, vector: Any) -> Any:
     """A vector of one number."""
+    from llvmlite import ir
+
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, one, ir.IntType(32)(0))
     return builder.shuffle_vector(first, undefined, ir.VectorType(ir.IntType(32), COLUMNS)([0] * COLUMNS))

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from assay.training.compiled import (
@@ -34,6 +33,8 @@ from assay.training.compiled import (
     INT,
     READ_1,
     READ_2,
+    READ_DOUBLE_1,
+    READ_INT64_1,
     compiled,
 )
 
@@ -41,8 +42,6 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
-_READ_INT64_1 = types.Array(types.int64, 1, "C", readonly=True)
-_READ_DOUBLE_1 = types.Array(types.float64, 1, "C", readonly=True)
 _F = np.float32
 _ZERO, _HALF, _ONE = _F(0), _F(0.5), _F(1)
 
@@ -244,7 +243,7 @@ def partition(logit_TV: Floats, top_T: Floats, total_T: Doubles) -> None:
         total_T[t] = _sum(power_V, one_V, wide)
 
 
-@compiled(None, READ_2, READ_1, _READ_DOUBLE_1, _READ_INT64_1, FLOAT, FILL_2)
+@compiled(None, READ_2, READ_1, READ_DOUBLE_1, READ_INT64_1, FLOAT, FILL_2)
 def loss_back(
     logit_TV: Floats, top_T: Floats, total_T: Doubles, target_T: Whole, share: np.float32, out_TV: Floats
 ) -> None:
@@ -260,7 +259,7 @@ def loss_back(
         out_TV[t, target] = share * (exp(logit_TV[t, target] - top_T[t]) * part - _ONE)
 
 
-@compiled(None, READ_2, _READ_INT64_1, FILL_2)
+@compiled(None, READ_2, READ_INT64_1, FILL_2)
 def add_rows(row_TD: Floats, place_T: Whole, out_VD: Floats) -> None:
     """Add every row to the row of `out` at its place, in order."""
     for t in range(len(row_TD)):

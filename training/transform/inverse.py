@@ -17,13 +17,12 @@ Shape suffixes: T = coefficients, N = blocks, S = 64.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
 from assay.protocol.params import BLOCK_SIZE
 from assay.training import parallel
-from assay.training.compiled import READ_INT64_1, compiled
+from assay.training.compiled import READ_INT64_1, Kind, compiled
 from assay.training.exact import BASIS_BITS, BASIS_SS, VALUE_MAX
 from assay.training.transform.dct import FACTORS, IS_SUM, ORDER, PLACES
 
@@ -32,8 +31,7 @@ _CERTAIN = np.float32(0.75 * 8 / (1 << BASIS_BITS))
 _HALF, _UNIT = float(1 << (BASIS_BITS - 1)), 2.0**-BASIS_BITS
 _TABLE_SS = np.ascontiguousarray(BASIS_SS)
 _TURNED_SS = np.ascontiguousarray(BASIS_SS.T)
-_VALUE = types.Array(types.int32, 1, "C", readonly=True)
-_SIGNS = types.Array(types.int8, 3, "C")
+_VALUE, _SIGNS = Kind("int32", 1), Kind("int8", 3, is_filled=True)
 
 
 def inverse_signs(

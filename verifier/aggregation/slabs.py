@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIZE
@@ -26,6 +25,7 @@ from assay.training.compiled import (
     FILL_INT64_2,
     INT,
     READ_INT64_2,
+    Kind,
     compiled,
 )
 from assay.training.exact import VALUE_MAX
@@ -35,7 +35,7 @@ SLAB_BLOCKS = 64  # 64 blocks of 16 nodes at k = 32 take 2 MB; larger slabs leav
 _ENTRIES_MAX = 1 << 20  # of a slab's matrix, so that dense wires and many nodes stay in memory too
 _BLOCK_BITS = BLOCK_SIZE.bit_length() - 1  # shifts are several times faster than divisions
 _SENDER = 1 << 12  # of a count in one number: sums of signs of at most 128 nodes stay below half of it
-_SIGNS = types.Array(types.int8, 2, "C", readonly=True)
+_SIGNS = Kind("int8", 2)
 _WORKING_BITS = 20  # sums of 4096 products of values this wide stay below 2^53
 
 Ints = NDArray[np.int64]
