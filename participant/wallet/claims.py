@@ -7,6 +7,7 @@ the finalised chain, so a payee trusts no other party for its amount or proof.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 POLL_S = 2.0
+BELIEVED_S = 600.0  # for which an endpoint is not checked again: a check is about 60 requests
+WAIT_S = 5.0  # for a check by another thread; then this one checks too: no endpoint stalls them in a row
+_checked: dict[tuple[str, bytes], float] = {}  # endpoint and deployment -> when, on the monotonic clock
+_checking = threading.Lock()
 
 
 def open_chain(me: Participant) -> Chain:
-    """This participant's chain client, checked against its deployment.
+    """This participant's chain client, checked against its deployment in the last ten minutes.
+
+    A dozen tasks of a process open one each, most of them as it starts.
 
     Raises:
         ConfigError: another chain, or not these contracts.
@@ -36,7 +43,15 @@ def open_chain(me: Participant) -> Chain:
     from assay.chain.client import Chain
 
     chain = Chain(me.config.rpc_url, me.deployment, me.keys.signer)
-    chain.check_deployment()
+    key = me.config.rpc_url, me.deployment.deployment_id
+    is_alone = _checking.acquire(timeout=WAIT_S)
+    try:
+        if time.monotonic() - _checked.get(key, -BELIEVED_S) >= BELIEVED_S:
+            chain.check_deployment()
+            _checked[key] = time.monotonic()
+    finally:
+        if is_alone:
+            _checking.release()
     return chain
 
 
