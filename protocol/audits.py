@@ -7,7 +7,8 @@ commit-reveal: every auditor commits to its verdict before any verdict is reveal
     OPEN:      commit --beacon--> replicated? second commit --> verdicts revealed, node opens its sketch
                |--all MATCH, sketches equal--> PASSED
                |--MISMATCH, WITHHELD, BORDERLINE, a sketch that differs or stays shut--> DISPUTED
-               '--no verdict in time--> EXPIRED (paid: the node did its part)
+               |--auditors committed, no MATCH in time, at most f could not tell--> DISPUTED
+               '--no verdict in time--> EXPIRED (paid if no auditor committed: the node did its part)
     DISPUTED:  the committee commits, then reveals; its sketch pattern is drawn from the disputing manifest
                |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither)
                |--quorum against, but not more than f say MISMATCH--> OVERDUE, if the run allows absence
@@ -372,8 +373,10 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
     is_enough = is_last or (is_judged and matches >= max(audit.auditors_wanted, 1))
     if matches and audit.sketch is not None and is_enough:
         return _closed(audit, AuditStatus.PASSED, now)
-    if is_last:  # where auditors match and the node's commitment is unopened, a committee requires it
-        return _alarmed(audit, now, manifest) if matches else _closed(audit, AuditStatus.EXPIRED, now)
+    if is_last:
+        # Where auditors match, a committee requires the node's commitment, which is unopened.
+        is_alarm = bool(matches) or _is_evaded(audit)
+        return _alarmed(audit, now, manifest) if is_alarm else _closed(audit, AuditStatus.EXPIRED, now)
     needs_more = len(audit.commitments) < audit.wanted
     if audit.open_from >= 0:
         # A replacement auditor commits first, like every auditor.
@@ -383,6 +386,12 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
     if audit.commitments and (is_full or now >= last_commitment(rules, audit)):
         return replace(audit, open_from=now + 1)
     return audit
+
+
+def _is_evaded(audit: Audit) -> bool:
+    """Whether auditors committed, and so few could not tell that all of these may be liars."""
+    unable = sum(verdict.outcome is Outcome.INCONCLUSIVE for verdict in audit.verdicts)
+    return bool(audit.commitments) and unable <= faults_tolerated(len(audit.order))
 
 
 def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int) -> Audit:

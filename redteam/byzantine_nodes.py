@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -223,7 +224,9 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
         conclusive = [verdict for verdict in verdicts if verdict.outcome is not Found.INCONCLUSIVE]
         return with_messages(audit, now, commitments, conclusive, sketch_openings, **more)
 
-    with without(assay.protocol.audits, "with_messages", deaf, unless=is_defended):
+    with ExitStack() as off:
+        for name, stand_in in (("with_messages", deaf), ("_is_evaded", lambda _: False)):
+            off.enter_context(without(assay.protocol.audits, name, stand_in, unless=is_defended))
         paid = pay_of(network, NODE)
     return one_act(
         False, paid > 0, 0.0, f"{network.run_state.nodes[NODE].accepted} steps accepted, paid {paid}"

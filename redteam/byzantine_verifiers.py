@@ -224,12 +224,38 @@ def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
 def _never_opens(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, audit_rounds=9)
     network.unopened = {LIAR}
-    with without(assay.protocol.audits, "_silent", lambda audit, *_: audit.silent, unless=is_defended):
+    with ExitStack() as off:
+        for name, none in (("_silent", lambda audit, *_: audit.silent), ("_is_evaded", lambda _: False)):
+            off.enter_context(without(assay.protocol.audits, name, none, unless=is_defended))
         network.grow(14)
     lapsed = sum(a.ruling is AuditStatus.EXPIRED for a in network.run_state.audits.values())
     rounds = network.run_state.spec.audit.takeover_rounds
     harm = f"{lapsed} audits expired; each of its commitments costs {rounds} round"
     return one_act(network.run_state.verifiers[LIAR].silent > 0, lapsed > 0, 1.0, harm)
+
+
+def _late_accomplice(is_defended: bool, seed: int) -> Outcome:
+    """A node's steps are false; its accomplice, always first, commits late and keeps its verdict shut."""
+    network = a_network(seed=seed, audit_rounds=7, takeover_rounds=2)
+    network.false, network.unopened = all_steps(24), {LIAR}
+
+    def first(seed_: Digest, node: PeerId, judges: Any) -> tuple[PeerId, ...]:
+        return (LIAR, *(one for one in auditors(seed_, node, judges) if one != LIAR))
+
+    def late(network: Network, audit: Audit) -> Judgement:
+        is_time = audit.ruling is AuditStatus.OPEN and network.run_state.round >= audit.round + 3
+        return (MATCH, {}) if is_time and audit.node == NODE else mute(network, audit)
+
+    network.minds[LIAR] = late
+    with ExitStack() as patches:
+        patches.enter_context(without(assay.protocol.state_transition, "auditors", first))
+        patches.enter_context(
+            without(assay.protocol.audits, "_is_evaded", lambda _: False, unless=is_defended)
+        )
+        paid = pay_of(network, NODE)
+    record = network.run_state.nodes[NODE]
+    harm = f"{record.accepted} false steps accepted, paid {paid}"
+    return one_act(record.banned, not record.banned and paid > 0, 0.0, harm)
 
 
 def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
@@ -380,6 +406,8 @@ JUDGE_ATTACKS = (
            defence="only the committed verdict opens the commitment"),
     Attack(name="commit and never open", number=25, where=Where.CHAIN, run=_never_opens,
            defence="who is silent is replaced"),
+    Attack(name="commit late for a false node and never open", number=25, where=Where.CHAIN,
+           run=_late_accomplice, defence="where nobody found a match, a committee judges"),
     Attack(name="buy one auditor of four", number=26, where=Where.CHAIN, run=_bought_auditor,
            defence="auditors are drawn; 20 % of audits replicated"),
     Attack(name="two of four verifiers pass a node's lies", number=26, where=Where.CHAIN, run=_two_of_four,

@@ -206,10 +206,12 @@ def why_unpaid(audit: Audit) -> UnpaidReason | None:
         return UnpaidReason.KNOWN_ANSWER
     if audit.due_s >= 0:
         return UnpaidReason.LATE
-    if audit.ruling in (AuditStatus.EXPIRED, AuditStatus.SUPERSEDED) and audit.dispute_opened_round >= 0:
+    is_disputed = audit.dispute_opened_round >= 0
+    if audit.ruling is AuditStatus.EXPIRED and (audit.verdicts or is_disputed):
+        is_unjudged = all(verdict.outcome is Outcome.INCONCLUSIVE for verdict in audit.verdicts)
+        return UnpaidReason.UNJUDGED if is_unjudged or not is_disputed else UnpaidReason.ACCUSED
+    if audit.ruling is AuditStatus.SUPERSEDED and is_disputed:
         return UnpaidReason.ACCUSED
-    if audit.ruling is AuditStatus.EXPIRED and audit.verdicts:
-        return UnpaidReason.UNJUDGED
     return None
 
 

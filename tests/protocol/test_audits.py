@@ -251,7 +251,29 @@ def test_words_count_up_to_their_last_round_and_no_further():
 
     committed = grow(last, 1, {STEP: {order[0]: MATCH}})
     assert grow(committed, 1, {STEP: {order[0]: MATCH}}).audits[STEP].ruling is AuditStatus.PASSED
-    assert grow(committed, 1).audits[STEP].ruling is AuditStatus.EXPIRED
+    assert grow(committed, 1).audits[STEP].ruling is AuditStatus.DISPUTED
+
+
+def test_an_auditor_that_could_not_tell_or_kept_silent_at_the_last_chance_is_not_the_last_word():
+    """A node's accomplice would let a false step go: nobody was left who could look."""
+    run_state, order = audited()
+    late = grow(grow(run_state, 3), 2, {STEP: {order[0]: UNSURE}})
+    assert late.audits[STEP].ruling is AuditStatus.DISPUTED
+
+    silent = grow(grow(grow(run_state, 3), 1, {STEP: {order[0]: MATCH}}), 1)
+    assert silent.audits[STEP].ruling is AuditStatus.DISPUTED
+    assert (
+        grow(silent, 2, {STEP: dict.fromkeys(order, MISMATCH)}).audits[STEP].ruling is AuditStatus.CONFIRMED
+    )
+
+
+@pytest.mark.parametrize("unsure", [1, 2])
+def test_no_committee_judges_what_an_honest_auditor_could_not(unsure):
+    outcomes = [UNSURE] * unsure
+    audit = judged(outcomes, rounds=5, replication_ppm=PPM)[1]
+
+    assert len(audit.verdicts) == unsure
+    assert audit.ruling is (AuditStatus.DISPUTED, AuditStatus.EXPIRED)[unsure - 1]
 
 
 def test_a_leader_waits_for_an_audits_last_chance_and_for_no_other():

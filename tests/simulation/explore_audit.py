@@ -333,8 +333,10 @@ def broken(case: Case) -> tuple[list[str], int]:
                 found.append(f"{place}: an opening that never came is not overdue any more")
             continue
         has_looked = case.liar != 0 or case.wanted > 1
-        if case.is_honest and case.own == len(VERIFIERS) and has_looked and status is AuditStatus.EXPIRED:
+        if case.is_honest and case.own == len(VERIFIERS) and status is AuditStatus.EXPIRED:
             found.append(f"{place}: an honest step of the verifiers' own class is not judged")
+        if case.is_seen and status is AuditStatus.EXPIRED:
+            found.append(f"{place}: a false step is not judged")
         if case.is_seen and has_looked and status is not AuditStatus.CONFIRMED:
             found.append(f"{place}: a false step is not found though an honest verifier looked")
     return found, count

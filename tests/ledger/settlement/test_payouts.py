@@ -164,10 +164,14 @@ def test_an_accusation_that_was_not_answered_leaves_its_one_step_unpaid(ruling: 
     assert table.tokens_paid == 11_000
 
 
-def test_a_dispute_of_the_first_round_leaves_its_step_unpaid_as_any_other():
-    audit = replace(an_audit("node-0", 0, AuditStatus.EXPIRED), dispute_opened_round=0)
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [(Outcome.MISMATCH, UnpaidReason.ACCUSED), (Outcome.INCONCLUSIVE, UnpaidReason.UNJUDGED)],
+)
+def test_a_dispute_of_the_first_round_leaves_its_step_unpaid_as_any_other(outcome, reason):
+    audit = replace(an_audit("node-0", 0, AuditStatus.EXPIRED, v0=outcome), dispute_opened_round=0)
 
-    assert [one.reason for one in settle(a_history(SPEC, STEPS, [audit]), 0).unpaid] == [UnpaidReason.ACCUSED]
+    assert [one.reason for one in settle(a_history(SPEC, STEPS, [audit]), 0).unpaid] == [reason]
 
 
 @pytest.mark.parametrize("due_s", [0, 1])
