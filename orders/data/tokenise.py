@@ -17,17 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.orders.data.conversations import ConversationWriter, is_chat_file
+from assay.orders.data.conversations import ConversationWriter
 from assay.orders.data.preferences import PreferenceWriter
 from assay.orders.data.tasks import TaskWriter
+from assay.orders.data.templated import TemplatedWriter
 from assay.orders.load import load_order
 from assay.orders.model import base_folder
 from assay.orders.order import Order
 from assay.orders.sections import DataSection
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.chat_template import ChatTemplate
 from assay.training.data.choices import CHOICES
-from assay.training.data.documents import Document, documents_in, format_of, is_text
+from assay.training.data.documents import SUFFIXES, Document, documents_in, format_of, is_text
 from assay.training.data.shards import (
     CHAT,
     CONVERSATIONS,
@@ -69,16 +71,7 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
     tokenizer, template = order.tokenizer, order.chat
     width = token_bytes_for(tokenizer.vocabulary * (1 if template is None else 2))  # a bit for the mask
     writer = ShardWriter(folder, width, is_masked=template is not None)
-    chat: ConversationWriter | PreferenceWriter | TaskWriter | None = None
-    if order.is_dpo:
-        assert template is not None, "an order with preference pairs has a chat template"
-        theta_P = read_theta(base_folder(order.model, order.folder), order.sizes.whole)
-        chat = PreferenceWriter.open(template, tokenizer, writer, order.sizes.whole, theta_P)
-    elif order.is_grpo:
-        assert template is not None, "an order with tasks has a chat template"
-        chat = TaskWriter.open(template, tokenizer, writer, order.grpo, order.sizes.context + 1)
-    elif template is not None:
-        chat = ConversationWriter.open(template, tokenizer, writer, order.sizes.context + 1)
+    chat = None if template is None else _chat_writer(order, template, writer)
     sources = tuple(_collect(source, order.folder, tokenizer, writer, chat) for source in order.data)
     writer.close()
     manifest = DataManifest(
@@ -100,6 +93,16 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
             (folder / CHOICES).write_bytes(order.choices.to_json())
         (folder / MANIFEST).write_bytes(manifest.to_json())
     return manifest
+
+
+def _chat_writer(order: Order, template: ChatTemplate, writer: ShardWriter) -> TemplatedWriter:
+    """What writes the order's conversations, pairs or tasks, each sequence as long as the model's context."""
+    common = (template, order.tokenizer, writer, order.sizes.context + 1)
+    if order.is_dpo:
+        whole = order.sizes.whole
+        theta_P = read_theta(base_folder(order.model, order.folder), whole)
+        return PreferenceWriter(*common, reference=whole, theta_P=theta_P)
+    return TaskWriter(*common, grpo=order.grpo) if order.is_grpo else ConversationWriter(*common)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +174,7 @@ def _collect(
     folder: Path,
     tokenizer: Tokenizer,
     writer: ShardWriter,
-    chat: ConversationWriter | PreferenceWriter | TaskWriter | None,
+    chat: TemplatedWriter | None,
 ) -> Source:
     if source.is_stdlib:
         root = Path(sysconfig.get_path("stdlib"))
@@ -217,13 +220,13 @@ def _collect_conversations(
     root: Path,
     paths: Iterator[Path],
     writer: ShardWriter,
-    chat: ConversationWriter | PreferenceWriter | TaskWriter,
+    chat: TemplatedWriter,
 ) -> Source:
     chat.begin()
     before, left = writer.tokens, source.bytes_max
     files = documents = 0
     for path in paths:
-        if path != root and not is_chat_file(path):
+        if path != root and SUFFIXES.get(path.suffix.lower()) != "jsonl":
             continue
         count, taken, is_all = chat.add(path, left)
         files, documents, left = files + (count > 0), documents + count, left - taken
