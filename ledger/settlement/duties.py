@@ -41,61 +41,54 @@ LATE_WINDOW_S = 3_600  # of windows this long, the last quarter is long enough t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Propose:
+class _OfEpoch:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfCase:
+    case_id: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfDefence(_OfCase):
+    defender: Address
+
+
+class Propose(_OfEpoch):
     """Have the result of a ripe epoch certified, and put it on chain."""
 
-    epoch: int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(_OfEpoch):
     """Challenge a result that differs from ours, or that nobody can have computed yet."""
 
-    epoch: int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawJury:
+class DrawJury(_OfEpoch):
     """Draw the jury of a challenge."""
 
-    epoch: int
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vote:
+class Vote(_OfEpoch):
     """Answer a challenge as its juror."""
 
-    epoch: int
     digest: bytes
     is_right: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeOut:
+class TimeOut(_OfEpoch):
     """End a challenge that was not answered in time."""
 
-    epoch: int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClearOrphan:
+class ClearOrphan(_OfEpoch):
     """Clear a result whose predecessor was replaced, or cannot come back."""
 
-    epoch: int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finalize:
+class Finalize(_OfEpoch):
     """Make a result final."""
 
-    epoch: int
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(_OfEpoch):
     """Return what was not claimed in time to the buyer."""
-
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,79 +127,48 @@ class ReportDouble:
     evidence: DoubleResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Veto:
+class Veto(_OfCase):
     """Have a case vetoed that the manifests do not imply."""
 
-    case_id: bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execute:
+class Execute(_OfCase):
     """Carry out a case that the manifests imply."""
 
-    case_id: bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayOut:
+class PayOut(_OfCase):
     """Make the slash of a case final."""
 
-    case_id: bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expire:
+class Expire(_OfCase):
     """End a case that was not carried out in time."""
 
-    case_id: bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Defend:
+class Defend(_OfCase):
     """Defend an order that we signed against its appeal, by the first part that is wrong."""
 
-    case_id: bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choose:
+class Choose(_OfCase):
     """Name the first wrong part of what the accused has cut for us."""
 
-    case_id: bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawAppealJury:
+class DrawAppealJury(_OfDefence):
     """Draw the jury of a defence."""
 
-    case_id: bytes
-    defender: Address
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VoteOnDefence:
+class VoteOnDefence(_OfDefence):
     """Answer as a juror whether the operator that is left leads to `end`."""
 
-    case_id: bytes
-    defender: Address
     end: bytes
     is_right: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LapseDefence:
+class LapseDefence(_OfDefence):
     """End a defence whose next move did not come in time, or whose appeal has ended."""
 
-    case_id: bytes
-    defender: Address
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConcludeAppeal:
+class ConcludeAppeal(_OfCase):
     """Reverse a case whose appeal no defence succeeded against."""
-
-    case_id: bytes
 
 
 Effect = (
