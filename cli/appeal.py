@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.result import AsJson, Step, done, dry, nothing, show_steps, told
+from assay.cli.result import Step, done, dry, nothing, stepwise, told
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.protocol.errors import ConfigError, Diverged, MalformedMessage, PeerFault
 
@@ -30,47 +30,18 @@ appeal_app = typer.Typer(no_args_is_help=True, help="Appeal a slash order; judge
 
 
 @appeal_app.command("open")
+@stepwise
 def open_appeal(
     file: ConfigFile,
     round_id: Annotated[int, typer.Argument(metavar="ROUND", help="Round of the step that was convicted.")],
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Appeal the slash order about your node's step, answer every defence, and write jurors' evidence.
 
     It runs until the appeal has ended, which takes days; started again, it goes on. Leave your node's
     process running too: jurors ask it for the evidence, and check it themselves.
 
     Example: assay appeal open config.toml 7
-    """
-    show_steps(appeal_steps(file, round_id, is_dry=dry_run), as_json=as_json)
-
-
-@appeal_app.command()
-def vote(
-    file: ConfigFile,
-    case: Annotated[
-        str, typer.Argument(metavar="CASE", help="The case's id; or the accused's file of evidence.")
-    ],
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Recompute the one operator that an appeal is about, and vote on it as its juror.
-
-    The evidence is asked of the accused's node, found in the directory, which shows it to who announced a
-    record and sits on the jury. The configuration names the accused's run, whose data are in its folder.
-
-    Example: assay appeal vote config.toml 4be0...
-    """
-    show_steps(vote_steps(file, case, is_dry=dry_run), as_json=as_json)
-
-
-def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
-    """Conduct an appeal; one step for each move.
-
-    Raises:
-        ConfigError: a file is missing, no case is open, or the step does not hold.
-        ChainRefused: the appeal court refused.
     """
     from assay.participant.files.evidence import evidence_files, evidence_path
     from assay.protocol.audits import case_id_of
@@ -79,7 +50,7 @@ def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
     account = account_of(file)
     step = _own_step(account, round_id)
     case_id = case_id_of(step.commit)
-    if is_dry:
+    if dry_run:
         where = f"AppealCourt {account.deployment.appeal_court}"
         yield dry("appeal", f"the step holds; would send to {where}: appeal({case_id.hex()})")
         return
@@ -97,19 +68,21 @@ def appeal_steps(file: Path, round_id: int, *, is_dry: bool) -> Iterator[Step]:
             path.unlink()  # the node's process waits for this
 
 
-def vote_steps(file: Path, case: str, *, is_dry: bool) -> Iterator[Step]:
-    """Judge operators, and vote in every jury about them that this account sits on.
+@appeal_app.command()
+@stepwise
+def vote(
+    file: ConfigFile,
+    case: Annotated[
+        str, typer.Argument(metavar="CASE", help="The case's id; or the accused's file of evidence.")
+    ],
+    dry_run: DryRun = False,
+) -> Iterator[Step]:
+    """Recompute the one operator that an appeal is about, and vote on it as its juror.
 
-    Args:
-        file: The configuration.
-        case: The case's id: every operator that this account is to judge, shown by the accused's node. Else a
-            file: the operator that it is about.
-        is_dry: Judge alone, also without a seat.
+    The evidence is asked of the accused's node, found in the directory, which shows it to who announced a
+    record and sits on the jury. The configuration names the accused's run, whose data are in its folder.
 
-    Raises:
-        ConfigError: a file is missing or is not this run's.
-        Unavailable: the accused's node shows nothing.
-        ChainRefused: the appeal court refused.
+    Example: assay appeal vote config.toml 4be0...
     """
     from assay.chain.state import DefencePhase
     from assay.protocol.audits import case_id_of
@@ -137,7 +110,7 @@ def vote_steps(file: Path, case: str, *, is_dry: bool) -> Iterator[Step]:
             voted = jury.right | jury.wrong
             is_juror = any(who == chain.address and not voted >> at & 1 for at, who in enumerate(jury.seats))
             is_this = state.phase is DefencePhase.JURY and (given is None or state.first == given.index)
-            if not (is_this and (is_juror or (is_dry and given is not None))):
+            if not (is_this and (is_juror or (dry_run and given is not None))):
                 continue
             if state.first not in shown:
                 request = EvidenceRequest(case_id=case_id, operator=state.first)
@@ -154,7 +127,7 @@ def vote_steps(file: Path, case: str, *, is_dry: bool) -> Iterator[Step]:
             answer = is_right(spec, limits, judged, read_tokens(config.data, spec.data), _frozen(account))
             found = f"operator {state.first} of case {case_id.hex()[:8]} is {'right' if answer else 'wrong'}"
             votes += 1
-            if is_dry:
+            if dry_run:
                 yield told("found", found)
             else:
                 sent = chain.vote_on_defence(case_id, defender, state.end, answer)

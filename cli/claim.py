@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.result import AsJson, Step, done, dry, show_steps, told
+from assay.cli.result import Step, done, dry, stepwise, told
 from assay.cli.spending import DryRun, PayTo, account_of, name_payee, sent_text
 from assay.protocol.errors import ConfigError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
+@stepwise
 def claim(
     what: Annotated[
         Path, typer.Argument(metavar="RUN|FILE.toml", help="A run's folder, or your configuration.")
@@ -37,49 +38,19 @@ def claim(
         typer.Option(metavar="FILE.toml", help="With RUN: configuration of the account that sends."),
     ] = None,
     epoch: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Claim only this epoch.")] = None,
-    account: Annotated[
-        str | None, typer.Option(metavar="0x...", help="Account that is paid; default: your own.")
+    payee_text: Annotated[
+        str | None,
+        typer.Option("--account", metavar="0x...", help="Account that is paid; default: your own."),
     ] = None,
     finalize: Annotated[
         bool, typer.Option("--finalize", help="First finalize the results whose challenge window is over.")
     ] = False,
     to: PayTo = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Claim every unclaimed payout row of the final epochs that pays you, or --account.
 
     Example: assay claim config.toml --dry-run
-    """
-    steps = claim_steps(what, config, epoch, account, to, is_finalizing=finalize, is_dry=dry_run)
-    show_steps(steps, as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Payout tables of one run, not verified yet."""
-
-    run_id: bytes
-    epochs: int
-    tables: Mapping[int, Table]
-
-
-def claim_steps(
-    what: Path,
-    config: Path | None,
-    epoch: int | None,
-    payee_text: str | None,
-    to: str | None = None,
-    *,
-    is_finalizing: bool,
-    is_dry: bool,
-) -> Iterator[Step]:
-    """Claim row by row; one step for each, and one for each epoch that is not final.
-
-    Raises:
-        ConfigError: a file or an account is invalid.
-        WrongTable: the tables are not those on chain.
-        ChainRefused: the settlement contract refused.
     """
     from assay.chain.text.settlement_phase import phase_text
     from assay.participant.wallet.payouts import finalize_ready, is_finalizable, read_pay
@@ -94,17 +65,17 @@ def claim_steps(
     chosen = range(source.epochs) if epoch is None else (epoch,)
     chain, run_id = account.chain, source.run_id
     pays = read_pay(chain, run_id, source.tables, payee, chosen)
-    if is_finalizing and not is_dry:
+    if finalize and not dry_run:
         for number in finalize_ready(chain, run_id, pays):
             yield done("finalize", f"epoch {number}: finalized")
         pays = read_pay(chain, run_id, source.tables, payee, chosen)
-    elif is_finalizing:
+    elif finalize:
         for pay in pays:
             if is_finalizable(pay):
                 where = f"EpochSettlement {account.deployment.epoch_settlement}"
                 yield dry("finalize", f"would send to {where}: finalize({run_id.hex()}, {pay.epoch})")
     if to is not None:
-        yield from name_payee(account, to, is_dry=is_dry)
+        yield from name_payee(account, to, is_dry=dry_run)
     yield told("payee", f"{payee}, run {run_id.hex()[:16]}")
     total = 0
     for pay in pays:
@@ -115,7 +86,7 @@ def claim_steps(
             if row not in pay.due:
                 text = f"{name}, {'claimed before' if row.is_claimed else 'not claimed'}"
                 yield told("row", text, row.amount)
-            elif is_dry:
+            elif dry_run:
                 where = f"EpochSettlement {account.deployment.epoch_settlement}"
                 yield dry("claim", f"would send to {where}: claim, {name}", row.amount)
             else:
@@ -123,6 +94,15 @@ def claim_steps(
                 total += row.amount if sent.tx_hash is not None else 0
                 yield done("claim", f"{name} claimed: {sent_text(sent)}", row.amount, sent)
     yield told("total", f"claimed now {_money(total)}", total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Payout tables of one run, not verified yet."""
+
+    run_id: bytes
+    epochs: int
+    tables: Mapping[int, Table]
 
 
 def _table_note(pay: EpochPay) -> str:

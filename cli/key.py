@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from assay.cli.result import AsJson, Step, done, show, show_steps, told
+from assay.cli.result import AsJson, Step, done, show, show_steps, stepwise, told
 from assay.cli.spending import ConfigFile, account_of, sent_text
 from assay.protocol.errors import ConfigError
 
@@ -191,23 +191,14 @@ def card(
 
 
 @key_app.command()
+@stepwise
 def delegate(
     file: ConfigFile,
     days: Annotated[int, typer.Option(help="Days until it ends; repeat the command to renew it.")] = 90,
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Let the hot key sign for the account, on chain, for some days.
 
     Example: assay key delegate config.toml --days 90
-    """
-    show_steps(delegate_steps(file, days), as_json=as_json)
-
-
-def delegate_steps(file: Path, days: int) -> Iterator[Step]:
-    """Delegate to the hot key; the first step says until when.
-
-    Raises:
-        ConfigError: too few days, or too many. ChainRefused: another account has this hot key.
     """
     from assay.chain.text.times import when_text
     from assay.participant.wallet.delegation import delegate as delegate_for

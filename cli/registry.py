@@ -14,7 +14,7 @@ import typer
 
 from assay.cli.network.commands import InvitationText
 from assay.cli.network.directory import Rpc, chain_of
-from assay.cli.result import AsJson, Step, done, show_steps
+from assay.cli.result import AsJson, Step, done, show_steps, stepwise
 from assay.cli.result import show as show_value
 from assay.cli.spending import ConfigFile, account_of, given_signatures, sent_text
 from assay.protocol.errors import ConfigError
@@ -101,35 +101,23 @@ def sign_withdrawal(
 
 
 @registry_app.command()
+@stepwise
 def withdraw(
     file: ConfigFile,
     record: Record,
     reason: Reason,
     signature: Annotated[list[str], typer.Option(metavar="HEX", help="From sign-withdrawal; a quorum's.")],
     by: Successor = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Withdraw or replace a model's record with a quorum's signatures; anybody may send it.
 
     Example: assay registry withdraw config.toml runs/quickstart --reason "no licence" --signature 0011
-    """
-    show_steps(withdrawal_steps(file, record, reason, signature, by), as_json=as_json)
-
-
-def withdrawal_steps(
-    file: Path, record: str, reason: str, signatures: list[str], by: str | None
-) -> Iterator[Step]:
-    """Take a record back.
-
-    Raises:
-        ConfigError: a record or a signature is damaged, or the record does not stand.
-        ChainRefused: the signatures are not a quorum of the present set.
     """
     from assay.participant.wallet.withdrawal import standing_text
     from assay.participant.wallet.withdrawal import withdraw as take_back
 
     record_id, successor = _record_id(record), _successor(by)
-    sent = take_back(account_of(file), record_id, successor, reason, given_signatures(signatures))
+    sent = take_back(account_of(file), record_id, successor, reason, given_signatures(signature))
     text = f"record {record_id.hex()} {standing_text(successor)}: {sent_text(sent)}"
     yield done("withdraw", text, sent=sent)
 

@@ -10,11 +10,13 @@ Amounts are integers in units of 10^-6 token, times are Unix seconds, bytes are 
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -95,6 +97,19 @@ def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
 def show_steps(steps: Iterable[Step], *, as_json: bool) -> None:
     """Print each step as it comes: a failing transaction must not hide one already made."""
     show_each(steps, lambda step: step.text, lambda taken: Steps(tuple(taken)), as_json=as_json)
+
+
+def stepwise(command: Callable[..., Iterator[Step]]) -> Callable[..., None]:
+    """A command as Typer registers it, of a generator of its steps: they are shown, and `--json` is added."""
+    asked = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+
+    @wraps(command)
+    def shown(*, as_json: bool, **given: Any) -> None:
+        show_steps(command(**given), as_json=as_json)
+
+    shown.__signature__ = asked.replace(parameters=[*asked.parameters.values(), option])  # type: ignore[attr-defined]
+    return shown
 
 
 def show_each(

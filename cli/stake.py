@@ -7,12 +7,11 @@ follows, and makes at most one kind of transaction.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.result import AsJson, Step, done, dry, nothing, show, show_steps, told
+from assay.cli.result import AsJson, Step, done, dry, nothing, show, stepwise, told
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ Ticket = Annotated[int | None, typer.Option("--ticket", min=1, max=TICKET_MAX, h
 
 
 @stake_app.command()
+@stepwise
 def add(
     file: ConfigFile,
     amount: Amount = None,
@@ -37,107 +37,10 @@ def add(
         str | None, typer.Option(metavar="AMOUNT", help="Add only what is missing to this amount.")
     ] = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Add AMOUNT to your stake; or, with --to, only what it lacks, so that repeating it adds nothing.
 
     Example: assay stake add config.toml --to 1000
-    """
-    show_steps(add_steps(file, amount, to, is_dry=dry_run), as_json=as_json)
-
-
-@stake_app.command()
-def remove(
-    file: ConfigFile,
-    amount: Amount = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Remove only what exceeds this amount.")
-    ] = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Start to unstake AMOUNT; or, with --to, only the excess, so that repeating it removes nothing.
-
-    Example: assay stake remove config.toml 250
-    """
-    show_steps(remove_steps(file, amount, to, is_dry=dry_run), as_json=as_json)
-
-
-@stake_app.command()
-def lock(
-    file: ConfigFile,
-    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help="What the lot shall hold, in tokens.")],
-    days: Annotated[int, typer.Option(help="Bind it for at most this many days.")] = 60,
-    set_version: Set = None,
-    dry_run: DryRun = False,
-    as_json: AsJson = False,
-) -> None:
-    """Lock AMOUNT of your free stake for your seat in this run, or your term as a verifier: you consent.
-
-    Example: assay stake lock config.toml 500 --days 60
-    """
-    show_steps(lock_steps(file, amount, days, set_version, is_dry=dry_run), as_json=as_json)
-
-
-@stake_app.command()
-def release(
-    file: ConfigFile, set_version: Set = None, dry_run: DryRun = False, as_json: AsJson = False
-) -> None:
-    """Make the lot of this run, or of the present term, free stake again, or say from when it can be.
-
-    Of a node that has left its run, send first what its verifiers signed: it need not wait for the run's end.
-
-    Example: assay stake release config.toml
-    """
-    show_steps(release_steps(file, set_version, is_dry=dry_run), as_json=as_json)
-
-
-@stake_app.command()
-def cancel(file: ConfigFile, ticket: Ticket = None, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Make what you started to unstake free stake again: every ticket, or one.
-
-    Example: assay stake cancel config.toml --ticket 7
-    """
-    show_steps(cancel_steps(file, ticket, is_dry=dry_run), as_json=as_json)
-
-
-@stake_app.command()
-def withdraw(
-    file: ConfigFile, ticket: Ticket = None, dry_run: DryRun = False, as_json: AsJson = False
-) -> None:
-    """Withdraw every ticket whose unbonding time is over, or one ticket.
-
-    Example: assay stake withdraw config.toml
-    """
-    show_steps(withdraw_steps(file, ticket, is_dry=dry_run), as_json=as_json)
-
-
-@stake_app.command()
-def collect(file: ConfigFile, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Collect this account's rewards from slashes, as challenger or as buyer.
-
-    Example: assay stake collect config.toml
-    """
-    show_steps(collect_steps(file, is_dry=dry_run), as_json=as_json)
-
-
-@stake_app.command("show")
-def show_stake(file: ConfigFile, as_json: AsJson = False) -> None:
-    """Print active and unbonding stake, tickets, the hot key, and whatever blocks a withdrawal.
-
-    Example: assay stake show config.toml
-    """
-    from assay.participant.wallet.stake import read_stake_status
-
-    status = read_stake_status(account_of(file))
-    show(status, stake_lines(status), as_json=as_json)
-
-
-def add_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[Step]:
-    """Add stake; one step for the effect, one for the transaction.
-
-    Raises:
-        ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
     """
     from assay.participant.wallet.stake import read_stake_status, to_add
 
@@ -150,7 +53,7 @@ def add_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
     if not added:
         yield nothing("add", "nothing to add")
         return
-    if is_dry:
+    if dry_run:
         vault = account.deployment.stake_vault
         call = f"stake({status.role_name}, {_money(added)})"
         yield dry("add", f"would send to StakeVault {vault}: {call}", added)
@@ -162,11 +65,19 @@ def add_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -
     yield done("add", text, added, sent)
 
 
-def remove_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool) -> Iterator[Step]:
-    """Start to unstake; the last step names the ticket and when it can be withdrawn.
+@stake_app.command()
+@stepwise
+def remove(
+    file: ConfigFile,
+    amount: Amount = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help="Remove only what exceeds this amount.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> Iterator[Step]:
+    """Start to unstake AMOUNT; or, with --to, only the excess, so that repeating it removes nothing.
 
-    Raises:
-        ConfigError: no amount, or one that the vault would refuse. ChainRefused: it refused.
+    Example: assay stake remove config.toml 250
     """
     from assay.chain.text.times import span_text, when_text
     from assay.participant.wallet.stake import read_stake_status, to_remove
@@ -180,7 +91,7 @@ def remove_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool
     if not removed:
         yield nothing("remove", "nothing to remove")
         return
-    if is_dry:
+    if dry_run:
         vault = account.deployment.stake_vault
         call = f"requestUnstake({status.role_name}, {_money(removed)})"
         yield dry("remove", f"would send to StakeVault {vault}: {call}", removed)
@@ -194,13 +105,18 @@ def remove_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool
     yield told("unbonding", f"withdraw from {when_text(ticket.ready_at, now)}")
 
 
-def lock_steps(
-    file: Path, amount: str, days: int, set_version: int | None, *, is_dry: bool
+@stake_app.command()
+@stepwise
+def lock(
+    file: ConfigFile,
+    amount: Annotated[str, typer.Argument(metavar="AMOUNT", help="What the lot shall hold, in tokens.")],
+    days: Annotated[int, typer.Option(help="Bind it for at most this many days.")] = 60,
+    set_version: Set = None,
+    dry_run: DryRun = False,
 ) -> Iterator[Step]:
-    """Lock a lot; repeating it with the same amount locks no more.
+    """Lock AMOUNT of your free stake for your seat in this run, or your term as a verifier: you consent.
 
-    Raises:
-        ConfigError: more than is free, or too long. ChainRefused: the vault refused.
+    Example: assay stake lock config.toml 500 --days 60
     """
     from assay.chain.text.times import when_text
     from assay.chain.text.units import parse_money
@@ -211,19 +127,21 @@ def lock_steps(
     until = to_lock(status, units, days, to_midnight=account.keys.signs_by_files)
     commitment = status.commitment or account.run_id
     what = f"{_money(units)} for {commitment.hex()[:16]}, until {when_text(until, status.now)}"
-    if is_dry:
+    if dry_run:
         yield dry("lock", f"would lock in StakeVault {account.deployment.stake_vault}: {what}", units)
         return
     sent = account.chain.ensure_lot(status.role, commitment, units, until)
     yield done("lock", f"locked {what}: {sent_text(sent)}", units, sent)
 
 
-def release_steps(file: Path, set_version: int | None, *, is_dry: bool) -> Iterator[Step]:
-    """Release the lot of this run, or of the present term; of a node that left, discharge it before.
+@stake_app.command()
+@stepwise
+def release(file: ConfigFile, set_version: Set = None, dry_run: DryRun = False) -> Iterator[Step]:
+    """Make the lot of this run, or of the present term, free stake again, or say from when it can be.
 
-    Raises:
-        NotYet: it can still be disputed; from when it cannot.
-        ChainRefused: a case is open about it, or the certificate of its discharge is out of date.
+    Of a node that has left its run, send first what its verifiers signed: it need not wait for the run's end.
+
+    Example: assay stake release config.toml
     """
     from assay.chain.statements import OPERATOR
     from assay.participant.wallet.stake import check_release, read_stake_status
@@ -235,11 +153,11 @@ def release_steps(file: Path, set_version: int | None, *, is_dry: bool) -> Itera
         yield nothing("release", "there is no lot to release")
         return
     if status.role == OPERATOR:
-        for step in _discharge_steps(account, commitment, is_dry=is_dry):
+        for step in _discharge_steps(account, commitment, is_dry=dry_run):
             yield step
-            if not is_dry:
+            if not dry_run:
                 status = read_stake_status(account)
-    if is_dry:
+    if dry_run:
         vault = account.deployment.stake_vault
         yield dry("release", f"would send to StakeVault {vault}: release of {_money(amount)}", amount)
         return
@@ -248,25 +166,12 @@ def release_steps(file: Path, set_version: int | None, *, is_dry: bool) -> Itera
     yield done("release", f"released {_money(amount)}: {sent_text(sent)}", amount, sent)
 
 
-def _discharge_steps(account: Account, run_id: bytes, *, is_dry: bool) -> Iterator[Step]:
-    """Send the discharge that the node's process has kept, if there is one that would free the lot sooner."""
-    from assay.participant.wallet.discharge import is_bound, read_certificate, send_discharge
+@stake_app.command()
+@stepwise
+def cancel(file: ConfigFile, number: Ticket = None, dry_run: DryRun = False) -> Iterator[Step]:
+    """Make what you started to unstake free stake again: every ticket, or one.
 
-    folder = account.config.folder
-    if is_dry:
-        if read_certificate(folder) is not None and is_bound(account.chain, account.address, run_id):
-            yield dry("discharge", f"would send to SlashCourt {account.deployment.slash_court}: discharge")
-        return
-    sent = send_discharge(account.chain, folder, run_id)
-    if sent is not None:
-        yield done("discharge", f"discharged: {sent_text(sent)}", sent=sent)
-
-
-def cancel_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[Step]:
-    """Cancel unstaking; one step per ticket.
-
-    Raises:
-        ConfigError: the ticket is not ours. ChainRefused: the vault refused.
+    Example: assay stake cancel config.toml --ticket 7
     """
     from assay.participant.wallet.stake import check_own, read_stake_status
 
@@ -280,7 +185,7 @@ def cancel_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[St
     if not chosen:
         yield nothing("cancel", "no ticket to cancel; nothing was sent")
     for at, ticket in chosen.items():
-        if is_dry:
+        if dry_run:
             call = f"would send to StakeVault {account.deployment.stake_vault}: cancelUnstake({at})"
             yield dry("cancel", f"{call}, worth {_money(ticket.amount)}", ticket.amount)
             continue
@@ -289,11 +194,12 @@ def cancel_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[St
         yield done("cancel", text, ticket.amount, sent)
 
 
-def withdraw_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[Step]:
-    """Withdraw; one step per ticket.
+@stake_app.command()
+@stepwise
+def withdraw(file: ConfigFile, number: Ticket = None, dry_run: DryRun = False) -> Iterator[Step]:
+    """Withdraw every ticket whose unbonding time is over, or one ticket.
 
-    Raises:
-        ConfigError: the ticket is not ours. Unavailable: it is not ready. ChainRefused: the vault refused.
+    Example: assay stake withdraw config.toml
     """
     from assay.participant.wallet.stake import check_ripe, read_stake_status, ripe, waits_for
 
@@ -315,7 +221,7 @@ def withdraw_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
     if not chosen:
         yield nothing("withdraw", "nothing to withdraw now")
     for at, ticket in chosen.items():
-        if is_dry:
+        if dry_run:
             vault = account.deployment.stake_vault
             text = f"would send to StakeVault {vault}: withdraw({at}), worth {_money(ticket.amount)}"
             yield dry("withdraw", text, ticket.amount)
@@ -325,17 +231,18 @@ def withdraw_steps(file: Path, number: int | None, *, is_dry: bool) -> Iterator[
         yield done("withdraw", text, ticket.amount, sent)
 
 
-def collect_steps(file: Path, *, is_dry: bool) -> Iterator[Step]:
-    """Collect slash rewards; a repeated call finds nothing to collect.
+@stake_app.command()
+@stepwise
+def collect(file: ConfigFile, dry_run: DryRun = False) -> Iterator[Step]:
+    """Collect this account's rewards from slashes, as challenger or as buyer.
 
-    Raises:
-        ChainRefused: the vault refused.
+    Example: assay stake collect config.toml
     """
     account = account_of(file)
     waiting = account.chain.rewards_of(account.address)
     if not waiting:
         yield nothing("collect", f"{account.address}: no reward to collect")
-    elif is_dry:
+    elif dry_run:
         where = f"StakeVault {account.deployment.stake_vault}"
         text = f"would send to {where}: collect({account.address}), worth {_money(waiting)}"
         yield dry("collect", text, waiting)
@@ -343,6 +250,32 @@ def collect_steps(file: Path, *, is_dry: bool) -> Iterator[Step]:
         sent = account.chain.collect()
         text = f"{_money(waiting)} collected to {account.address}: {sent_text(sent)}"
         yield done("collect", text, waiting, sent)
+
+
+@stake_app.command("show")
+def show_stake(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Print active and unbonding stake, tickets, the hot key, and whatever blocks a withdrawal.
+
+    Example: assay stake show config.toml
+    """
+    from assay.participant.wallet.stake import read_stake_status
+
+    status = read_stake_status(account_of(file))
+    show(status, stake_lines(status), as_json=as_json)
+
+
+def _discharge_steps(account: Account, run_id: bytes, *, is_dry: bool) -> Iterator[Step]:
+    """Send the discharge that the node's process has kept, if there is one that would free the lot sooner."""
+    from assay.participant.wallet.discharge import is_bound, read_certificate, send_discharge
+
+    folder = account.config.folder
+    if is_dry:
+        if read_certificate(folder) is not None and is_bound(account.chain, account.address, run_id):
+            yield dry("discharge", f"would send to SlashCourt {account.deployment.slash_court}: discharge")
+        return
+    sent = send_discharge(account.chain, folder, run_id)
+    if sent is not None:
+        yield done("discharge", f"discharged: {sent_text(sent)}", sent=sent)
 
 
 def stake_lines(status: StakeStatus) -> Iterator[str]:

@@ -15,7 +15,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.cli.key import Password, password_of
-from assay.cli.result import AsJson, Step, done, show, show_steps
+from assay.cli.result import AsJson, Step, done, show, stepwise
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def show_network(
 
 
 @network_app.command()
+@stepwise
 def fund(
     invitation: InvitationText,
     records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Whom to pay.")],
@@ -90,14 +91,26 @@ def fund(
     tokens: Annotated[str, typer.Option(metavar="AMOUNT", help="Tokens for each.")] = "0",
     gas: Annotated[float, typer.Option(min=0, max=1000, help="The chain's coins for each.")] = 0,
     password_file: Password = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Send tokens and gas from your account to the account of each RECORD.
 
     Example: assay network fund network.txt card.txt --keys keys --tokens 1000 --gas 1
     """
-    steps = fund_steps(invitation, records, keys, tokens, gas, password_file)
-    show_steps(steps, as_json=as_json)
+    from assay.chain.client import Chain
+    from assay.chain.commit_statement import evm_address
+    from assay.chain.text.units import parse_money
+    from assay.participant.files.record import read_record
+    from assay.participant.keys.keyring import load_keys
+
+    found, now_s = read_given(invitation), int(time.time())
+    accounts = [evm_address(read_record(one, now_s).record.account) for one in records]
+    founder = load_keys(keys, password_of(keys, password_file)[0])
+    chain = Chain(found.first_endpoint, found.deployment, founder.signer)
+    chain.check_deployment()
+    units = parse_money(tokens)
+    chain.fund_many(accounts, token_amount=units, amount_wei=int(gas * 10**6) * 10**12)
+    for account in accounts:
+        yield done("fund", f"{account}: {tokens} tokens and {gas:g} coins sent", units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,31 +206,6 @@ def compared(text: str, rpc: str | None, *, is_offline: bool) -> NetworkShown:
     chain = ChainReader(url, found.deployment)
     check_network(found, chain)
     return replace(network_shown(found), compared_at=url, sink=chain.sinks().pop())
-
-
-def fund_steps(
-    text: str, records: list[Path], keys: Path, tokens: str, gas: float, password_file: Path | None
-) -> Iterator[Step]:
-    """Pay accounts out; one step each.
-
-    Raises:
-        ConfigError: a record is damaged, or the amount is none. ChainRefused: the account holds too little.
-    """
-    from assay.chain.client import Chain
-    from assay.chain.commit_statement import evm_address
-    from assay.chain.text.units import parse_money
-    from assay.participant.files.record import read_record
-    from assay.participant.keys.keyring import load_keys
-
-    found, now_s = read_given(text), int(time.time())
-    accounts = [evm_address(read_record(one, now_s).record.account) for one in records]
-    founder = load_keys(keys, password_of(keys, password_file)[0])
-    chain = Chain(found.first_endpoint, found.deployment, founder.signer)
-    chain.check_deployment()
-    units = parse_money(tokens)
-    chain.fund_many(accounts, token_amount=units, amount_wei=int(gas * 10**6) * 10**12)
-    for account in accounts:
-        yield done("fund", f"{account}: {tokens} tokens and {gas:g} coins sent", units)
 
 
 def network_shown(found: Invitation) -> NetworkShown:

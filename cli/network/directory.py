@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from assay.cli.network.commands import InvitationText, read_given
-from assay.cli.result import AsJson, Step, done, dry, nothing, show, show_steps
+from assay.cli.result import AsJson, Step, done, dry, nothing, show, stepwise
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.orders.config_errors import one_line
 from assay.protocol.errors import ConfigError
@@ -38,12 +37,32 @@ def add_run_list(app: typer.Typer) -> None:
     app.command("show")(show_run)
 
 
-def announce(file: ConfigFile, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+@stepwise
+def announce(file: ConfigFile, dry_run: DryRun = False) -> Iterator[Step]:
     """Publish your own record on chain, so that others find you where you are now; repeating does nothing.
 
     Example: assay network announce config.toml
     """
-    show_steps(announce_steps(file, is_dry=dry_run), as_json=as_json)
+    from assay.chain.commit_statement import evm_address
+    from assay.participant.directory.find import announce_record
+    from assay.participant.files.record import OWN_RECORD, read_record
+
+    account = account_of(file)
+    signed = read_record(account.config.keys / OWN_RECORD, int(time.time()))
+    record = signed.record
+    if evm_address(record.account) != account.address:
+        raise ConfigError(f"the record is of account {evm_address(record.account)}, not {account.address}")
+    where = f"{record.peer.hex()[:16]} at {record.host} port {record.port}"
+    if dry_run:
+        yield dry(
+            "announce", f"would send to Directory {account.deployment.directory}: announceRecord({where})"
+        )
+        return
+    sent = announce_record(account.chain, signed)
+    if sent.tx_hash is None:
+        yield nothing("announce", f"{where} is announced already; nothing was sent")
+    else:
+        yield done("announce", f"announced {where}: {sent_text(sent)}", sent=sent)
 
 
 def list_stakers(invitation: InvitationText, rpc: Rpc = None, as_json: AsJson = False) -> None:
@@ -105,34 +124,6 @@ class RunShown:
     run: Offer
     as_of: int  # the newest block's time
     members: tuple[MemberShown, ...]
-
-
-def announce_steps(file: Path, *, is_dry: bool) -> Iterator[Step]:
-    """Announce the record in the folder of keys.
-
-    Raises:
-        ConfigError: there is none, or it is of another account. ChainRefused: of the transaction.
-    """
-    from assay.chain.commit_statement import evm_address
-    from assay.participant.directory.find import announce_record
-    from assay.participant.files.record import OWN_RECORD, read_record
-
-    account = account_of(file)
-    signed = read_record(account.config.keys / OWN_RECORD, int(time.time()))
-    record = signed.record
-    if evm_address(record.account) != account.address:
-        raise ConfigError(f"the record is of account {evm_address(record.account)}, not {account.address}")
-    where = f"{record.peer.hex()[:16]} at {record.host} port {record.port}"
-    if is_dry:
-        yield dry(
-            "announce", f"would send to Directory {account.deployment.directory}: announceRecord({where})"
-        )
-        return
-    sent = announce_record(account.chain, signed)
-    if sent.tx_hash is None:
-        yield nothing("announce", f"{where} is announced already; nothing was sent")
-    else:
-        yield done("announce", f"announced {where}: {sent_text(sent)}", sent=sent)
 
 
 def run_shown(invitation: str, run: str, rpc: str | None) -> RunShown:

@@ -16,7 +16,7 @@ import typer
 
 from assay.cli.key import ROLES, Password, own_record, password_of
 from assay.cli.network.commands import InvitationText, read_given
-from assay.cli.result import AsJson, Step, done, show_each, show_steps, told
+from assay.cli.result import AsJson, Step, done, show_each, stepwise, told
 from assay.cli.spending import ConfigFile
 from assay.protocol.errors import ConfigError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CONFIG, NETWORK = "config.toml", "network.txt"
 
 
+@stepwise
 def join(
     invitation: InvitationText,
     keys: Annotated[Path, typer.Option("--keys", metavar="FOLDER", help="Made by `assay key new`.")],
@@ -40,56 +41,10 @@ def join(
     ] = None,
     rpc: Annotated[str | None, typer.Option(metavar="URL", help="A chain endpoint of your own.")] = None,
     password_file: Password = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Check an invitation and this machine, and write a configuration with what is needed to take part.
 
     Example: assay join network.txt --keys keys --role node --address 203.0.113.7:4001
-    """
-    show_steps(join_steps(invitation, keys, out, role, address, run, rpc, password_file), as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Every check of a participant, in order."""
-
-    is_ready: bool
-    checks: tuple[Check, ...]
-
-
-def doctor(file: ConfigFile, as_json: AsJson = False) -> None:
-    """Check everything that a participant needs; exit status 1 if something is missing.
-
-    Example: assay doctor config.toml
-    """
-    from assay.cli.process import read_process_file
-    from assay.participant.checks import check_participant
-
-    config, _ = read_process_file(file)
-    checks = show_each(check_participant(config, file), lambda one: one.line, diagnosis, as_json=as_json)
-    raise typer.Exit(0 if diagnosis(checks).is_ready else 1)
-
-
-def diagnosis(checks: Sequence[Check]) -> Diagnosis:
-    """The checks, and whether all are good."""
-    return Diagnosis(all(one.fault is None for one in checks), tuple(checks))
-
-
-def join_steps(
-    text: str,
-    keys: Path,
-    out: Path,
-    role: str | None,
-    address: str | None,
-    run: str | None,
-    rpc: str | None,
-    password_file: Path | None,
-) -> Iterator[Step]:
-    """Write the configuration; one step for each check.
-
-    Raises:
-        ConfigError: the invitation is damaged or not of its chain, keys or record are missing, or a
-            configuration is there already. Unavailable: the endpoint is gone.
     """
     from assay.chain.reader import ChainReader
     from assay.cli.process import read_process_file
@@ -102,7 +57,7 @@ def join_steps(
     file = out / CONFIG
     if file.exists():
         raise ConfigError(f"{file} is there already: see `assay doctor {file}`")
-    found = read_given(text)
+    found = read_given(invitation)
     url = rpc or found.first_endpoint
     text = f"network  {found.name}; compare its digest with the founder's: {spoken_digest(found)}"
     yield told("network", text)
@@ -129,3 +84,29 @@ def join_steps(
     missing = "" if run is not None else "the buyer's run file beside it as run.assay, and "
     text = f"written to {file}; put {missing}the data beside it as data/"
     yield done("configuration", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Every check of a participant, in order."""
+
+    is_ready: bool
+    checks: tuple[Check, ...]
+
+
+def doctor(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Check everything that a participant needs; exit status 1 if something is missing.
+
+    Example: assay doctor config.toml
+    """
+    from assay.cli.process import read_process_file
+    from assay.participant.checks import check_participant
+
+    config, _ = read_process_file(file)
+    checks = show_each(check_participant(config, file), lambda one: one.line, diagnosis, as_json=as_json)
+    raise typer.Exit(0 if diagnosis(checks).is_ready else 1)
+
+
+def diagnosis(checks: Sequence[Check]) -> Diagnosis:
+    """The checks, and whether all are good."""
+    return Diagnosis(all(one.fault is None for one in checks), tuple(checks))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.result import AsJson, Step, done, show_steps, told
+from assay.cli.result import AsJson, Step, done, show_steps, stepwise, told
 from assay.cli.spending import ConfigFile, account_of, given_signatures, sent_text
 
 if TYPE_CHECKING:
@@ -38,29 +38,19 @@ def sign_rotation(file: ConfigFile, records: Records, as_json: AsJson = False) -
     show_steps([done("signature", signature)], as_json=as_json)
 
 
+@stepwise
 def rotate(
     file: ConfigFile,
     records: Records,
     signature: Annotated[list[str], typer.Option(metavar="HEX", help="From sign-rotation; a quorum's.")],
-    as_json: AsJson = False,
-) -> None:
+) -> Iterator[Step]:
     """Install the verifiers of these RECORDs as the next set; anybody may send it.
 
     Example: assay network rotate config.toml next-1.txt next-2.txt --signature 0011 --signature 2233
     """
-    show_steps(rotate_steps(file, records, signature), as_json=as_json)
-
-
-def rotate_steps(file: Path, records: list[Path], signatures: list[str]) -> Iterator[Step]:
-    """Hand over; says which set is the present one then.
-
-    Raises:
-        ConfigError: a record or a signature is damaged, or a member cannot be seated.
-        ChainRefused: the signatures are not a quorum of the present set.
-    """
     from assay.participant.wallet.rotation import rotate as hand_over
 
-    given = given_signatures(signatures)
+    given = given_signatures(signature)
     account = account_of(file)
     sent = hand_over(account, _read(records), given)
     version = account.chain.set_version()
