@@ -21,7 +21,7 @@ from assay.api.schemas import AddressText, AmountGiven, Asked, HashGiven
 from assay.api.server import Server
 from assay.chain.state import EscrowState
 from assay.chain.statements import OPERATOR, VERIFIER
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import token_text
 
 ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
 _Role = Literal["operator", "verifier"]
@@ -171,7 +171,7 @@ def _paid(
     """A call that pulls `amount` tokens, preceded by an approval of exactly that amount if needed."""
     call = chain.call_of(contract, function, *arguments, gas=_GAS[function])
     if chain.token_balance(account) < amount:
-        raise Problem(409, f"the account holds less than {money_text(amount)} {UNIT}")
+        raise Problem(409, f"the account holds less than {token_text(amount)}")
     if chain.allowance(account, contract) >= amount:
         return (call,)
     spender = chain.deployment.address(contract)
@@ -186,4 +186,4 @@ def _run(chain: Gateway, run_id: str) -> EscrowState:
 
 
 def _money(amount: str) -> str:
-    return f"{money_text(int(amount))} {UNIT}"
+    return token_text(int(amount))

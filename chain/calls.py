@@ -19,7 +19,7 @@ from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.rpc import artefact
 from assay.chain.statements import Address
 from assay.chain.text.times import time_text
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import token_text
 from assay.protocol.errors import ConfigError
 
 # By the names that the contracts give their arguments.
@@ -118,7 +118,7 @@ def _text(name: str, value: Any, names: Mapping[Address, str]) -> str:
         case bool():
             return str(value).lower()
         case int() if name in _MONEY:
-            return f"{value} ({money_text(value)} {UNIT})"
+            return f"{value} ({token_text(value)})"
         case int() if name in _MOMENTS:
             return f"{value} ({time_text(value)})"
         case str() if value.startswith("0x"):  # no function of ours takes text

@@ -115,10 +115,10 @@ def revoke(
 
 
 def _token_line(one: Token) -> str:
-    from assay.chain.text.units import UNIT, money_text
+    from assay.chain.text.units import money_text, token_text
 
     ended = f"revoked {_day(one.revoked_s)}" if one.revoked_s else f"until {_day(one.expires_s)}"
-    spent = f"{money_text(one.spent)} of {money_text(one.spend_limit)} {UNIT}"
+    spent = f"{money_text(one.spent)} of {token_text(one.spend_limit)}"
     scopes = ",".join(sorted(one.scopes))
     return f"{one.id}  {one.name}  {scopes}  {one.account or '-'}  {spent}  {ended}"
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.chain.text.units import token_text
 from assay.cli.result import Step, done, dry, stepwise, told
 from assay.cli.spending import DryRun, PayTo, account_of, name_payee, sent_text
 from assay.protocol.errors import ConfigError
@@ -82,7 +83,7 @@ def claim(
         if not pay.due:
             yield told("epoch", f"epoch {pay.epoch}: {_table_note(pay)}{phase_text(pay.state, pay.now)}")
         for row in pay.rows or ():
-            name = f"epoch {pay.epoch} row {row.index}, {row.role}: {_money(row.amount)}"
+            name = f"epoch {pay.epoch} row {row.index}, {row.role}: {token_text(row.amount)}"
             if row not in pay.due:
                 text = f"{name}, {'claimed before' if row.is_claimed else 'not claimed'}"
                 yield told("row", text, row.amount)
@@ -93,7 +94,7 @@ def claim(
                 sent = chain.claim(run_id, pay.epoch, source.tables[pay.epoch].tree, row.index)
                 total += row.amount if sent.tx_hash is not None else 0
                 yield done("claim", f"{name} claimed: {sent_text(sent)}", row.amount, sent)
-    yield told("total", f"claimed now {_money(total)}", total)
+    yield told("total", f"claimed now {token_text(total)}", total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +179,3 @@ def _address(text: str) -> Address:
     if not _ADDRESS.fullmatch(text):
         raise ConfigError(f"{text[:60]!a} is not an account, expected 0x and 40 hexadecimal digits")
     return evm_address(bytes.fromhex(text[2:]))
-
-
-def _money(units: int) -> str:
-    from assay.chain.text.units import UNIT, money_text
-
-    return f"{money_text(units)} {UNIT}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.chain.text.units import parse_money, token_text
 from assay.cli.result import AsJson, Step, done, dry, nothing, show, stepwise, told
 from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 
@@ -49,19 +50,19 @@ def add(
     status = read_stake_status(account)
     added = to_add(status, amount=units, to=target)
     active = status.stake.active
-    yield told("stake", f"{status.account}, {status.role_name}: {_money(active)} active", active)
+    yield told("stake", f"{status.account}, {status.role_name}: {token_text(active)} active", active)
     if not added:
         yield nothing("add", "nothing to add")
         return
     if dry_run:
         vault = account.deployment.stake_vault
-        call = f"stake({status.role_name}, {_money(added)})"
+        call = f"stake({status.role_name}, {token_text(added)})"
         yield dry("add", f"would send to StakeVault {vault}: {call}", added)
-        yield dry("approve", f"and before it, to the token: approve(StakeVault, {_money(added)})", added)
+        yield dry("approve", f"and before it, to the token: approve(StakeVault, {token_text(added)})", added)
         return
     sent = account.chain.stake(status.role, added)
     active = account.chain.stake_of(account.address, status.role).active
-    text = f"added {_money(added)}, {_money(active)} active: {sent_text(sent)}"
+    text = f"added {token_text(added)}, {token_text(active)} active: {sent_text(sent)}"
     yield done("add", text, added, sent)
 
 
@@ -87,20 +88,20 @@ def remove(
     status = read_stake_status(account)
     removed = to_remove(status, amount=units, to=target)
     active = status.stake.active
-    yield told("stake", f"{status.account}, {status.role_name}: {_money(active)} active", active)
+    yield told("stake", f"{status.account}, {status.role_name}: {token_text(active)} active", active)
     if not removed:
         yield nothing("remove", "nothing to remove")
         return
     if dry_run:
         vault = account.deployment.stake_vault
-        call = f"requestUnstake({status.role_name}, {_money(removed)})"
+        call = f"requestUnstake({status.role_name}, {token_text(removed)})"
         yield dry("remove", f"would send to StakeVault {vault}: {call}", removed)
         later = span_text(status.unbonding_s)
         yield told("unbonding", f"it could be withdrawn {later} later; until then it can be slashed")
         return
     number = account.chain.request_unstake(status.role, removed)
     ticket, now = account.chain.ticket(number), account.chain.timestamp()
-    text = f"{_money(removed)} unbonding with ticket {number}; until it is withdrawn it can be slashed"
+    text = f"{token_text(removed)} unbonding with ticket {number}; until it is withdrawn it can be slashed"
     yield done("remove", text, removed)
     yield told("unbonding", f"withdraw from {when_text(ticket.ready_at, now)}")
 
@@ -119,14 +120,13 @@ def lock(
     Example: assay stake lock config.toml 500 --days 60
     """
     from assay.chain.text.times import when_text
-    from assay.chain.text.units import parse_money
     from assay.participant.wallet.stake import read_stake_status, to_lock
 
     account, units = account_of(file), parse_money(amount)
     status = read_stake_status(account, set_version)
     until = to_lock(status, units, days, to_midnight=account.keys.signs_by_files)
     commitment = status.commitment or account.run_id
-    what = f"{_money(units)} for {commitment.hex()[:16]}, until {when_text(until, status.now)}"
+    what = f"{token_text(units)} for {commitment.hex()[:16]}, until {when_text(until, status.now)}"
     if dry_run:
         yield dry("lock", f"would lock in StakeVault {account.deployment.stake_vault}: {what}", units)
         return
@@ -159,11 +159,11 @@ def release(file: ConfigFile, set_version: Set = None, dry_run: DryRun = False) 
                 status = read_stake_status(account)
     if dry_run:
         vault = account.deployment.stake_vault
-        yield dry("release", f"would send to StakeVault {vault}: release of {_money(amount)}", amount)
+        yield dry("release", f"would send to StakeVault {vault}: release of {token_text(amount)}", amount)
         return
     check_release(status)
     sent = account.chain.release_lot(account.address, status.role, commitment)
-    yield done("release", f"released {_money(amount)}: {sent_text(sent)}", amount, sent)
+    yield done("release", f"released {token_text(amount)}: {sent_text(sent)}", amount, sent)
 
 
 @stake_app.command()
@@ -187,10 +187,10 @@ def cancel(file: ConfigFile, number: Ticket = None, dry_run: DryRun = False) -> 
     for at, ticket in chosen.items():
         if dry_run:
             call = f"would send to StakeVault {account.deployment.stake_vault}: cancelUnstake({at})"
-            yield dry("cancel", f"{call}, worth {_money(ticket.amount)}", ticket.amount)
+            yield dry("cancel", f"{call}, worth {token_text(ticket.amount)}", ticket.amount)
             continue
         sent = account.chain.cancel_unstake(at)
-        text = f"ticket {at}: {_money(ticket.amount)} are free stake again: {sent_text(sent)}"
+        text = f"ticket {at}: {token_text(ticket.amount)} are free stake again: {sent_text(sent)}"
         yield done("cancel", text, ticket.amount, sent)
 
 
@@ -210,7 +210,7 @@ def withdraw(file: ConfigFile, number: Ticket = None, dry_run: DryRun = False) -
         for other, ticket in status.tickets.items():
             if other not in chosen:
                 reason = waits_for(status, ticket) if ticket.amount else "worth nothing after a slash"
-                yield told("ticket", f"ticket {other}: {_money(ticket.amount)}, {reason}", ticket.amount)
+                yield told("ticket", f"ticket {other}: {token_text(ticket.amount)}, {reason}", ticket.amount)
     else:
         ticket = account.chain.ticket(number)
         check_ripe(status, number, ticket)
@@ -223,11 +223,11 @@ def withdraw(file: ConfigFile, number: Ticket = None, dry_run: DryRun = False) -
     for at, ticket in chosen.items():
         if dry_run:
             vault = account.deployment.stake_vault
-            text = f"would send to StakeVault {vault}: withdraw({at}), worth {_money(ticket.amount)}"
+            text = f"would send to StakeVault {vault}: withdraw({at}), worth {token_text(ticket.amount)}"
             yield dry("withdraw", text, ticket.amount)
             continue
         sent = account.chain.withdraw(at)
-        text = f"ticket {at}: {_money(ticket.amount)} withdrawn to {status.account}: {sent_text(sent)}"
+        text = f"ticket {at}: {token_text(ticket.amount)} withdrawn to {status.account}: {sent_text(sent)}"
         yield done("withdraw", text, ticket.amount, sent)
 
 
@@ -244,11 +244,11 @@ def collect(file: ConfigFile, dry_run: DryRun = False) -> Iterator[Step]:
         yield nothing("collect", f"{account.address}: no reward to collect")
     elif dry_run:
         where = f"StakeVault {account.deployment.stake_vault}"
-        text = f"would send to {where}: collect({account.address}), worth {_money(waiting)}"
+        text = f"would send to {where}: collect({account.address}), worth {token_text(waiting)}"
         yield dry("collect", text, waiting)
     else:
         sent = account.chain.collect()
-        text = f"{_money(waiting)} collected to {account.address}: {sent_text(sent)}"
+        text = f"{token_text(waiting)} collected to {account.address}: {sent_text(sent)}"
         yield done("collect", text, waiting, sent)
 
 
@@ -286,24 +286,24 @@ def stake_lines(status: StakeStatus) -> Iterator[str]:
 
     stake, now = status.stake, status.now
     yield f"account   {status.account}, {status.role_name}"
-    yield f"active    {_money(stake.active)}, least {_money(stake.minimum)}" + (
+    yield f"active    {token_text(stake.active)}, least {token_text(stake.minimum)}" + (
         "" if stake.active >= stake.minimum else ": NOT enough to take part"
     )
     if status.lot.until:
         bound = when_text(status.lot.until, now)
-        yield f"lot       {_money(status.lot.amount)} for this run or term, until {bound}"
+        yield f"lot       {token_text(status.lot.amount)} for this run or term, until {bound}"
         yield f"release   from {when_text(status.release_at, now)}" + (
             f", once {status.lot.cases} cases about it have ended" if status.lot.cases else ""
         )
-    yield f"free      {_money(stake.free)}"
-    yield f"unbonding {_money(stake.unbonding)}"
+    yield f"free      {token_text(stake.free)}"
+    yield f"unbonding {token_text(stake.unbonding)}"
     for number, ticket in status.tickets.items():
         is_ripe = ticket.ready_at <= now
         when = "can be withdrawn now" if is_ripe else waits_for(status, ticket)
-        yield f"ticket    {number}: {_money(ticket.amount)}, {when}"
-    yield f"wallet    {_money(status.wallet)}"
+        yield f"ticket    {number}: {token_text(ticket.amount)}, {when}"
+    yield f"wallet    {token_text(status.wallet)}"
     if status.rewards:
-        yield f"rewards   {_money(status.rewards)} from slashes, see `assay stake collect`"
+        yield f"rewards   {token_text(status.rewards)} from slashes, see `assay stake collect`"
     if status.is_banned:
         yield "banned    for ever: this account equivocated"
     delegation = delegation_text(status.hot_address, status.hot, status.account, now)
@@ -312,12 +312,4 @@ def stake_lines(status: StakeStatus) -> Iterator[str]:
 
 
 def _amount(text: str | None) -> int | None:
-    from assay.chain.text.units import parse_money
-
     return None if text is None else parse_money(text)
-
-
-def _money(units: int) -> str:
-    from assay.chain.text.units import UNIT, money_text
-
-    return f"{money_text(units)} {UNIT}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import money_text, token_text
 from assay.fleet.config import LOCK, is_held, read_state
 from assay.fleet.plan import Seat, Stage
 from assay.fleet.seats import read_log
@@ -82,7 +82,7 @@ def status_lines(found: OperatorStatus) -> Iterator[str]:
     for one in found.runs:
         name = "".join(letter if letter.isprintable() else "?" for letter in one.name)[:NAME_CHARS]
         at = "-" if one.round is None else f"{one.round:,}"
-        pay = f"{money_text(one.pay_per_hour)} {UNIT}/h{'' if one.is_measured else ' promised'}"
+        pay = f"{token_text(one.pay_per_hour)}/h{'' if one.is_measured else ' promised'}"
         yield (
             f"{one.run_id.hex()[:DIGITS]}  {name:<{NAME_CHARS}}  {one.stage.value:<8}"
             f"{'seat' if one.has_seat else 'no seat'}  round {at}  {pay}  "

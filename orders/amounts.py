@@ -13,6 +13,7 @@ from assay.chain.text.units import TOKENS_MAX as TOKENS_MAX
 from assay.chain.text.units import UNIT as UNIT
 from assay.chain.text.units import money_text as money_text
 from assay.chain.text.units import parse_money as parse_money
+from assay.chain.text.units import token_text as token_text
 
 
 def scaled(number: float, decimals: int) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
 from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
 from assay.ledger.settlement.funding import check_close_delay
-from assay.orders.amounts import DECIMALS, UNIT, bytes_text, money_text, scaled
+from assay.orders.amounts import DECIMALS, bytes_text, money_text, scaled, token_text
 from assay.orders.data.tokenise import collect_data
 from assay.orders.load import load_order
 from assay.orders.order import Order, keys_text, public_start
@@ -113,12 +113,12 @@ def check_order(path: Path | None) -> OrderReport:
         + f"; {opening_words(order, layout)}",
         "openings": late_words(order, layout),
         "deters": deters_words(order),
-        "price": f"{money_text(worst)} {UNIT} if every contribution counts",
-        "pays": f"{money_text(node_price(order))} {UNIT} per 10^6 tokens to a node, for a lot of "
-        f"{money_text(order.lot_units)} {UNIT}",
+        "price": f"{token_text(worst)} if every contribution counts",
+        "pays": f"{token_text(node_price(order))} per 10^6 tokens to a node, for a lot of "
+        f"{token_text(order.lot_units)}",
         "choices": choices_words(order.choices),
         "accept": accept_words(order),
-        "budget": f"{money_text(budget)} {UNIT} in escrow; what is not earned returns",
+        "budget": f"{token_text(budget)} in escrow; what is not earned returns",
         "class": f"{execution_class(compute_spec(order)).hex()[:16]} on this machine",
     }
     return OrderReport({name: text for name, text in rows.items() if text})
@@ -343,7 +343,7 @@ def _bribery_words(order: Order) -> str:
     need = odds.stake_against_bribery(lost, second, Fraction(str(budget.verifier_slash)))
     if scaled(budget.verifier_stake, DECIMALS) >= need:
         return "no bribe suits a node and its auditor"
-    return f"bribing an auditor pays: it would not with a verifier_stake of {money_text(need)} {UNIT}"
+    return f"bribing an auditor pays: it would not with a verifier_stake of {token_text(need)}"
 
 
 def deterrence_words(
@@ -374,6 +374,6 @@ def deterrence_words(
     many = odds.steps_until(odds.hit(rate, Fraction(1, 10), power), Fraction(99, 100))
     sabotage = "any sabotage" if outside is None else f"one false step worth up to {money_text(outside)}"
     return (
-        f"skipping work worth {money_text(saving)} {UNIT} a step ({of_pay} its pay), {sabotage}; "
+        f"skipping work worth {token_text(saving)} a step ({of_pay} its pay), {sabotage}; "
         f"lying in 1 step of 10 is found within {many:,} steps (99 %)"
     )

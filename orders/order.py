@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.attestation.policy import AppraisalPolicy
-from assay.orders.amounts import DECIMALS, TOKENS_MAX, UNIT, money_text, scaled
+from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled, token_text
 from assay.orders.config_errors import ConfigProblem
 from assay.orders.drand import DrandNetwork
 from assay.orders.sections import (
@@ -252,12 +252,12 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
     elif order.budget_units() < order.worst_case_units():
         need, have = order.worst_case_units(), order.budget_units()
         reason = (
-            f"the run can cost {money_text(need)} {UNIT} ({need} units), "
-            f"this pays for {money_text(have)} {UNIT} ({have} units)"
+            f"the run can cost {token_text(need)} ({need} units), "
+            f"this pays for {token_text(have)} ({have} units)"
         )
         yield ConfigProblem(("budget", "amount"), budget.amount, reason)
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
-        reason = f"the run can cost {money_text(order.worst_case_units())} {UNIT}, more than can be held"
+        reason = f"the run can cost {token_text(order.worst_case_units())}, more than can be held"
         yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, reason)
 
 

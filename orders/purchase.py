@@ -17,7 +17,7 @@ from assay.chain.penalties import check_absence, check_penalties
 from assay.chain.state import EpochPhase
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.chain.text.times import span_text, time_text, when_text
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import money_text, token_text
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.orders.quote import Quote, check_spec_keeps
 from assay.orders.sections import RUN_DAYS_MAX
@@ -128,8 +128,8 @@ def check_lots(account: Account, lot: int, deadline: int) -> None:
     chain, spec = account.chain, account.spec
     operators = [evm_address(member.account) for member in spec.nodes]
     lacking = [
-        f"the operator {operator} has locked {_money(found.amount)} for this run, until "
-        f"{time_text(found.until)}; expected {_money(lot)} until {time_text(deadline)}"
+        f"the operator {operator} has locked {token_text(found.amount)} for this run, until "
+        f"{time_text(found.until)}; expected {token_text(lot)} until {time_text(deadline)}"
         for operator in operators
         for found in [chain.lot_of(operator, OPERATOR, account.run_id)]
         if found.amount < lot or found.until < deadline
@@ -146,7 +146,7 @@ def check_lots(account: Account, lot: int, deadline: int) -> None:
     ]
     if 3 * len(missing) >= len(verifiers):
         raise ConfigError(
-            f"of {len(verifiers)} verifiers {len(missing)} have locked no lot of {_money(least)} until "
+            f"of {len(verifiers)} verifiers {len(missing)} have locked no lot of {token_text(least)} until "
             f"{time_text(deadline)}: {', '.join(missing)}"
         )
 
@@ -161,9 +161,9 @@ def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
     terms = (quote.epoch_cap, spec.epochs, quote.lot, digest(spec))
     if (run.epoch_cap, run.epochs, run.lot, run.spec_hash) != terms:
         raise ConfigError(
-            f"the run is open for {run.epochs} epochs of at most {_money(run.epoch_cap)}, with lots of "
-            f"{_money(run.lot)}; quoted were {spec.epochs} of at most {_money(quote.epoch_cap)}, "
-            f"with lots of {_money(quote.lot)}"
+            f"the run is open for {run.epochs} epochs of at most {token_text(run.epoch_cap)}, with lots of "
+            f"{token_text(run.lot)}; quoted were {spec.epochs} of at most {token_text(quote.epoch_cap)}, "
+            f"with lots of {token_text(quote.lot)}"
         )
     if escrow.is_closed:
         raise ConfigError(
@@ -172,7 +172,7 @@ def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
         )
     if run.budget < quote.budget:
         raise ConfigError(
-            f"the run is open with {_money(run.budget)}, quoted were {_money(quote.budget)}: "
+            f"the run is open with {token_text(run.budget)}, quoted were {token_text(quote.budget)}: "
             f"see `assay order topup --to {money_text(quote.budget).replace(',', '')}`"
         )
 
@@ -244,7 +244,7 @@ def check_wallet(account: Account, amount: int) -> None:
     """
     held = account.chain.token_balance()
     if held < amount:
-        raise ConfigError(f"{_money(amount)} to put up, and {account.address} holds {_money(held)}")
+        raise ConfigError(f"{token_text(amount)} to put up, and {account.address} holds {token_text(held)}")
 
 
 def to_top_up(escrow: Escrow, *, amount: int | None, to: int | None) -> int:
@@ -297,7 +297,3 @@ def check_refund(escrow: Escrow) -> bool:
             "nothing returns before they are"
         )
     return run.free > 0
-
-
-def _money(units: int) -> str:
-    return f"{money_text(units)} {UNIT}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from assay.chain.text.times import time_text
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import token_text
 
 # By an error's name. {0:money} is an amount, {0:moment} a chain time, {0} anything.
 TEXTS = {
@@ -107,11 +107,7 @@ class _Argument:
     def __format__(self, kind: str) -> str:
         value = self._value
         if kind == "money":
-            return _money(value)
+            return token_text(value)
         if kind == "moment":
             return time_text(value)
         return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
-
-
-def _money(units: int) -> str:
-    return f"{money_text(units)} {UNIT}"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from assay.chain.state import EpochPhase, EpochState
 from assay.chain.text.times import when_text
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import money_text, token_text
 
 
 def phase_text(state: EpochState, now: int) -> str:
     """One line on an epoch's settlement."""
-    total, when = f"{money_text(state.total)} {UNIT}", when_text(state.until, now)
+    total, when = token_text(state.total), when_text(state.until, now)
     match state.phase:
         case EpochPhase.NONE:
             return "no result on chain"
@@ -49,9 +49,8 @@ def appeal_text(state: EpochState, now: int, window_ended: int | None) -> str:
         case EpochPhase.NONE:
             return "no result is on chain; it can be challenged once it is proposed"
         case EpochPhase.PROPOSED if now < state.until:
-            return (
-                f"can be challenged until {when_text(state.until, now)}, with a bond of {_money(state.bond)}"
-            )
+            bond = token_text(state.bond)
+            return f"can be challenged until {when_text(state.until, now)}, with a bond of {bond}"
         case EpochPhase.PROPOSED:
             return f"over since {when_text(state.until, now)}"
         case EpochPhase.CHALLENGED:
@@ -59,7 +58,3 @@ def appeal_text(state: EpochState, now: int, window_ended: int | None) -> str:
         case EpochPhase.FINAL | EpochPhase.SWEPT:
             since = f" since {when_text(window_ended, now)}" if window_ended is not None else ""
             return f"over{since}: the result is final"
-
-
-def _money(units: int) -> str:
-    return f"{money_text(units)} {UNIT}"

@@ -22,6 +22,11 @@ def money_text(units: int) -> str:
     return f"{'-' if units < 0 else ''}{whole:,}.{part:0{DECIMALS}d}"
 
 
+def token_text(units: int) -> str:
+    """`money_text` with the token's name."""
+    return f"{money_text(units)} {UNIT}"
+
+
 def parse_money(text: str) -> int:
     """Token units from a decimal amount of tokens: "12.5" is 12500000.
 

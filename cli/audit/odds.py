@@ -12,7 +12,7 @@ from fractions import Fraction
 from rich import box
 from rich.table import Table
 
-from assay.orders.amounts import DECIMALS, UNIT, money_text, scaled
+from assay.orders.amounts import DECIMALS, UNIT, scaled, token_text
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import AuditSpec
 from assay.verifier.audit import odds
@@ -156,9 +156,9 @@ def _deterrence(question: Question) -> list[Answer]:
         saving = odds.saving_deterred(lost, rate, power, idle=question.idle, in_flight=question.late)
         found.append(
             Answer(
-                f"saving per step deterred{how}", saving, f"{money_text(saving)} {UNIT}",
+                f"saving per step deterred{how}", saving, token_text(saving),
                 "S slash / runs / (2 (l / (p d) + L))", f"{PAGE} 2",
-                f"{money_text(lost)} {UNIT} are lost; one lie spares l = {question.idle}; "
+                f"{token_text(lost)} are lost; one lie spares l = {question.idle}; "
                 f"L = {question.late} steps in flight; factor 2",
             )
         )  # fmt: skip
@@ -167,7 +167,7 @@ def _deterrence(question: Question) -> list[Answer]:
             f"stake if a false step saves the {what} of a step",
             odds.stake_against_laziness(amount, rate, power, idle=question.idle, in_flight=question.late),
             "runs 2 c (l / (p d) + L) / slash",
-            f"c = {money_text(amount)} {UNIT}; withheld pay not counted; nothing earned after detection",
+            f"c = {token_text(amount)}; withheld pay not counted; nothing earned after detection",
         )
         for what, amount in (("cost", _units(question, "cost")), ("price", _units(question, "price")))
         if amount
@@ -190,7 +190,7 @@ def _deterrence(question: Question) -> list[Answer]:
         )
     for name, need, formula, assumes in asked_for:
         whole = math.ceil(need * question.runs / slash) if slash else None
-        text = "none" if whole is None else f"{money_text(whole)} {UNIT}"
+        text = "none" if whole is None else token_text(whole)
         is_met = (whole is not None and stake >= whole) if stake else None
         section = 3 if name == SABOTAGE else 2
         found.append(Answer(name, whole, text, formula, f"{PAGE} {section}", assumes, is_met))
@@ -205,7 +205,7 @@ def _against_bribery(question: Question, lost: int) -> Answer:
     return Answer(
         "auditor's stake against bribery",
         need,
-        "none" if need is None else f"{money_text(need)} {UNIT}",
+        "none" if need is None else token_text(need),
         "S slash (1 - q2) / (q2 s_v)",
         f"{PAGE} 5",
         f"q2 = {question.replicated:g} of audits are replicated; s_v = {question.auditor_slash:g}; "
@@ -225,12 +225,10 @@ def _auditor(question: Question) -> list[Answer]:
         return [Answer(pays, None, "none suffices", "v / kappa - S_v", source, assumes)]
     known, stake = _share(question, "known"), _units(question, "auditor_stake")
     pay, safe = odds.auditor_pay(cost, known, stake), odds.auditor_stake(cost, known)
-    assumes = (
-        f"v = {money_text(cost)} {UNIT} an audit; kappa = {question.known:g} of audits are known-answer tasks"
-    )
-    safe_text = f"{money_text(safe)} {UNIT}"
+    assumes = f"v = {token_text(cost)} an audit; kappa = {question.known:g} of audits are known-answer tasks"
+    safe_text = token_text(safe)
     return [
-        Answer(pays, pay, f"{money_text(pay)} {UNIT}", "max(1.2 v, v / kappa - S_v)", source, assumes),
+        Answer(pays, pay, token_text(pay), "max(1.2 v, v / kappa - S_v)", source, assumes),
         Answer(
             "auditor's stake at which a pay of 1.2 v suffices",
             safe,

@@ -14,7 +14,7 @@ from assay.bundle.read import Delivered, find_node, read
 from assay.bundle.receipts.rounds import RoundReceipt, facts_of, round_receipts
 from assay.bundle.receipts.step import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
 from assay.chain.commit_statement import evm_address
-from assay.orders.amounts import UNIT, money_text
+from assay.orders.amounts import token_text
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json, read_plain
@@ -236,7 +236,7 @@ def _pay_text(checked: Checked) -> str:
     if paid.amount is None:
         return f"no payout row of the node in epoch {paid.epoch}, whose table a quorum signed"
     return (
-        f"{money_text(paid.amount)} {UNIT} to {evm_address(checked.member.account)} for all its paid steps "
+        f"{token_text(paid.amount)} to {evm_address(checked.member.account)} for all its paid steps "
         f"of epoch {paid.epoch}: a leaf under the root a quorum signed"
     )
 

@@ -17,7 +17,7 @@ from assay.chain.text.settlement_phase import appeal_text
 from assay.ledger.queries.earned import Earned, Evidence, Unpaid, read_earned, read_unpaid
 from assay.ledger.queries.settled import appeal_by_books, read_appeal
 from assay.ledger.settlement.results import run_id_of
-from assay.orders.amounts import UNIT, money_text
+from assay.orders.amounts import token_text
 from assay.protocol.errors import ConfigError
 
 
@@ -49,8 +49,8 @@ def earning_lines(found: Earned) -> Iterator[str]:
             continue
         state = "" if not one.amount else ", claimed" if one.is_claimed else ", to be claimed"
         why = f"; {one.unpaid} unpaid, see --why {one.epoch}" if one.unpaid else ""
-        yield f"{counted}, {money_text(one.amount)} {UNIT}{state}{why}"
-    yield f"total {money_text(found.total)} {UNIT}"
+        yield f"{counted}, {token_text(one.amount)}{state}{why}"
+    yield f"total {token_text(found.total)}"
 
 
 def read_reasons(run: Path, node: str, epoch: int, config: Path | None = None) -> Reasons:

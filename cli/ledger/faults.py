@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.ledger.queries.faults import Faults
-from assay.orders.amounts import UNIT, money_text
+from assay.orders.amounts import token_text
 from assay.protocol.audits import FaultKind
 
 
@@ -20,7 +20,7 @@ def fault_lines(found: Faults, verifier: str) -> Iterator[str]:
         verifier: The beginning of the one verifier's peer id whose faults these are; empty for all.
     """
     for one in found.verifiers:
-        cost = "not slashed yet" if one.slashed is None else f"slashed {money_text(one.slashed)} {UNIT}"
+        cost = "not slashed yet" if one.slashed is None else f"slashed {token_text(one.slashed)}"
         failing = FaultKind[one.failing.upper()].value
         of_node = "" if not any(one.node) else f" of node {one.node.hex()[:8]}"
         step = f"round {one.round}{of_node}"

@@ -27,7 +27,7 @@ from eth_utils.address import is_address, to_checksum_address
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
-from assay.chain.text.units import UNIT, money_text, parse_money
+from assay.chain.text.units import UNIT, money_text, parse_money, token_text
 from assay.ledger.invoices.billing import Taxation, Terms
 from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, Party, csv_text, total_rows
 from assay.ledger.invoices.en16931 import UBL, xml_bytes
@@ -162,7 +162,7 @@ def write_invoice(run: Path, options: InvoiceOptions) -> WrittenInvoice:
 def invoice_lines(written: WrittenInvoice) -> Iterator[str]:
     """What the document charges, and where it was written."""
     made = written.document
-    yield f"{made.series} {made.name}: {made.epochs_text}, {money_text(made.total)} {UNIT}"
+    yield f"{made.series} {made.name}: {made.epochs_text}, {token_text(made.total)}"
     for what in dict.fromkeys(line.what for line in made.facts.lines):
         lines = [line for line in made.facts.lines if line.what == what]
         tokens = f", {sum(line.tokens for line in lines):,} tokens" if what == "training" else ""

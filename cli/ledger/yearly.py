@@ -12,7 +12,7 @@ from pathlib import Path
 from eth_utils.address import to_checksum_address
 
 from assay.bundle.books import find_books, log_origin, opened
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import token_text
 from assay.cli.ledger.invoice import SupplierFile, terms_of, write_file
 from assay.ledger.invoices.rates import minor_text
 from assay.ledger.invoices.yearly import Payee, Quarter, Receipt, quarters, read_receipts, yearly_csv
@@ -67,8 +67,8 @@ def yearly_lines(made: Yearly) -> Iterator[str]:
         gross, value = minor_text(one.gross), minor_text(one.value)
         yield (
             f"{one.year} Q{one.quarter} {one.account} {one.payee.name}".rstrip()
-            + f": {one.supplies} supplies, {money_text(one.credited)} {UNIT}, {gross} {made.currency}; "
-            f"{one.transfers} transfers, {money_text(one.transferred)} {UNIT}, {value} {made.currency}"
+            + f": {one.supplies} supplies, {token_text(one.credited)}, {gross} {made.currency}; "
+            f"{one.transfers} transfers, {token_text(one.transferred)}, {value} {made.currency}"
         )
     if not made.quarters:
         yield f"nothing was earned or claimed in {made.year}"

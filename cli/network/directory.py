@@ -195,19 +195,19 @@ def run_lines(found: RunShown) -> Iterator[str]:
 
 def _offer_lines(one: Offer, now: int) -> Iterator[str]:
     from assay.chain.text.times import when_text
-    from assay.chain.text.units import UNIT, money_text
+    from assay.chain.text.units import money_text, token_text
     from assay.orders.amounts import accept_text
 
     yield f"run       {one.run_id.hex()}"
     yield f"name      {one_line(one.name)}, {one.state.value}"
     yield f"model     {one.model}; {one.rounds:,} rounds"
-    price = f"{money_text(one.price_per_mtoken)} {UNIT} per 10^6 tokens"
+    price = f"{token_text(one.price_per_mtoken)} per 10^6 tokens"
     yield f"price     {price}{accept_text(one.accept_ppm)}"
-    lot = f"{money_text(one.lot)} {UNIT}"
+    lot = token_text(one.lot)
     yield f"seats     {one.seats_taken} of {one.seats} taken; a lot of {lot} each"
     if one.start_by_s:
         yield f"starts    with {one.least_nodes} nodes by {when_text(one.start_by_s, now)}, or never"
-    yield f"escrow    {money_text(one.budget)} {UNIT}, {money_text(one.free)} free"
+    yield f"escrow    {token_text(one.budget)}, {money_text(one.free)} free"
     yield f"closes    {when_text(one.closes_at, now)}"
 
 

@@ -16,7 +16,7 @@ from assay.chain.text.times import span_text, time_text, when_text
 from assay.cli.result import Step, done, dry, nothing, told
 from assay.cli.spending import account_of, name_payee, sent_text
 from assay.node.known_answer import write_known_answers
-from assay.orders.amounts import UNIT, accept_text, money_text, parse_money
+from assay.orders.amounts import accept_text, money_text, parse_money, token_text
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.place import NewRun, check_members, described, new_run
@@ -52,28 +52,28 @@ def quote_lines(found: Quoted) -> Iterator[str]:
     """A quote, as text lines."""
     yield f"quote     {found.quote}"
     yield f"run       {found.name}: {found.rounds:,} rounds, {found.nodes} nodes, {found.verifiers} verifiers"
-    yield f"seats     {found.seats}, each with a lot of {_money(found.lot)}"
+    yield f"seats     {found.seats}, each with a lot of {token_text(found.lot)}"
     if found.start_within_s:
         yield f"starts    with {found.least_nodes} nodes, within {span_text(found.start_within_s)}, or never"
-    yield f"price     {_money(found.price_per_mtoken)} per 10^6 tokens"
+    yield f"price     {token_text(found.price_per_mtoken)} per 10^6 tokens"
     yield f"at most   {_cost_text(found.at_most)}"
     yield f"expected  {_cost_text(found.expected)}"
-    yield f"epochs    {found.epochs:,}, each at most {_money(found.epoch_cap)}"
+    yield f"epochs    {found.epochs:,}, each at most {token_text(found.epoch_cap)}"
     yield f"audits    {found.verification_ppm / 10_000:.2f} % of an honest node's steps are recomputed"
     if found.milestones:
         yield (
-            f"accept    {_money(found.refusable)} of it at most are not owed if the model misses all "
+            f"accept    {token_text(found.refusable)} of it at most are not owed if the model misses all "
             f"{found.milestones} milestones: nodes, verifiers and fee alike get less"
         )
     yield f"time      {span_text(found.time_s)}, if every round waits for a slow node as long as it may"
-    yield f"escrow    {_money(found.escrow)}; at least {_money(found.escrow_least)}"
+    yield f"escrow    {token_text(found.escrow)}; at least {token_text(found.escrow_least)}"
     for line in found.returns:
         yield f"returns   {line}"
 
 
 def _cost_text(cost: Charge) -> str:
     return (
-        f"{cost.tokens:,} tokens, {_money(cost.gross)}: {money_text(cost.operators)} to operators, "
+        f"{cost.tokens:,} tokens, {token_text(cost.gross)}: {money_text(cost.operators)} to operators, "
         f"{money_text(cost.verifiers)} to verifiers, {money_text(cost.fee)} fee"
     )
 
@@ -119,7 +119,7 @@ def place_steps(
     found = read_escrow(account)
     if found is not None:
         check_found(found, quote, spec)
-        yield nothing("open", f"already open with {_money(found.run.budget)}; nothing was sent")
+        yield nothing("open", f"already open with {token_text(found.run.budget)}; nothing was sent")
         yield told("deadline", f"deadline  {when_text(found.run.closes_at, found.now)}")
         yield from _announced(account, is_dry=is_dry)
         return
@@ -134,11 +134,11 @@ def place_steps(
         check_lots(account, quote.lot, deadline)
         text = (
             f"would send to RunEscrow {account.deployment.run_escrow}: openRun({digest(spec).hex()},\n"
-            f"    {_money(quote.budget)}, {_money(quote.epoch_cap)}, {spec.epochs}, {deadline},\n"
-            f"    lots of {_money(quote.lot)} of {len(spec.nodes)} operators)"
+            f"    {token_text(quote.budget)}, {token_text(quote.epoch_cap)}, {spec.epochs}, {deadline},\n"
+            f"    lots of {token_text(quote.lot)} of {len(spec.nodes)} operators)"
         )
         yield dry("open", text, quote.budget)
-        text = f"and before it, to the token: approve(RunEscrow, {_money(quote.budget)})"
+        text = f"and before it, to the token: approve(RunEscrow, {token_text(quote.budget)})"
         yield dry("approve", text, quote.budget)
         yield from _announced(account, is_dry=True)
         return
@@ -153,7 +153,7 @@ def place_steps(
             yield done("tasks", f"tasks     {tasks}: give it to that node alone, as `known_answers`")
     opened = place(account, quote, deadline)
     budget = opened.run.budget
-    yield done("open", f"opened with {_money(budget)} in escrow", budget)
+    yield done("open", f"opened with {token_text(budget)} in escrow", budget)
     yield told("deadline", f"deadline  {when_text(opened.run.closes_at, opened.now)}")
     yield from _announced(account, is_dry=False)
 
@@ -199,15 +199,15 @@ def status_lines(escrow: Escrow) -> Iterator[str]:
     yield f"seats     {terms.seats}, {terms.named} for nodes that the buyer named"
     if terms.start_by_s:
         yield f"starts    with {terms.least_nodes} nodes, by {time_text(terms.start_by_s)}, or never"
-    price = f"{_money(terms.operator_price)} per 10^6 tokens to a node"
+    price = f"{token_text(terms.operator_price)} per 10^6 tokens to a node"
     yield f"pays      {price}{accept_text(terms.accept_ppm)}"
-    yield f"lot       {_money(run.lot)}"
+    yield f"lot       {token_text(run.lot)}"
     yield f"buyer     {run.buyer}"
-    yield f"escrow    {_money(run.budget)}"
-    yield f"reserved  {_money(run.reserved)} for results that are not claimed yet"
-    yield f"paid      {_money(run.paid)}"
-    yield f"returned  {_money(run.returned)}"
-    yield f"free      {_money(run.free)}"
+    yield f"escrow    {token_text(run.budget)}"
+    yield f"reserved  {token_text(run.reserved)} for results that are not claimed yet"
+    yield f"paid      {token_text(run.paid)}"
+    yield f"returned  {token_text(run.returned)}"
+    yield f"free      {token_text(run.free)}"
     yield _closing(escrow)
     for epoch, state in enumerate(escrow.epochs):
         yield f"epoch {epoch}: {phase_text(state, escrow.now)}"
@@ -225,17 +225,19 @@ def topup_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool)
     escrow = need_escrow(account)
     added = to_top_up(escrow, amount=units, to=target)
     if not added:
-        yield nothing("top-up", f"nothing to add: the escrow has {_money(escrow.run.budget)}")
+        yield nothing("top-up", f"nothing to add: the escrow has {token_text(escrow.run.budget)}")
         return
     check_wallet(account, added)
     if is_dry:
         where = f"RunEscrow {account.deployment.run_escrow}"
-        yield dry("top-up", f"would send to {where}: topUp({account.run_id.hex()}, {_money(added)})", added)
-        yield dry("approve", f"and before it, to the token: approve(RunEscrow, {_money(added)})", added)
+        yield dry(
+            "top-up", f"would send to {where}: topUp({account.run_id.hex()}, {token_text(added)})", added
+        )
+        yield dry("approve", f"and before it, to the token: approve(RunEscrow, {token_text(added)})", added)
         return
     sent = account.chain.top_up(account.run_id, added)
     budget = need_escrow(account).run.budget
-    text = f"added {_money(added)}, {_money(budget)} in escrow: {sent_text(sent)}"
+    text = f"added {token_text(added)}, {token_text(budget)} in escrow: {sent_text(sent)}"
     yield done("top-up", text, added, sent)
 
 
@@ -263,7 +265,7 @@ def cancel_steps(file: Path, *, is_dry: bool) -> Iterator[Step]:
         text = "until then results for finished work are accepted and paid; later proposals are not"
         yield told("closing", text)
         free = escrow.run.free
-        yield told("free", f"then `assay order refund` returns the rest, now {_money(free)}", free)
+        yield told("free", f"then `assay order refund` returns the rest, now {token_text(free)}", free)
 
 
 def refund_steps(file: Path, to: str | None = None, *, is_dry: bool) -> Iterator[Step]:
@@ -279,20 +281,20 @@ def refund_steps(file: Path, to: str | None = None, *, is_dry: bool) -> Iterator
             raise ConfigError(f"only the buyer {escrow.run.buyer} names where its money goes")
         yield from name_payee(account, to, is_dry=is_dry)
     if not check_refund(escrow):
-        yield nothing("refund", f"nothing to return: {_money(escrow.run.returned)} were returned before")
+        yield nothing("refund", f"nothing to return: {token_text(escrow.run.returned)} were returned before")
     elif is_dry:
         where = f"RunEscrow {account.deployment.run_escrow}"
         free = escrow.run.free
-        text = f"would send to {where}: refund({account.run_id.hex()}), {_money(free)} to the buyer"
+        text = f"would send to {where}: refund({account.run_id.hex()}), {token_text(free)} to the buyer"
         yield dry("refund", text, free)
     else:
         sent = account.chain.refund(account.run_id)
         payee = account.chain.payee_of(escrow.run.buyer)
         free = escrow.run.free
-        yield done("refund", f"{_money(free)} returned to {payee}: {sent_text(sent)}", free, sent)
+        yield done("refund", f"{token_text(free)} returned to {payee}: {sent_text(sent)}", free, sent)
     if escrow.run.reserved:
         reserved = escrow.run.reserved
-        text = f"{_money(reserved)} wait to be claimed; what nobody claims in time returns too"
+        text = f"{token_text(reserved)} wait to be claimed; what nobody claims in time returns too"
         yield told("reserved", text, reserved)
 
 
@@ -303,7 +305,3 @@ def _closing(escrow: Escrow) -> str:
     if escrow.is_closed:
         return f"closed    {when}"
     return f"closing   {when}" if run.closes_at < run.deadline else f"deadline  {when}"
-
-
-def _money(units: int) -> str:
-    return f"{money_text(units)} {UNIT}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from assay.bundle.report.progress import PACE_ROUNDS, drafts, left_s, phase_of, round_s, status_of
 from assay.ledger.settlement.payouts import settle
-from assay.orders.amounts import UNIT, money_text
+from assay.orders.amounts import token_text
 from assay.participant.links import extend
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest
@@ -161,7 +161,7 @@ class Chronicle:
             self._paid.update({row.peer: row.amount for row in table.rows if row.role != "fee"})
             self._spent += table.total
             self._settled = ripe + 1
-            self.tell(f"epoch {ripe} settled: {money_text(table.total)} {UNIT}")
+            self.tell(f"epoch {ripe} settled: {token_text(table.total)}")
 
     def tell(self, text: str, *, is_alarm: bool = False) -> None:
         """Note an event at the last manifest."""

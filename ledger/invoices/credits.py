@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import token_text
 from assay.ledger.invoices.billing import Billed
 from assay.ledger.invoices.document import REDUCTION, TEXT_CHARS_MAX, Document, Line
 from assay.ledger.invoices.rates import half_up
@@ -104,8 +104,8 @@ def _chosen(
     wanted = here if amount is None else amount
     if not 0 < wanted <= here:
         raise ConfigError(
-            f"{invoice.name}: {money_text(here)} {UNIT} of epoch {epoch} are left, "
-            f"a credit note of {money_text(wanted)} {UNIT} is not possible"
+            f"{invoice.name}: {token_text(here)} of epoch {epoch} are left, "
+            f"a credit note of {token_text(wanted)} is not possible"
         )
     return {epoch: wanted}
 

@@ -19,7 +19,7 @@ from fpdf import FPDF
 from fpdf.enums import XPos, YPos
 from fpdf.errors import FPDFException
 
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import UNIT, money_text, token_text
 from assay.ledger.invoices.document import Document, Party, rate_note, total_rows
 from assay.ledger.invoices.en16931 import CII, xml_bytes
 from assay.ledger.invoices.rates import minor_text
@@ -170,7 +170,7 @@ def _head(paper: FPDF, document: Document) -> None:
     _text(paper, "Buyer", bold=True)
     _party(paper, document.buyer)
     paper.ln(3)
-    price = f"{money_text(facts.price_per_mtoken)} {UNIT} for a million accepted tokens"
+    price = f"{token_text(facts.price_per_mtoken)} for a million accepted tokens"
     shares = (
         f"operators {_percent(facts.operators_ppm)}, verifiers {_percent(facts.verifiers_ppm)}, fee the rest"
     )
@@ -232,7 +232,7 @@ def _not_charged(paper: FPDF, document: Document) -> None:
         return
     _text(paper, "Not charged", bold=True)
     for one in document.facts.not_charged:
-        worth = f"{money_text(one.worth)} {UNIT} at the price"
+        worth = f"{token_text(one.worth)} at the price"
         _text(paper, f"Epoch {one.epoch}: {one.part} ({worth}): {one.reason.text}")
     paper.ln(3)
 
@@ -245,7 +245,7 @@ def _basis(paper: FPDF, document: Document) -> None:
         _small(
             paper,
             [
-                (f"epoch {one.epoch}", f"{one.tokens:,} tokens, {money_text(one.total)} {UNIT}"),
+                (f"epoch {one.epoch}", f"{one.tokens:,} tokens, {token_text(one.total)}"),
                 ("payout table", one.table_hash),
                 ("settlement root", one.root),
                 ("result", one.result),
