@@ -18,10 +18,10 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import LogAnchored, ResultFinalized, ResultProposed, RunOpened, Swept
 from assay.ledger.accounts import Kind, budget
 from assay.ledger.invoices.document import Basis, Escrow, Facts, Line, NotCharged
+from assay.ledger.journal.database import ask
 from assay.ledger.journal.leaf import Written
 from assay.ledger.journal.log_store import Note, read_notes
-from assay.ledger.journal.reader import LedgerIntegrityError, read_entries
-from assay.ledger.journal.rows import event_of_row
+from assay.ledger.journal.reader import LedgerIntegrityError, read_entries, read_events
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.note import origin_of
 from assay.ledger.queries.earned import unpaid_reason
@@ -32,13 +32,12 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import Address, Digest, PeerId
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
-_EVENT = TABLES["chain_event"]
 _TRAINING, _VERIFICATION, _FEE = "training", "verification", "fee"
 
 
 def final_epochs(db: Connection, run_id: bytes) -> list[int]:
     """The epochs whose result is final on chain, ascending."""
-    return sorted(event.epoch for event in _events(db, ResultFinalized) if event.run_id == run_id)
+    return sorted(event.epoch for event in read_events(db, ResultFinalized) if event.run_id == run_id)
 
 
 def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: int) -> Facts:
@@ -62,7 +61,7 @@ def read_facts(db: Connection, spec: RunSpec, run_id: Digest, first: int, last: 
         raise ConfigError(
             f"epoch {(missing or [first])[0]} is not final: no invoice yet; final epochs: {known}"
         )
-    opened = [event for event in _events(db, RunOpened) if event.run_id == run_id]
+    opened = [event for event in read_events(db, RunOpened) if event.run_id == run_id]
     if [event.buyer for event in opened] != [evm_address(spec.buyer)]:
         raise LedgerIntegrityError("ledger: the run was not opened by the buyer that its spec names")
     lines: list[Line] = []
@@ -156,7 +155,7 @@ def read_escrow(db: Connection, run_id: bytes) -> Escrow:
 
 def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[Basis, list[Line]]:
     """One epoch's lines, if table, price, contract and journal agree on them."""
-    tables = _ask(db, "SELECT * FROM settlement WHERE epoch = :epoch", epoch=epoch)
+    tables = ask(db, "SELECT * FROM settlement WHERE epoch = :epoch", epoch=epoch)
     if len(tables) != 1:
         raise LedgerIntegrityError(f"epoch {epoch}: {len(tables)} payout tables on record, one expected")
     table = tables[0]
@@ -167,7 +166,7 @@ def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[B
             account=Address(bytes.fromhex(row.account.removeprefix("0x"))),
             amount=row.amount,
         )
-        for row in _ask(db, "SELECT * FROM payout WHERE epoch = :epoch ORDER BY row_index", epoch=epoch)
+        for row in ask(db, "SELECT * FROM payout WHERE epoch = :epoch ORDER BY row_index", epoch=epoch)
     ]
     _same(epoch, "payout table's hash", bytes(table.table_hash), table_hash(spec, run_id, epoch, tuple(rows)))
     _same(epoch, "payout table's sum", table.total, sum(row.amount for row in rows))
@@ -213,8 +212,8 @@ def _epoch(db: Connection, spec: RunSpec, run_id: Digest, epoch: int) -> tuple[B
 
 
 def _result(db: Connection, run_id: bytes, epoch: int) -> tuple[ResultFinalized, ResultProposed]:
-    finalized = [e for e in _events(db, ResultFinalized) if (e.run_id, e.epoch) == (run_id, epoch)]
-    claims = [e for e in _events(db, ResultProposed) if finalized and e.digest == finalized[-1].digest]
+    finalized = [e for e in read_events(db, ResultFinalized) if (e.run_id, e.epoch) == (run_id, epoch)]
+    claims = [e for e in read_events(db, ResultProposed) if finalized and e.digest == finalized[-1].digest]
     if not claims:
         raise LedgerIntegrityError(f"ledger: epoch {epoch} has no ResultFinalized with its ResultProposed")
     return finalized[-1], claims[-1]
@@ -248,7 +247,7 @@ def _booked(db: Connection, epoch: int, rows: Iterable[Row]) -> Written | None:
 
 def _tokens(db: Connection, epoch: int) -> dict[bytes, int]:
     """Accepted tokens of paid steps, by node."""
-    rows = _ask(
+    rows = ask(
         db,
         "SELECT contribution.node, sum(contribution.tokens) AS tokens FROM contribution "
         "LEFT JOIN unpaid USING (round, node) "
@@ -259,7 +258,7 @@ def _tokens(db: Connection, epoch: int) -> dict[bytes, int]:
 
 
 def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
-    rows = _ask(
+    rows = ask(
         db,
         "SELECT unpaid.reason, count(*) AS steps, sum(contribution.tokens) AS tokens FROM contribution "
         "JOIN unpaid USING (round, node) WHERE contribution.epoch = :epoch "
@@ -276,7 +275,7 @@ def _not_charged(db: Connection, spec: RunSpec, epoch: int) -> list[NotCharged]:
         )
         for row in rows
     ]
-    for table in _ask(db, "SELECT tokens_paid, total FROM settlement WHERE epoch = :epoch", epoch=epoch):
+    for table in ask(db, "SELECT tokens_paid, total FROM settlement WHERE epoch = :epoch", epoch=epoch):
         if _fell_short(spec, epoch, table):
             worth = gross_of(spec, table.tokens_paid, falls_short=False) - table.total
             charges.append(
@@ -303,22 +302,10 @@ def _anchor(db: Connection, run_id: bytes, least: int) -> str:
     """The first transaction that anchored a checkpoint of at least `least` entries; empty if none."""
     signed = {checkpoint_of(note, origin_of(run_id)) for note in read_notes(db) if note.size >= least}
     roots = {(one.size, one.root) for one in signed}
-    for event in _events(db, LogAnchored):
+    for event in read_events(db, LogAnchored):
         if event.run_id == run_id and (event.size, event.root) in roots:
-            return str(event.tx_hash.hex())
+            return event.tx_hash.hex()
     return ""
-
-
-def _events(db: Connection, kind: Any) -> list[Any]:
-    rows = db.execute(
-        sa.select(_EVENT)
-        .where(_EVENT.c.kind == kind.__name__, _EVENT.c.state == "seen")
-        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
-    )
-    try:
-        return [event_of_row(row) for row in rows]
-    except (ValueError, KeyError, TypeError) as error:
-        raise LedgerIntegrityError(f"ledger: an event {kind.__name__} cannot be read ({error})") from None
 
 
 def _same(epoch: int, what: str, one: object, other: object) -> None:
@@ -330,7 +317,3 @@ def _same(epoch: int, what: str, one: object, other: object) -> None:
 
 def _short_text(value: object) -> str:
     return value.hex()[:16] if isinstance(value, bytes) else str(value)[:200]
-
-
-def _ask(db: Connection, question: str, **given: Any) -> list[Any]:
-    return list(db.execute(sa.text(question), given))

@@ -140,6 +140,14 @@ def reading(engine: Engine) -> Iterator[Connection]:
         raise Unavailable(f"books: {_error_text(error)}") from error
 
 
+def ask(db: Connection, question: str, **given: Any) -> list[Any]:
+    """The rows of a query in SQL; a value that is a tuple is a list in it."""
+    lists: list[sa.BindParameter[Any]] = [
+        sa.bindparam(name, expanding=True) for name, value in given.items() if isinstance(value, tuple)
+    ]
+    return list(db.execute(sa.text(question).bindparams(*lists), given))
+
+
 def insert_rows(db: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows that name every column: the hot path, one statement on either database."""
     if not rows:

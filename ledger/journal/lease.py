@@ -23,13 +23,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from assay.ledger.journal.database import Place, engine_of, place_text, writing
 from assay.ledger.journal.postgres import LOCK_SPACE
-from assay.ledger.journal.store import BookStore
-from assay.ledger.journal.tables import TABLES
+from assay.ledger.journal.store import BookStore, read_cursor, set_cursor
 from assay.protocol.errors import ConfigError, Unavailable
 
 SUFFIX = ".turn"
 TERM = "keeper_term"
-_CURSOR = TABLES["cursor"]
 # Not the writers' lock, which is held for one transaction only: the second half of the key differs.
 _TRY = sa.text("SELECT pg_try_advisory_lock(:space, hashtext(current_schema() || '/keeper'))").bindparams(
     space=LOCK_SPACE
@@ -116,13 +114,14 @@ def begin_term(books: BookStore) -> int:
         Unavailable: disk or server failed.
     """
     with writing(books.engine) as db:
-        term = _term(db) + 1
-        moved = db.execute(sa.update(_CURSOR).where(_CURSOR.c.name == TERM).values(value=term))
-        if not moved.rowcount:
-            db.execute(sa.insert(_CURSOR), [{"name": TERM, "value": term}])
+        term = read_cursor(db, TERM, 0) + 1
+        set_cursor(db, TERM, term)
 
     def check(db: Connection) -> None:
-        if not db.get_execution_options().get("reads_only", False) and (now := _term(db)) != term:
+        if (
+            not db.get_execution_options().get("reads_only", False)
+            and (now := read_cursor(db, TERM, 0)) != term
+        ):
             raise LeaseLost(
                 f"another ledger service took the lease (term {now}, ours was {term}): this one stops"
             )
@@ -130,7 +129,3 @@ def begin_term(books: BookStore) -> int:
     hook: Any = check  # after the hook that takes the writers' lock, so that the term read is current
     sa.event.listen(books.engine, "begin", hook)
     return term
-
-
-def _term(db: Connection) -> int:
-    return int(db.execute(sa.select(_CURSOR.c.value).where(_CURSOR.c.name == TERM)).scalar() or 0)

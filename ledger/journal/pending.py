@@ -18,10 +18,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from assay.ledger.books import BooksError, Entry, Posting
+from assay.ledger.books import BooksError, Entry
 from assay.ledger.journal.database import insert_rows
+from assay.ledger.journal.reader import entry_of
 from assay.ledger.journal.tables import TABLES
-from assay.ledger.journal.writer import account_of, next_id, open_accounts, read_entry, write_entries
+from assay.ledger.journal.writer import entry_row, next_id, open_accounts, read_entry, write_entries
 
 TIME_MS_MAX = 2**63 - 1
 _ACCOUNT, _PENDING, _POSTING = TABLES["account"], TABLES["pending_entry"], TABLES["pending_posting"]
@@ -76,16 +77,7 @@ def hold(db: Connection, entry: Entry, expires_ms: int, now_ms: int) -> PendingS
         sa.insert(_PENDING),
         [
             {
-                "id": number,
-                "key": entry.key,
-                "request_hash": _request_hash(entry, expires_ms),
-                "kind": entry.kind,
-                "epoch": entry.epoch,
-                "block_number": entry.block_number,
-                "block_hash": entry.block_hash,
-                "block_time": entry.block_time,
-                "lines": len(entry.postings),
-                "recorded_ms": now_ms,
+                **entry_row(number, entry, _request_hash(entry, expires_ms), now_ms),
                 "expires_ms": expires_ms,
                 "state": PendingState.PENDING.value,
                 "resolved_ms": None,
@@ -150,16 +142,7 @@ def read_pending(db: Connection, key: str) -> Pending | None:
         .where(_POSTING.c.pending == head.id)
         .order_by(_POSTING.c.line)
     )
-    entry = Entry(
-        key=head.key,
-        kind=head.kind,
-        epoch=head.epoch,
-        block_number=head.block_number,
-        block_hash=head.block_hash,
-        block_time=head.block_time,
-        postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
-    )
-    return Pending(entry=entry, expires_ms=head.expires_ms, state=PendingState(head.state))
+    return Pending(entry=entry_of(head, lines), expires_ms=head.expires_ms, state=PendingState(head.state))
 
 
 def _demand(db: Connection, key: str) -> Pending:

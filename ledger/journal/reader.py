@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from assay.chain.events import ChainEvent
 from assay.ledger.accounts import Account, Kind
 from assay.ledger.books import Entry, Posting
 from assay.ledger.journal.leaf import Written, leaf_of
+from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES
 from assay.protocol.errors import AssayError
 
+E = TypeVar("E", bound=ChainEvent)
 PORTION = 500  # entries per query; SQLite bounds the variables of a statement
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
-_LEAF = TABLES["log_leaf"]
+_LEAF, _EVENT = TABLES["log_leaf"], TABLES["chain_event"]
 _LINES = sa.select(_POSTING.c.entry, _POSTING.c.line, _POSTING.c.amount, _ACCOUNT).join_from(
     _POSTING, _ACCOUNT, _POSTING.c.account == _ACCOUNT.c.id, isouter=True
 )
@@ -117,16 +120,10 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
     try:
         if [line.line for line in lines] != list(range(head.lines)):
             raise ValueError(f"{len(lines)} postings, {head.lines} announced")
-        entry = Entry(
-            key=head.key,
-            kind=head.kind,
-            epoch=head.epoch,
-            block_number=head.block_number,
-            block_hash=head.block_hash,
-            block_time=head.block_time,
-            reverses="" if head.reverses is None else keys[head.reverses],
-            postings=tuple(Posting(account=_account(line), amount=line.amount) for line in lines),
-        )
+        for line in lines:
+            if (account := account_of(line)).code != line.code:
+                raise ValueError(f"account {line.code!r} says it is {account.code!r}")
+        entry = entry_of(head, lines, "" if head.reverses is None else keys[head.reverses])
         if entry.request_hash != head.request_hash:
             raise ValueError("its request hash differs")
     except (ValueError, KeyError, TypeError) as error:
@@ -134,13 +131,42 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
     return entry
 
 
-def _account(line: Any) -> Account:
-    account = Account(
-        kind=Kind(line.kind), owner=line.owner, role=line.role, epoch=line.epoch, asset=line.asset
+def entry_of(head: Any, lines: Iterable[Any], reverses: str = "") -> Entry:
+    """The entry of its row, the rows of its postings with their accounts, and the key that it reverses."""
+    return Entry(
+        key=head.key,
+        kind=head.kind,
+        epoch=head.epoch,
+        block_number=head.block_number,
+        block_hash=head.block_hash,
+        block_time=head.block_time,
+        reverses=reverses,
+        postings=tuple(Posting(account=account_of(line), amount=line.amount) for line in lines),
     )
-    if account.code != line.code:
-        raise ValueError(f"account {line.code!r} says it is {account.code!r}")
-    return account
+
+
+def account_of(row: Any) -> Account:
+    """The account of a row of its table."""
+    return Account(kind=Kind(row.kind), owner=row.owner, role=row.role, epoch=row.epoch, asset=row.asset)
+
+
+def read_events(db: Connection, *kinds: type[E]) -> list[E]:
+    """Events of these kinds that are not orphaned, in chain order.
+
+    Raises:
+        LedgerIntegrityError: one cannot be read.
+    """
+    query = sa.select(_EVENT).where(
+        _EVENT.c.state == "seen", _EVENT.c.kind.in_([kind.__name__ for kind in kinds])
+    )
+    found: list[Any] = []
+    for row in db.execute(query.order_by(_EVENT.c.block_number, _EVENT.c.log_index)):
+        try:
+            found.append(event_of_row(row))
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"ledger: a {row.kind} of block {row.block_number} cannot be read ({error})"
+            raise LedgerIntegrityError(message) from None
+    return found
 
 
 def _name(head: Any) -> str:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -33,11 +32,11 @@ from assay.ledger.journal.pending import (
     read_pending,
     void,
 )
+from assay.ledger.journal.reader import E, read_events
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.journal.rows import (
     Place,
     Row,
-    event_of_row,
     event_row,
     place_of,
     rows_of_faults,
@@ -105,13 +104,13 @@ class BookStore:
     def next_round(self) -> int:
         """The first round not yet stored."""
         with self.reading() as db:
-            return _cursor(db, NEXT_ROUND, 0)
+            return read_cursor(db, NEXT_ROUND, 0)
 
     @property
     def next_block(self) -> int:
         """The first block not yet read."""
         with self.reading() as db:
-            return _cursor(db, NEXT_BLOCK, self.first_block)
+            return read_cursor(db, NEXT_BLOCK, self.first_block)
 
     def balances(self) -> dict[Account, int]:
         """Every account that is not at zero: debits positive, credits negative."""
@@ -128,10 +127,10 @@ class BookStore:
         with self.reading() as db:
             return read_pending(db, key)
 
-    def events(self, *kinds: type[ChainEvent]) -> list[ChainEvent]:
+    def events(self, *kinds: type[E]) -> list[E]:
         """Events of these kinds that are not orphaned, in chain order."""
         with self.reading() as db:
-            return _events(db, kinds)
+            return read_events(db, *kinds)
 
     # ---- writes
 
@@ -162,7 +161,7 @@ class BookStore:
             ValueError: a round in between is missing (our own mistake).
         """
         with writing(self.engine) as db:
-            at, faults_at = _cursor(db, NEXT_ROUND, 0), _cursor(db, NEXT_FAULTS, 0)
+            at, faults_at = read_cursor(db, NEXT_ROUND, 0), read_cursor(db, NEXT_FAULTS, 0)
             rows: dict[str, list[Row]] = {}
             for one in facts:
                 if one.round < min(at, faults_at):
@@ -175,8 +174,8 @@ class BookStore:
             for name, found in rows.items():
                 if found:
                     db.execute(sa.insert(TABLES[name]), found)
-            _set_cursor(db, NEXT_ROUND, at)
-            _set_cursor(db, NEXT_FAULTS, faults_at)
+            set_cursor(db, NEXT_ROUND, at)
+            set_cursor(db, NEXT_FAULTS, faults_at)
 
     def take_blocks(
         self,
@@ -204,7 +203,7 @@ class BookStore:
             to_block = events[count].block_number - 1
         arrived = {place_of(event): event for event in events[:count]}
         with self._writing() as (db, now_ms):
-            if from_block > _cursor(db, NEXT_BLOCK, self.first_block):
+            if from_block > read_cursor(db, NEXT_BLOCK, self.first_block):
                 raise ValueError(f"blocks before {from_block} were never read")
             known = _known_places(db, from_block)
             gone = [place for place, (is_seen, _) in known.items() if is_seen and place not in arrived]
@@ -229,7 +228,7 @@ class BookStore:
             if new:
                 db.execute(sa.insert(_EVENT), new)
             write_entries(db, entries, now_ms)
-            _set_cursor(db, NEXT_BLOCK, to_block + 1)
+            set_cursor(db, NEXT_BLOCK, to_block + 1)
         return Taken(seen=tuple(fresh), orphaned=len(gone))
 
     @contextmanager
@@ -241,12 +240,14 @@ class BookStore:
             yield db, now_ms
 
 
-def _cursor(db: Connection, name: str, start: int) -> int:
+def read_cursor(db: Connection, name: str, start: int) -> int:
+    """Where a cursor is; `start` before it has moved."""
     found = db.execute(sa.select(_CURSOR.c.value).where(_CURSOR.c.name == name)).scalar()
     return start if found is None else int(found)
 
 
-def _set_cursor(db: Connection, name: str, value: int) -> None:
+def set_cursor(db: Connection, name: str, value: int) -> None:
+    """Move a cursor, or make it."""
     moved = db.execute(sa.update(_CURSOR).where(_CURSOR.c.name == name).values(value=value))
     if not moved.rowcount:
         db.execute(sa.insert(_CURSOR), [{"name": name, "value": value}])
@@ -267,19 +268,6 @@ def _mark(db: Connection, place: Place, state: str, turns: int) -> None:
     db.execute(sa.update(_EVENT).where(same).values(state=state, turns=turns))
 
 
-def _events(db: Connection, kinds: Sequence[type[ChainEvent]]) -> list[ChainEvent]:
-    rows: Any = db.execute(
-        sa.select(_EVENT)
-        .where(_EVENT.c.state == "seen", _EVENT.c.kind.in_([kind.__name__ for kind in kinds]))
-        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
-    )
-    return [event_of_row(row) for row in rows]
-
-
 def _results(db: Connection) -> dict[bytes, bytes]:
     """Table hash by result digest, of every proposed result that is not orphaned."""
-    return {
-        event.digest: event.table_hash
-        for event in _events(db, [ResultProposed])
-        if isinstance(event, ResultProposed)
-    }
+    return {event.digest: event.table_hash for event in read_events(db, ResultProposed)}

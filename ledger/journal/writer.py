@@ -15,12 +15,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from assay.ledger.accounts import Account, Kind, Side
-from assay.ledger.books import BooksError, Entry, Posting
+from assay.ledger.accounts import Account, Side
+from assay.ledger.books import BooksError, Entry
 from assay.ledger.journal.database import insert_rows
 from assay.ledger.journal.leaf import leaf_of
 from assay.ledger.journal.log_store import append_leaves
 from assay.ledger.journal.postgres import is_one_of
+from assay.ledger.journal.reader import account_of, entry_of
 from assay.ledger.journal.tables import TABLES
 
 NAMES_PER_QUESTION = 500  # SQLite bounds the variables of a statement
@@ -77,17 +78,8 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         _ENTRY,
         [
             {
-                "id": number,
-                "key": entry.key,
-                "request_hash": known[entry.key][1],
-                "kind": entry.kind,
-                "epoch": entry.epoch,
-                "block_number": entry.block_number,
-                "block_hash": entry.block_hash,
-                "block_time": entry.block_time,
+                **entry_row(number, entry, known[entry.key][1], recorded_ms),
                 "reverses": known[entry.reverses][0] if entry.reverses else None,
-                "lines": len(entry.postings),
-                "recorded_ms": recorded_ms,
             }
             for number, entry in fresh.items()
         ],
@@ -105,6 +97,22 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
     return [known[entry.key][0] for entry in entries]
 
 
+def entry_row(number: int, entry: Entry, request_hash: bytes, recorded_ms: int) -> dict[str, Any]:
+    """What a posted and a pending entry have in their rows."""
+    return {
+        "id": number,
+        "key": entry.key,
+        "request_hash": request_hash,
+        "kind": entry.kind,
+        "epoch": entry.epoch,
+        "block_number": entry.block_number,
+        "block_hash": entry.block_hash,
+        "block_time": entry.block_time,
+        "lines": len(entry.postings),
+        "recorded_ms": recorded_ms,
+    }
+
+
 def read_entry(db: Connection, key: str) -> Entry | None:
     """The posted entry with this key; None if there is none."""
     head = db.execute(sa.select(_ENTRY).where(_ENTRY.c.key == key)).first()
@@ -117,16 +125,7 @@ def read_entry(db: Connection, key: str) -> Entry | None:
         .where(_POSTING.c.entry == head.id)
         .order_by(_POSTING.c.line)
     )
-    return Entry(
-        key=head.key,
-        kind=head.kind,
-        epoch=head.epoch,
-        block_number=head.block_number,
-        block_hash=head.block_hash,
-        block_time=head.block_time,
-        reverses=db.execute(undone).scalar() or "",
-        postings=tuple(Posting(account=account_of(row), amount=row.amount) for row in lines),
-    )
+    return entry_of(head, lines, db.execute(undone).scalar() or "")
 
 
 def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int]:
@@ -201,11 +200,6 @@ def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
             raise BooksError(
                 f"entry {key} is on record as {waiting[key]}; it enters the journal only when it is posted"
             )
-
-
-def account_of(row: Any) -> Account:
-    """The account of a row of its table."""
-    return Account(kind=Kind(row.kind), owner=row.owner, role=row.role, epoch=row.epoch, asset=row.asset)
 
 
 def _known_accounts(

@@ -8,7 +8,6 @@ the journal, each of those entries compared with the log.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,6 +15,7 @@ from sqlalchemy.engine import Connection
 from assay.chain.events import Claimed
 from assay.chain.statements import Address
 from assay.ledger.accounts import payable
+from assay.ledger.journal.database import ask
 from assay.ledger.journal.reader import LedgerIntegrityError, read_entries
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.settlement.payouts import UnpaidReason
@@ -131,17 +131,17 @@ def read_earned(db: Connection, node: str) -> Earned:
         LedgerIntegrityError: a claim differs from the log.
     """
     peer = find_peer(db, node)
-    steps = _ask(
+    steps = ask(
         db,
         "SELECT contribution.epoch, count(*) AS steps, sum(contribution.tokens) AS tokens, "
         "count(unpaid.reason) AS unpaid FROM contribution LEFT JOIN unpaid USING (round, node) "
         "WHERE contribution.node = :node GROUP BY contribution.epoch ORDER BY contribution.epoch",
         node=peer,
     )
-    settled = {row.epoch for row in _ask(db, "SELECT epoch FROM settlement")}
+    settled = {row.epoch for row in ask(db, "SELECT epoch FROM settlement")}
     pay = {
         row.epoch: row
-        for row in _ask(
+        for row in ask(
             db,
             "SELECT epoch, account, amount FROM payout WHERE role = 'operator' AND peer = :node",
             node=peer,
@@ -178,7 +178,7 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
         ConfigError: no such node, or the node has no step in this epoch, or it is not settled.
     """
     peer = find_peer(db, node)
-    steps = _ask(
+    steps = ask(
         db,
         "SELECT contribution.round, tokens, commit_digest, update_digest, unpaid.reason, "
         "round.manifest FROM contribution JOIN round USING (round) LEFT JOIN unpaid "
@@ -189,10 +189,10 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
     )
     if not steps:
         raise ConfigError(f"node {peer.hex()[:8]} has no accepted step in epoch {epoch}")
-    if not _ask(db, "SELECT epoch FROM settlement WHERE epoch = :epoch", epoch=epoch):
+    if not ask(db, "SELECT epoch FROM settlement WHERE epoch = :epoch", epoch=epoch):
         raise ConfigError(f"epoch {epoch} is not settled yet")
     is_paid = bool(
-        _ask(
+        ask(
             db,
             "SELECT 1 FROM payout WHERE role = 'operator' AND peer = :node AND epoch = :epoch",
             node=peer,
@@ -200,7 +200,7 @@ def read_unpaid(db: Connection, node: str, epoch: int) -> Unpaid:
         )
     )
     query = "SELECT min(round) AS round FROM ruling WHERE node = :node AND ruling = 'confirmed'"
-    fault = _ask(db, query, node=peer)[0].round
+    fault = ask(db, query, node=peer)[0].round
     found = []
     for row in steps:
         if row.reason is None and is_paid:
@@ -237,7 +237,7 @@ def find_peer(db: Connection, node: str) -> bytes:
     Raises:
         ConfigError: there is none, or several.
     """
-    known = [bytes(row.node) for row in _ask(db, "SELECT DISTINCT node FROM contribution ORDER BY node")]
+    known = [bytes(row.node) for row in ask(db, "SELECT DISTINCT node FROM contribution ORDER BY node")]
     fits = [peer for peer in known if node and peer.hex().startswith(node.lower())]
     if len(fits) != 1:
         names = ", ".join(peer.hex()[:8] for peer in known)
@@ -248,16 +248,16 @@ def find_peer(db: Connection, node: str) -> bytes:
 
 def _evidence(db: Connection, peer: bytes, round_id: int) -> Evidence:
     step = {"round": round_id, "node": peer}
-    drawn = _ask(
+    drawn = ask(
         db, "SELECT offence_id, drawn_round FROM audit WHERE audit.round = :round AND node = :node", **step
     )
-    verdicts = _ask(
+    verdicts = ask(
         db,
         "SELECT verifier, outcome, in_round, manifest FROM verdict JOIN round ON round.round = in_round "
         "WHERE verdict.round = :round AND node = :node ORDER BY in_round, verifier",
         **step,
     )
-    rulings = _ask(
+    rulings = ask(
         db,
         "SELECT ruling, closed_round, manifest FROM ruling JOIN round ON round.round = closed_round "
         "WHERE ruling.round = :round AND node = :node",
@@ -296,7 +296,3 @@ def _claims(db: Connection, places: set[tuple[str, int]]) -> dict[tuple[str, int
             if place is not None:
                 claimed[place] = claimed.get(place, 0) + posting.amount
     return claimed
-
-
-def _ask(db: Connection, question: str, **given: Any) -> list[Any]:
-    return list(db.execute(sa.text(question), given))

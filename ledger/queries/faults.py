@@ -12,13 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from assay.chain.events import Slashed
-from assay.ledger.journal.rows import event_of_row
+from assay.ledger.journal.reader import read_events
 from assay.ledger.journal.store import NEXT_FAULTS, NEXT_ROUND
 from assay.ledger.journal.tables import TABLES
 from assay.protocol.types import Digest, PeerId
 
-_FAULT, _CONTRADICTION, _EVENT = TABLES["fault"], TABLES["contradiction"], TABLES["chain_event"]
-_CURSOR = TABLES["cursor"]
+_FAULT, _CONTRADICTION, _CURSOR = TABLES["fault"], TABLES["contradiction"], TABLES["cursor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +63,7 @@ def read_faults(db: Connection, verifier: str = "") -> Faults:
         verifier: The beginning of a peer id in hexadecimal.
     """
     slashes: dict[bytes, int] = {}
-    query = sa.select(_EVENT).where(_EVENT.c.state == "seen", _EVENT.c.kind == Slashed.__name__)
-    for row in db.execute(query):
-        event = event_of_row(row)
-        assert isinstance(event, Slashed)
+    for event in read_events(db, Slashed):
         slashes[event.offence_id] = slashes.get(event.offence_id, 0) + event.amount
     faults = db.execute(sa.select(_FAULT).order_by(_FAULT.c.in_round, _FAULT.c.round, _FAULT.c.node))
     pairs = db.execute(sa.select(_CONTRADICTION).order_by(_CONTRADICTION.c.in_round, _CONTRADICTION.c.node))

@@ -90,7 +90,6 @@ def _assets(chain: ChainReader) -> Iterator[tuple[Account, int]]:
 
 def _budgets(store: BookStore, chain: ChainReader) -> Iterator[tuple[Account, int]]:
     for event in store.events(RunOpened):
-        assert isinstance(event, RunOpened)
         run = chain.run(event.run_id)
         yield budget(event.run_id), 0 if run is None else run.free
 

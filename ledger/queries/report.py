@@ -6,11 +6,9 @@ replays the chain. Amounts are token units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from assay.chain.commit_statement import evm_address
@@ -24,6 +22,7 @@ from assay.chain.events import (
 )
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.accounts import Kind, budget
+from assay.ledger.journal.database import ask
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.reconcile import Difference
 from assay.ledger.settlement.ending import Ending, ending_of
@@ -178,7 +177,7 @@ def nodes(store: BookStore, run_state: RunState) -> tuple[NodeFigures, ...]:
         passed = _count(db, by_ruling, rulings=PASSED)
         failed = _count(db, by_ruling, rulings=FAILED)
         paid = _paid(db, "operator")
-        unpaid = db.execute(sa.text("SELECT node, round, reason FROM unpaid ORDER BY round")).all()
+        unpaid = ask(db, "SELECT node, round, reason FROM unpaid ORDER BY round")
     return tuple(
         NodeFigures(
             peer=peer.hex(),
@@ -214,19 +213,14 @@ def verifiers(store: BookStore, spec: RunSpec) -> tuple[VerifierFigures, ...]:
 
 def _slashes(store: BookStore) -> list[Slashed]:
     """Every slash of the run that no veto reversed; other runs of the deployment have their own."""
-    found = store.events(Slashed, SlashReversed, CaseOpened, Equivocation)
-    ours = {
-        event.case_id if isinstance(event, CaseOpened) else event.offence_id
-        for event in found
-        if isinstance(event, CaseOpened | Equivocation) and event.run_id == store.run_id
-    }
-    reversed_ = {event.offence_id for event in found if isinstance(event, SlashReversed)}
+    run_id = store.run_id
+    ours = {event.case_id for event in store.events(CaseOpened) if event.run_id == run_id}
+    ours |= {event.offence_id for event in store.events(Equivocation) if event.run_id == run_id}
+    reversed_ = {event.offence_id for event in store.events(SlashReversed)}
     return [
         event
-        for event in found
-        if isinstance(event, Slashed)
-        and event.offence_id in ours
-        and not (event.payable_at and event.offence_id in reversed_)
+        for event in store.events(Slashed)
+        if event.offence_id in ours and not (event.payable_at and event.offence_id in reversed_)
     ]
 
 
@@ -244,16 +238,9 @@ def round_figures(store: BookStore, run_state: RunState, round_id: int) -> Round
     spec = run_state.spec
     balance = store.balances().get(budget(store.run_id), 0)
     with store.reading() as db:
-        head = db.execute(
-            sa.text("SELECT signatures, active FROM round WHERE round = :round"), {"round": round_id}
-        ).one()
-        count, loss_micro, size = db.execute(
-            sa.text(
-                "SELECT count(*), sum(loss_micro), coalesce(sum(update_bytes), 0) "
-                "FROM contribution WHERE round = :round"
-            ),
-            {"round": round_id},
-        ).one()
+        (head,) = ask(db, "SELECT signatures, active FROM round WHERE round = :round", round=round_id)
+        sums = "SELECT count(*), sum(loss_micro), coalesce(sum(update_bytes), 0) FROM contribution"
+        ((count, loss_micro, size),) = ask(db, f"{sums} WHERE round = :round", round=round_id)
     return RoundFigures(
         round=round_id,
         rounds=run_state.training_rounds,
@@ -283,11 +270,7 @@ def audits(store: BookStore, up_to_round: int) -> AuditFigures:
 
 def _unsettled_steps(store: BookStore) -> int:
     """Accepted steps in epochs that have no final result."""
-    final = tuple(
-        event.epoch
-        for event in store.events(ResultFinalized)
-        if isinstance(event, ResultFinalized) and event.run_id == store.run_id
-    )
+    final = tuple(event.epoch for event in store.events(ResultFinalized) if event.run_id == store.run_id)
     with store.reading() as db:
         steps = "SELECT count(*) FROM contribution JOIN round USING (round) WHERE epoch NOT IN :final"
         return _number(db, steps, final=final)
@@ -296,15 +279,13 @@ def _unsettled_steps(store: BookStore) -> int:
 def open_offences(store: BookStore) -> frozenset[bytes]:
     """Offence ids of confirmed audits, and of verifiers' faults, whose case is not closed on chain."""
     with store.reading() as db:
-        ids = db.execute(
-            sa.text(
-                "SELECT audit.offence_id FROM ruling JOIN audit USING (round, node) "
-                "WHERE ruling.ruling = 'confirmed' UNION SELECT offence_id FROM fault"
-            )
-        ).scalars()
-        offences = frozenset(bytes(offence) for offence in ids)
-    closed = {event.case_id for event in store.events(CaseClosed) if isinstance(event, CaseClosed)}
-    return offences - closed
+        ids = ask(
+            db,
+            "SELECT audit.offence_id FROM ruling JOIN audit USING (round, node) "
+            "WHERE ruling.ruling = 'confirmed' UNION SELECT offence_id FROM fault",
+        )
+    closed = {event.case_id for event in store.events(CaseClosed)}
+    return frozenset(bytes(offence) for (offence,) in ids) - closed
 
 
 _ROLES = ("operator", "verifier", "fee")
@@ -330,19 +311,13 @@ def _flow(db: Connection, account: Kind, kinds: tuple[str, ...], *, owner: str =
 
 
 def _paid(db: Connection, role: str) -> dict[str, int]:
-    return {owner: int(amount) for owner, amount in db.execute(sa.text(_PAID), {"role": role})}
+    return {owner: int(amount) for owner, amount in ask(db, _PAID, role=role)}
 
 
 def _number(db: Connection, question: str, **given: Any) -> int:
-    return int(db.execute(_statement(question, given), given).scalar_one())
+    ((found,),) = ask(db, question, **given)
+    return int(found)
 
 
 def _count(db: Connection, question: str, **given: Any) -> dict[bytes, int]:
-    return {bytes(peer): int(count) for peer, count in db.execute(_statement(question, given), given)}
-
-
-def _statement(question: str, given: Mapping[str, Any]) -> sa.TextClause:
-    lists: list[sa.BindParameter[Any]] = [
-        sa.bindparam(name, expanding=True) for name, value in given.items() if isinstance(value, tuple)
-    ]
-    return sa.text(question).bindparams(*lists)
+    return {bytes(peer): int(count) for peer, count in ask(db, question, **given)}

@@ -16,11 +16,10 @@ from assay.chain.events import Challenged, Resolved, ResultFinalized, ResultProp
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.statements import Address
 from assay.chain.text.times import when_text
-from assay.ledger.journal.reader import LedgerIntegrityError
-from assay.ledger.journal.rows import event_of_row
+from assay.ledger.journal.reader import LedgerIntegrityError, read_events
 from assay.ledger.journal.tables import TABLES
 
-_SETTLEMENT, _PAYOUT, _EVENT = TABLES["settlement"], TABLES["payout"], TABLES["chain_event"]
+_SETTLEMENT, _PAYOUT = TABLES["settlement"], TABLES["payout"]
 _KINDS = (ResultProposed, Challenged, Resolved, ResultRejected, ResultFinalized)
 
 
@@ -79,18 +78,8 @@ def read_appeal(db: Connection, run_id: bytes, epoch: int) -> Appeal | None:
     Raises:
         LedgerIntegrityError: an event in the books cannot be read.
     """
-    rows = db.execute(
-        sa.select(_EVENT)
-        .where(_EVENT.c.kind.in_([kind.__name__ for kind in _KINDS]), _EVENT.c.state == "seen")
-        .order_by(_EVENT.c.block_number, _EVENT.c.log_index)
-    )
     found: Appeal | None = None
-    for row in rows:
-        try:
-            event = event_of_row(row)
-        except (ValueError, KeyError, TypeError) as error:
-            message = f"ledger: an event of block {row.block_number} cannot be read ({error})"
-            raise LedgerIntegrityError(message) from None
+    for event in read_events(db, *_KINDS):
         if not isinstance(event, _KINDS) or (event.run_id, event.epoch) != (run_id, epoch):
             continue
         match event:

@@ -160,11 +160,8 @@ class Bookkeeper:
 
     def is_paid_out(self) -> bool:
         """Whether every epoch is final, every row claimed or swept, and the rest refunded."""
-        final = {
-            event.epoch
-            for event in self.books.events(ResultFinalized)
-            if isinstance(event, ResultFinalized) and event.run_id == self._run_id
-        }
+        events = self.books.events(ResultFinalized)
+        final = {event.epoch for event in events if event.run_id == self._run_id}
         if final != set(range(self._run_state.calendar.epochs)):
             return False
         left = self.books.balances()
