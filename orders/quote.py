@@ -100,14 +100,10 @@ class Cost:
     """Cost of a number of paid tokens, split as the settlement splits it. Amounts in token units."""
 
     tokens: int
+    gross: int  # leaves the escrow
     operators: int
     verifiers: int
     fee: int
-
-    @property
-    def gross(self) -> int:
-        """The total that leaves the escrow."""
-        return self.operators + self.verifiers + self.fee
 
 
 def quote_of(order: Order) -> Quote:
@@ -231,6 +227,7 @@ def _cost(terms: Terms, steps: list[int]) -> Cost:
         gross_all += gross
     return Cost(
         tokens=sum(steps) * terms.tokens_per_step,
+        gross=gross_all,
         operators=operators,
         verifiers=verifiers,
         fee=gross_all - operators - verifiers,

@@ -20,17 +20,6 @@ RETURNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """What a number of paid tokens costs, and who gets it; in token units."""
-
-    tokens: int
-    gross: int
-    operators: int
-    verifiers: int
-    fee: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Quoted:
     """What a quote says; amounts in token units."""
 
@@ -45,8 +34,8 @@ class Quoted:
     verifiers: int
     unit: str
     price_per_mtoken: int
-    at_most: Charge
-    expected: Charge
+    at_most: Cost
+    expected: Cost
     epochs: int
     epoch_cap: int
     verification_ppm: int
@@ -74,8 +63,8 @@ def quoted(order: Order) -> Quoted:
         verifiers=terms.verifiers,
         unit=f"10^-6 {UNIT}",
         price_per_mtoken=terms.money.price_per_mtoken,
-        at_most=_charge(cost_at_most(terms)),
-        expected=_charge(cost_expected(terms)),
+        at_most=cost_at_most(terms),
+        expected=cost_expected(terms),
         epochs=terms.epochs,
         epoch_cap=quote.epoch_cap,
         verification_ppm=verification_ppm(order),
@@ -85,14 +74,4 @@ def quoted(order: Order) -> Quoted:
         escrow=quote.budget,
         escrow_least=order.worst_case_units(),
         returns=RETURNS,
-    )
-
-
-def _charge(cost: Cost) -> Charge:
-    return Charge(
-        tokens=cost.tokens,
-        gross=cost.gross,
-        operators=cost.operators,
-        verifiers=cost.verifiers,
-        fee=cost.fee,
     )

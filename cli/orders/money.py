@@ -35,8 +35,8 @@ from assay.orders.purchase import (
     read_escrow,
     to_top_up,
 )
-from assay.orders.quote import quote_of
-from assay.orders.quoted import Charge, Quoted
+from assay.orders.quote import Cost, quote_of
+from assay.orders.quoted import Quoted
 from assay.participant.directory.find import announce_run, is_too_large
 from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
 from assay.participant.files.run_file import write_run_file
@@ -71,7 +71,7 @@ def quote_lines(found: Quoted) -> Iterator[str]:
         yield f"returns   {line}"
 
 
-def _cost_text(cost: Charge) -> str:
+def _cost_text(cost: Cost) -> str:
     return (
         f"{cost.tokens:,} tokens, {token_text(cost.gross)}: {money_text(cost.operators)} to operators, "
         f"{money_text(cost.verifiers)} to verifiers, {money_text(cost.fee)} fee"
