@@ -71,11 +71,12 @@ def create(
     Example: assay api token create api.toml --name bookkeeping --scope read
     """
     from assay.api.serve import open_access
+    from assay.chain.deployment.coin import address_given
     from assay.chain.text.units import parse_money
 
     secret, made = open_access(file).create_token(
         name,
-        account=None if account is None else _address(account),
+        account=None if account is None else address_given(account),
         scopes=frozenset(scope),
         spend_limit=parse_money(spend_limit),
         now_s=int(time.time()),
@@ -121,14 +122,6 @@ def _token_line(one: Token) -> str:
     spent = f"{money_text(one.spent)} of {token_text(one.spend_limit)}"
     scopes = ",".join(sorted(one.scopes))
     return f"{one.id}  {one.name}  {scopes}  {one.account or '-'}  {spent}  {ended}"
-
-
-def _address(text: str) -> str:
-    from eth_utils.address import is_address, to_checksum_address
-
-    if not is_address(text):
-        raise ConfigError(f"{text!r} is not an account, expected 0x and 40 hexadecimal digits")
-    return str(to_checksum_address(text))
 
 
 def _day(unix_s: int) -> str:

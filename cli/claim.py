@@ -6,7 +6,6 @@ contract decides which of them are right (participant/wallet/payouts.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,8 @@ from assay.protocol.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from assay.chain.statements import Address
     from assay.participant.wallet.account import Account
     from assay.participant.wallet.payouts import EpochPay, Table
-
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 @stepwise
@@ -53,10 +49,11 @@ def claim(
 
     Example: assay claim config.toml --dry-run
     """
+    from assay.chain.deployment.coin import address_given
     from assay.chain.text.settlement_phase import phase_text
     from assay.participant.wallet.payouts import finalize_ready, is_finalizable, read_pay
 
-    payee = None if payee_text is None else _address(payee_text)
+    payee = None if payee_text is None else address_given(payee_text)
     account, source = _opened(what, config)
     payee = payee or account.address
     if to is not None and payee != account.address:
@@ -171,11 +168,3 @@ def _check_deployment(run: Path, deployment_id: bytes, account: Account) -> None
             f"{run} is of deployment {deployment_id.hex()[:8]}, "
             f"the configuration's is {account.deployment.deployment_id.hex()[:8]}"
         )
-
-
-def _address(text: str) -> Address:
-    from assay.chain.commit_statement import evm_address
-
-    if not _ADDRESS.fullmatch(text):
-        raise ConfigError(f"{text[:60]!a} is not an account, expected 0x and 40 hexadecimal digits")
-    return evm_address(bytes.fromhex(text[2:]))

@@ -20,10 +20,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
-from eth_utils.address import is_address, to_checksum_address
+from eth_utils.address import to_checksum_address
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.bundle.books import LEDGER_SERVICE, find_books, find_keepers_books, opened, run_of
@@ -43,57 +44,54 @@ from assay.protocol.errors import ConfigError
 SUPPLIER = "supplier.toml"
 RATES_CHARS_MAX = 64 << 20
 _Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
+_MaybeText = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 _Address = Annotated[tuple[_Text, ...], Field(strict=False, max_length=LINES_MAX)]
 
 
-class _Supplier(BaseModel):
+class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Named(_Table):
+    country: str = ""
+    registration: _MaybeText = ""
+
+
+class _Issuer(_Named):
     name: _Text
     address: Annotated[_Address, Field(min_length=1)]
     vat_id: _Text
-    tax_note: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    scheme: Literal["standard", "small"] = "standard"
+    prices: Literal["", "net", "gross"] = ""
+    payment_terms: _MaybeText = ""
+
+
+class _Supplier(_Issuer):
+    tax_note: _MaybeText = ""
     currency: str = ""
     rates: str = ""
-    country: str = ""
-    registration: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
-    scheme: Literal["standard", "small"] = "standard"
     consumers_abroad: Literal["", "oss", "home"] = ""
-    prices: Literal["", "net", "gross"] = ""
-    payment_terms: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
 
 
-class _Buyer(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    name: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+class _Buyer(_Named):
+    name: _MaybeText = ""
     address: _Address = ()
-    vat_id: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
-    country: str = ""
-    registration: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
+    vat_id: _MaybeText = ""
     kind: Literal["", "business", "consumer"] = ""
 
 
-class _VatRate(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _VatRate(_Table):
     country: _Text
     percent: Annotated[str, Field(pattern=r"^[0-9]{1,2}(\.[0-9]{1,2})?$")]
     first: date
     last: date | None = None
 
 
-class _Operator(BaseModel):
+class _Operator(_Issuer):
     """An operator who agreed that its invoices are issued in its name (article 224)."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     account: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
-    name: _Text
-    address: Annotated[_Address, Field(min_length=1)]
-    vat_id: _Text
     agreement: _Text
-    country: str = ""
-    registration: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
-    scheme: Literal["standard", "small"] = "standard"
-    prices: Literal["", "net", "gross"] = ""
-    payment_terms: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = ""
 
 
 class SupplierFile(BaseModel):
@@ -195,7 +193,11 @@ def make_document(run: Path, options: InvoiceOptions, now_ms: int) -> Document:
         with opened(place) as db:
             first, last = _epochs(options.epoch, final_epochs(db, run_id), spec.epochs)
             return pro_forma(db, spec, run_id, first, last, now_ms)
-    operator = "" if options.operator is None else _account(options.operator)
+    operator = ""
+    if options.operator is not None:
+        from assay.chain.deployment.coin import address_given  # importing web3 takes a second
+
+        operator = address_given(options.operator)
     parties = None if supplier is None else read_supplier(supplier, operator)
     place = find_keepers_books(run)
     spec, run_id = run_of(place)
@@ -273,15 +275,9 @@ def _self_billed(path: Path, found: SupplierFile, account: str) -> Parties:
     )
 
 
-def _account(text: str) -> str:
-    if not is_address(text):
-        raise ConfigError(f"--operator {ascii(text)[:50]}: expected an account such as 0x and 40 digits")
-    return str(to_checksum_address(text))
-
-
 def _vat_rates(found: SupplierFile) -> tuple[VatRate, ...]:
     return tuple(
-        VatRate(country=one.country, rate_bp=_basis_points(one.percent), first=one.first, last=one.last)
+        VatRate(country=one.country, rate_bp=int(Decimal(one.percent) * 100), first=one.first, last=one.last)
         for one in found.vat_rate
     )
 
@@ -316,11 +312,6 @@ def _taxation(found: SupplierFile) -> Taxation | None:
         vat_rates=_vat_rates(found),
         prices=seller.prices,
     )
-
-
-def _basis_points(percent: str) -> int:
-    whole, _, part = percent.partition(".")
-    return int(whole) * 100 + int(part.ljust(2, "0"))
 
 
 def terms_of(path: Path, found: SupplierFile) -> Terms | None:

@@ -80,7 +80,7 @@ def _soon(url: str, secret: str) -> httpx.Response:
         (["token", "create", "{}", "--name", "x", "--scope", "move"], "needs an account"),
         (
             ["token", "create", "{}", "--name", "x", "--scope", "read", "--account", "0x12"],
-            "is not an account",
+            "is no address",
         ),
         (["token", "create", "{}", "--name", "x", "--scope", "read", "--days", 0], "1 to 366 days"),
         (["serve", "nowhere.toml"], "cannot be read"),

@@ -245,9 +245,9 @@ def test_a_store_that_holds_less_or_lies_is_told(assay: Assay, market: Market, t
     [
         (["--epoch", "2"], "there is no epoch 2"),
         (["--epoch", "-1"], "--epoch"),
-        (["--account", "0x12"], "is not an account"),
-        (["--account", "0x" + "g" * 40], "is not an account"),
-        (["--account", "\x1b[2J"], "is not an account"),
+        (["--account", "0x12"], "is no address"),
+        (["--account", "0x" + "g" * 40], "is no address"),
+        (["--account", "\x1b[2J"], "is no address"),
         (["--config", "other.toml"], "--config goes with a run's folder"),
     ],
 )

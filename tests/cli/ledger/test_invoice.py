@@ -280,7 +280,7 @@ def test_a_part_of_an_invoice_is_credited(assay: Assay, folder: Path, supplier: 
     ("words", "expected"),
     [
         (["--amount", "1"], "--amount goes with --credit NUMBER"),
-        (["--operator", "ola"], "expected an account"),
+        (["--operator", "ola"], "is no address"),
         (["--operator", "0x" + "ab" * 20], "0 tables [[operator]] of account"),
         (["--credit", 1, "--epoch", 9, "--reason", "x"], "no invoice has the number 1"),
     ],
