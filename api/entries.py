@@ -30,19 +30,16 @@ class Event:
 def entry_answer(one: Written) -> EntryAnswer:
     """An entry as the API's answers have it."""
     entry = one.entry
-    return EntryAnswer(
+    return EntryAnswer.of(
+        entry,
         number=one.number,
-        key=entry.key,
-        kind=entry.kind,
         epoch=None if entry.epoch == NO_EPOCH else entry.epoch,
-        block_number=entry.block_number,
-        block_hash=entry.block_hash,
         reverses=entry.reverses or None,
         time=happened_at(one).isoformat(timespec="seconds"),
         recorded=recorded_at(one).isoformat(timespec="milliseconds"),
         leaf_hash=one.leaf,
         postings=[
-            PostingAnswer(account=each.account.code, asset=each.account.asset, amount=str(each.amount))
+            PostingAnswer.of(each.account, account=each.account.code, amount=each.amount)
             for each in entry.postings
         ],
     )

@@ -33,20 +33,11 @@ def payouts(db: Connection, run_id: bytes, epoch: int) -> SettlementAnswer:
     )
     if tree.root != head.root or [row.row_index for row in rows] != list(range(len(rows))):
         raise LedgerIntegrityError(f"ledger: the payout table of epoch {epoch} has another root")
-    return SettlementAnswer(
-        epoch=epoch,
-        table_hash=head.table_hash,
-        root=tree.root,
-        tokens_paid=head.tokens_paid,
-        total=head.total,
+    return SettlementAnswer.of(
+        head,
         rows=[
-            PayoutAnswer(
-                index=row.row_index,
-                role=row.role,
-                peer=row.peer,
-                account=row.account,
-                amount=row.amount,
-                proof=[f"0x{one.hex()}" for one in tree.proof(row.row_index)],
+            PayoutAnswer.of(
+                row, index=row.row_index, proof=[f"0x{one.hex()}" for one in tree.proof(row.row_index)]
             )
             for row in rows
         ],

@@ -7,7 +7,7 @@ are hexadecimal. Answers read these from integers and bytes, and their fields fr
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -34,10 +34,18 @@ HashGiven = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{64}$", examples=["0x" 
 AmountGiven = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,18}$", examples=["1000000"])]
 
 
+A = TypeVar("A", bound="Answer")
+
+
 class Answer(BaseModel):
     """Base of response bodies."""
 
     model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    @classmethod
+    def of(cls: type[A], value: object, **more: Any) -> A:
+        """The answer whose fields are `more`, and those of the same names of a value."""
+        return cls(**{name: getattr(value, name) for name in cls.model_fields if name not in more}, **more)
 
 
 class Asked(BaseModel):

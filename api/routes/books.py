@@ -100,7 +100,7 @@ def balances(
         entries=found.edge.size,
         root=found.edge.root,
         balances=[
-            BalanceAnswer(account=account.code, asset=account.asset, amount=str(amount))
+            BalanceAnswer.of(account, account=account.code, amount=amount)
             for account, amount in found.balances
         ],
         trial_balance=found.trial_balance,
@@ -169,12 +169,7 @@ def checkpoints(
         origin = served_run.origin(db)
         found = [(note, checkpoint_of(note, origin)) for note in read_notes(db, newest=limit)]
     return [
-        CheckpointAnswer(
-            size=one.size,
-            root=one.root,
-            note=note.text,
-            verifier_key=verifier_key(one.origin, note.signer),
-        )
+        CheckpointAnswer.of(one, note=note.text, verifier_key=verifier_key(one.origin, note.signer))
         for note, one in found
     ]
 
@@ -236,21 +231,14 @@ def why(server: TheServer, caller: Reader, run: RunName, peer: Peer, epoch: Epoc
     """Every unpaid step of an epoch, with the digests that prove the reason."""
     with server.run_for(caller, run).opened() as db, missing():
         found = read_unpaid(db, peer, epoch)
-    return Reasons(
-        peer=found.peer,
-        epoch=found.epoch,
-        steps=found.steps,
+    return Reasons.of(
+        found,
         unpaid=[
-            UnpaidAnswer(
-                round=one.round,
+            UnpaidAnswer.of(
+                one,
                 reason=one.reason.value,
-                tokens=one.tokens,
-                commit=one.commit,
-                update=one.update,
-                manifest=one.manifest,
                 findings=[*one.evidence.findings, *one.fault.findings],
                 rulings=[*one.evidence.rulings, *one.fault.rulings],
-                fault_round=one.fault_round,
             )
             for one in found.unpaid
         ],

@@ -66,8 +66,7 @@ def register(
     log.info(
         "webhook registered", extra={"hook": made.id, "run": run.name, "owner": owner}
     )  # its path may be secret
-    answer = HookAnswer.model_validate(made)
-    return NewHookAnswer(**answer.model_dump(), secret=secret_text(hooks.secret(made.id)))
+    return NewHookAnswer.of(made, secret=secret_text(hooks.secret(made.id)))
 
 
 @router.get("")

@@ -53,15 +53,7 @@ def invoices(server: TheServer, caller: InvoiceReader, run: RunName) -> list[Inv
     with served_run.opened() as db:
         found = read_documents(db)
     return [
-        InvoiceHead(
-            series=one.series,
-            number=one.number,
-            name=one.name,
-            first_epoch=one.facts.first_epoch,
-            last_epoch=one.facts.last_epoch,
-            total=one.total,
-            corrects=one.corrects,
-        )
+        InvoiceHead.of(one, first_epoch=one.facts.first_epoch, last_epoch=one.facts.last_epoch)
         for one in found
     ]
 
@@ -165,10 +157,9 @@ def quote(
         raise Problem(422, "the run file is not UTF-8 text") from None
     except ConfigError as error:
         raise Problem(422, str(error)[:1000]) from None
-    return QuoteAnswer(
+    return QuoteAnswer.of(
+        found,
         quote=found.name,
-        budget=found.budget,
-        epoch_cap=found.epoch_cap,
         epochs=found.terms.epochs,
         at_most=at_most,
         expected=expected,
@@ -180,12 +171,7 @@ def quote(
 def deployment(server: TheServer) -> DeploymentAnswer:
     """The chain and the contracts that moves are prepared for."""
     found = server.chain().deployment
-    return DeploymentAnswer(
-        chain_id=found.chain_id,
-        deployment_id=found.deployment_id,
-        block=found.block,
-        contracts={name: found.address(name) for name in CONTRACTS},
-    )
+    return DeploymentAnswer.of(found, contracts={name: found.address(name) for name in CONTRACTS})
 
 
 @router.get("/orders/{run_id}")
@@ -198,21 +184,7 @@ def order(server: TheServer, caller: Reader, run_id: Annotated[HashGiven, Path()
         raise Problem(404, "no run of this id was opened")
     if not server.may_read(caller) and not _is_own(caller, found.buyer):
         raise Problem(403, "only a run's buyer, and the readers of this server, may read its escrow")
-    return OrderAnswer(
-        run_id=raw,
-        buyer=found.buyer,
-        budget=found.budget,
-        reserved=found.reserved,
-        paid=found.paid,
-        returned=found.returned,
-        free=found.free,
-        epoch_cap=found.epoch_cap,
-        epochs=found.epochs,
-        deadline=found.deadline,
-        closes_at=found.closes_at,
-        pending_results=found.pending,
-        chain_time=chain.timestamp(),
-    )
+    return OrderAnswer.of(found, run_id=raw, pending_results=found.pending, chain_time=chain.timestamp())
 
 
 @router.get("/stakes/{role}/{account}")
@@ -229,13 +201,11 @@ def stake(
     if not server.may_read(caller) and not _is_own(caller, holder):
         raise Problem(403, "only an account's owner, and the readers of this server, may read its stake")
     found = chain.stake_of(holder, ROLES[role])
-    return StakeAnswer(
+    return StakeAnswer.of(
+        found,
         account=holder,
         role=role,
-        active=found.active,
         leaving=found.unbonding,
-        minimum=found.minimum,
-        free=found.free,
         rewards=str(chain.rewards_of(holder)),
         banned=chain.is_banned(holder),
     )

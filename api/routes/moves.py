@@ -101,11 +101,9 @@ def _prepare(server: Server, caller: Principal, body: PrepareAsked) -> PreparedA
         server.access.keep_move(kept, now_s)
     except NoRoom as error:
         raise Problem(429, str(error), headers={"Retry-After": "60"}) from None
-    return PreparedAnswer(
-        id=kept.id,
-        account=account,
+    return PreparedAnswer.of(
+        kept,
         action=body.action,
-        amount=str(planned.amount),
         expires_at=kept.expires_s,
         typed_data=typed,
         transactions=[TransactionAnswer(**one.plain()) for one in transactions],
@@ -155,11 +153,9 @@ def _answer(server: Server, kept: Kept) -> MoveAnswer:
                 hash=f"0x{tx_hash.hex()}", state=found.state, block=found.block, refused=refused or None
             )
         )
-    return MoveAnswer(
-        id=kept.id,
+    return MoveAnswer.of(
+        kept,
         action=kept.body["action"],
-        account=kept.account,
-        amount=str(kept.amount),
         state=_state([one.state for one in sent], kept, server.now_s()),
         transactions=sent,
     )
