@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, ClassVar, NewType, get_type_hints
+from typing import Annotated, ClassVar, NewType, get_args, get_type_hints
 
 from eth_abi.abi import encode
 from eth_keys.datatypes import PrivateKey, Signature
@@ -196,18 +196,7 @@ Signable = (
     | ModelRecord
     | Supersession
 )
-STATEMENTS: tuple[type[Signable], ...] = (
-    Statement,
-    EpochResult,
-    SlashOrder,
-    Veto,
-    Discharge,
-    Delegation,
-    PeerBinding,
-    Rotation,
-    ModelRecord,
-    Supersession,
-)
+STATEMENTS: tuple[type[Signable], ...] = get_args(Signable)
 
 
 def digest(statement: Signable, domain: Domain) -> bytes:
