@@ -12,9 +12,11 @@ from typing import Any
 from eth_abi.abi import encode
 from web3.exceptions import Web3RPCError
 
-from assay.api.moves import Call, Unsigned
+from assay.api.moves import Call
 from assay.chain.reader import ChainReader
 from assay.chain.rpc import PRIORITY_FEE_WEI, ChainRefused
+from assay.chain.statements import Address
+from assay.chain.unsigned import Transaction
 from assay.protocol.errors import Unavailable
 
 _MAGIC = bytes.fromhex("1626ba7e")  # isValidSignature(bytes32,bytes), EIP-1271
@@ -47,7 +49,7 @@ class Gateway(ChainReader):
         """Token units that a contract may pull from an account."""
         return int(self._ask("AssayToken", "allowance", account, self.deployment.address(contract)))
 
-    def unsigned(self, account: str, calls: Sequence[Call]) -> list[Unsigned]:
+    def unsigned(self, account: str, calls: Sequence[Call]) -> list[Transaction]:
         """The calls as transactions of an account, in order.
 
         Raises:
@@ -60,14 +62,16 @@ class Gateway(ChainReader):
         made = []
         for at, call in enumerate(calls):
             made.append(
-                Unsigned(
+                Transaction(
+                    account=Address(account),
                     chain_id=self.deployment.chain_id,
                     nonce=nonce + at,
-                    to=call.to,
-                    data=call.data,
+                    to=Address(call.to),
+                    value_wei=0,
+                    data=bytes.fromhex(call.data[2:]),
                     gas=self._gas(account, call) if at == 0 else call.gas_fallback,
-                    max_fee=2 * base_fee + PRIORITY_FEE_WEI,
-                    max_priority_fee=PRIORITY_FEE_WEI,
+                    fee_wei=2 * base_fee + PRIORITY_FEE_WEI,
+                    priority_fee_wei=PRIORITY_FEE_WEI,
                 )
             )
         return made

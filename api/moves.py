@@ -14,22 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import rlp
-from eth_account import Account
 from eth_account.messages import encode_typed_data
-from eth_account.typed_transactions import TypedTransaction
-from eth_keys.exceptions import BadSignature
 from eth_utils.crypto import keccak
-from eth_utils.exceptions import ValidationError
-from hexbytes import HexBytes
 
 from assay.chain.addresses import Deployment
 from assay.chain.statements import BadSignatureError, recover
-from assay.protocol.errors import AssayError
+from assay.chain.unsigned import Transaction, parse_signed
+from assay.protocol.errors import AssayError, MalformedMessage
 
 MOVE_S = 600
 RAW_BYTES_MAX = 16_384
-_DYNAMIC_FEE = 2
 MOVE_TYPE = [
     {"name": "action", "type": "string"},
     {"name": "summary", "type": "string"},
@@ -63,33 +57,6 @@ class Call:
     gas_fallback: int  # used if an earlier unmined call prevents estimation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsigned:
-    """A transaction for its account to sign, which may choose only the two fees."""
-
-    chain_id: int
-    nonce: int
-    to: str
-    data: str
-    gas: int
-    max_fee: int
-    max_priority_fee: int
-
-    def plain(self) -> dict[str, Any]:
-        """JSON form for wallets (EIP-1559)."""
-        return {
-            "type": _DYNAMIC_FEE,
-            "chainId": self.chain_id,
-            "nonce": self.nonce,
-            "to": self.to,
-            "value": 0,
-            "data": self.data,
-            "gas": self.gas,
-            "maxFeePerGas": self.max_fee,
-            "maxPriorityFeePerGas": self.max_priority_fee,
-        }
-
-
 def typed_data(
     deployment: Deployment,
     *,
@@ -98,7 +65,7 @@ def typed_data(
     account: str,
     amount: int,
     parameters: Mapping[str, Any],
-    transactions: Sequence[Unsigned],
+    transactions: Sequence[Transaction],
     nonce: bytes,
     expiry: int,
 ) -> dict[str, Any]:
@@ -146,41 +113,32 @@ def check_move(typed: Mapping[str, Any], signature: bytes, account: str) -> None
         raise MoveRefused(f"the move is signed by {signer}, {account} expected")
 
 
-def check_transaction(raw: bytes, prepared: Unsigned, account: str) -> bytes:
-    """The hash of a signed transaction that is exactly the prepared one, by its account.
+def check_transaction(raw: bytes, prepared: Transaction) -> None:
+    """Do nothing if a signed transaction is exactly the prepared one, by its account.
 
     Args:
         raw: The signed transaction, encoded for the chain.
-        prepared: The transaction expected.
-        account: The signer expected.
+        prepared: The transaction expected; its account may choose the two fees.
 
     Raises:
         MoveRefused: it differs in any field but the fees, or has another signer.
     """
-    if not 1 < len(raw) <= RAW_BYTES_MAX or raw[0] != _DYNAMIC_FEE:
-        raise MoveRefused("not a signed transaction of type 2 (EIP-1559)")
     try:
-        found = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
-        signer = Account.recover_transaction(raw)
-    except (ValueError, TypeError, KeyError, BadSignature, ValidationError, rlp.exceptions.RLPException):
-        raise MoveRefused("not a signed transaction of type 2 (EIP-1559)") from None
-    expected = prepared.plain()
-    fields = {
-        **{name: int(found[name]) for name in ("chainId", "nonce", "value", "gas")},
-        "to": "0x" + bytes(found["to"]).hex(),
-        "data": "0x" + bytes(found["data"]).hex(),
-    }
-    for name, value in fields.items():
-        if value != (expected[name].lower() if name == "to" else expected[name]):
+        if len(raw) > RAW_BYTES_MAX:
+            raise MalformedMessage(f"{len(raw)} bytes, at most {RAW_BYTES_MAX} expected")
+        found = parse_signed(raw)
+    except MalformedMessage:
+        raise MoveRefused("not a signed transaction of type 2 (EIP-1559) without access list") from None
+    sent = found.plain()
+    for name, value in _fixed(prepared).items():
+        if sent[name] != value:
             raise MoveRefused(f"the transaction's {name} differs from the prepared one's")
-    if found["accessList"]:
-        raise MoveRefused("the transaction has an access list, and the prepared one has none")
-    if signer != account:
-        raise MoveRefused(f"the transaction is signed by {signer}, {account} expected")
-    return keccak(raw)
+    if found.account != prepared.account:
+        raise MoveRefused(f"the transaction is signed by {found.account}, {prepared.account} expected")
 
 
-def _fixed(one: Unsigned) -> dict[str, Any]:
+def _fixed(one: Transaction) -> dict[str, Any]:
+    """All that the account does not choose."""
     return {name: value for name, value in one.plain().items() if not name.startswith("max")}
 
 

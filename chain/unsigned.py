@@ -31,7 +31,7 @@ from hexbytes import HexBytes
 
 from assay.chain.statements import Address
 from assay.protocol.encoding.json_text import parse_json
-from assay.protocol.errors import ConfigError, NotYet, Unavailable
+from assay.protocol.errors import ConfigError, MalformedMessage, NotYet, Unavailable
 
 SCHEMA = "assay/unsigned-transaction/1"
 FILE_BYTES_MAX = 1 << 20
@@ -78,6 +78,10 @@ class Transaction:
         """As eth_account takes it."""
         numbers = {name: getattr(self, own) for name, own in _NUMBERS.items()}
         return {**numbers, "type": 2, "to": self.to, "data": self.data}
+
+    def plain(self) -> dict[str, Any]:
+        """As browsers' wallets take it, in JSON."""
+        return {**self.fields, "data": f"0x{self.data.hex()}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,21 +140,33 @@ def read_signed(path: Path) -> tuple[Transaction, bytes]:
     text = _read(path)
     try:
         raw = bytes.fromhex(text.decode().strip().removeprefix("0x"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: expected a signed transaction in hexadecimal ({error})") from None
+    try:
+        return parse_signed(raw), raw
+    except MalformedMessage as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_signed(raw: bytes) -> Transaction:
+    """The transaction in signed bytes, of whoever signed it.
+
+    Raises:
+        MalformedMessage: they are no signed EIP-1559 transaction to an address, without access list.
+    """
+    try:
         found = TypedTransaction.from_bytes(HexBytes(raw)).as_dict()
         if found["type"] != 2 or found["accessList"] or not found["to"]:
             raise ValueError("expected type 2, to an address, without access list")
         numbers: dict[str, Any] = {own: found[name] for name, own in _NUMBERS.items()}
-        transaction = Transaction(
+        return Transaction(
             account=Address(Account.recover_transaction(raw)),
             to=Address(to_checksum_address(bytes(found["to"]))),
             data=bytes(found["data"]),
             **numbers,
         )
     except Exception as error:  # whatever decoders make of a stranger's bytes
-        raise ConfigError(
-            f"{path}: expected a signed transaction in hexadecimal ({type(error).__name__}: {error})"
-        ) from None
-    return transaction, raw
+        raise MalformedMessage(f"expected a signed transaction ({type(error).__name__}: {error})") from None
 
 
 def signed_path(unsigned: Path) -> Path:

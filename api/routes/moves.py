@@ -17,7 +17,7 @@ from assay.api.access import Kept, NoRoom, OverLimit, Principal
 from assay.api.http.bodies import StrictRoute
 from assay.api.http.problems import Problem
 from assay.api.move_calls import Planned, plan
-from assay.api.moves import MOVE_S, MoveRefused, Unsigned, check_move, check_transaction, typed_data
+from assay.api.moves import MOVE_S, MoveRefused, check_move, check_transaction, typed_data
 from assay.api.schemas import (
     MoveAnswer,
     MoveAsked,
@@ -27,7 +27,8 @@ from assay.api.schemas import (
     TransactionAnswer,
 )
 from assay.api.server import Server, TheServer, needs, once
-from assay.protocol.encoding.json_text import plain
+from assay.chain.unsigned import Transaction
+from assay.protocol.encoding.json_text import plain, read_plain
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1/moves", tags=["moves"])
 Mover = Annotated[Principal, Depends(needs("move"))]
@@ -119,13 +120,13 @@ def _send(server: Server, caller: Principal, body: MoveAsked) -> MoveAnswer:
         return _answer(server, kept)
     if kept.expires_s <= now_s:
         raise Problem(409, "this move has expired; prepare it again")
-    prepared = [Unsigned(**one) for one in kept.body["transactions"]]
+    prepared = [read_plain(Transaction, one) for one in kept.body["transactions"]]
     if len(prepared) != len(raws):
         raise Problem(422, f"{len(raws)} transactions, {len(prepared)} were prepared")
     try:
         check_move(kept.body["typed"], bytes.fromhex(body.signature[2:]), kept.account)
         for raw, one in zip(raws, prepared, strict=True):
-            check_transaction(bytes.fromhex(raw[2:]), one, kept.account)
+            check_transaction(bytes.fromhex(raw[2:]), one)
     except MoveRefused as error:
         raise Problem(422, str(error)) from None
     try:

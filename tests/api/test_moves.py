@@ -16,8 +16,9 @@ from eth_utils.crypto import keccak
 
 from assay.api.access import PREPARED_MAX
 from assay.api.gateway import Gateway
-from assay.api.moves import MOVE_S, MoveRefused, Unsigned, check_transaction
+from assay.api.moves import MOVE_S, MoveRefused, check_transaction
 from assay.chain.statements import OPERATOR
+from assay.chain.unsigned import Transaction
 from tests.api.a_server import ApiWorld, is_problem
 from tests.contracts.chain_world import Person, World
 
@@ -188,13 +189,16 @@ def test_only_the_fees_are_the_accounts_choice(world_api: ApiWorld, world: World
 
 def test_an_old_form_of_transaction_is_refused():
     to = "0x" + "99" * 20
-    prepared = Unsigned(chain_id=1, nonce=0, to=to, data="0x", gas=21_000, max_fee=1, max_priority_fee=1)
+    prepared = Transaction(
+        account="0x" + "11" * 20, chain_id=1, nonce=0, to=to, value_wei=0, data=b"", gas=21_000, fee_wei=1,
+        priority_fee_wei=1,
+    )  # fmt: skip
     told = {"chainId": 1, "nonce": 0, "to": to, "value": 0, "gas": 21_000, "gasPrice": 1}
     old = Account.sign_transaction(told, "0x" + "11" * 32)
     raw = bytes(old.raw_transaction)
     for body in (raw, b"", b"\x02", b"\x02" + bytes(40), b"\x02" * 20_000, b"\x03" + raw):
         with pytest.raises(MoveRefused, match="not a signed transaction"):
-            check_transaction(body, prepared, "0x" + "11" * 20)
+            check_transaction(body, prepared)
 
 
 def test_a_statement_that_names_another_move_is_refused(world_api: ApiWorld, world: World):

@@ -24,7 +24,7 @@ from assay.api import move_calls
 from assay.api.gateway import Gateway
 from assay.api.http.guard import HEADERS, PAGE_POLICY
 from assay.api.move_calls import _ACTIONS, Planned
-from assay.api.moves import Call, Unsigned
+from assay.api.moves import Call
 from assay.api.routes import moves as move_routes
 from assay.api.routes import signin as signin_routes
 from assay.api.routes.wallet import FILES, PAGE, STATIC
@@ -35,6 +35,7 @@ from assay.chain.addresses import CONTRACTS
 from assay.chain.rpc import artefact
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.text.units import parse_money
+from assay.chain.unsigned import Transaction
 from assay.protocol.errors import ConfigError
 from tests.api.a_books import wait_until
 from tests.api.a_server import ApiWorld, is_problem, listening
@@ -432,8 +433,8 @@ def test_a_move_that_is_not_the_one_asked_for_is_not_shown_to_be_sent(
 def test_a_transaction_with_another_field_is_refused(
     site: Site, monkeypatch: pytest.MonkeyPatch, name: str, value: int, words: str
 ):
-    plain = Unsigned.plain
-    monkeypatch.setattr(Unsigned, "plain", lambda self: {**plain(self), name: value})
+    plain = Transaction.plain
+    monkeypatch.setattr(Transaction, "plain", lambda self: {**plain(self), name: value})
     wallet = site.wallet()
     wallet.sign_in()
 
