@@ -239,9 +239,7 @@ class ChainReader:
 
     def tickets_of(self, account: Address) -> dict[int, Ticket]:
         """Every unstake ticket of an account, in any role, spent ones included, ascending."""
-        first, last = self.deployment.block, self.block_number()
-        topic = f"0x{account[2:].lower():0>64}"
-        events = read_events_of(self._rpc, self.deployment, UnstakeRequested, (topic,), first, last)
+        events = self._events_of(UnstakeRequested, (_word(account),), self.deployment.block)
         found = {event.ticket: self.ticket(event.ticket) for event in events}
         return {number: ticket for number, ticket in sorted(found.items()) if ticket.account == account}
 
@@ -289,11 +287,8 @@ class ChainReader:
 
         A proposal that another contract passed on has no certificate in its transaction, and is left out.
         """
-        topic, eth = f"0x{run_id.hex()}", self._rpc.web3.eth
-        found = []
-        for event in read_events_of(
-            self._rpc, self.deployment, ResultProposed, (topic,), from_block, to_block
-        ):
+        eth, found = self._rpc.web3.eth, []
+        for event in self._events_of(ResultProposed, (_word(run_id),), from_block, to_block):
             sent = self._rpc.read("proposal", lambda event=event: eth.get_transaction(event.tx_hash))  # type: ignore[misc]
             certified = certified_result_of(bytes(sent["input"]))
             if certified is not None and self.deployment.digest(certified.result) == event.digest:
@@ -302,10 +297,7 @@ class ChainReader:
 
     def cases_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CaseOpened]:
         """The cases opened against members of a run in these blocks, both included, in chain order."""
-        topic = f"0x{run_id.hex()}"
-        return read_events_of(
-            self._rpc, self.deployment, CaseOpened, (None, None, topic), from_block, to_block
-        )
+        return self._events_of(CaseOpened, (None, None, _word(run_id)), from_block, to_block)
 
     def appeal(self, case_id: bytes) -> AppealState:
         """The appeal of a case; of phase NONE if nobody appealed."""
@@ -321,7 +313,7 @@ class ChainReader:
     def defences(self, case_id: bytes) -> Iterator[tuple[Address, DefenceState, JuryState]]:
         """Every signer of an appealed order, with its defence and its jury; nobody if nobody appealed."""
         appeal = self.appeal(case_id)
-        for seat, account in enumerate(self.set_members(appeal.version) if appeal.version else ()):
+        for seat, account in enumerate(self.verifier_set(appeal.version) if appeal.version else ()):
             if appeal.signers >> seat & 1:
                 yield account, *self.defence(case_id, account)
 
@@ -329,23 +321,22 @@ class ChainReader:
         """Blocks from a defence's last move to its jury, and seconds in which that answers."""
         return int(self._ask("AppealCourt", "drawDelay")), int(self._ask("AppealCourt", "voteWindow"))
 
-    def set_members(self, version: int) -> tuple[Address, ...]:
-        """The accounts of a verifier set, in the order of a certificate's bitmap."""
-        return tuple(self._ask("VerifierSet", "members", version))
-
     def appeal_positions(self, case_id: bytes, from_block: int) -> tuple[bytes, ...]:
         """What the accused claimed when it appealed; empty if that was before `from_block`."""
-        found = self._of_case(Appealed, (f"0x{case_id.hex()}",), from_block)
+        found = self._events_of(Appealed, (_word(case_id),), from_block)
         return found[-1].positions if found else ()
 
     def cut_positions(self, case_id: bytes, defender: str, from_block: int) -> tuple[bytes, ...]:
         """What the accused claimed of the part that a defender named last; empty if it has not yet."""
-        indexed = f"0x{case_id.hex()}", f"0x{defender[2:].lower():0>64}"
-        found = self._of_case(Cut, indexed, from_block)
+        found = self._events_of(Cut, (_word(case_id), _word(defender)), from_block)
         return found[-1].positions if found else ()
 
-    def _of_case(self, kind: type[E], indexed: tuple[str, ...], from_block: int) -> list[E]:
-        return read_events_of(self._rpc, self.deployment, kind, indexed, from_block, self.block_number())
+    def _events_of(
+        self, kind: type[E], indexed: tuple[str | list[str] | None, ...], first: int, last: int | None = None
+    ) -> list[E]:
+        """`read_events_of` these blocks, both included; without the last, to the newest."""
+        last = self.block_number() if last is None else last
+        return read_events_of(self._rpc, self.deployment, kind, indexed, first, last)
 
     def rewards_of(self, account: str) -> int:
         """Slash rewards and returned bonds waiting for `collect`, token units."""
@@ -367,7 +358,7 @@ class ChainReader:
         return found
 
     def verifier_set(self, version: int | None = None) -> tuple[Address, ...]:
-        """The account of each member, ascending; of the current set by default."""
+        """The accounts of a set, ascending, as in a certificate's bitmap; of the current one by default."""
         number = self.set_version() if version is None else version
         return tuple(self._ask("VerifierSet", "members", number))
 
@@ -497,9 +488,7 @@ class ChainReader:
         number = self.run_block(run_id)
         if not number:
             return None
-        found = read_events_of(
-            self._rpc, self.deployment, RunAnnounced, (f"0x{run_id.hex()}",), number, number
-        )
+        found = self._events_of(RunAnnounced, (_word(run_id),), number, number)
         return _last(found, number).run_file
 
     def record_blocks(self, whose: Sequence[tuple[Address, bytes]]) -> list[int]:
@@ -516,8 +505,8 @@ class ChainReader:
 
     def announced_record(self, account: Address, peer: bytes | None, number: int) -> bytes:
         """The last record of an account in a block: of this peer, or of any."""
-        indexed = (f"0x{account[2:].lower():0>64}", None if peer is None else f"0x{peer.hex()}")
-        found = read_events_of(self._rpc, self.deployment, RecordAnnounced, indexed, number, number)
+        indexed = (_word(account), None if peer is None else _word(peer))
+        found = self._events_of(RecordAnnounced, indexed, number, number)
         return _last(found, number).record
 
     def staker_block(self, account: Address) -> int:
@@ -543,8 +532,7 @@ class ChainReader:
 
     def lots_locked(self, run_ids: Collection[bytes], from_block: int, to_block: int) -> list[LotLocked]:
         """Every lot that was locked for one of these runs in these blocks, both included, in chain order."""
-        topics = [f"0x{run_id.hex()}" for run_id in run_ids]
-        return read_events_of(self._rpc, self.deployment, LotLocked, (None, topics), from_block, to_block)
+        return self._events_of(LotLocked, (None, [_word(one) for one in run_ids]), from_block, to_block)
 
     def prove(self, event: ChainEvent) -> EventProof:
         """Proof that this event is in its block. `Unavailable` also if the hashes cannot be recomputed."""
@@ -568,6 +556,11 @@ class ChainReader:
                 address=self.deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True
             )
         return self._contracts[name]
+
+
+def _word(value: bytes | str) -> str:
+    """32 bytes, or an address, as an indexed field of an event."""
+    return f"0x{value.hex()}" if isinstance(value, bytes) else f"0x{value[2:].lower():0>64}"
 
 
 def _last(found: Sequence[E], number: int) -> E:

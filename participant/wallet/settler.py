@@ -225,7 +225,7 @@ class Settler:
             if state.phase is AppealPhase.NONE:
                 continue
             defences = []
-            for seat, account in enumerate(chain.set_members(state.version)):
+            for seat, account in enumerate(chain.verifier_set(state.version)):
                 if state.signers >> seat & 1:
                     defence, jury = chain.defence(case_id, account)
                     if defence.phase is not DefencePhase.NONE:

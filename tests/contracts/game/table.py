@@ -406,7 +406,7 @@ class Table:
     def _grow(self, run: Run) -> None:
         """Manifests as the verifiers would agree on them, by what they read of the escrow."""
         network, state = run.network, self.bank.run(run.run_id)
-        judges = self.bank.set_members(1)
+        judges = self.bank.verifier_set(1)
         seen = FinalEscrow(
             block=self.bank.block_number(),
             time_s=self.now(),
