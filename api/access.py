@@ -402,7 +402,7 @@ class AccessStore:
         """A connection for queries.
 
         Raises:
-            Unavailable: the file cannot be read.
+            Unavailable: the file cannot be read, or written.
         """
         try:
             with closing(self._connect()) as db:
@@ -412,22 +412,15 @@ class AccessStore:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, which holds the writer's lock.
-
-        Raises:
-            Unavailable: the file cannot be written.
-        """
-        try:
-            with closing(self._connect()) as db:
-                db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield db
-                except BaseException:
-                    db.execute("ROLLBACK")
-                    raise
-                db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise Unavailable(f"access store: {error}") from error
+        """One transaction, which holds the writer's lock; raises as `reading`."""
+        with self.reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
 
 
 def _hash(secret: str) -> bytes:
@@ -440,13 +433,6 @@ def _token(row: sqlite3.Row) -> Token:
 
 
 def _kept(row: sqlite3.Row) -> Kept:
-    return Kept(
-        id=row["id"],
-        principal=row["principal"],
-        account=row["account"],
-        body=json.loads(row["body"]),
-        amount=row["amount"],
-        expires_s=row["expires_s"],
-        state=row["state"],
-        raw=tuple(json.loads(row["raw"] or "[]")),
-    )
+    columns = {name: row[name] for name in row.keys() if name != "created_s"}  # noqa: SIM118 - as above
+    raw = tuple(json.loads(row["raw"] or "[]"))
+    return Kept(**{**columns, "body": json.loads(row["body"]), "raw": raw})

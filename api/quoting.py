@@ -7,19 +7,14 @@ quote follows from the file alone.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from assay.orders.load import order_of
 from assay.orders.order import Order
+from assay.orders.toml import tomllib
 from assay.protocol.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TEXT_CHARS_MAX = 65_536
 NESTED_MAX = 12

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
@@ -107,20 +108,9 @@ def parse_signin(text: str) -> SignIn:
     listed = None if part["resources"] is None else tuple(part["resources"].split("\n- ")[1:])
     if listed is not None and len(listed) > RESOURCES_MAX:
         raise SignInRefused(f"{len(listed)} resources, at most {RESOURCES_MAX} expected")
-    message = SignIn(
-        scheme=part["scheme"],
-        domain=part["domain"],
-        address=Address(part["address"]),
-        statement=part["statement"],
-        uri=part["uri"],
-        chain_id=int(part["chain_id"]),
-        nonce=part["nonce"],
-        issued_at=part["issued_at"],
-        expires_at=part["expires_at"],
-        not_before=part["not_before"],
-        request_id=part["request_id"],
-        resources=listed,
-    )
+    fields: dict[str, Any] = {**part, "chain_id": int(part["chain_id"]), "resources": listed}
+    del fields["version"]
+    message = SignIn(**fields)
     if message.text() != text:
         raise SignInRefused("a sign-in message that is not in its canonical form")
     for name in ("issued_at", "expires_at", "not_before"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -22,12 +21,8 @@ from assay.orders.load import examined
 from assay.orders.order import Order
 from assay.orders.quoted import Quoted, quoted
 from assay.orders.sections import RUN_DAYS_MAX, CommSection, Preset
+from assay.orders.toml import tomllib
 from assay.protocol.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TYPED_CHARS_MAX = 300  # in one field
 ROUNDS_MAX = 20_000  # quoted in 40 ms; longer runs are quoted by the buyer's own command

@@ -15,7 +15,7 @@ from assay.orders.config_errors import problems_of
 from assay.protocol.errors import ConfigError
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    import tomllib as tomllib
 else:
     import tomli as tomllib
 
