@@ -75,25 +75,19 @@ class Bookkeeper:
                 deployment.
             Unavailable: no answer, endpoints that disagree, or a reorganisation while reading; likewise.
         """
-        auditors_wanted, self._looks = self._looks, []  # whatever fails below, the next poll is a first one
+        looks, self._looks = self._looks, []  # whatever fails below, the next poll is a first one
         head = chain.head()
-        while auditors_wanted and chain.block_hash(auditors_wanted[-1].number) != auditors_wanted[-1].hash:
-            auditors_wanted.pop()
-        if (
-            auditors_wanted and auditors_wanted[-1].number > head.number
-        ):  # an endpoint that lags; what was read stays valid
-            self._looks = auditors_wanted
+        while looks and chain.block_hash(looks[-1].number) != looks[-1].hash:
+            looks.pop()
+        if looks and looks[-1].number > head.number:  # an endpoint that lags; what was read stays valid
+            self._looks = looks
             return False
-        at = (
-            min(auditors_wanted[-1].number + 1, self.books.next_block)
-            if auditors_wanted
-            else self.books.first_block
-        )
+        at = min(looks[-1].number + 1, self.books.next_block) if looks else self.books.first_block
         events = chain.events(at, head.number)
         if chain.block_hash(head.number) != head.hash:
             raise Unavailable(f"block {head.number} was reorganised while its events were read")
         taken = self.books.take_blocks(events, at, head.number, settlements)
-        self._looks = [*(one for one in auditors_wanted if one.number < head.number), head][-LOOKS_KEPT:]
+        self._looks = [*(one for one in looks if one.number < head.number), head][-LOOKS_KEPT:]
         return bool(taken.seen or taken.orphaned)
 
     # ---- status lines
