@@ -126,7 +126,7 @@ def read_events_of(
 
 def _query(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[ChainEvent]:
     logs = _logs(rpc, question, from_block, to_block)
-    found = rpc.read("events", lambda: _events(logs))
+    found = rpc.read("events", lambda: [event for log in logs if (event := event_of(log)) is not None])
     return sorted(found, key=lambda event: (event.block_number, event.log_index))
 
 
@@ -152,10 +152,6 @@ def _time(rpc: Rpc, log: Mapping[str, Any], times: dict[bytes, int]) -> int:
             raise ValueError(f"block {block.hex()} of {time_s} s")
         times[block] = time_s
     return times[block]
-
-
-def _events(logs: Iterable[Any]) -> list[ChainEvent]:
-    return [event for log in logs if (event := event_of(log)) is not None]
 
 
 def event_of(log: Any) -> ChainEvent | None:

@@ -210,7 +210,8 @@ class BookStore:
             fresh = [event for place, event in arrived.items() if not known.get(place, (False, 0))[0]]
             for place in gone:
                 _mark(db, place, "orphaned", known[place][1] + 1)
-            books = Books(run_id=self.run_id, tables=tables, results=_results(db), balances=read_posted(db))
+            proposed = {event.digest: event.table_hash for event in read_events(db, ResultProposed)}
+            books = Books(run_id=self.run_id, tables=tables, results=proposed, balances=read_posted(db))
             entries: list[Entry] = []
             for block_hash, log_index in reversed(gone):
                 orphaned_count = known[(block_hash, log_index)][1]
@@ -266,8 +267,3 @@ def _known_places(db: Connection, from_block: int) -> dict[Place, tuple[bool, in
 def _mark(db: Connection, place: Place, state: str, turns: int) -> None:
     same = sa.and_(_EVENT.c.block_hash == place[0], _EVENT.c.log_index == place[1])
     db.execute(sa.update(_EVENT).where(same).values(state=state, turns=turns))
-
-
-def _results(db: Connection) -> dict[bytes, bytes]:
-    """Table hash by result digest, of every proposed result that is not orphaned."""
-    return {event.digest: event.table_hash for event in read_events(db, ResultProposed)}
