@@ -220,12 +220,15 @@ def earnings(
 
     Example: assay earnings runs/quickstart --node 3fa1 --why 0
     """
-    from assay.cli.ledger.earnings import earning_lines, read_earnings, read_reasons, reason_lines
+    from assay.bundle.books import find_books, opened
+    from assay.cli.ledger.earnings import earning_lines, read_reasons, reason_lines
+    from assay.ledger.queries.earned import read_earned
 
     if why is None and config is not None:
         raise ConfigError("--config goes with --why EPOCH")
     if why is None:
-        earned = read_earnings(run, node)
+        with opened(find_books(run)) as db:
+            earned = read_earned(db, node)
         show(earned, earning_lines(earned), as_json=as_json)
     else:
         reasons = read_reasons(run, node, why, config)

@@ -14,7 +14,7 @@ from pathlib import Path
 from assay.bundle.books import find_books, opened, spec_of
 from assay.chain.state import EpochState
 from assay.chain.text.settlement_phase import appeal_text
-from assay.ledger.queries.earned import Earned, Evidence, Unpaid, read_earned, read_unpaid
+from assay.ledger.queries.earned import Earned, Evidence, Unpaid, read_unpaid
 from assay.ledger.queries.settled import appeal_by_books, read_appeal
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.amounts import token_text
@@ -27,16 +27,6 @@ class Reasons:
 
     epoch: Unpaid
     appeal: str
-
-
-def read_earnings(run: Path, node: str) -> Earned:
-    """What a node earned.
-
-    Raises:
-        ConfigError: no such node.
-    """
-    with opened(find_books(run)) as db:
-        return read_earned(db, node)
 
 
 def earning_lines(found: Earned) -> Iterator[str]:

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -155,6 +156,11 @@ class Document:
     operator: str = ""  # account of the operator who supplies, of a self-billed document
     billed: Billed | None = None  # in a national currency, if the supplier states rates
     salt: str = ""  # 32 random hexadecimal digits: the hash in the log tells nobody else who bought
+
+    @property
+    def issued(self) -> datetime:
+        """When it was issued, in UTC, to the second."""
+        return datetime.fromtimestamp(self.issued_ms // 1000, timezone.utc)
 
     @property
     def sign(self) -> int:

@@ -8,7 +8,6 @@ run the same rules on this machine.
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
 from typing import Any
 
 from assay.ledger.invoices.billing import Billed
@@ -64,7 +63,7 @@ def business_terms(document: Document) -> dict[str, Any]:
     first, last = billed.supplied
     terms = {
         "BT-1": document.name,
-        "BT-2": issue_day(document),
+        "BT-2": document.issued.date(),
         "BT-3": (_SELF_BILLED if document.operator else _TYPES)[document.series],
         "BT-5": billed.currency,
         "BT-20": billed.payment_terms,
@@ -89,11 +88,6 @@ def business_terms(document: Document) -> dict[str, Any]:
     if document.series == "credit":
         terms["BG-3"] = [{"BT-25": document.corrected_name}]
     return terms
-
-
-def issue_day(document: Document) -> date:
-    """The day on which the document was issued, in UTC."""
-    return datetime.fromtimestamp(document.issued_ms // 1000, timezone.utc).date()
 
 
 def _notes(document: Document, billed: Billed) -> list[str]:

@@ -9,7 +9,6 @@ not allow, and adds the colour profile; the metadata that names the embedded inv
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +53,14 @@ def facturx_bytes(document: Document, font: Path | None = None) -> bytes:
     """
     xml = xml_bytes(document, CII)
     paper = _printed(document, font, "PDF/A-3B")
-    issued = _issued(document)
     paper.embed_file(
         bytes=xml,
         basename="factur-x.xml",
         mime_type="text/xml",
         associated_file_relationship="Data",
         desc="Factur-X invoice",
-        creation_date=issued,
-        modification_date=issued,
+        creation_date=document.issued,
+        modification_date=document.issued,
         compress=True,
     )
     paper.set_xmp_metadata(_metadata(document))
@@ -84,7 +82,7 @@ def pdf_bytes(document: Document, font: Path | None = None) -> bytes:
 
 def _printed(document: Document, font: Path | None, compliance: str | None) -> FPDF:
     paper = _Paper(document.name, compliance)
-    paper.set_creation_date(_issued(document))
+    paper.set_creation_date(document.issued)
     paper.set_title(_title(document))
     paper.set_lang("en")
     try:
@@ -116,7 +114,7 @@ def _metadata(document: Document) -> str:
             "subject": f"{_title(document)}, {document.epochs_text} of {document.facts.run_name}",
             "producer": "fpdf2",
             "creator_tool": "assay",
-            "timestamp": _issued(document).isoformat(),
+            "timestamp": document.issued.isoformat(),
             "version": "1.0",
             "documenttype": "INVOICE",
             "xml_filename": "factur-x.xml",
@@ -130,10 +128,6 @@ def _metadata(document: Document) -> str:
 def _title(document: Document) -> str:
     title = _TITLES[document.series]
     return f"{f'Self-billed {title.lower()}' if document.operator else title} {document.name}"
-
-
-def _issued(document: Document) -> datetime:
-    return datetime.fromtimestamp(document.issued_ms // 1000, timezone.utc)
 
 
 def _check_characters(paper: FPDF, document: Document, font: Path | None) -> None:
@@ -155,7 +149,7 @@ def _check_characters(paper: FPDF, document: Document, font: Path | None) -> Non
 def _head(paper: FPDF, document: Document) -> None:
     facts = document.facts
     _text(paper, _title(document), size=_TITLE, bold=True, height=9)
-    issued = _issued(document).date().isoformat()
+    issued = document.issued.date().isoformat()
     _text(paper, f"{issued}, for {document.epochs_text} of the training run {facts.run_name}")
     if document.series == "pro forma":
         _text(paper, "Not an invoice: the supplier's name and VAT number are not on record.", bold=True)

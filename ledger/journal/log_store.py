@@ -63,7 +63,7 @@ def append_leaves(db: Connection, leaves: Sequence[tuple[int, bytes]]) -> Edge:
     ]
     if rows:
         insert_rows(db, _LEAF, rows)
-        add_nodes(db, nodes)
+        insert_rows(db, _NODE, [{"place": place, "node_hash": root} for place, root in nodes.items()])
         kept = {"size": after.size, "roots": b"".join(after.roots)}
         if before.size:
             db.execute(sa.update(_EDGE).values(kept))
@@ -84,11 +84,6 @@ class Nodes(dict[int, bytes]):
 def place_of(span: Span) -> int:
     """A perfect subtree's unique number: its first leaf is a multiple of its size."""
     return span[0] * 2 + span[1]
-
-
-def add_nodes(db: Connection, nodes: Nodes) -> None:
-    """Store these roots."""
-    insert_rows(db, _NODE, [{"place": place, "node_hash": root} for place, root in nodes.items()])
 
 
 def read_nodes(db: Connection) -> dict[int, bytes]:

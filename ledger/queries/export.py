@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 
+from assay.chain.text.units import DECIMALS, money_text
 from assay.ledger.accounts import NO_EPOCH, Account, Kind, Side
 from assay.ledger.journal.leaf import Written
 
-DECIMALS = 6  # of the run's token
 COLUMNS = (
     "entry", "time", "recorded", "kind", "epoch", "block_number", "block_hash", "key", "reverses",
     "line", "account", "asset", "amount", "leaf_hash",
@@ -179,7 +179,7 @@ def _code(account: Account) -> str:
 
 
 def _amount(account: Account, amount: int) -> str:
-    return f"{decimal_text(amount)} {_commodity(account.asset)}"
+    return f"{money_text(amount).replace(',', '')} {_commodity(account.asset)}"
 
 
 def _commodity(asset: str) -> str:
@@ -194,12 +194,6 @@ def _csv(rows: Iterable[Sequence[object]]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
-
-
-def decimal_text(amount: int) -> str:
-    """Token units as decimal tokens, to the last unit: 1234567890 is 1234.567890."""
-    whole, part = divmod(abs(amount), 10**DECIMALS)
-    return f"{'-' if amount < 0 else ''}{whole}.{part:0{DECIMALS}d}"
 
 
 def _quoted(text: str) -> str:

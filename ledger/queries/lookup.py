@@ -158,15 +158,6 @@ def number_of(db: Connection, entry: str) -> int:
     raise ConfigError(f"no entry {entry[:200]!r}; entries are numbered from 1 to {count}")
 
 
-def read_entry_numbered(db: Connection, number: int) -> Written:
-    """One entry, compared with the log.
-
-    Raises:
-        LedgerIntegrityError: it differs from the log, or is missing.
-    """
-    return next(read_entries(db, [number]))
-
-
 def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
     """An entry and its inclusion proof in the log of the newest checkpoint.
 
@@ -179,7 +170,7 @@ def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
         ConfigError: there is no such entry, or no checkpoint covers it yet.
         LedgerIntegrityError: the books differ from what was logged and signed.
     """
-    one = read_entry_numbered(db, number_of(db, entry))
+    one = next(read_entries(db, [number_of(db, entry)]))
     note = newest_note(db)
     if note is None or note.size < one.number:
         covered = note.size if note else 0
