@@ -267,7 +267,28 @@ def test_a_run_that_nobody_ends_is_over_when_nothing_about_its_lot_can_be_disput
     assert only(found).stage is Stage.ENDED and actions == (Action(Do.RELEASE, a_run()),)
 
 
+def test_the_times_that_a_seat_is_given_are_these():
+    tried = taken(a_candidate())
+    assert only(after(tried, Observed(), NOW + 600)[0]).stage is Stage.TAKING
+    given_up, _ = after(tried, Observed(), NOW + 601)
+    assert given_up.avoided == {a_run().hex(): NOW + 601 + 3_600}
+    assert after(given_up, Observed(), NOW + 601 + 119)[0].seats
+    assert after(given_up, Observed(), NOW + 601 + 120)[0].seats == ()
+
+    ready, _ = after(tried, READY)
+    assert only(after(ready, READY, NOW + 900)[0]).stage is Stage.RUNNING
+    assert after(ready, READY, NOW + 901)[0].avoided["buyer 1"] == NOW + 901 + 86_400
+
+
 # ---- what it pays
+
+
+def test_a_run_is_poor_from_a_tenth_below_the_reserve_on_to_the_unit():
+    bounds = replace(BOUNDS, reserve=10**6)
+    for pay, is_poor in ((900_000, False), (899_999, True)):
+        seen = {a_run(): replace(SEATED, pay=pay)}
+        found, _ = step(running(), a_view(observed=seen), NOW + 5, bounds)
+        assert only(found).poor_since == (NOW + 5 if is_poor else 0)
 
 
 def paid(state: State, pay: int, now: int) -> State:
