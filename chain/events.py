@@ -1,15 +1,15 @@
 """Events: one dataclass per contract event; the ledger's books are computed from them.
 
 Room: chain (pure). Fields are named after the event's inputs; a test compares
-both lists. Amounts are integers in token units, times are Unix seconds of chain
-time, addresses are checksummed text. (`block_hash`, `log_index`) identifies an
-event for ever; a reorganisation may still undo its block.
+both lists. The contract whose interface has an event of this name emits it
+(`logs.contract_of`). Amounts are integers in token units, times are Unix seconds
+of chain time, addresses are checksummed text. (`block_hash`, `log_index`)
+identifies an event for ever; a reorganisation may still undo its block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from assay.chain.statements import Address
 
@@ -18,7 +18,6 @@ from assay.chain.statements import Address
 class ChainEvent:
     """Base of all events: an event's position in the chain, and its block's time."""
 
-    CONTRACT: ClassVar[str] = ""
     block_number: int
     block_hash: bytes
     block_time: int
@@ -30,7 +29,6 @@ class ChainEvent:
 class Staked(ChainEvent):
     """`account` added `amount` to its stake in `role`."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     amount: int
@@ -40,7 +38,6 @@ class Staked(ChainEvent):
 class UnstakeRequested(ChainEvent):
     """`amount` left free stake; it is lost if the account contradicts itself."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     ticket: int
@@ -52,7 +49,6 @@ class UnstakeRequested(ChainEvent):
 class UnstakeCancelled(ChainEvent):
     """The ticket's stake, worth `amount` now, is active again."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     ticket: int
@@ -63,7 +59,6 @@ class UnstakeCancelled(ChainEvent):
 class Withdrawn(ChainEvent):
     """`amount` went from the vault to `account`; zero when a slash had taken all."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     ticket: int
@@ -78,7 +73,6 @@ class Slashed(ChainEvent):
     RewardCollected. Otherwise the amount stays in a pot until SlashPaid or SlashReversed.
     """
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     offence_id: bytes
@@ -95,7 +89,6 @@ class Slashed(ChainEvent):
 class SlashPaid(ChainEvent):
     """A pot was paid out: `burnt + buyer_amount + challenger_amount` is the slash's amount."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     offence_id: bytes
@@ -110,7 +103,6 @@ class SlashPaid(ChainEvent):
 class SlashReversed(ChainEvent):
     """A veto returned a pot: `amount` is `account`'s stake again."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     offence_id: bytes
@@ -121,7 +113,6 @@ class SlashReversed(ChainEvent):
 class BondLocked(ChainEvent):
     """`account` locked `amount` as the bond of a case."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     case_id: bytes
     account: Address
     amount: int
@@ -131,7 +122,6 @@ class BondLocked(ChainEvent):
 class BondReturned(ChainEvent):
     """A case's bond was returned to `account`; it can be collected with its rewards."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     case_id: bytes
     account: Address
     amount: int
@@ -141,7 +131,6 @@ class BondReturned(ChainEvent):
 class BondBurnt(ChainEvent):
     """`account` lost a case's bond: the case was vetoed or never carried out."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     case_id: bytes
     account: Address
     amount: int
@@ -151,7 +140,6 @@ class BondBurnt(ChainEvent):
 class RewardCollected(ChainEvent):
     """`amount` of slash rewards and returned bonds went from the vault to `account`."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     amount: int
 
@@ -160,7 +148,6 @@ class RewardCollected(ChainEvent):
 class HotKeyDelegated(ChainEvent):
     """`hot_key` may sign for `account` until `expiry`; `account` stays liable for its signatures for ever."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     hot_key: Address
     expiry: int
@@ -170,7 +157,6 @@ class HotKeyDelegated(ChainEvent):
 class PayeeNamed(ChainEvent):
     """What is owed to `account` is paid to `payee` from now on; zero: to the account itself."""
 
-    CONTRACT: ClassVar[str] = "RunEscrow"
     account: Address
     payee: Address
 
@@ -179,7 +165,6 @@ class PayeeNamed(ChainEvent):
 class RunOpened(ChainEvent):
     """`buyer` put `budget` into escrow for a run."""
 
-    CONTRACT: ClassVar[str] = "RunEscrow"
     run_id: bytes
     buyer: Address
     spec_hash: bytes
@@ -194,7 +179,6 @@ class RunOpened(ChainEvent):
 class RunToppedUp(ChainEvent):
     """`payer` added `amount` to the run's budget."""
 
-    CONTRACT: ClassVar[str] = "RunEscrow"
     run_id: bytes
     payer: Address
     amount: int
@@ -204,7 +188,6 @@ class RunToppedUp(ChainEvent):
 class RunClosing(ChainEvent):
     """The run takes results until `closes_at`."""
 
-    CONTRACT: ClassVar[str] = "RunEscrow"
     run_id: bytes
     closes_at: int
 
@@ -213,7 +196,6 @@ class RunClosing(ChainEvent):
 class Refunded(ChainEvent):
     """`amount` of free escrow went back to `buyer`."""
 
-    CONTRACT: ClassVar[str] = "RunEscrow"
     run_id: bytes
     buyer: Address
     amount: int
@@ -223,7 +205,6 @@ class Refunded(ChainEvent):
 class ResultProposed(ChainEvent):
     """`total` is reserved for this epoch, and `proposer` locked `bond`, until it is final or rejected."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     digest: bytes
@@ -240,7 +221,6 @@ class ResultProposed(ChainEvent):
 class Challenged(ChainEvent):
     """`challenger` challenged a result and locked `bond`."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     challenger: Address
@@ -252,7 +232,6 @@ class Challenged(ChainEvent):
 class Resolved(ChainEvent):
     """A challenge ended: outcome 0 not answered in time, 1 the result is right, 2 it is wrong and falls."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     outcome: int
@@ -263,7 +242,6 @@ class Resolved(ChainEvent):
 class BondReleased(ChainEvent):
     """`amount` of an epoch's bonds is `account`'s; the settlement holds it until BondCollected."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     account: Address
@@ -274,7 +252,6 @@ class BondReleased(ChainEvent):
 class BondForfeited(ChainEvent):
     """`amount` of an epoch's bonds was burnt."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     amount: int
@@ -284,7 +261,6 @@ class BondForfeited(ChainEvent):
 class BondCollected(ChainEvent):
     """`amount` of bonds and jurors' fees went from the settlement to `account`."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     account: Address
     amount: int
 
@@ -293,7 +269,6 @@ class BondCollected(ChainEvent):
 class ResultRejected(ChainEvent):
     """The result was rejected and `total` is unreserved again."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     digest: bytes
@@ -304,7 +279,6 @@ class ResultRejected(ChainEvent):
 class ResultFinalized(ChainEvent):
     """Payees may claim; what is left after `claim_ends_at` may be swept."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     digest: bytes
@@ -316,7 +290,6 @@ class ResultFinalized(ChainEvent):
 class Claimed(ChainEvent):
     """Row `index` of the epoch's table was paid: `amount` to `account`."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     index: int
@@ -328,7 +301,6 @@ class Claimed(ChainEvent):
 class Swept(ChainEvent):
     """`amount` that was not claimed in time went back to `buyer`."""
 
-    CONTRACT: ClassVar[str] = "EpochSettlement"
     run_id: bytes
     epoch: int
     buyer: Address
@@ -339,7 +311,6 @@ class Swept(ChainEvent):
 class Equivocation(ChainEvent):
     """`hot_key` of `account` signed two values for one slot, or two results for one epoch."""
 
-    CONTRACT: ClassVar[str] = "SlashCourt"
     account: Address
     offence_id: bytes
     run_id: bytes
@@ -352,7 +323,6 @@ class Equivocation(ChainEvent):
 class CaseOpened(ChainEvent):
     """A slash order entered its veto window; `case_id` is the offence id."""
 
-    CONTRACT: ClassVar[str] = "SlashCourt"
     case_id: bytes
     offender: Address
     run_id: bytes
@@ -369,7 +339,6 @@ class CaseOpened(ChainEvent):
 class CaseClosed(ChainEvent):
     """The case ended for good: outcome 2 vetoed (nothing remains slashed), 4 expired, 5 paid out."""
 
-    CONTRACT: ClassVar[str] = "SlashCourt"
     case_id: bytes
     outcome: int
 
@@ -378,7 +347,6 @@ class CaseClosed(ChainEvent):
 class CaseExecuted(ChainEvent):
     """`amount` was slashed by a slash order; a veto can reverse it before `payable_at`."""
 
-    CONTRACT: ClassVar[str] = "SlashCourt"
     case_id: bytes
     amount: int
     payable_at: int
@@ -388,7 +356,6 @@ class CaseExecuted(ChainEvent):
 class ReportCommitted(ChainEvent):
     """`reporter` committed to evidence that it will reveal later."""
 
-    CONTRACT: ClassVar[str] = "SlashCourt"
     reporter: Address
     commitment: bytes
 
@@ -397,7 +364,6 @@ class ReportCommitted(ChainEvent):
 class SetRotated(ChainEvent):
     """Verifier set `version` is the current one from here."""
 
-    CONTRACT: ClassVar[str] = "VerifierSet"
     version: int
     set_hash: bytes
     from_epoch: int
@@ -407,7 +373,6 @@ class SetRotated(ChainEvent):
 class ModelRegistered(ChainEvent):
     """A run's model was registered."""
 
-    CONTRACT: ClassVar[str] = "ModelRegistry"
     record_id: bytes
     run_id: bytes
     model_hash: bytes
@@ -422,7 +387,6 @@ class ModelRegistered(ChainEvent):
 class ModelSuperseded(ChainEvent):
     """The record was superseded by `new_record_id`, or withdrawn (all zero)."""
 
-    CONTRACT: ClassVar[str] = "ModelRegistry"
     record_id: bytes
     new_record_id: bytes
     reason_hash: bytes
@@ -433,7 +397,6 @@ class ModelSuperseded(ChainEvent):
 class LogAnchored(ChainEvent):
     """`ledger_service` anchored the root of its log of the run at `size` leaves; moves no money."""
 
-    CONTRACT: ClassVar[str] = "ModelRegistry"
     ledger_service: Address
     run_id: bytes
     size: int
@@ -444,7 +407,6 @@ class LogAnchored(ChainEvent):
 class LotLocked(ChainEvent):
     """`account` added `amount` to its lot for `commitment`, which it may be held to until `until`."""
 
-    CONTRACT: ClassVar[str] = "StakeVault"
     account: Address
     role: int
     commitment: bytes
@@ -456,7 +418,6 @@ class LotLocked(ChainEvent):
 class RecordAnnounced(ChainEvent):
     """`account` said where its `peer` is; what `record` holds, nobody has checked."""
 
-    CONTRACT: ClassVar[str] = "Directory"
     account: Address
     peer: bytes
     record: bytes
@@ -466,7 +427,6 @@ class RecordAnnounced(ChainEvent):
 class RunAnnounced(ChainEvent):
     """The run's buyer published its run file; what `run_file` holds, nobody has checked."""
 
-    CONTRACT: ClassVar[str] = "Directory"
     run_id: bytes
     run_file: bytes
 
@@ -475,7 +435,6 @@ class RunAnnounced(ChainEvent):
 class Appealed(ChainEvent):
     """The accused of a case claims `positions` of its step's trace; defences begin until `answer_by`."""
 
-    CONTRACT: ClassVar[str] = "AppealCourt"
     case_id: bytes
     run_id: bytes
     operators: int
@@ -487,7 +446,6 @@ class Appealed(ChainEvent):
 class Cut(ChainEvent):
     """The accused cut the part that `defender` named; the next move, until `until`, is the defender's."""
 
-    CONTRACT: ClassVar[str] = "AppealCourt"
     case_id: bytes
     defender: Address
     positions: tuple[bytes, ...]
@@ -502,7 +460,6 @@ class Gifted(ChainEvent):
     of the same transaction account for.
     """
 
-    CONTRACT: ClassVar[str] = "AssayToken"
     contract: str  # its Solidity name
     amount: int
 

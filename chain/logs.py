@@ -15,7 +15,7 @@ from eth_utils.abi import event_abi_to_log_topic
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from assay.chain.addresses import Deployment
+from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.events import (
     EVENTS,
     OTHER_EVENTS,
@@ -44,7 +44,7 @@ def read_events(rpc: Rpc, deployment: Deployment, from_block: int, to_block: int
     Raises:
         Unavailable: the endpoint gave no usable answer.
     """
-    addresses = [deployment.address(contract) for contract in sorted({kind.CONTRACT for kind in EVENTS})]
+    addresses = [deployment.address(contract) for contract in sorted(set(map(contract_of, EVENTS)))]
     asked = _query(rpc, {"address": addresses}, from_block, to_block)
     found = [event for event in asked if type(event) in EVENTS]
     found += _gifts(rpc, deployment, found, from_block, to_block)
@@ -118,7 +118,7 @@ def read_events_of(
     """
     (topic,) = (topic for topic, (known, _) in _by_topic().items() if known is kind)
     question = {
-        "address": deployment.address(kind.CONTRACT),
+        "address": deployment.address(contract_of(kind)),
         "topics": [f"0x{topic.hex()}", *indexed],
     }
     return [event for event in _query(rpc, question, from_block, to_block) if isinstance(event, kind)]
@@ -186,7 +186,17 @@ def _value(solidity: str, value: Any) -> Any:
 def _by_topic() -> dict[bytes, tuple[type[ChainEvent], list[dict[str, Any]]]]:
     found = {}
     for kind in (*EVENTS, *OTHER_EVENTS):
-        for entry in artefact(kind.CONTRACT)["abi"]:
-            if entry["type"] == "event" and entry["name"] == kind.__name__:
-                found[bytes(event_abi_to_log_topic(entry))] = (kind, entry["inputs"])
+        entry = _declared(contract_of(kind))[kind.__name__]
+        found[bytes(event_abi_to_log_topic(entry))] = (kind, entry["inputs"])
     return found
+
+
+def contract_of(kind: type[ChainEvent]) -> str:
+    """The contract that declares an event, by its Solidity name."""
+    (found,) = (contract for contract in CONTRACTS if kind.__name__ in _declared(contract))
+    return found
+
+
+@cache
+def _declared(contract: str) -> dict[str, Any]:
+    return {entry["name"]: entry for entry in artefact(contract)["abi"] if entry["type"] == "event"}

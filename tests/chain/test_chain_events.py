@@ -6,6 +6,7 @@ import pytest
 
 from assay.chain.addresses import CONTRACTS
 from assay.chain.events import EVENTS, OTHER_EVENTS, ChainEvent
+from assay.chain.logs import contract_of
 from assay.chain.rpc import artefact
 from assay.chain.state import (
     AppealState,
@@ -40,13 +41,13 @@ PLACE = field_names(ChainEvent)
 @pytest.mark.parametrize("kind", [*EVENTS, *OTHER_EVENTS])
 def test_an_event_has_the_fields_of_its_contract_in_order(kind: type[ChainEvent]):
     entry = next(
-        e for e in artefact(kind.CONTRACT)["abi"] if e["type"] == "event" and e["name"] == kind.__name__
+        e for e in artefact(contract_of(kind))["abi"] if e["type"] == "event" and e["name"] == kind.__name__
     )
     assert field_names(kind) == [*PLACE, *(snake(one["name"]) for one in entry["inputs"])]
 
 
 def test_no_event_of_the_contracts_is_overlooked():
-    ours = {(kind.CONTRACT, kind.__name__) for kind in (*EVENTS, *OTHER_EVENTS)}
+    ours = {(contract_of(kind), kind.__name__) for kind in (*EVENTS, *OTHER_EVENTS)}
     declared = {
         (contract, entry["name"])
         for contract in CONTRACTS
