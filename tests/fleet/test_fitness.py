@@ -13,8 +13,6 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.state import EscrowState
 from assay.chain.statements import Address
 from assay.fleet.fitness import (
-    HOUR_MS,
-    ROUND_MS,
     Machine,
     disk_bytes,
     escrow_fault,
@@ -27,6 +25,7 @@ from assay.fleet.fitness import (
     step_pay_micro,
 )
 from assay.protocol.encoding.codec import digest
+from assay.protocol.grpo import GrpoSpec, Reward
 from assay.protocol.params import AcceptSpec, Milestone, check_spec
 from assay.testing.specs import a_model, a_rule, a_spec
 from assay.training.model.flops import flop_per_token
@@ -65,7 +64,17 @@ def test_pay_an_hour_is_the_operators_share_of_what_steps_count_for_in_that_time
 
     assert step_ms(spec, machine) == 1000
     assert step_pay_micro(spec) == 32 * 870_000_000
-    assert hourly_pay(spec, machine) == 32 * 870 * HOUR_MS // (1000 + ROUND_MS)
+    assert hourly_pay(spec, machine) == 32 * 870 * 3_600 // 2  # a round takes a second more
+    assert step_ms(spec, replace(MACHINE, flop_per_s=0)) == each * 1000  # a machine that cannot be measured
+
+
+def test_with_grpo_each_token_of_a_completion_costs_a_third_of_a_step_more():
+    spec = a_spec()
+    grpo = GrpoSpec(group=4, completion=6, end=0, reward=Reward.EXACT)
+    sampled = replace(spec, compute=replace(spec.compute, grpo=grpo))
+    machine = replace(MACHINE, flop_per_s=spec.tokens_per_step * flop_per_token(spec.model))
+
+    assert step_ms(sampled, machine) == 3 * step_ms(spec, machine)
 
 
 def test_what_depends_on_milestones_is_no_pay():
@@ -83,7 +92,7 @@ def test_hours_of_pay_are_what_the_escrow_has_left_for_every_seat():
     escrow = an_escrow(spec, budget=10_000, paid=1_000, reserved=500, returned=500)
 
     assert funded_hours(spec, escrow, 174) == 8_000 * 87 // 100 // (174 * 4) == 10
-    assert funded_hours(spec, escrow, 0) > 0
+    assert funded_hours(spec, escrow, 0) == 8_000 * 87 // 100  # of a unit an hour, the least
 
 
 # ---- what it asks for
@@ -119,6 +128,10 @@ def test_a_step_that_rounds_do_not_wait_for_is_not_served(tmp_path):
 
     assert spec_fault(spec, spec.deployment_id, tmp_path, MACHINE) is None
     assert "longer here than its rounds wait" in spec_fault(spec, spec.deployment_id, tmp_path, slow)
+    needed = step_ms(spec, MACHINE)
+    for collect_ms, is_served in ((needed, True), (needed - 1, False)):
+        one = replace(spec, timing=replace(spec.timing, collect_ms=collect_ms))
+        assert (spec_fault(one, one.deployment_id, tmp_path, MACHINE) is None) == is_served
 
 
 @pytest.mark.parametrize(

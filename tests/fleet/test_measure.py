@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.fleet.measure import SAMPLES_MAX, Sample, measured_pay, with_sample
+from assay.fleet.measure import Sample, measured_pay, with_sample
 
 WINDOW_S = 1_800
 STEP_MICRO = 5 * 10**6
@@ -39,7 +39,15 @@ def test_steps_that_are_found_unpaid_are_taken_back_and_never_below_nothing():
 def test_the_window_moves_on_and_what_is_kept_of_it_is_bounded():
     samples = sampled(*((at, at) for at in range(20 * WINDOW_S)))
 
-    assert len(samples) <= SAMPLES_MAX
+    assert len(samples) <= 64
     now = 20 * WINDOW_S
     assert WINDOW_S <= now - samples[0].at <= WINDOW_S * 9 // 8
     assert measured_pay(samples, now, now, 10**6, WINDOW_S) == 3_600
+
+
+def test_samples_are_a_window_by_32_apart_and_the_oldest_is_just_older_than_the_window():
+    assert sampled((0, 1), (55, 2)) == (Sample(0, 1),)
+    assert sampled((0, 1), (56, 2)) == (Sample(0, 1), Sample(56, 2))
+    assert sampled((0, 1), (100, 2), (1_899, 3))[0] == Sample(0, 1)
+    assert sampled((0, 1), (100, 2), (1_900, 3)) == (Sample(100, 2), Sample(1_900, 3))
+    assert sampled((0, 1), (9_000, 2)) == (Sample(0, 1), Sample(9_000, 2))

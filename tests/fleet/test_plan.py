@@ -134,6 +134,22 @@ def test_a_lot_that_was_locked_is_not_counted_against_free_stake_again():
     assert [seat.run_id for seat in state.seats] == [a_run(1), a_run(2)]
 
 
+@pytest.mark.parametrize("locked", [0, 40, 100, 150])
+def test_what_of_a_promised_lot_is_not_locked_yet_counts_to_the_unit(locked):
+    state, seen = taken(a_candidate(1)), Observed(lot=locked)
+    free = 100 + max(100 - locked, 0)
+
+    for free_stake, seats in ((free, 2), (free - 1, 1)):
+        assert len(after(state, seen, NOW, a_candidate(2), free_stake=free_stake)[0].seats) == seats
+
+
+def test_a_run_that_goes_on_has_its_lot_and_takes_a_place():
+    for free_stake, seats in ((100, 2), (99, 1)):
+        assert len(after(running(), SEATED, NOW, a_candidate(2), free_stake=free_stake)[0].seats) == seats
+    one = replace(BOUNDS, runs_most=1)
+    assert len(taken(a_candidate(1), a_candidate(2), bounds=one).seats) == 1
+
+
 def test_lots_of_runs_that_are_over_count_until_they_are_free():
     state = running()
     ended, _ = after(state, replace(SEATED, is_done=True))
@@ -251,6 +267,13 @@ def test_a_lot_is_released_only_once_the_chain_says_that_it_may_be():
 
     assert after(found, SEATED, NOW + 10**6)[1] == ()
     assert after(found, replace(SEATED, can_release=True), NOW + 1)[1] == (Action(Do.RELEASE, a_run()),)
+
+
+def test_nothing_is_sent_for_a_lot_that_is_free_already():
+    found, _ = after(running(), replace(SEATED, is_done=True))
+    free = replace(SEATED, lot=0, has_process=True, can_discharge=True, can_release=True)
+
+    assert after(found, free, NOW + 1)[1] == ()
 
 
 def test_what_verifiers_signed_for_a_lot_is_sent_although_it_cannot_be_released_yet():
