@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from assay.training.compiled import compile_all
 from tests.a_drand import a_network, info, serving
 from tests.e2e.nets import (
     SCORED,
@@ -22,6 +23,7 @@ from tests.e2e.nets import (
     wait_for_start,
     write_order,
 )
+from tests.e2e.scraped import scraping
 
 # By the round that is final when they are killed. Nodes go on until round 6: tests look at steps before it.
 KILLED = {1: "verifier-1", 5: "verifier-2", 6: "node-1", 7: "ledger", 9: "node-2", 13: "buyer"}
@@ -34,6 +36,8 @@ class Finished:
     run: Path
     summary: dict[str, Any]
     status: int
+    metrics: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # of who was told to answer
+    spans: set[tuple[int, str, str]] = field(default_factory=set)
 
     def peer(self, behaviour: str) -> str:
         """The first node with this behaviour."""
@@ -46,6 +50,7 @@ def _compiled() -> None:
     """Compiles before a network starts: in a fresh checkout each of its workers would compile everything."""
     import_module("assay.verifier.audit.worker")
     import_module("assay.training.reference.gradient")
+    compile_all()
 
 
 @pytest.fixture(scope="session")
@@ -55,13 +60,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("finished")
     order = write_order(folder, rounds=13)
     order.write_text(order.read_text() + SCORED)
-    with localnet(folder, order) as process:
+    with scraping(folder / "run" / "participants") as scraped, localnet(folder, order) as process:
         for round_id, victim in KILLED.items():
             wait_for_round(process, folder / "run", round_id)
             if victim == "verifier-2":  # without two verifiers there is no quorum
                 wait_for_start(process, folder / "run", "verifier-1", 2)
+            scraped.tell(victim)
             kill(folder / "run", victim)
-        return Finished(folder / "run", summary_of(process), process.returncode)
+        summary, found = summary_of(process), scraped.found()
+        return Finished(folder / "run", summary, process.returncode, found, scraped.spans)
 
 
 @pytest.fixture(scope="session")

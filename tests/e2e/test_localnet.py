@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from assay.participant.files.index import write_index
 from assay.participant.keys.keyring import load_keys
+from assay.participant.telemetry.figures import BY_NAME
 from tests.conftest import Assay
 from tests.e2e.conftest import KILLED, Finished
 from tests.e2e.nets import broken_invariants, reports, slashed
+from tests.e2e.scraped import COUNTED, OWN
 
 pytestmark = pytest.mark.slow
 
@@ -181,6 +184,31 @@ def test_killed_processes_come_back_and_nothing_is_lost_or_signed_twice(finished
     for log in (finished.run / "logs").iterdir():
         assert "two things" not in log.read_text()
         assert "two updates" not in log.read_text()
+
+
+def test_processes_that_are_asked_for_metrics_answer_with_those_of_their_role(finished: Finished) -> None:
+    assert set(finished.metrics) == set(OWN)
+    for name, values in finished.metrics.items():
+        assert {one for one in values if one.startswith("assay_")} <= set(BY_NAME), name
+        assert values["assay_training_rounds"] == [13.0]
+        assert values["assay_peers"][0] >= 1 and values["assay_sent_bytes_total"][0] > 0
+        others = set[str]().union(*OWN.values()) - OWN[name] - ({COUNTED} if name == "node-1" else set())
+        assert not others & set(values), name
+    for name in ("node-1", "verifier-1"):
+        values = finished.metrics[name]
+        assert values["assay_stake_tokens"][0] > 0 and values["assay_banned"] == [0.0]
+        assert values["assay_lot_end_timestamp_seconds"][0] > time.time()
+    assert sum(finished.metrics["verifier-1"][COUNTED]) > 0
+    assert len(finished.metrics["ledger"]["assay_results"]) == 4
+
+
+def test_processes_that_were_started_again_add_to_one_trace_a_round(finished: Finished) -> None:
+    """A node's, a verifier's and the ledger's work, and what became of it; the buyer is up after the last."""
+    traces = {trace for trace, _, _ in finished.spans}
+    processes = [{process for other, process, _ in finished.spans if other == trace} for trace in traces]
+
+    assert max(map(len, processes)) == 3 and len(set[str]().union(*processes)) == len(OWN)
+    assert {"manifest", "apply", "takestep", "claim"} <= {name for _, _, name in finished.spans}
 
 
 def test_nodes_that_take_steps_of_their_own_are_held_to_the_same(assay: Assay, inner: Finished) -> None:
