@@ -15,18 +15,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from assay.protocol.encoding.json_text import parse_json, plain
+from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Precision, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.verifier.audit import calibration_rows as rows
 from assay.verifier.audit.limit import TIGHTEST as TIGHTEST
 from assay.verifier.audit.limit import Limit as Limit  # most callers need both
-from assay.verifier.audit.limit import within
+from assay.verifier.audit.limit import check_distances, check_source, within
 from assay.verifier.audit.segment_limits import MeasuredSegment, measured_segment, plain_segment
 
 FORMAT = "assay/calibration/3"
@@ -34,7 +32,6 @@ LIMITS = "limits.json"  # a run's calibration file, beside its spec
 SHIPPED = Path(__file__).with_name("calibration.json")
 BYTES_MAX = 1 << 20
 ROWS_MAX = 4096
-_COUNTS = ("blocks", "median", "p99", "most", "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +50,10 @@ class MeasuredClass:
     p99: int
     most: int
     profile: int
+
+    def __post_init__(self) -> None:
+        check_source(self.path, self.exec_class, self.blocks)
+        check_distances(self.median, self.p99, self.most, self.profile)
 
     @property
     def limit(self) -> Limit:
@@ -112,7 +113,10 @@ def parse_limits(body: bytes) -> Limits:
         if not isinstance(whole[name], list) or len(whole[name]) > ROWS_MAX:
             raise ValueError(f"calibration: {name} must be a list of at most {ROWS_MAX}")
     limits = Limits(
-        tuple(_class(row, f"calibration: class {i}") for i, row in enumerate(whole["classes"])),
+        tuple(
+            read_plain(MeasuredClass, row, f"calibration: class {i}")
+            for i, row in enumerate(whole["classes"])
+        ),
         tuple(measured_segment(row, f"calibration: segment {i}") for i, row in enumerate(whole["segments"])),
     )
     classes = [(one.dtype, one.path) for one in limits.classes]
@@ -150,18 +154,3 @@ def agreed_limits(spec: RunSpec, path: Path | None = None) -> Limits | None:
         have = found.digest().hex()[:16]
         raise ConfigError(f"limits {path or SHIPPED}: digest {have}, the run's spec names {named.hex()[:16]}")
     return found
-
-
-def _class(row: Any, where: str) -> MeasuredClass:
-    given = rows.checked_fields(row, {field.name for field in fields(MeasuredClass)}, where)
-    counts = {name: rows.count(given[name], f"{where}: {name}") for name in _COUNTS}
-    if counts["blocks"] < 1:
-        raise ValueError(f"{where}: expected samples")
-    rows.check_order(counts["median"], counts["p99"], counts["most"], counts["profile"], where)
-    dtypes = {dtype.name.lower(): dtype for dtype in POLICIES}
-    return MeasuredClass(
-        dtype=rows.one_of(given["dtype"], dtypes, f"{where}: dtype"),
-        path=rows.name(given["path"], where),
-        exec_class=rows.execution_class(given["exec_class"], where),
-        **counts,
-    )

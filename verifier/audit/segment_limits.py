@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
+from assay.protocol.encoding.json_text import plain, read_plain
 from assay.protocol.params import Precision
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import LocalSpec, Optimiser
-from assay.verifier.audit import calibration_rows as rows
-from assay.verifier.audit.limit import Limit, within
+from assay.verifier.audit.limit import Limit, check_distances, check_source, within
 
 FRESH_STEPS = 5  # inner steps after which moments are no longer fresh
 STEPS_MAX = 1 << 16
@@ -93,6 +93,9 @@ class Seen:
     most: int
     profile: int
 
+    def __post_init__(self) -> None:
+        check_distances(self.median, self.p99, self.most, self.profile)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSegment:
@@ -108,6 +111,13 @@ class MeasuredSegment:
     exec_class: Digest
     blocks: int
     seen: tuple[Seen, ...]
+
+    def __post_init__(self) -> None:
+        check_source(self.path, self.exec_class, self.blocks)
+        if not 1 <= self.steps <= STEPS_MAX:
+            raise ValueError(f"steps: {self.steps}, expected samples of 1 to {STEPS_MAX} steps")
+        if len(self.seen) != self.regime.parts:
+            raise ValueError(f"seen: {len(self.seen)}, expected {self.regime.parts} parts of a state")
 
     @property
     def limits(self) -> tuple[Limit, ...] | None:
@@ -145,19 +155,9 @@ def limits_of(
 
 
 def plain_segment(one: MeasuredSegment) -> dict[str, Any]:
-    """A segment's row in JSON."""
-    return {
-        "dtype": one.dtype.name.lower(),
-        "regime": one.regime.value,
-        "steps": one.steps,
-        "path": one.path,
-        "exec_class": one.exec_class.hex(),
-        "blocks": one.blocks,
-        "seen": [[part.median, part.p99, part.most, part.profile] for part in one.seen],
-    }
-
-
-_FIELDS = {"dtype", "regime", "steps", "path", "exec_class", "blocks", "seen"}
+    """A segment's row in JSON: what was seen of each part is a list of numbers there."""
+    row: dict[str, Any] = plain(one)
+    return row | {"seen": [astuple(part) for part in one.seen]}
 
 
 def measured_segment(row: Any, where: str) -> MeasuredSegment:
@@ -166,29 +166,13 @@ def measured_segment(row: Any, where: str) -> MeasuredSegment:
     Raises:
         ValueError: not of this form, or numbers out of range.
     """
-    given = rows.checked_fields(row, _FIELDS, where)
-    dtypes = {dtype.name.lower(): dtype for dtype in (Precision.FLOAT32, Precision.BFLOAT16)}
-    regime = rows.one_of(given["regime"], {kind.value: kind for kind in Regime}, f"{where}: regime")
-    steps, blocks = (rows.count(given[name], f"{where}: {name}") for name in ("steps", "blocks"))
-    if not 1 <= steps <= STEPS_MAX or blocks < 1:
-        raise ValueError(f"{where}: expected samples of 1 to {STEPS_MAX} steps")
-    parts = given["seen"]
-    if not isinstance(parts, list) or len(parts) != regime.parts:
-        raise ValueError(f"{where}: expected {regime.parts} parts of a state in seen")
-    return MeasuredSegment(
-        dtype=rows.one_of(given["dtype"], dtypes, f"{where}: dtype"),
-        regime=regime,
-        steps=steps,
-        path=rows.name(given["path"], where),
-        exec_class=rows.execution_class(given["exec_class"], where),
-        blocks=blocks,
-        seen=tuple(_seen(part, f"{where}: seen") for part in parts),
-    )
+    if isinstance(row, dict) and isinstance(row.get("seen"), list):
+        row = row | {"seen": [_named(part, f"{where}: seen") for part in row["seen"]]}
+    return read_plain(MeasuredSegment, row, where)
 
 
-def _seen(part: Any, where: str) -> Seen:
-    if not isinstance(part, list) or len(part) != 4:
+def _named(part: Any, where: str) -> dict[str, Any]:
+    names = [field.name for field in fields(Seen)]
+    if not isinstance(part, list) or len(part) != len(names):
         raise ValueError(f"{where} must hold median, p99, most and profile")
-    median, p99, most, profile = (rows.count(value, where) for value in part)
-    rows.check_order(median, p99, most, profile, where)
-    return Seen(median, p99, most, profile)
+    return dict(zip(names, part, strict=True))

@@ -95,22 +95,41 @@ def test_a_field_of_another_kind_is_refused(name, value):
         ({"median": 1300}, "median <= p99 <= most"),
         ({"p99": 2001}, "median <= p99 <= most"),
         ({"profile": 2001}, "above the largest"),
-        ({"most": 2**53 + 1}, "whole number"),
+        ({"most": 2**53 + 1}, "most <= 2.53"),
+        ({"median": -1}, "0 <= median"),
+        ({"profile": -1}, "below 0"),
+        ({"blocks": 2**53 + 1}, "1 to 2.53 samples"),
+        ({"p99": 1200.0}, "whole number"),
+        ({"p99": "1200"}, "whole number"),
         ({"blocks": True}, "whole number"),
         ({"dtype": "float16"}, "one of float32, bfloat16"),
         ({"path": ""}, "1 to 64"),
+        ({"path": "x" * 65}, "1 to 64"),
         ({"path": "a\nb"}, "printable"),
+        ({"path": "\x7f"}, "printable"),
+        ({"path": "é"}, "ASCII"),
+        ({"path": 7}, "path: 7, expected text"),
         ({"exec_class": "00"}, "64 hexadecimal"),
-        ({"exec_class": "zz" * 32}, "64 hexadecimal"),
-        ({"exec_class": "0 " * 32}, "64 hexadecimal"),
-        ({"more": 1}, "exactly the fields"),
+        ({"exec_class": "00" * 33}, "64 hexadecimal"),
+        ({"exec_class": "zz" * 32}, "expected bytes in lower-case hexadecimal"),
+        ({"exec_class": "0 " * 32}, "expected bytes in lower-case hexadecimal"),
+        ({"exec_class": "AB" * 32}, "expected bytes in lower-case hexadecimal"),
+        ({"more": 1}, "'more': unknown"),
     ],
 )
 def test_a_row_that_cannot_be_is_refused(change, words):
     whole = json.loads(Limits((a_class(),)).encode())
     whole["classes"][0] |= change
 
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=f"calibration: class 0.*{words}"):
+        parse_limits(json.dumps(whole).encode())
+
+
+@pytest.mark.parametrize("row", [["avx512"], "avx512", None, {}])
+def test_what_is_no_row_is_refused(row):
+    whole = json.loads(Limits().encode()) | {"classes": [row]}
+
+    with pytest.raises(ValueError, match="calibration: class 0"):
         parse_limits(json.dumps(whole).encode())
 
 
