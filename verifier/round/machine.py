@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, TypeVar
 
 from assay.participant.links import check_place
 from assay.protocol import audits
@@ -100,6 +100,7 @@ MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for i
 # anew, with their VRF proofs: a verifier that was slow once, and so has many, never catches up.
 ADVANCED_KEPT = 64
 AuditMessage = tuple[RoundId, PeerId, PeerId]  # a verifier's message about a step
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -220,23 +221,21 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         case DrandRound(number, signature):
             return replace(state, drand=outside.pooled(state.drand, number, signature)), ()
         case SignedAppraisal(appraised=appraisal):
-            if not may_appraise(state.run_state, appraisal):
-                raise OutOfPhase(appraisal.verifier, f"Appraisal of evidence of round {appraisal.round}")
-            verify(appraisal.verifier, state.rules.domain, appraisal, event.signature)
+            _check_fits(state, event, f"Appraisal of evidence of round {appraisal.round}")
             appraised = {**state.appraised, (appraisal.node, appraisal.verifier): event}
             return replace(state, appraised=appraised), ()
         case SignedStakeReport(stake_report=report):
-            if not may_report_stake(state.run_state, report):
-                raise OutOfPhase(report.verifier, f"StakeReport of round {report.round}")
-            verify(report.verifier, state.rules.domain, report, event.signature)
+            _check_fits(state, event, f"StakeReport of round {report.round}")
             stake_reports = {**state.stake_reports, (report.node, report.verifier): event}
             return replace(state, stake_reports=stake_reports), ()
-        case SignedFundingReport() as signed_report:
-            return _with_funding_report(state, signed_report), ()
+        case SignedFundingReport(funding_report=reading):
+            _check_fits(state, event, f"FundingReport of block {reading.block}")
+            last = state.funding_reports.get(reading.verifier)
+            if last is not None and last.funding_report.block >= reading.block:
+                return state, ()
+            return replace(state, funding_reports={**state.funding_reports, reading.verifier: event}), ()
         case SignedEvaluation(evaluation=found):
-            if not may_evaluate(state.run_state, found):
-                raise OutOfPhase(found.verifier, f"Evaluation of epoch {found.epoch}")
-            verify(found.verifier, state.rules.domain, found, event.signature)
+            _check_fits(state, event, f"Evaluation of epoch {found.epoch}")
             evaluations = {(found.epoch, found.verifier): event, **state.evaluations}
             return replace(state, evaluations=evaluations), ()
         case BeaconShare(verifier=verifier):
@@ -261,9 +260,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         case SketchOpening() | KnownAnswer():
             return _opened(state, event), ()
         case SignedAttendance(attendance=one):
-            if not _is_new(state.run_state, one):
-                raise OutOfPhase(one.node, f"{one.kind.name} of round {one.round} at {state.run_state.round}")
-            verify(one.node, state.rules.domain, one, event.signature)
+            _check_fits(state, event, f"{one.kind.name} of round {one.round} at {state.run_state.round}")
             return replace(state, attendance={**state.attendance, one.node: event}), ()
         case SignedAdmission():
             return _with_admission(state, event), ()
@@ -272,56 +269,63 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
                 return state, ()
             return replace(state, heard={**state.heard, node: state.run_state.round}), ()
         case Advanced(run_state, parameters, now_ms):
-            return Round(
-                rules=state.rules,
-                run_state=run_state,
-                state=parameters,
-                opened_ms=now_ms,
-                heard=state.heard,
-                inclusion_lists={
-                    k: one
-                    for k, one in state.inclusion_lists.items()
-                    if one.inclusion_list.round == run_state.round
-                },
-                beacon_shares=state.beacon_shares,
-                commitments={k: v for k, v in state.commitments.items() if _is_wanted(run_state, k)},
-                verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(run_state, k)},
-                sketch_openings={k: v for k, v in state.sketch_openings.items() if _is_near(run_state, k)},
-                known_answers={k: v for k, v in state.known_answers.items() if _is_near(run_state, k)},
-                attendance={
-                    k: one for k, one in state.attendance.items() if _is_new(run_state, one.attendance)
-                },
-                admissions={
-                    k: one
-                    for k, one in state.admissions.items()
-                    if may_admit(run_state, one.admission, run_state.time_s)
-                },
-                stake_reports={
-                    k: one
-                    for k, one in state.stake_reports.items()
-                    if may_report_stake(run_state, one.stake_report)
-                },
-                funding_reports={
-                    k: one
-                    for k, one in state.funding_reports.items()
-                    if may_report_funding(run_state, one.funding_report)
-                },
-                evaluations={
-                    k: one for k, one in state.evaluations.items() if may_evaluate(run_state, one.evaluation)
-                },
-                drand=state.drand,
-                contradictions={
-                    node: pair
-                    for node, pair in state.contradictions.items()
-                    if may_contradict(run_state, pair)
-                },
-                double_votes={
-                    k: one for k, one in state.double_votes.items() if may_show_double_vote(run_state, one)
-                },
-                appraised={
-                    k: one for k, one in state.appraised.items() if may_appraise(run_state, one.appraised)
-                },
-            ), ()
+            return _after(state, run_state, parameters, now_ms), ()
+
+
+def _after(state: Round, run_state: RunState, parameters: Digest, now_ms: int) -> Round:
+    """The next round: it begins with what was pooled and may still be carried."""
+
+    def fit(pool: Mapping[K, T]) -> dict[K, T]:
+        return {key: one for key, one in pool.items() if _fits(run_state, one)}
+
+    return Round(
+        rules=state.rules,
+        run_state=run_state,
+        state=parameters,
+        opened_ms=now_ms,
+        heard=state.heard,
+        inclusion_lists=fit(state.inclusion_lists),
+        beacon_shares=state.beacon_shares,
+        commitments={k: v for k, v in state.commitments.items() if _is_wanted(run_state, k)},
+        verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(run_state, k)},
+        sketch_openings={k: v for k, v in state.sketch_openings.items() if _is_near(run_state, k)},
+        known_answers={k: v for k, v in state.known_answers.items() if _is_near(run_state, k)},
+        attendance=fit(state.attendance),
+        admissions=fit(state.admissions),
+        contradictions=fit(state.contradictions),
+        double_votes=fit(state.double_votes),
+        stake_reports=fit(state.stake_reports),
+        funding_reports=fit(state.funding_reports),
+        evaluations=fit(state.evaluations),
+        drand=state.drand,
+        appraised=fit(state.appraised),
+    )
+
+
+def said_in(message: Any) -> Any:
+    """The statement that a signed message holds, its first field; any other message is its own."""
+    is_signed = message.TAG.startswith(b"assay/signed-")
+    return getattr(message, fields(message)[0].name) if is_signed else message
+
+
+def _fits(run_state: RunState, message: Any) -> bool:
+    """Whether a manifest of this round or a later one may carry this message, its signature aside."""
+    match message:
+        case SignedInclusionList(inclusion_list=one):
+            return one.round == run_state.round
+        case SignedAdmission(admission=admission):
+            return may_admit(run_state, admission, run_state.time_s)
+    may: Callable[[RunState, Any], bool] = _MAY[type(message)]
+    return may(run_state, said_in(message))
+
+
+def _check_fits(state: Round, signed: Any, what: str) -> None:
+    """Do nothing if a manifest may carry this statement, and its author signed it."""
+    said = said_in(signed)
+    author = said.node if isinstance(said, Attendance) else said.verifier
+    if not _fits(state.run_state, signed):
+        raise OutOfPhase(author, what)
+    verify(author, state.rules.domain, said, signed.signature)
 
 
 def missing(state: Round, ancestors: tuple[Manifest, ...] = (), *, wall_s: int = 0) -> tuple[str, ...]:
@@ -497,6 +501,18 @@ def _is_new(run_state: RunState, said: Attendance) -> bool:
     return record.is_seated if said.kind is AttendanceKind.LEAVE else said.node in run_state.late
 
 
+# By what the next manifest may carry a message, and so until when it is pooled.
+_MAY: Mapping[type, Callable[..., bool]] = {
+    SignedAppraisal: may_appraise,
+    SignedAttendance: _is_new,
+    SignedEvaluation: may_evaluate,
+    SignedFundingReport: may_report_funding,
+    SignedStakeReport: may_report_stake,
+    Contradiction: may_contradict,
+    DoubleVote: may_show_double_vote,
+}
+
+
 def _with_admission(state: Round, signed: SignedAdmission) -> Round:
     """The round with a verifier's newest admission of a node."""
     admission = signed.admission
@@ -566,6 +582,10 @@ def manifest_of(
     time_s = max(run_state.time_s, wall_s)
     shares = valid_shares(state.beacon_shares, run_state) if run_state.round else ()
     signature = outside.carried(run_state, state.drand)
+
+    def fit(pool: Mapping[Any, T]) -> tuple[T, ...]:
+        return tuple(one for _, one in sorted(pool.items()) if _fits(run_state, one))
+
     return Manifest(
         run_id=run_state.run_id,
         round=run_state.round,
@@ -587,24 +607,12 @@ def manifest_of(
         ),
         attendance=_attendance(state, run_state, time_s),
         admissions=admitted(run_state, state.admissions.values(), time_s),
-        contradictions=tuple(
-            pair for _, pair in sorted(state.contradictions.items()) if may_contradict(run_state, pair)
-        )[:CONTRADICTIONS_MAX],
-        double_votes=tuple(
-            one for _, one in sorted(state.double_votes.items()) if may_show_double_vote(run_state, one)
-        )[:CONTRADICTIONS_MAX],
-        appraised=tuple(
-            one for _, one in sorted(state.appraised.items()) if may_appraise(run_state, one.appraised)
-        )[:APPRAISALS_PER_MANIFEST],
+        contradictions=fit(state.contradictions)[:CONTRADICTIONS_MAX],
+        double_votes=fit(state.double_votes)[:CONTRADICTIONS_MAX],
+        appraised=fit(state.appraised)[:APPRAISALS_PER_MANIFEST],
         stake_reports=_oldest(state, run_state),
-        funding_reports=tuple(
-            one
-            for _, one in sorted(state.funding_reports.items())
-            if may_report_funding(run_state, one.funding_report)
-        ),
-        evaluations=tuple(
-            one for _, one in sorted(state.evaluations.items()) if may_evaluate(run_state, one.evaluation)
-        )[:VERIFIERS_MAX],
+        funding_reports=fit(state.funding_reports),
+        evaluations=fit(state.evaluations)[:VERIFIERS_MAX],
         disqualified=run_state.disqualified,
         aggregate=aggregate,
         chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate),
@@ -654,33 +662,22 @@ def examine(
     if not ancestors and after.takes_commits:
         _check_complete(state.rules, run_state, manifest, is_closing=after.closing is not Closing.NO)
     check_reveals(run_state, manifest, follows=follows)
-    for signed_commitment in manifest.commitments:
-        commitment = signed_commitment.commitment
-        if commitment.run_id != run_state.run_id:
-            raise MalformedMessage("manifest carries a verdict commitment of another run")
-        verify(commitment.verifier, state.rules.domain, commitment, signed_commitment.signature)
-    for signed_verdict in manifest.verdicts:
-        verdict = signed_verdict.verdict
-        if verdict.run_id != run_state.run_id:
-            raise MalformedMessage("manifest carries a verdict of another run")
-        verify(verdict.verifier, state.rules.domain, verdict, signed_verdict.signature)
+    signed_by_verifiers: tuple[Any, ...] = (
+        *manifest.commitments,
+        *manifest.verdicts,
+        *manifest.stake_reports,
+        *manifest.admissions,
+        *manifest.funding_reports,
+        *manifest.evaluations,
+        *manifest.appraised,
+    )
+    for message in signed_by_verifiers:
+        said = said_in(message)
+        if said.run_id != run_state.run_id:
+            raise MalformedMessage(f"manifest carries a {type(said).__name__} of another run")
+        verify(said.verifier, state.rules.domain, said, message.signature)
     for pair in manifest.contradictions:
         check_contradiction(state.rules, run_state, pair)
-    for signed_stake_report in manifest.stake_reports:
-        stake_report = signed_stake_report.stake_report
-        verify(stake_report.verifier, state.rules.domain, stake_report, signed_stake_report.signature)
-    for signed_admission in manifest.admissions:
-        admission = signed_admission.admission
-        verify(admission.verifier, state.rules.domain, admission, signed_admission.signature)
-    for signed_funding_report in manifest.funding_reports:
-        funding_report = signed_funding_report.funding_report
-        verify(funding_report.verifier, state.rules.domain, funding_report, signed_funding_report.signature)
-    for signed_evaluation in manifest.evaluations:
-        evaluation = signed_evaluation.evaluation
-        verify(evaluation.verifier, state.rules.domain, evaluation, signed_evaluation.signature)
-    for signed_appraisal in manifest.appraised:
-        appraisal = signed_appraisal.appraised
-        verify(appraisal.verifier, state.rules.domain, appraisal, signed_appraisal.signature)
 
 
 def _check_complete(rules: Rules, run_state: RunState, manifest: Manifest, *, is_closing: bool) -> None:
@@ -696,25 +693,9 @@ def _check_complete(rules: Rules, run_state: RunState, manifest: Manifest, *, is
 
 def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:
     """Stake reports for a manifest, in its canonical order: those that have waited longest."""
-    fit = (
-        item
-        for item in sorted(state.stake_reports.items())
-        if may_report_stake(run_state, item[1].stake_report)
-    )
+    fit = (item for item in sorted(state.stake_reports.items()) if _fits(run_state, item[1]))
     first = sorted(fit, key=lambda item: item[1].stake_report.round)[:STAKE_REPORTS_MAX]
     return tuple(signed for _, signed in sorted(first, key=lambda item: item[0]))
-
-
-def _with_funding_report(state: Round, signed: SignedFundingReport) -> Round:
-    """The round with a verifier's newest report on the escrow."""
-    report = signed.funding_report
-    if not may_report_funding(state.run_state, report):
-        raise OutOfPhase(report.verifier, f"FundingReport of block {report.block}")
-    verify(report.verifier, state.rules.domain, report, signed.signature)
-    known = state.funding_reports.get(report.verifier)
-    if known is not None and known.funding_report.block >= report.block:
-        return state
-    return replace(state, funding_reports={**state.funding_reports, report.verifier: signed})
 
 
 def _reported(state: Round, run_state: RunState) -> RunState:

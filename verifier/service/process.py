@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 import trio
 
@@ -262,7 +263,7 @@ class Service:
         return Pruner(self.me.spec, self.me.store, self.me.blobs, kept)
 
     def _take_notification(self, notification: Notification) -> None:
-        message = decode_any(FACTS, notification.payload)
+        message: Any = decode_any(FACTS, notification.payload)
         if isinstance(message, BlobPiece):
             if notification.peer in self.follower.run_state.nodes:
                 self.pushes.take(notification.peer, message)
@@ -277,20 +278,10 @@ class Service:
                 self.driver.receive(message)
             case CertifiedManifest():
                 self.driver.synced((message,))
-            case (
-                BeaconShare()
-                | SignedVerdictCommitment()
-                | SignedVerdict()
-                | Contradiction()
-                | DoubleVote()
-                | SignedAppraisal()
-                | SignedStakeReport()
-                | SignedFundingReport()
-                | SignedEvaluation()
-                | SignedInclusionList()
-                | SignedAdmission()
-            ):
-                if notification.peer != _author(message, notification.peer):
+            case Contradiction() | DoubleVote():  # evidence: anybody may pass it on
+                self.driver.take(message)
+            case _:
+                if notification.peer != rounds.said_in(message).verifier:
                     raise PeerFault(
                         notification.peer, f"passes on another verifier's {type(message).__name__}"
                     )
@@ -450,23 +441,3 @@ class Service:
         if name == NO_DIGEST or self.me.blobs.size(name) is not None:
             return b"" if name == NO_DIGEST else self.me.blobs.load(name)
         return await fetch_blob(self._host, name, tuple(self.me.addresses), FETCH_S)
-
-
-def _author(message: rounds.Event, sender: PeerId) -> PeerId:
-    """The verifier that signed a message which only its author may send; of evidence, any sender."""
-    match message:
-        case BeaconShare(verifier=author):
-            return author
-        case SignedVerdictCommitment(commitment=signed) | SignedVerdict(verdict=signed):
-            return signed.verifier
-        case SignedAppraisal(appraised=signed) | SignedStakeReport(stake_report=signed):
-            return signed.verifier
-        case SignedFundingReport(funding_report=report):
-            return report.verifier
-        case SignedEvaluation(evaluation=evaluation):
-            return evaluation.verifier
-        case SignedInclusionList(inclusion_list=one):
-            return one.verifier
-        case SignedAdmission(admission=admission):
-            return admission.verifier
-    return sender
