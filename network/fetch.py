@@ -12,13 +12,12 @@ it; the remaining chunks come from other holders.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import trio
 
 from assay.network import frames, limits
-from assay.network.assembly import Assembly
 from assay.network.frames import Kind
 from assay.network.guard import reset_quietly
 from assay.protocol.encoding.blob import ChunkList, decode_chunk_list
@@ -45,45 +44,70 @@ class Threads:
 
 
 class Pull:
-    """One download, shared by the sessions with its holders."""
+    """One download, shared by the sessions with its holders. Only bytes that match the chunk list are kept.
+
+    Each chunk is in exactly one state:
+
+        missing --take--> requested --accept--> present
+           ^                  |
+           +----give_back-----+
+    """
 
     def __init__(self, digest: Digest, *, size_max: int, threads: Threads) -> None:
         self.digest = digest
         self.size_max = size_max
-        self.assembly: Assembly | None = None
+        self.chunks: ChunkList | None = None
+        self.data = bytearray()
         self.changed = trio.Event()
         self.threads = threads
-        self._adopting = trio.Lock()
+        self._missing: dict[int, None] = {}  # ordered, so holders read forward
+        self._requested: set[int] = set()
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk is present and verified."""
-        return self.assembly is not None and self.assembly.is_complete
+        return self.chunks is not None and not self._missing and not self._requested
 
-    async def adopt(self, chunks: ChunkList) -> Assembly:
-        """The assembly; the first verified chunk list creates it."""
-        async with self._adopting:
-            if self.assembly is None:
-                self.assembly = Assembly(chunks)
-                self.wake()
-            return self.assembly
+    def adopt(self, chunks: ChunkList) -> None:
+        """Begin with this verified chunk list, if it is the first."""
+        if self.chunks is None:
+            self.chunks, self.data = chunks, bytearray(chunks.size)
+            self._missing = dict.fromkeys(range(len(chunks.hashes)))
+            self.wake()
+
+    def take(self) -> int | None:
+        """The next missing chunk's index, marked as requested; None if none is missing."""
+        index = next(iter(self._missing), None)
+        if index is not None:
+            del self._missing[index]
+            self._requested.add(index)
+        return index
 
     def accept(self, index: int, chunk: bytes) -> None:
-        """Keep a verified chunk."""
-        assert self.assembly is not None
-        self.assembly.accept(index, chunk)
+        """Keep a chunk that the caller has verified.
+
+        Raises:
+            KeyError: it was not requested, or is present already.
+        """
+        self._requested.remove(index)
+        assert self.chunks is not None
+        offset, length = self.chunks.span(index)
+        assert len(chunk) == length
+        self.data[offset : offset + length] = chunk
+        self.wake()
+
+    def give_back(self, indices: Iterable[int]) -> None:
+        """Mark requested chunks as missing again, so that another session may request them."""
+        for index in sorted(indices):
+            if index in self._requested:
+                self._requested.remove(index)
+                self._missing[index] = None
         self.wake()
 
     def wake(self) -> None:
         """Wake all tasks that wait for a change."""
         self.changed.set()
         self.changed = trio.Event()
-
-    def finish(self) -> bytes:
-        """The whole blob."""
-        assert self.assembly is not None
-        assert self.assembly.is_complete
-        return bytes(self.assembly.data)
 
 
 async def fetch(
@@ -129,7 +153,7 @@ async def fetch(
             for _ in range(limits.FETCH_HOLDERS_AT_ONCE):
                 workers.start_soon(work)
     if pull.is_complete:
-        return pull.finish()
+        return bytes(pull.data)
     if scope.cancelled_caught:
         raise Unavailable(f"blob {name}: not fetched within {deadline_s} s")
     if faults and not reasons:
@@ -161,11 +185,11 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
     chunks = decode_chunk_list(body, size_max=pull.size_max)
     if chunks.digest() != pull.digest:
         raise MalformedMessage("the chunk list does not match the digest")
-    assembly = await pull.adopt(chunks)
+    pull.adopt(chunks)
     requested: set[int] = set()
     try:
-        while not assembly.is_complete:
-            while len(requested) < limits.CHUNKS_IN_FLIGHT and (index := assembly.take()) is not None:
+        while not pull.is_complete:
+            while len(requested) < limits.CHUNKS_IN_FLIGHT and (index := pull.take()) is not None:
                 requested.add(index)
                 await frames.write_frame(stream, Kind.WANT_CHUNK, frames.pack_id(index))
             if not requested:
@@ -180,8 +204,7 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
             requested.remove(index)
             pull.accept(index, chunk)
     finally:
-        assembly.give_back(requested)
-        pull.wake()
+        pull.give_back(requested)
 
 
 async def blaming(peer: PeerId, call: Callable[..., Awaitable[T]], *args: Any) -> T:

@@ -1,4 +1,4 @@
-"""Assembly: the chunks of one blob, asked for and taken in any order."""
+"""Pull: the chunks of one blob, asked for and taken in any order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.network.assembly import Assembly
+from assay.network.fetch import Pull, Threads
 from assay.protocol.encoding.blob import CHUNK_BYTES, chunk_list_of
 
 SIZE_MAX = 4 * CHUNK_BYTES
@@ -20,18 +20,21 @@ blobs = st.builds(
 
 
 @given(data=blobs, steps=st.lists(st.sampled_from(["take", "accept", "give back"]), max_size=40))
-def test_every_chunk_of_an_assembly_is_in_one_state_and_only_arrives_once(data, steps):
-    assembly = Assembly(chunk_list_of(data))
-    count, asked, present = len(assembly.chunks.hashes), [], set()
+def test_every_chunk_of_a_pull_is_in_one_state_and_only_arrives_once(data, steps):
+    chunks = chunk_list_of(data)
+    pull = Pull(chunks.digest(), size_max=SIZE_MAX, threads=Threads())
+    assert not pull.is_complete
+    pull.adopt(chunks)
+    count, asked, present = len(chunks.hashes), [], set()
 
     def bring(index):
-        offset, length = assembly.chunks.span(index)
-        assembly.accept(index, data[offset : offset + length])
+        offset, length = chunks.span(index)
+        pull.accept(index, data[offset : offset + length])
         present.add(index)
 
     for step in steps:
         if step == "take":
-            index = assembly.take()
+            index = pull.take()
             assert (index is None) == (len(asked) + len(present) == count)
             if index is not None:
                 assert index not in present
@@ -39,11 +42,11 @@ def test_every_chunk_of_an_assembly_is_in_one_state_and_only_arrives_once(data, 
         elif asked and step == "accept":
             bring(asked.pop())
         elif asked:
-            assembly.give_back([asked.pop(0)])
-    while (index := assembly.take()) is not None:
+            pull.give_back([asked.pop(0)])
+    while (index := pull.take()) is not None:
         asked.append(index)
     for index in asked:
-        assert not assembly.is_complete
+        assert not pull.is_complete
         bring(index)
-    assert assembly.is_complete
-    assert bytes(assembly.data) == data
+    assert pull.is_complete
+    assert bytes(pull.data) == data
