@@ -38,7 +38,7 @@ from assay.protocol.messages import (
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId, Signature
 from assay.verifier.consensus import machine
 from assay.verifier.consensus.chain import block_digest
-from assay.verifier.consensus.machine import (
+from assay.verifier.consensus.types import (
     BuildProposal,
     Built,
     ConsensusConfig,

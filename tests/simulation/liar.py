@@ -19,7 +19,8 @@ from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import Block, Manifest, Proposal, QuorumCertificate, SignedVote, Vote, VoteKind
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
 from assay.testing.run import an_empty_manifest
-from assay.verifier.consensus.machine import (
+from assay.verifier.consensus.machine import restore, step
+from assay.verifier.consensus.types import (
     BuildProposal,
     Built,
     ConsensusConfig,
@@ -32,8 +33,6 @@ from assay.verifier.consensus.machine import (
     SignAndSend,
     SignAndSendProposal,
     State,
-    restore,
-    step,
 )
 
 Say = Callable[[PeerId, SignedVote | Proposal | QuorumCertificate], None]

@@ -12,7 +12,7 @@ from assay.protocol.messages import Proposal, VoteKind
 from assay.verifier.consensus import follow as consensus_follow
 from assay.verifier.consensus import machine as consensus
 from assay.verifier.consensus.chain import is_certified
-from assay.verifier.consensus.machine import Received
+from assay.verifier.consensus.types import Persist, Received
 from tests.simulation import world
 from tests.simulation.world import World, first_violation
 
@@ -139,7 +139,7 @@ def test_signing_before_it_is_durable_is_found_out(monkeypatch):
 
     def hasty_step(state, event):
         state, effects = sound_step(state, event)
-        return state, tuple(sorted(effects, key=lambda one: isinstance(one, consensus.Persist)))
+        return state, tuple(sorted(effects, key=lambda one: isinstance(one, Persist)))
 
     monkeypatch.setattr(consensus, "step", hasty_step)
     assert first_violation(range(3), lambda seed: World(seed=seed)) is not None

@@ -37,7 +37,9 @@ from assay.protocol.messages import (
 from assay.protocol.types import Digest, Iteration, PeerId, RoundId
 from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus import machine as consensus
-from assay.verifier.consensus.machine import (
+from assay.verifier.consensus.check import authenticate
+from assay.verifier.consensus.machine import body
+from assay.verifier.consensus.types import (
     Accuse,
     BuildProposal,
     Built,
@@ -59,8 +61,6 @@ from assay.verifier.consensus.machine import (
     State,
     Synced,
     Tick,
-    authenticate,
-    body,
 )
 from tests.simulation.liar import Liar
 from tests.simulation.network import Alarm, Delivery, Network, Weather

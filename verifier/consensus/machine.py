@@ -58,7 +58,7 @@ from assay.verifier.consensus.chain import (
     parent_iteration,
     path,
 )
-from assay.verifier.consensus.check import DUMMIES_MAX, authenticate
+from assay.verifier.consensus.check import DUMMIES_MAX
 from assay.verifier.consensus.follow import BEHIND, follow, notarise, on_tick, progress, pruned, tip_of
 from assay.verifier.consensus.types import (
     Accuse,
@@ -67,52 +67,17 @@ from assay.verifier.consensus.types import (
     ConsensusConfig,
     Effect,
     Event,
-    Examine,
     Examined,
-    Finalised,
-    NeedBlock,
-    NeedSync,
     Persist,
     Ready,
     Received,
     Record,
-    Send,
-    SignAndSend,
     SignAndSendProposal,
     State,
     Synced,
     Tick,
     Tip,
 )
-
-__all__ = [
-    "Accuse",
-    "BuildProposal",
-    "Built",
-    "ConsensusConfig",
-    "Effect",
-    "Event",
-    "Examine",
-    "Examined",
-    "Finalised",
-    "NeedBlock",
-    "NeedSync",
-    "Persist",
-    "Ready",
-    "Received",
-    "Record",
-    "Send",
-    "SignAndSend",
-    "SignAndSendProposal",
-    "State",
-    "Synced",
-    "Tick",
-    "Tip",
-    "authenticate",
-    "body",
-    "restore",
-    "step",
-]
 
 AHEAD = 16  # iterations after ours whose votes are kept; certificates cover later ones
 

@@ -49,7 +49,8 @@ from assay.protocol.randomness import vrf
 from assay.protocol.state_transition import may_show_double_vote
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.verifier.consensus import machine as consensus
-from assay.verifier.consensus.machine import (
+from assay.verifier.consensus.check import authenticate
+from assay.verifier.consensus.types import (
     Accuse,
     BuildProposal,
     ConsensusConfig,
@@ -161,7 +162,7 @@ class Driver:
         Raises:
             PeerFault, MalformedMessage: its content or signature is invalid.
         """
-        consensus.authenticate(self._config, self._me.domain, message)
+        authenticate(self._config, self._me.domain, message)
         self._feed(Received(message, now_ms()))
 
     def synced(self, links: tuple[CertifiedManifest, ...]) -> None:
@@ -172,7 +173,7 @@ class Driver:
         """
         fresh = tuple(one for one in links if one.manifest.round >= self._follower.run_state.round)
         for one in fresh:
-            consensus.authenticate(self._config, self._me.domain, one)
+            authenticate(self._config, self._me.domain, one)
         if fresh:
             self._feed(Synced(fresh, now_ms()))
 

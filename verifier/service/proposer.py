@@ -23,7 +23,7 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
 from assay.verifier.aggregation.combine import Combined, combine, rounds_behind, tolerated
 from assay.verifier.aggregation.reputation import Reputation
-from assay.verifier.consensus.machine import BuildProposal, Built, Event, Examined, Ready
+from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.machine import Round
 

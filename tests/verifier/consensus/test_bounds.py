@@ -9,7 +9,9 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase
 from assay.protocol.messages import VoteKind
 from assay.protocol.types import Iteration, RoundId
-from assay.verifier.consensus.machine import (
+from assay.verifier.consensus.check import authenticate
+from assay.verifier.consensus.machine import body, restore, step
+from assay.verifier.consensus.types import (
     Built,
     Examined,
     NeedBlock,
@@ -20,10 +22,6 @@ from assay.verifier.consensus.machine import (
     Send,
     SignAndSendProposal,
     Tick,
-    authenticate,
-    body,
-    restore,
-    step,
 )
 from tests.verifier.consensus.test_machine import (
     DOMAIN,

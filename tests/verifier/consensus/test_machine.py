@@ -25,8 +25,9 @@ from assay.protocol.messages import (
 )
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, RoundId
 from assay.testing.run import an_empty_manifest
-from assay.verifier.consensus.machine import (
-    AHEAD,
+from assay.verifier.consensus.check import authenticate
+from assay.verifier.consensus.machine import AHEAD, body, restore, step
+from assay.verifier.consensus.types import (
     Accuse,
     BuildProposal,
     Built,
@@ -44,10 +45,6 @@ from assay.verifier.consensus.machine import (
     SignAndSendProposal,
     Synced,
     Tick,
-    authenticate,
-    body,
-    restore,
-    step,
 )
 
 RUN, GENESIS = Digest(b"r" * 32), Digest(b"g" * 32)

@@ -21,7 +21,7 @@ from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, Iteration
 from assay.testing.members import RUN_ID, a_digest
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_chain, a_history, a_manifest, a_reveal
-from assay.verifier.consensus.machine import BuildProposal, Built, Event, Examined, Ready
+from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
 from assay.verifier.round.machine import Round, missing
 from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer
 from tests.verifier.service.a_driver import (
