@@ -24,12 +24,13 @@ from assay.training.exact import VALUE_MAX
 ONE = VALUE_MAX  # weight 1
 MIX_MAX = 1 << 10  # largest sum of a row of a mixing matrix
 GRAM_BITS = 31  # of a squared norm
+STEPS = 3  # iterations of centered clipping and of the geometric median
 SMOOTHING = 10  # the geometric median treats smaller distances as 1 / 10 (byzfl's nu)
 
 Ints = NDArray[np.int64]
 
 
-def clip_weights(gram_BNN: Ints, *, steps: int) -> Ints:
+def clip_weights(gram_BNN: Ints, *, steps: int = STEPS) -> Ints:
     """Centered clipping from zero: no row weighs more than steps / N in any block.
 
     Each step moves the centre by the mean of the offsets, each cut to the lower median
@@ -57,7 +58,7 @@ def clip_weights(gram_BNN: Ints, *, steps: int) -> Ints:
     return weight_BN
 
 
-def median_weights(gram_BNN: Ints, *, steps: int, unit: int) -> Ints:
+def median_weights(gram_BNN: Ints, *, unit: int, steps: int = STEPS) -> Ints:
     """Geometric median by smoothed Weiszfeld iterations from the mean.
 
     Args:

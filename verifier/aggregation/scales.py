@@ -21,11 +21,10 @@ Shape suffixes: N = nodes by ascending peer id, B = live blocks of one update, L
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,6 @@ from assay.training.codec.values import EXPONENT_MIN
 from assay.training.codec.wire import Update
 from assay.verifier.aggregation.gram import Ints, whole_root
 
-Scope = Literal["block", "all"]
 UNIT_GRID = -30
 _ROOT_BITS = 30  # norms as r * 2^e with 2^29 <= r < 2^30
 _RATIO_BITS = 24
@@ -82,26 +80,21 @@ def unit(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Sca
     return found
 
 
-def clipped(
-    updates: Mapping[PeerId, Update], block_count: int, *, scope: Scope = "block"
-) -> dict[PeerId, Scaled]:
+def clipped(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, Scaled]:
     """Norms above the lower median of all nodes' are cut to it; others stay as they are.
 
     Args:
         updates: Decoded, checked updates with amplitudes, by node.
         block_count: Blocks of the layout.
-        scope: Norms of "block" by block, or of "all" of a message.
 
     Reference:
         Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo",
         arXiv:2508.15706; its code clips each peer to the median norm.
     """
-    return _cut(updates, block_count, (len(updates) - 1) // 2, scope)
+    return _cut(updates, block_count, (len(updates) - 1) // 2)
 
 
-def adaptive(
-    updates: Mapping[PeerId, Update], block_count: int, *, f: int, scope: Scope = "block"
-) -> dict[PeerId, Scaled]:
+def adaptive(updates: Mapping[PeerId, Update], block_count: int, *, f: int) -> dict[PeerId, Scaled]:
     """The floor(2 f (n - f) / n) largest norms cut to the next one.
 
     Reference:
@@ -110,7 +103,7 @@ def adaptive(
     """
     count = len(updates)
     cut = 2 * f * (count - f) // count
-    return _cut(updates, block_count, count - cut - 1, scope)
+    return _cut(updates, block_count, count - cut - 1)
 
 
 def scale_of(name: str, f: int) -> Scale:
@@ -122,19 +115,16 @@ def scale_of(name: str, f: int) -> Scale:
 SCALE_NAMES = ("normalize", "clipping", "arc")
 
 
-def _cut(updates: Mapping[PeerId, Update], block_count: int, rank: int, scope: Scope) -> dict[PeerId, Scaled]:
+def _cut(updates: Mapping[PeerId, Update], block_count: int, rank: int) -> dict[PeerId, Scaled]:
     """Norms above the one of this rank, counted from below, are cut to it."""
     ordered = [update for _, update in sorted(updates.items())]
     key_NL = np.full((len(ordered), block_count), _NOTHING, np.int64)
     for row, update in enumerate(ordered):
-        if scope == "all":
-            key_NL[row] = _whole_key(update)
-        else:
-            assert update.exponent_B is not None
-            root_B, shift_B = _root(_energy(update))
-            # Order of the norms: a higher exponent outweighs any root.
-            key_B = (update.exponent_B - shift_B << _ROOT_BITS) + root_B
-            key_NL[row, update.blocks_B] = np.where(root_B > 0, key_B, _NOTHING)
+        assert update.exponent_B is not None
+        root_B, shift_B = _root(_energy(update))
+        # Order of the norms: a higher exponent outweighs any root.
+        key_B = (update.exponent_B - shift_B << _ROOT_BITS) + root_B
+        key_NL[row, update.blocks_B] = np.where(root_B > 0, key_B, _NOTHING)
     radius_L = np.sort(key_NL, axis=0)[rank]
     found = {}
     for row, (peer, update) in enumerate(sorted(updates.items())):
@@ -167,15 +157,3 @@ def _root(energy_B: Ints) -> tuple[Ints, Ints]:
     bits_B -= (safe_B >> (bits_B - 1)) == 0  # the float may have been rounded up to a power of two
     shift_B = (2 * _ROOT_BITS - bits_B) // 2
     return np.where(energy_B > 0, whole_root(safe_B << 2 * shift_B), 0), shift_B
-
-
-def _whole_key(update: Update) -> int:
-    """Sort key of a whole message's norm, in Python's integers: amplitudes span 110 bits squared."""
-    assert update.exponent_B is not None
-    rises = (2 * (update.exponent_B - EXPONENT_MIN)).tolist()
-    energy: int = sum(part << rise for part, rise in zip(_energy(update).tolist(), rises, strict=True))
-    if not energy:
-        return _NOTHING
-    shift = (2 * _ROOT_BITS - energy.bit_length()) // 2
-    root = math.isqrt(energy << 2 * shift if shift >= 0 else energy >> -2 * shift)
-    return (EXPONENT_MIN - shift << _ROOT_BITS) + root
