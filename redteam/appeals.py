@@ -18,7 +18,7 @@ from assay.protocol.audits import case_id_of
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
-from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.test_bed import Floats, StepClaim, TestBed, lab_of
 from assay.testing.learned import learned_by_heart
 from assay.training.layout import Layout
@@ -36,6 +36,7 @@ KNOWN_LOSS = 1e-3  # nats
 BEACONS = 4  # audits of one step
 TIMES = np.float32(20)  # as large as parameters that were trained
 WIDENS = "where a rounding leads far, limits widen or nothing is judged"
+APPEAL_ATTACKS = Attacks(Where.CHAIN)
 
 
 class Trial:
@@ -92,6 +93,11 @@ def _honest(lab: TestBed) -> StepClaim:
     return lab.claim(lab.truth())
 
 
+@APPEAL_ATTACKS.attack(
+    "a lying quorum takes an honest node's stake",
+    26,
+    "an appeal: a jury outside the signers recomputes one operator",
+)
 def _framed(is_defended: bool, seed: int) -> Outcome:
     """A lying quorum defends its order at every operator in turn; the appeal is the defence."""
     lab = lab_of(seed)
@@ -109,6 +115,9 @@ def _noise(lab: TestBed) -> StepClaim:
     return lab.claim(noise_NC * np.float32(np.linalg.norm(truth_NC) / np.linalg.norm(noise_NC)), cost=0.0)
 
 
+@APPEAL_ATTACKS.attack(
+    "appeal against a right order", 26, "one honest signer names the operator that is wrong"
+)
 def _cheats(is_defended: bool, seed: int) -> Outcome:
     """A cheat appeals, with its lie wherever it likes; one honest signer is the defence, or a friend is."""
     lab = lab_of(seed)
@@ -119,6 +128,7 @@ def _cheats(is_defended: bool, seed: int) -> Outcome:
     return tallied(len(bends), caught, 0.0, "none: the bond is lost beside the stake")
 
 
+@APPEAL_ATTACKS.attack("data known by heart convict honest nodes of another class", 30, WIDENS)
 def _by_heart(is_defended: bool, seed: int) -> Outcome:
     """The model knows a buyer's data."""
     lab = lab_of(seed)
@@ -127,6 +137,7 @@ def _by_heart(is_defended: bool, seed: int) -> Outcome:
     return _rounded(is_defended, lab, known_P)
 
 
+@APPEAL_ATTACKS.attack("parameters that multiply rounding convict them", 30, WIDENS)
 def _multiplied(is_defended: bool, seed: int) -> Outcome:
     """A buyer's model multiplies what was rounded."""
     lab = lab_of(seed)
@@ -161,15 +172,3 @@ def judged_between_classes(trial: Trial, told: StepClaim, beacon: int) -> Found:
     opening = lab.trainer.steps.opening(lab.round, blocks)
     judge = lab.recompute_worker.examine
     return judge(trial.commit, told.update, opening, blocks, in_reference=True).outcome
-
-
-APPEAL_ATTACKS = (
-    Attack(name="a lying quorum takes an honest node's stake", number=26, where=Where.CHAIN, run=_framed,
-           defence="an appeal: a jury outside the signers recomputes one operator"),
-    Attack(name="appeal against a right order", number=26, where=Where.CHAIN, run=_cheats,
-           defence="one honest signer names the operator that is wrong"),
-    Attack(name="data known by heart convict honest nodes of another class", number=30, where=Where.CHAIN,
-           run=_by_heart, defence=WIDENS),
-    Attack(name="parameters that multiply rounding convict them", number=30, where=Where.CHAIN,
-           run=_multiplied, defence=WIDENS),
-)  # fmt: skip

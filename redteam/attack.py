@@ -50,6 +50,9 @@ class Outcome:
         assert 0 <= self.caught <= self.attempts and 0 <= self.succeeded <= self.attempts
 
 
+Run = Callable[[bool, int], Outcome]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
     """An adversary. `run(is_defended, seed)` runs it."""
@@ -58,9 +61,37 @@ class Attack:
     number: int  # attacks of one kind share one
     where: Where
     defence: str
-    run: Callable[[bool, int], Outcome]
+    run: Run
     has_off: bool = True  # whether the defence can be switched off here
     is_slow: bool = False  # seconds to minutes: left out of quick runs
+
+
+class Attacks(list[Attack]):
+    """Attacks on one part of the system, in the order in which they are defined."""
+
+    def __init__(self, where: Where) -> None:
+        super().__init__()
+        self._where = where
+
+    def attack(
+        self, name: str, number: int, defence: str, *, where: Where | None = None, has_off: bool = True
+    ) -> Callable[[Run], Run]:
+        """Add the adversary that the function below runs; the arguments are its fields."""
+
+        def add(run: Run) -> Run:
+            self.append(
+                Attack(
+                    name=name,
+                    number=number,
+                    where=where or self._where,
+                    defence=defence,
+                    run=run,
+                    has_off=has_off,
+                )
+            )
+            return run
+
+        return add
 
 
 def tallied(attempts: int, caught: int, cost: float, harm: str) -> Outcome:

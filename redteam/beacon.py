@@ -24,11 +24,14 @@ from assay.protocol.params import PPM
 from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import QUICKNET
 from assay.protocol.state_transition import advance, beacon_of
-from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, refusals_of, tally
 from assay.testing.members import RUN_ID, a_digest
 
+BEACON_ATTACKS = Attacks(Where.ROUND)
 
+
+@BEACON_ATTACKS.attack("choose the beacon's shares", 17, "a leader that follows carries every share")
 def _beacon(is_defended: bool, seed: int) -> Outcome:
     """A leader chooses the shares so that a friend's step is not drawn, at a rate of one half."""
     fake_verifier, rounds, rate = a_fake_verifier(seed), 16, PPM // 2
@@ -66,6 +69,9 @@ def _choices(beacon_shares: tuple[BeaconShare, ...]) -> list[tuple[BeaconShare, 
     return [beacon_shares, *itertools.combinations(beacon_shares, len(beacon_shares) - 1)]
 
 
+@BEACON_ATTACKS.attack(
+    "choose a share after a given-up iteration", 17, "a partial beacon draws every step, by the next beacon"
+)
 def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
     """The same after a skipped iteration, where a quorum of shares suffices."""
     fake_verifier = a_fake_verifier(seed).passes()
@@ -87,6 +93,7 @@ def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
     return tallied(len(choices), len(choices) - escaped, 0.0, harm)
 
 
+@BEACON_ATTACKS.attack("a second share of the beacon", 17, "ECVRF: one proof for one input")
 def _second_proof(is_defended: bool, seed: int) -> Outcome:
     """A second share of the same verifier for the same round, to choose the better of two."""
     fake_verifier = a_fake_verifier(seed).passes()
@@ -103,6 +110,7 @@ def _second_proof(is_defended: bool, seed: int) -> Outcome:
         return tally(members, 0.0, "none: one input has one proof")
 
 
+@BEACON_ATTACKS.attack("know every share beforehand", 17, "a drand round named while it is to come")
 def _foresight(is_defended: bool, seed: int) -> Outcome:
     """All verifiers collude: with every share they know each draw before they choose what to commit.
 
@@ -133,6 +141,7 @@ def _hits(fake_verifier: FakeVerifier, manifest: Manifest, released: bytes, rate
     )
 
 
+@BEACON_ATTACKS.attack("name a drand round that is out", 17, "every voter's clock")
 def _past_round(is_defended: bool, seed: int) -> Outcome:
     """A leader names drand rounds that are already published, so that it knows what it chooses among."""
     fake_verifier, network = a_fake_verifier(seed, drand=QUICKNET), QUICKNET
@@ -144,17 +153,3 @@ def _past_round(is_defended: bool, seed: int) -> Outcome:
             for number in (1, newest - 1, newest)
         ]
         return tally(members, 0.0, "none: no vote")
-
-
-BEACON_ATTACKS = (
-    Attack(name="choose the beacon's shares", number=17, where=Where.ROUND, run=_beacon,
-           defence="a leader that follows carries every share"),
-    Attack(name="choose a share after a given-up iteration", number=17, where=Where.ROUND,
-           run=_beacon_after_dummy, defence="a partial beacon draws every step, by the next beacon"),
-    Attack(name="a second share of the beacon", number=17, where=Where.ROUND, run=_second_proof,
-           defence="ECVRF: one proof for one input"),
-    Attack(name="know every share beforehand", number=17, where=Where.ROUND, run=_foresight,
-           defence="a drand round named while it is to come"),
-    Attack(name="name a drand round that is out", number=17, where=Where.ROUND, run=_past_round,
-           defence="every voter's clock"),
-)  # fmt: skip

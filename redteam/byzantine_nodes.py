@@ -21,7 +21,7 @@ from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import (
     MISMATCH,
     NODE,
@@ -34,7 +34,10 @@ from assay.testing.members import VERIFIERS, a_digest
 from assay.testing.run import Judgement, Network, a_network, a_spec, honest
 from assay.verifier.audit import odds
 
+LIAR_ATTACKS = Attacks(Where.CHAIN)
 
+
+@LIAR_ATTACKS.attack("lie in every step", 8, "the draw; quorum of auditors; ban")
 def _steady_liar(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, rounds=16)
     network.false = all_steps(16)
@@ -68,6 +71,7 @@ def _first_drawn(
     return 0
 
 
+@LIAR_ATTACKS.attack("coasting: skip every 4th step", 8, "audit floor (5 %)")
 def _coasting(is_defended: bool, seed: int) -> Outcome:
     """Every fourth step is skipped once audits come at the floor; undefended, only probation is audited."""
     rng, runs, steps, rules = random.Random(seed), 40, 1000, a_spec(probation=10, floor_ppm=50_000).audit
@@ -83,6 +87,7 @@ def _coasting(is_defended: bool, seed: int) -> Outcome:
     return tallied(runs, len(caught), 0.75, harm)
 
 
+@LIAR_ATTACKS.attack("coasting: three nodes of one owner take turns", 8, "audit floor (5 %), of each node")
 def _coasting_owner(is_defended: bool, seed: int) -> Outcome:
     """The same by an owner of three nodes that take turns, so that each tells a third of the lies."""
     rng, runs, steps, rules = random.Random(seed), 40, 1000, a_spec(probation=10, floor_ppm=50_000).audit
@@ -105,6 +110,7 @@ def _coasting_owner(is_defended: bool, seed: int) -> Outcome:
     return tallied(runs, len(caught), 0.75, harm)
 
 
+@LIAR_ATTACKS.attack("trust farming", 8, "the rate never falls under its floor")
 def _trust_farming(is_defended: bool, seed: int) -> Outcome:
     """Honest for 200,000 audits, then always false: at 1 / clean without a floor it is hardly drawn."""
     rng, runs, steps = random.Random(seed), 60, 400
@@ -117,6 +123,7 @@ def _trust_farming(is_defended: bool, seed: int) -> Outcome:
     return tallied(runs, caught, 0.0, harm)
 
 
+@LIAR_ATTACKS.attack("forged hardware quote", 36, "evidence lowers the rate, never under the floor")
 def _forged_quote(is_defended: bool, seed: int) -> Outcome:
     """Forged attestation evidence of the best kind, and false steps after it."""
     rng, runs, steps = random.Random(seed), 60, 400
@@ -132,6 +139,7 @@ def _forged_quote(is_defended: bool, seed: int) -> Outcome:
     return tallied(runs, caught, 0.0, harm)
 
 
+@LIAR_ATTACKS.attack("ground identity", 16, "beacons that exist only after the commit")
 def _ground_identity(is_defended: bool, seed: int) -> Outcome:
     """The best of 400 keys for not being drawn: chosen by beacons that it knows, tested by later ones."""
     past = [a_digest("past", seed, n) for n in range(40)]
@@ -148,6 +156,7 @@ def _ground_identity(is_defended: bool, seed: int) -> Outcome:
     return one_act(False, share < rate / PPM / 4, 0.0, harm)
 
 
+@LIAR_ATTACKS.attack("withhold the opening", 19, "no opening counts against the node")
 def _withholds(is_defended: bool, seed: int) -> Outcome:
     """Sends false steps, and no opening when drawn."""
     network = a_network(seed=seed)
@@ -159,6 +168,7 @@ def _withholds(is_defended: bool, seed: int) -> Outcome:
     return one_act(record.banned, not record.banned, 0.0, harm)
 
 
+@LIAR_ATTACKS.attack("withhold in the dispute", 20, "referees rule by default")
 def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
     """Sends its opening to the first auditor, which finds it false, and to no other."""
     network = a_network(seed=seed)
@@ -179,6 +189,7 @@ def _late_withheld(network: Network, audit: Audit) -> Any:
     return honest(network, audit)
 
 
+@LIAR_ATTACKS.attack("never open the sketch commitment", 19, "a commitment that stays shut is withheld")
 def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
     """Skips the work where the auditor colludes, so it never opens the sketch that would be wrong."""
     network = a_network(seed=seed)
@@ -214,6 +225,7 @@ def _unable(network: Network, audit: Audit) -> Judgement:
     return (Found.INCONCLUSIVE, {}) if audit.node == NODE else honest(network, audit)
 
 
+@LIAR_ATTACKS.attack("class that nobody has, for pay", 30, "who cannot be judged is not paid")
 def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
     """Undefended, an empty verdict counts as none, and a step that nobody judged is paid."""
     network = _no_class(seed)
@@ -233,6 +245,9 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
     )
 
 
+@LIAR_ATTACKS.attack(
+    "class that nobody has, to sabotage", 30, "the reference class: every machine can judge it"
+)
 def _class_for_sabotage(is_defended: bool, seed: int) -> Outcome:
     """Defended, the spec names limits, and auditors judge by them in the reference class."""
     network = _no_class(seed)
@@ -256,6 +271,7 @@ def _in_reference(network: Network, audit: Audit) -> Judgement:
     return outcome, {**fields, "exec_class": REFERENCE}
 
 
+@LIAR_ATTACKS.attack("cut off an honest node", 35, "absence is no fault", has_off=False)
 def _partitioned(is_defended: bool, seed: int) -> Outcome:
     """An honest node is cut off for five rounds, so that it loses its receipts."""
     network = a_network(seed=seed)
@@ -269,6 +285,9 @@ def _partitioned(is_defended: bool, seed: int) -> Outcome:
     return one_act(False, record.banned or record.accepted != 7, 0.0, harm)
 
 
+@LIAR_ATTACKS.attack(
+    "cut off an honest node that is drawn", 35, "an opening may be overdue for hours of agreed time"
+)
 def _cut_off_when_drawn(is_defended: bool, seed: int) -> Outcome:
     """An honest node is cut off for ten rounds, minutes, when a step of its own has been drawn."""
     network = a_network(seed=seed, rounds=40, absence_s=4 * 3600 if is_defended else 0)
@@ -285,6 +304,9 @@ def _cut_off_when_drawn(is_defended: bool, seed: int) -> Outcome:
     return one_act(False, record.banned, 0.0, harm)
 
 
+@LIAR_ATTACKS.attack(
+    "seem to be away", 19, "overdue openings are unpaid, keep from training, and cost the stake in the end"
+)
 def _seems_away(is_defended: bool, seed: int) -> Outcome:
     """Lies in every step, opens none that is drawn, and says that it is back as often as it may."""
     network = a_network(seed=seed, rounds=80, absence_s=3600)
@@ -295,35 +317,3 @@ def _seems_away(is_defended: bool, seed: int) -> Outcome:
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} of 80 steps accepted, none of the drawn ones paid, {record.returns} returns"
     return one_act(record.banned, not record.banned, 0.0, harm)
-
-
-LIAR_ATTACKS = (
-    Attack(name="lie in every step", number=8, where=Where.CHAIN, run=_steady_liar,
-           defence="the draw; quorum of auditors; ban"),
-    Attack(name="coasting: skip every 4th step", number=8, where=Where.CHAIN, run=_coasting,
-           defence="audit floor (5 %)"),
-    Attack(name="coasting: three nodes of one owner take turns", number=8, where=Where.CHAIN,
-           run=_coasting_owner, defence="audit floor (5 %), of each node"),
-    Attack(name="trust farming", number=8, where=Where.CHAIN, run=_trust_farming,
-           defence="the rate never falls under its floor"),
-    Attack(name="forged hardware quote", number=36, where=Where.CHAIN, run=_forged_quote,
-           defence="evidence lowers the rate, never under the floor"),
-    Attack(name="ground identity", number=16, where=Where.CHAIN, run=_ground_identity,
-           defence="beacons that exist only after the commit"),
-    Attack(name="withhold the opening", number=19, where=Where.CHAIN, run=_withholds,
-           defence="no opening counts against the node"),
-    Attack(name="withhold in the dispute", number=20, where=Where.CHAIN, run=_withholds_in_dispute,
-           defence="referees rule by default"),
-    Attack(name="never open the sketch commitment", number=19, where=Where.CHAIN, run=_committed_for_ever,
-           defence="a commitment that stays shut is withheld"),
-    Attack(name="class that nobody has, for pay", number=30, where=Where.CHAIN, run=_class_for_pay,
-           defence="who cannot be judged is not paid"),
-    Attack(name="class that nobody has, to sabotage", number=30, where=Where.CHAIN, run=_class_for_sabotage,
-           defence="the reference class: every machine can judge it"),
-    Attack(name="cut off an honest node", number=35, where=Where.CHAIN, run=_partitioned,
-           defence="absence is no fault", has_off=False),
-    Attack(name="cut off an honest node that is drawn", number=35, where=Where.CHAIN, run=_cut_off_when_drawn,
-           defence="an opening may be overdue for hours of agreed time"),
-    Attack(name="seem to be away", number=19, where=Where.CHAIN, run=_seems_away,
-           defence="overdue openings are unpaid, keep from training, and cost the stake in the end"),
-)  # fmt: skip

@@ -23,7 +23,7 @@ from assay.protocol.messages import Outcome as Found
 from assay.protocol.messages import SignedVerdict, SignedVerdictCommitment
 from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
-from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import (
     GUESS,
     LIAR,
@@ -40,12 +40,15 @@ from assay.testing.messages import a_verdict, a_verdict_commitment, sketch_of
 from assay.testing.run import Judgement, Network, a_network, always, funded_start, honest, mute
 from assay.verifier.audit import odds
 
+JUDGE_ATTACKS = Attacks(Where.CHAIN)
+
 
 def leaked(_network: Network, audit: Audit) -> tuple[Found, dict[str, Any]]:
     """MATCH, with the sketch that the node leaked beforehand."""
     return MATCH, {"recomputed": sketch_of(audit.round, audit.node)}
 
 
+@JUDGE_ATTACKS.attack("lazy verifier", 24, "committed sketches are compared")
 def _lazy(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MATCH, recomputed=GUESS, witness=GUESS)
@@ -56,6 +59,7 @@ def _lazy(is_defended: bool, seed: int) -> Outcome:
     return one_act(record.is_disqualified, not record.is_disqualified and paid > 0, 0.0, harm)
 
 
+@JUDGE_ATTACKS.attack("lazy verifier helped by nodes", 24, "known-answer tasks")
 def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
     """Nodes give it their sketches, so only known-answer tasks reveal that it recomputes nothing."""
     drawn = random.Random(seed)
@@ -79,6 +83,7 @@ def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
     return one_act(record.is_disqualified, not record.is_disqualified, 0.0, harm)
 
 
+@JUDGE_ATTACKS.attack("lazy verifier in a class of its own", 24, "second looks in the reference class")
 def _lazy_in_a_class_of_its_own(is_defended: bool, seed: int) -> Outcome:
     """It passes everything in a class that it made up, and in another run in the reference class."""
     classes, caught, judged = (a_digest("made up"), REFERENCE), 0, 0
@@ -110,6 +115,7 @@ def _by_the_rules(network: Network, audit: Audit) -> Judgement:
     }
 
 
+@JUDGE_ATTACKS.attack("copy a verdict", 25, "verdicts are committed to first")
 def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
     """A verifier waits for another's verdict and repeats it as its own."""
     network = a_network(seed=seed, replication_ppm=PPM, audit_rounds=9)
@@ -146,6 +152,7 @@ def _is_taken(network: Network, manifest: Any) -> bool:
     return True
 
 
+@JUDGE_ATTACKS.attack("copy in a dispute", 25, "witness in a pattern that the opened dispute chose")
 def _copied_witness(is_defended: bool, seed: int) -> Outcome:
     """In a dispute it repeats the sketch, public by then, with an invented witness sketch."""
     network = a_network(seed=seed)
@@ -167,6 +174,7 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
     )
 
 
+@JUDGE_ATTACKS.attack("switch a committed verdict", 25, "only the committed verdict opens the commitment")
 def _switched(is_defended: bool, seed: int) -> Outcome:
     """Commits to MATCH, and opens the opposite once the others have revealed."""
     network = a_network(seed=seed, replication_ppm=PPM)
@@ -192,6 +200,7 @@ def _switched(is_defended: bool, seed: int) -> Outcome:
     return one_act(record.silent > 0, counted > 0, 1.0, harm)
 
 
+@JUDGE_ATTACKS.attack("false accusation", 27, "a quorum convicts; the accuser is at fault")
 def _false_accusation(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
@@ -207,6 +216,7 @@ def _false_accusation(is_defended: bool, seed: int) -> Outcome:
     )
 
 
+@JUDGE_ATTACKS.attack("false report of a withheld opening", 27, "a quorum convicts")
 def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
     """Claims that nothing was opened: no fault of its own, so it can try at every step."""
     network = a_network(seed=seed)
@@ -221,6 +231,7 @@ def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
     return one_act(False, banned > 0, 0.0, harm)
 
 
+@JUDGE_ATTACKS.attack("commit and never open", 25, "who is silent is replaced")
 def _never_opens(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, audit_rounds=9)
     network.unopened = {LIAR}
@@ -234,6 +245,9 @@ def _never_opens(is_defended: bool, seed: int) -> Outcome:
     return one_act(network.run_state.verifiers[LIAR].silent > 0, lapsed > 0, 1.0, harm)
 
 
+@JUDGE_ATTACKS.attack(
+    "commit late for a false node and never open", 25, "where nobody found a match, a committee judges"
+)
 def _late_accomplice(is_defended: bool, seed: int) -> Outcome:
     """A node's steps are false; its accomplice, always first, commits late and keeps its verdict shut."""
     network = a_network(seed=seed, audit_rounds=7, takeover_rounds=2)
@@ -258,6 +272,7 @@ def _late_accomplice(is_defended: bool, seed: int) -> Outcome:
     return one_act(record.banned, not record.banned and paid > 0, 0.0, harm)
 
 
+@JUDGE_ATTACKS.attack("buy one auditor of four", 26, "auditors are drawn; 20 % of audits replicated")
 def _bought_auditor(is_defended: bool, seed: int) -> Outcome:
     """A node falsifies every step, and one of four auditors passes all of its own audits."""
     rounds = 24
@@ -296,6 +311,9 @@ def _power(seed: int, replication_ppm: int) -> str:
     return f"one audit finds {found / draws:.3f} of its lies (formula {formula:.3f})"
 
 
+@JUDGE_ATTACKS.attack(
+    "three of four verifiers frame a node", 26, "none beyond f = 1; for its stake, an appeal", has_off=False
+)
 def _majority(is_defended: bool, seed: int) -> Outcome:
     """Three of four verifiers against an honest node: more than the tolerated f = 1."""
     network = a_network(seed=seed)
@@ -308,6 +326,9 @@ def _majority(is_defended: bool, seed: int) -> Outcome:
     return one_act(False, banned, 0.0, "an honest node is banned and unpaid" if banned else "none")
 
 
+@JUDGE_ATTACKS.attack(
+    "two of four verifiers pass a node's lies", 26, "none beyond f = 1: no quorum convicts", has_off=False
+)
 def _two_of_four(is_defended: bool, seed: int) -> Outcome:
     """Two of four pass a node's false steps: no quorum convicts it."""
     rounds = 12
@@ -326,6 +347,9 @@ def _two_of_four(is_defended: bool, seed: int) -> Outcome:
     return one_act(record.banned, not record.banned, 0.0, harm)
 
 
+@JUDGE_ATTACKS.attack(
+    "known-answer task done honestly", 24, "a list proves what was ordered; a committee what was done"
+)
 def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     """A node computes a known-answer task honestly and reveals it as false, to frame the MATCH voters."""
     faults = [(a_digest("salt"), RoundId(0), NODE)]
@@ -351,6 +375,7 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     return one_act(False, framed > 0, 1.0, f"{framed} honest verifiers at fault")
 
 
+@JUDGE_ATTACKS.attack("hide a verifier's fault", 26, "manifests name who is at fault")
 def _hidden_fault(is_defended: bool, seed: int) -> Outcome:
     """A leader omits a proved fault from its manifests, so that the disqualified verifier is drawn again."""
     network = a_network(seed=seed)
@@ -366,6 +391,9 @@ def _hidden_fault(is_defended: bool, seed: int) -> Outcome:
     return one_act(not taken, taken, 0.0, "none: refused by every verifier" if not taken else "drawn on")
 
 
+@JUDGE_ATTACKS.attack(
+    "messages out of order, too early, too late", 18, "every message has its time in the chain"
+)
 def _untimely_messages(is_defended: bool, seed: int) -> Outcome:
     """A verifier without assignment commits anyway, and a verdict comes after its deadline."""
     network = a_network(seed=seed).grow(2)
@@ -389,39 +417,3 @@ def _untimely_messages(is_defended: bool, seed: int) -> Outcome:
         early_verdict = replace(early, verdict=a_verdict(audit, audit.order[0], MATCH))
         caught += not _is_taken(late, replace(late.manifest(), verdicts=(early_verdict,)))
     return tallied(3, caught, 0.0, "none: refused by every verifier")
-
-
-JUDGE_ATTACKS = (
-    Attack(name="lazy verifier", number=24, where=Where.CHAIN, run=_lazy,
-           defence="committed sketches are compared"),
-    Attack(name="lazy verifier helped by nodes", number=24, where=Where.CHAIN, run=_lazy_with_help,
-           defence="known-answer tasks"),
-    Attack(name="lazy verifier in a class of its own", number=24, where=Where.CHAIN,
-           run=_lazy_in_a_class_of_its_own, defence="second looks in the reference class"),
-    Attack(name="copy a verdict", number=25, where=Where.CHAIN, run=_copied_verdict,
-           defence="verdicts are committed to first"),
-    Attack(name="copy in a dispute", number=25, where=Where.CHAIN, run=_copied_witness,
-           defence="witness in a pattern that the opened dispute chose"),
-    Attack(name="switch a committed verdict", number=25, where=Where.CHAIN, run=_switched,
-           defence="only the committed verdict opens the commitment"),
-    Attack(name="commit and never open", number=25, where=Where.CHAIN, run=_never_opens,
-           defence="who is silent is replaced"),
-    Attack(name="commit late for a false node and never open", number=25, where=Where.CHAIN,
-           run=_late_accomplice, defence="where nobody found a match, a committee judges"),
-    Attack(name="buy one auditor of four", number=26, where=Where.CHAIN, run=_bought_auditor,
-           defence="auditors are drawn; 20 % of audits replicated"),
-    Attack(name="two of four verifiers pass a node's lies", number=26, where=Where.CHAIN, run=_two_of_four,
-           defence="none beyond f = 1: no quorum convicts", has_off=False),
-    Attack(name="three of four verifiers frame a node", number=26, where=Where.CHAIN, run=_majority,
-           defence="none beyond f = 1; for its stake, an appeal", has_off=False),
-    Attack(name="false accusation", number=27, where=Where.CHAIN, run=_false_accusation,
-           defence="a quorum convicts; the accuser is at fault"),
-    Attack(name="false report of a withheld opening", number=27, where=Where.CHAIN, run=_frame_by_withholding,
-           defence="a quorum convicts"),
-    Attack(name="known-answer task done honestly", number=24, where=Where.CHAIN, run=_known_answer_frames,
-           defence="a list proves what was ordered; a committee what was done"),
-    Attack(name="hide a verifier's fault", number=26, where=Where.CHAIN, run=_hidden_fault,
-           defence="manifests name who is at fault"),
-    Attack(name="messages out of order, too early, too late", number=18, where=Where.CHAIN,
-           run=_untimely_messages, defence="every message has its time in the chain"),
-)  # fmt: skip

@@ -20,7 +20,7 @@ import assay.verifier.audit.carried
 import assay.verifier.audit.tolerance
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.types import Digest
-from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.test_bed import Floats, TestBed, lab_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.optimiser.inner import InnerState, inner_step
@@ -29,8 +29,12 @@ from assay.training.optimiser.step import compress
 from assay.verifier.audit.limits import shipped
 
 STEERED = 0.75  # of a block's signs are the lie's; by chance a half are
+STATE_ATTACKS = Attacks(Where.STEP)
 
 
+@STATE_ATTACKS.attack(
+    "no work beside a false momentum", 30, "the momentum that a step carries is bounded in size and in life"
+)
 def _free_ride(is_defended: bool, seed: int) -> Outcome:
     """After one false step that nobody drew: a momentum beside which no gradient leaves a bit, and no work.
 
@@ -66,6 +70,9 @@ def _free_ride(is_defended: bool, seed: int) -> Outcome:
     return tallied(len(sizes), caught, 0.0, harm)
 
 
+@STATE_ATTACKS.attack(
+    "Muon steps by a false momentum", 30, "Muon's moments are bounded by the present gradient"
+)
 def _obeyed_momentum(is_defended: bool, seed: int) -> Outcome:
     """The same with Muon: a false momentum that decides every later step, whatever its gradient."""
     local, layout = method_rule("muloco", Choices()).local, lab_of(seed).trainer.layout
@@ -109,6 +116,9 @@ class _Lie:
 LIES = (_Lie(1), _Lie(8), _Lie(1e30), _Lie(1e30, is_last=True))
 
 
+@STATE_ATTACKS.attack(
+    "steer by one false state", 13, "the momentum that a step carries is bounded in size and in life"
+)
 def _steer(is_defended: bool, seed: int) -> Outcome:
     """The state is false once, and all work is honest after it: for how long does a block send the lie?"""
     lab = lab_of(seed)
@@ -159,19 +169,3 @@ def _bounded(is_defended: bool) -> AbstractContextManager[Any]:
     return (
         nullcontext() if is_defended else without(assay.training.optimiser.step, "carried_shares", _all_of_it)
     )
-
-
-STATE_ATTACKS = (
-    Attack(
-        name="no work beside a false momentum", number=30, where=Where.STEP, run=_free_ride,
-        defence="the momentum that a step carries is bounded in size and in life",
-    ),
-    Attack(
-        name="Muon steps by a false momentum", number=30, where=Where.STEP, run=_obeyed_momentum,
-        defence="Muon's moments are bounded by the present gradient",
-    ),
-    Attack(
-        name="steer by one false state", number=13, where=Where.STEP, run=_steer,
-        defence="the momentum that a step carries is bounded in size and in life",
-    ),
-)  # fmt: skip

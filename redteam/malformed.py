@@ -24,7 +24,7 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Manifest
 from assay.protocol.openings import Opening
 from assay.protocol.params import BLOCK_SIZE, Values
-from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.fake_verifier import tally
 from assay.redteam.test_bed import lab_of
 from assay.training.codec.rice import rice_bits
@@ -32,6 +32,7 @@ from assay.training.codec.wire import Update, decode_update, encode_update, upda
 from assay.training.optimiser.node_state import NodeState
 
 BLOCKS, K = 6, 32
+BYTES_ATTACKS = Attacks(Where.BYTES)
 
 
 def _an_update(seed: int) -> Update:
@@ -42,6 +43,7 @@ def _an_update(seed: int) -> Update:
     return Update(np.arange(BLOCKS), index, value.astype(np.int32), *scales)
 
 
+@BYTES_ATTACKS.attack("NaN and infinity in an opening", 22, "openings hold finite values only")
 def _not_finite(is_defended: bool, seed: int) -> Outcome:
     """NaN and infinities in an opened momentum that the node has even committed to."""
     lab = lab_of(seed)
@@ -68,6 +70,7 @@ class _Lenient:
         return getattr(np, name)
 
 
+@BYTES_ATTACKS.attack("scales out of range", 22, "window of exponents; no code for NaN")
 def _loud_scale(is_defended: bool, seed: int) -> Outcome:
     """Amplitudes beyond the fixed point in which the network sums, and levels that do not exist."""
     bodies = []
@@ -79,6 +82,7 @@ def _loud_scale(is_defended: bool, seed: int) -> Outcome:
         return tally(members, 0.0, "none: refused by every verifier alike", MalformedMessage)
 
 
+@BYTES_ATTACKS.attack("index bomb", 23, "gaps ascend and end inside the block")
 def _index_bomb(is_defended: bool, seed: int) -> Outcome:
     """Indices beyond their block, so that a node writes into another's."""
     bodies = []
@@ -99,6 +103,7 @@ def _index_bomb(is_defended: bool, seed: int) -> Outcome:
         )
 
 
+@BYTES_ATTACKS.attack("another encoding of the same", 22, "strict decoders: one content, one byte string")
 def _two_encodings(is_defended: bool, seed: int) -> Outcome:
     """Other bytes for the same update: padding that is not zero, bytes after the end, cut ends."""
     body = encode_update(_an_update(seed), BLOCKS, K, Values.INT8)
@@ -116,6 +121,7 @@ def _two_encodings(is_defended: bool, seed: int) -> Outcome:
     )
 
 
+@BYTES_ATTACKS.attack("oversize and nesting", 21, "bounds before parsing")
 def _oversize(is_defended: bool, seed: int) -> Outcome:
     """Messages above the legal size: an update, a manifest, nested arrays."""
     huge = bytes(update_bytes_max(BLOCKS, K, Values.INT8) + 1)
@@ -134,6 +140,7 @@ def _oversize(is_defended: bool, seed: int) -> Outcome:
     return tally(members, 0.0, "none: refused before anything is allocated for it", MalformedMessage)
 
 
+@BYTES_ATTACKS.attack("junk openings in an honest name", 21, "what does not open the commit is no evidence")
 def _junk_openings(is_defended: bool, seed: int) -> Outcome:
     """An honest node's opening with bytes changed, announced in its name; undefended, it is a mismatch."""
     lab, rng = lab_of(seed), random.Random(seed)
@@ -165,19 +172,3 @@ def _junk_openings(is_defended: bool, seed: int) -> Outcome:
     return Outcome(
         attempts=len(junk), caught=refused if is_defended else 0, succeeded=verdicts, cost=0.0, harm=harm
     )
-
-
-BYTES_ATTACKS = (
-    Attack(name="NaN and infinity in an opening", number=22, where=Where.BYTES, run=_not_finite,
-           defence="openings hold finite values only"),
-    Attack(name="scales out of range", number=22, where=Where.BYTES, run=_loud_scale,
-           defence="window of exponents; no code for NaN"),
-    Attack(name="index bomb", number=23, where=Where.BYTES, run=_index_bomb,
-           defence="gaps ascend and end inside the block"),
-    Attack(name="another encoding of the same", number=22, where=Where.BYTES, run=_two_encodings,
-           defence="strict decoders: one content, one byte string"),
-    Attack(name="oversize and nesting", number=21, where=Where.BYTES, run=_oversize,
-           defence="bounds before parsing"),
-    Attack(name="junk openings in an honest name", number=21, where=Where.BYTES, run=_junk_openings,
-           defence="what does not open the commit is no evidence"),
-)  # fmt: skip

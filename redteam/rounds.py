@@ -26,7 +26,7 @@ from assay.protocol.messages import Admission, Member, SignedAdmission, SignedVo
 from assay.protocol.params import check_spec
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Iteration, PeerId
-from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, tally
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_deployment, a_digest, a_member, peers
 from assay.testing.run import a_network, a_spec, funded_start
@@ -37,6 +37,8 @@ from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.round.commits import admit, check_commit, contradiction
 from assay.verifier.round.machine import Equivocation, manifest_of, step
 
+ROUND_ATTACKS = Attacks(Where.ROUND)
+
 
 def _unchecked(is_defended: bool) -> AbstractContextManager[Any]:
     return without(assay.verifier.round.machine, "check_commit", lambda *_: None, unless=is_defended)
@@ -45,6 +47,7 @@ def _unchecked(is_defended: bool) -> AbstractContextManager[Any]:
 # ---- commits
 
 
+@ROUND_ATTACKS.attack("replay a commit", 2, "round, parent and run are signed")
 def _replayed(is_defended: bool, seed: int) -> Outcome:
     fake_verifier = a_fake_verifier(seed)
     old = fake_verifier.signed(NODE)
@@ -54,6 +57,7 @@ def _replayed(is_defended: bool, seed: int) -> Outcome:
         return tally([lambda: step(now, old), lambda: step(now, elsewhere)], 0.0, "none: refused")
 
 
+@ROUND_ATTACKS.attack("commit after the beacon", 18, "a round takes its own commits only")
 def _late(is_defended: bool, seed: int) -> Outcome:
     """A node commits after the beacon of its round is out, knowing whether it is drawn."""
     fake_verifier = a_fake_verifier(seed)
@@ -63,6 +67,7 @@ def _late(is_defended: bool, seed: int) -> Outcome:
         return tally([lambda: step(now, ready)], 1.0, "none: refused, so unpaid")
 
 
+@ROUND_ATTACKS.attack("two commits for one step", 3, "the pair of statements is evidence")
 def _equivocates(is_defended: bool, seed: int) -> Outcome:
     """One commit for half of the verifiers, another for the rest; undefended, they do not compare."""
     fake_verifier = a_fake_verifier(seed)
@@ -80,6 +85,7 @@ def _equivocates(is_defended: bool, seed: int) -> Outcome:
     return tallied(1, is_proved, 1.0, harm)
 
 
+@ROUND_ATTACKS.attack("other parameters", 32, "commits name their parameters")
 def _forked(is_defended: bool, seed: int) -> Outcome:
     """One bit of the parameters differs; undefended, commits do not name their parameters."""
     fake_verifier = a_fake_verifier(seed) if is_defended else FakeVerifier(
@@ -98,6 +104,7 @@ def _forked(is_defended: bool, seed: int) -> Outcome:
     )
 
 
+@ROUND_ATTACKS.attack("another set in the aggregate", 32, "the chain digest binds set and aggregate")
 def _other_set(is_defended: bool, seed: int) -> Outcome:
     """A leader aggregates another set than its manifest lists: the chain digest binds both."""
     fake_verifier = a_fake_verifier(seed).passes()
@@ -108,6 +115,7 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
         return tally([lambda: fake_verifier.vote_on(manifest)], 0.0, "none: no vote")
 
 
+@ROUND_ATTACKS.attack("leave out a commit", 32, "manifests carry a quorum's inclusion lists")
 def _left_out(is_defended: bool, seed: int) -> Outcome:
     """A leader leaves out the commit of each node in turn; undefended, the lists of verifiers bind nobody."""
     fake_verifier = a_fake_verifier(seed)
@@ -119,6 +127,7 @@ def _left_out(is_defended: bool, seed: int) -> Outcome:
         return tally(members, 0.0, "none: no vote; undefended, the node's step is lost and unpaid")
 
 
+@ROUND_ATTACKS.attack("vote twice", 31, "the pair is evidence in a manifest")
 def _double_vote(is_defended: bool, seed: int) -> Outcome:
     """A verifier notarises two blocks, each to others; undefended, no manifest carries the pair."""
     fake_verifier = a_fake_verifier(seed)
@@ -138,6 +147,9 @@ def _double_vote(is_defended: bool, seed: int) -> Outcome:
     return tallied(1, caught, 0.0, harm)
 
 
+@ROUND_ATTACKS.attack(
+    "seat a node without stake (4 ways)", 15, "a quorum's admissions, each after a look at the chain"
+)
 def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
     """One lying verifier of four votes for nodes without a lot, and as leader seats them.
 
@@ -167,6 +179,7 @@ def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
         return tally(members, 0.0, "none: no vote; undefended, it trains with nothing to lose")
 
 
+@ROUND_ATTACKS.attack("claims beside the rules (4 ways)", 15, "every field of a commit is checked")
 def _short(is_defended: bool, seed: int) -> Outcome:
     """Five identities share one step's work, each with a fifth of its tokens; or claim a wrong batch."""
     fake_verifier = a_fake_verifier(seed)
@@ -180,6 +193,7 @@ def _short(is_defended: bool, seed: int) -> Outcome:
         return tally(members, 0.2, "none: refused")
 
 
+@ROUND_ATTACKS.attack("steal one key of a node", 33, "two signatures, of two keys")
 def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
     fake_verifier, thief = a_fake_verifier(seed), list(NODES)[1]
     stolen = fake_verifier.signed(NODE, key=thief)
@@ -205,6 +219,7 @@ def _signed_by_another(is_defended: bool, seed: int) -> Outcome:
 # ---- certificates
 
 
+@ROUND_ATTACKS.attack("rewrite a final round", 31, "certificates of a quorum")
 def _rewritten(is_defended: bool, seed: int) -> Outcome:
     """A history signed by two of four verifiers: another manifest in place of a final one."""
     fake_verifier = a_fake_verifier(seed)
@@ -215,6 +230,7 @@ def _rewritten(is_defended: bool, seed: int) -> Outcome:
         )
 
 
+@ROUND_ATTACKS.attack("roll the chain back", 31, "every manifest names the one before")
 def _rolled_back(is_defended: bool, seed: int) -> Outcome:
     fake_verifier = a_fake_verifier(seed)
     old = fake_verifier.link(fake_verifier.manifest(), signers=3)
@@ -231,6 +247,7 @@ def _rolled_back(is_defended: bool, seed: int) -> Outcome:
 # ---- many identities
 
 
+@ROUND_ATTACKS.attack("one account as node and verifier", 15, "an order with such members is refused")
 def _two_seats(is_defended: bool, seed: int) -> Outcome:
     """One account runs a node and judges it."""
     spec = a_spec(seed=seed)
@@ -245,6 +262,7 @@ def _two_seats(is_defended: bool, seed: int) -> Outcome:
     return tallied(1, is_refused, 0.0, harm)
 
 
+@ROUND_ATTACKS.attack("many names for pay", 15, "pay is by recomputable tokens", has_off=False)
 def _sybil_pay(is_defended: bool, seed: int) -> Outcome:
     """Ten identities in place of one: the pay of one step's work."""
     per_step = []
@@ -296,6 +314,7 @@ def _progress(updates: dict[PeerId, Update], name: str, f: int) -> float:
 LOUD_RULES = ("clipping+mean", "trimmed-mean", "clipping+trimmed-mean", "median", "multi-krum")
 
 
+@ROUND_ATTACKS.attack("two loud liars of eight", 11, "clipping, trimming, medians")
 def _loud(is_defended: bool, seed: int) -> Outcome:
     """Two of eight send the opposite a thousand times as large; undefended, values count as they came."""
     rules = LOUD_RULES if is_defended else ("mean",)
@@ -311,6 +330,9 @@ def _loud(is_defended: bool, seed: int) -> Outcome:
     )
 
 
+@ROUND_ATTACKS.attack(
+    "five liars of eight nodes", 15, "none in the round; audits ban them after it", has_off=False
+)
 def _many(is_defended: bool, seed: int) -> Outcome:
     """Five of eight nodes collude, until audits ban them."""
     found = {name: _progress(_updates(seed, 8, 5, 0), name, 2) for name in LOUD_RULES}
@@ -319,39 +341,3 @@ def _many(is_defended: bool, seed: int) -> Outcome:
     return Outcome(
         attempts=len(found), caught=0, succeeded=turned, cost=1.0, harm=harm.format(turned, len(found))
     )
-
-
-ROUND_ATTACKS = (
-    Attack(name="replay a commit", number=2, where=Where.ROUND, run=_replayed,
-           defence="round, parent and run are signed"),
-    Attack(name="two commits for one step", number=3, where=Where.ROUND, run=_equivocates,
-           defence="the pair of statements is evidence"),
-    Attack(name="commit after the beacon", number=18, where=Where.ROUND, run=_late,
-           defence="a round takes its own commits only"),
-    Attack(name="other parameters", number=32, where=Where.ROUND, run=_forked,
-           defence="commits name their parameters"),
-    Attack(name="another set in the aggregate", number=32, where=Where.ROUND, run=_other_set,
-           defence="the chain digest binds set and aggregate"),
-    Attack(name="leave out a commit", number=32, where=Where.ROUND, run=_left_out,
-           defence="manifests carry a quorum's inclusion lists"),
-    Attack(name="vote twice", number=31, where=Where.ROUND, run=_double_vote,
-           defence="the pair is evidence in a manifest"),
-    Attack(name="seat a node without stake (4 ways)", number=15, where=Where.ROUND, run=_stakeless_seat,
-           defence="a quorum's admissions, each after a look at the chain"),
-    Attack(name="claims beside the rules (4 ways)", number=15, where=Where.ROUND, run=_short,
-           defence="every field of a commit is checked"),
-    Attack(name="steal one key of a node", number=33, where=Where.ROUND, run=_signed_by_another,
-           defence="two signatures, of two keys"),
-    Attack(name="rewrite a final round", number=31, where=Where.ROUND, run=_rewritten,
-           defence="certificates of a quorum"),
-    Attack(name="roll the chain back", number=31, where=Where.ROUND, run=_rolled_back,
-           defence="every manifest names the one before"),
-    Attack(name="one account as node and verifier", number=15, where=Where.ROUND, run=_two_seats,
-           defence="an order with such members is refused"),
-    Attack(name="many names for pay", number=15, where=Where.ROUND, run=_sybil_pay, has_off=False,
-           defence="pay is by recomputable tokens"),
-    Attack(name="two loud liars of eight", number=11, where=Where.ROUND, run=_loud,
-           defence="clipping, trimming, medians"),
-    Attack(name="five liars of eight nodes", number=15, where=Where.ROUND, run=_many, has_off=False,
-           defence="none in the round; audits ban them after it"),
-)  # fmt: skip

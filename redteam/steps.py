@@ -28,7 +28,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import Digest
-from assay.redteam.attack import Attack, Outcome, Where, tallied, without
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
@@ -44,6 +44,9 @@ from assay.verifier.audit.messages import Finding
 AUDITS_OF_MANY = 250  # that a saboteur of one block of thousands wants to survive
 BEACONS = 12  # audits that a campaign against few blocks meets
 Off = Callable[[], AbstractContextManager[Any]]
+_NONE = "none past the first audit"
+_BITS = "recompute, bit for bit within a class"
+STEP_ATTACKS = Attacks(Where.STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +61,28 @@ class Trial:
     )
 
 
-def _recomputed(
-    name: str, number: int, defence: str, harm: str, trials: Callable[[TestBed], list[Trial]]
-) -> Attack:
-    """A row whose false steps are each judged by the real auditor."""
+Trials = Callable[[TestBed], list[Trial]]
 
-    def run(is_defended: bool, seed: int) -> Outcome:
-        lab = lab_of(seed)
-        tried = trials(lab)
-        audits, caught = 0, 0
-        for trial in tried:
-            found, needed = _campaign(lab, trial, is_defended)
-            caught += found
-            audits += needed
-        effect = harm.format(audits=audits / len(tried), blocks=lab.trainer.layout.blocks)
-        return tallied(len(tried), caught, sum(trial.told.cost for trial in tried) / len(tried), effect)
 
-    return Attack(name=name, number=number, where=Where.STEP, defence=defence, run=run)
+def _recomputed(name: str, number: int, defence: str, harm: str = _NONE) -> Callable[[Trials], Trials]:
+    """Add a row whose false steps, made by the function below, are each judged by the real auditor."""
+
+    def add(trials: Trials) -> Trials:
+        @STEP_ATTACKS.attack(name, number, defence)
+        def run(is_defended: bool, seed: int) -> Outcome:
+            lab = lab_of(seed)
+            tried = trials(lab)
+            audits, caught = 0, 0
+            for trial in tried:
+                found, needed = _campaign(lab, trial, is_defended)
+                caught += found
+                audits += needed
+            effect = harm.format(audits=audits / len(tried), blocks=lab.trainer.layout.blocks)
+            return tallied(len(tried), caught, sum(trial.told.cost for trial in tried) / len(tried), effect)
+
+        return trials
+
+    return add
 
 
 def _campaign(lab: TestBed, trial: Trial, is_defended: bool) -> tuple[bool, int]:
@@ -135,6 +143,7 @@ def _compare_without_state(*args: Any, **kwargs: Any) -> Finding:
 # ---- the lies
 
 
+@_recomputed("copy another's message", 1, f"{_BITS}; own batch")
 def _copies(lab: TestBed) -> list[Trial]:
     peer = lab.step_of(PEER).update
     idle = lab.claim(np.zeros_like(lab.truth()), cost=0.0)
@@ -142,6 +151,7 @@ def _copies(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _unseen(claim))]
 
 
+@_recomputed("replay an own old message", 2, _BITS)
 def _replays(lab: TestBed) -> list[Trial]:
     record = lab.trainer.steps.record(lab.round - 1)
     assert record is not None
@@ -149,6 +159,7 @@ def _replays(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _unseen(claim))]
 
 
+@_recomputed("noise for a gradient", 1, _BITS)
 def _noise(lab: TestBed) -> list[Trial]:
     true = lab.truth()
     noise = np.random.default_rng(lab.seed).standard_normal(true.shape).astype(np.float32)
@@ -156,11 +167,13 @@ def _noise(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _unseen(claim))]
 
 
+@_recomputed("chosen data shard", 4, "batch drawn from seed, round and node")
 def _wrong_shard(lab: TestBed) -> list[Trial]:
     other = lab.batch(lab.round + 77), lab.batch(node=PEER)
     return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(batch)) for batch in other]
 
 
+@_recomputed("fewer tokens (1/8, 1/4, 1/2)", 5, "recompute over the whole batch")
 def _fewer(lab: TestBed) -> list[Trial]:
     batch, trials = lab.batch(), []
     for kept in (7, 6, 4):
@@ -169,6 +182,7 @@ def _fewer(lab: TestBed) -> list[Trial]:
     return trials
 
 
+@_recomputed("skip one token of 128", 29, "exact class has no tolerance")
 def _one_token(lab: TestBed) -> list[Trial]:
     batch = lab.batch().copy()
     batch[-1, -1] ^= 1
@@ -176,6 +190,7 @@ def _one_token(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _believed_batch(batch))]
 
 
+@_recomputed("stale parameters", 6, "recompute at the chain's parameters")
 def _stale(lab: TestBed) -> list[Trial]:
     read, trials = lab.recompute_worker.parameters.read, []
     for age in (1, 2):
@@ -189,6 +204,7 @@ def _stale(lab: TestBed) -> list[Trial]:
     return trials
 
 
+@_recomputed("lazy momentum (4 ways)", 7, "transition audit; strict decoder")
 def _lazy_momentum(lab: TestBed) -> list[Trial]:
     x, compress, trials = lab.truth(), lab.spec.rule.compress, []
     # It starts from zero each time, and claims to continue.
@@ -214,16 +230,24 @@ def _lazy_momentum(lab: TestBed) -> list[Trial]:
     return trials
 
 
+@_recomputed("lower precision", 9, "recompute in the ordered precision")
 def _half_precision(lab: TestBed) -> list[Trial]:
     claim = lab.claim(lab.x_of(lab.batch(), compute=lab.bf16()), cost=0.5)
     return [Trial(claim, _believed_spec(lab, replace(lab.spec, compute=lab.bf16())))]
 
 
+@_recomputed("flipped labels", 10, "recompute over the committed text")
 def _flipped_labels(lab: TestBed) -> list[Trial]:
     batch = flipped_labels(lab.batch(), lab.spec.model.vocabulary)
     return [Trial(lab.claim(lab.x_of(batch)), _believed_batch(batch))]
 
 
+@_recomputed(
+    "crafted message (12 library attacks)",
+    11,
+    "recompute of what is sent",
+    "bounded by the aggregate for {audits:.1f} audits on average",
+)
 def _crafted(lab: TestBed) -> list[Trial]:
     own, true, layout = lab.truth(), lab.claim(lab.truth()), lab.trainer.layout
 
@@ -242,6 +266,7 @@ def _crafted(lab: TestBed) -> list[Trial]:
     return trials
 
 
+@_recomputed("other coefficients, books kept", 7, "recompute of which are largest")
 def _other_places(lab: TestBed) -> list[Trial]:
     """q' = q + e and m' = m - e: the implied gradient stays right, the choice of coefficients does not."""
     true, rng = lab.claim(lab.truth()), np.random.default_rng(lab.seed)
@@ -264,11 +289,18 @@ def _inject(lab: TestBed, blocks: list[int]) -> StepClaim:
     return replace(true, after=replace(true.after, error_NC=after))
 
 
+@_recomputed("momentum injection, everywhere", 13, "transition audit")
 def _injection(lab: TestBed) -> list[Trial]:
     claim = _inject(lab, list(range(lab.trainer.layout.blocks)))
     return [Trial(claim, lambda: without(assay.verifier.audit.worker, "compare", _compare_without_state))]
 
 
+@_recomputed(
+    "momentum injection, one block, once",
+    13,
+    "opened blocks: 16 of 22 here, by chance 64 of N in a large model",
+    "a step that is drawn hides it with chance 1 - 16/22; then it leaks k signs of one block a round",
+)
 def _injection_once(lab: TestBed) -> list[Trial]:
     trials = []
     for beacon in range(8):
@@ -287,6 +319,12 @@ def _poison(lab: TestBed, block: int) -> StepClaim:
     return replace(true, update=message(lab.spec, lab.trainer.layout, replace(update, value_BK=value)))
 
 
+@_recomputed(
+    "poison in one block",
+    14,
+    "blocks drawn after the commit",
+    "one block of {blocks}: its signs, for {audits:.1f} audited steps",
+)
 def _poisoned_block(lab: TestBed) -> list[Trial]:
     true = lab.claim(lab.truth())
     live = decode_contribution(lab.spec, lab.trainer.layout, lab.round, true.update).blocks_B.tolist()
@@ -299,6 +337,7 @@ def _poisoned_block(lab: TestBed) -> list[Trial]:
     return [Trial(_poison(lab, chosen), _nothing, BEACONS, unopened)]
 
 
+@_recomputed("one bit of bias", 12, "committed sketch; bit for bit")
 def _one_bit(lab: TestBed) -> list[Trial]:
     x = lab.truth().copy()
     at = (lab.seed * 5 % len(x), int(np.abs(x[lab.seed * 5 % len(x)]).argmax()))
@@ -307,11 +346,13 @@ def _one_bit(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _unseen(claim))]
 
 
+@_recomputed("sketch of other work", 24, "sketch compared with a recompute's")
 def _false_sketch(lab: TestBed) -> list[Trial]:
     claim = replace(lab.claim(lab.truth()), sketches=lab.sketch(lab.truth() * np.float32(2)))
     return [Trial(claim, _unseen(claim))]
 
 
+@_recomputed("sketch prepared beforehand", 24, "pattern is the manifest before")
 def _prepared_sketch(lab: TestBed) -> list[Trial]:
     """A sketch in the pattern of the manifest before: made once, to be reused."""
     x = lab.truth()
@@ -322,6 +363,9 @@ def _prepared_sketch(lab: TestBed) -> list[Trial]:
     return [Trial(claim, _unseen(claim))]
 
 
+@STEP_ATTACKS.attack(
+    "poison in one block of thousands", 14, "one of 32 audits is wide: it opens thousands of blocks"
+)
 def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
     """One block of a large model is false in every step, audited a certain number of times.
 
@@ -351,6 +395,7 @@ def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
     return tallied(attempts, caught, 1.0, harm)
 
 
+@STEP_ATTACKS.attack("poisoned documents", 10, "shards checked against the data root; recompute on them")
 def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
     """Text modified on the way to the participants, and a node that trains on its own version of it."""
     lab = lab_of(seed)
@@ -372,74 +417,3 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
         caught += lab.is_caught(claim)
     harm = "none: refused on the disk, and found out where a node used it"
     return tallied(2, caught, 1.0, harm)
-
-
-_NONE = "none past the first audit"
-_BITS = "recompute, bit for bit within a class"
-STEP_ATTACKS = (
-    _recomputed("copy another's message", 1, f"{_BITS}; own batch", _NONE, _copies),
-    _recomputed("replay an own old message", 2, _BITS, _NONE, _replays),
-    _recomputed("noise for a gradient", 1, _BITS, _NONE, _noise),
-    _recomputed(
-        "chosen data shard", 4, "batch drawn from seed, round and node", _NONE, _wrong_shard
-    ),
-    _recomputed(
-        "fewer tokens (1/8, 1/4, 1/2)", 5, "recompute over the whole batch", _NONE, _fewer
-    ),
-    _recomputed(
-        "stale parameters", 6, "recompute at the chain's parameters", _NONE, _stale
-    ),
-    _recomputed(
-        "lazy momentum (4 ways)", 7, "transition audit; strict decoder", _NONE,
-        _lazy_momentum,
-    ),
-    _recomputed(
-        "lower precision", 9, "recompute in the ordered precision", _NONE, _half_precision
-    ),
-    Attack(
-        name="poisoned documents", number=10, where=Where.STEP, run=_poisoned_document,
-        defence="shards checked against the data root; recompute on them",
-    ),
-    _recomputed(
-        "flipped labels", 10, "recompute over the committed text", _NONE, _flipped_labels
-    ),
-    _recomputed(
-        "crafted message (12 library attacks)", 11, "recompute of what is sent",
-        "bounded by the aggregate for {audits:.1f} audits on average", _crafted,
-    ),
-    _recomputed(
-        "one bit of bias", 12, "committed sketch; bit for bit", _NONE, _one_bit
-    ),
-    _recomputed(
-        "momentum injection, everywhere", 13, "transition audit", _NONE, _injection
-    ),
-    _recomputed(
-        "momentum injection, one block, once", 13,
-        "opened blocks: 16 of 22 here, by chance 64 of N in a large model",
-        "a step that is drawn hides it with chance 1 - 16/22; then it leaks k signs of one block a round",
-        _injection_once,
-    ),
-    _recomputed(
-        "poison in one block", 14, "blocks drawn after the commit",
-        "one block of {blocks}: its signs, for {audits:.1f} audited steps", _poisoned_block,
-    ),
-    Attack(
-        name="poison in one block of thousands", number=14, where=Where.STEP, run=_poisoned_of_many,
-        defence="one of 32 audits is wide: it opens thousands of blocks",
-    ),
-    _recomputed(
-        "other coefficients, books kept", 7, "recompute of which are largest", _NONE,
-        _other_places,
-    ),
-    _recomputed(
-        "skip one token of 128", 29, "exact class has no tolerance", _NONE, _one_token
-    ),
-    _recomputed(
-        "sketch of other work", 24, "sketch compared with a recompute's", _NONE,
-        _false_sketch,
-    ),
-    _recomputed(
-        "sketch prepared beforehand", 24, "pattern is the manifest before", _NONE,
-        _prepared_sketch,
-    ),
-)  # fmt: skip

@@ -25,7 +25,7 @@ from assay.protocol.params import PPM, Precision
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId, Signature
 from assay.protocol.update_rule import BLOCK_SIZE
-from assay.redteam.attack import Attack, Outcome, Where, without
+from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.testing.members import NODES, VERIFIERS, a_digest
 from assay.testing.messages import next_commit
 from assay.testing.run import Network, a_network
@@ -38,8 +38,10 @@ AUDITS, BLOCKS, OPENED = 40, 100, 32
 # What was measured between real code paths in float32: docs/results/tolerance.md.
 MEASURED = replace(POLICIES[Precision.FLOAT32], t1=11_000, t2=55_000, profile=600)
 QUIET, COMMON = 6e-7, 0.08  # an honest residual's size, and the share that honest nodes have in common
+TRUST_ATTACKS = Attacks(Where.CHAIN)
 
 
+@TRUST_ATTACKS.attack("steer within the tolerance", 12, "drift over a node's audits (T5)", where=Where.STEP)
 def _within_tolerance(is_defended: bool, seed: int) -> Outcome:
     """A fifth of T1 in one direction, step after step; every single audit matches."""
     steered = _audits_until_alert(MEASURED, MEASURED.t1 / 5 * 1e-9, seed) if is_defended else None
@@ -72,6 +74,7 @@ def _audits_until_alert(limit: Limit, bias: float, seed: int) -> int | None:
     return None
 
 
+@TRUST_ATTACKS.attack("earn trust, then change the machine", 30, "another execution class is on probation")
 def _other_machine(is_defended: bool, seed: int) -> Outcome:
     """Trust is earned on one machine, the steps come from another; undefended, trust is the node's."""
     run_state = a_network(seed=seed, rounds=30, probation=2).grow(10).run_state
@@ -94,6 +97,7 @@ def _other_machine(is_defended: bool, seed: int) -> Outcome:
     return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=1.0, harm=harm)
 
 
+@TRUST_ATTACKS.attack("two of four verifiers vouch for hardware", 36, "a discount is what a quorum grants")
 def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
     """Two of four verifiers appraise hardware that does not exist; undefended, any one appraisal counts."""
     network = a_network(seed=seed, rounds=30, attestation=a_digest("policy"), attested_rounds=10).grow(3)
@@ -119,6 +123,9 @@ def _vouching(manifest: Manifest, run_state: RunState, verifiers: tuple[PeerId, 
     return replace(manifest, appraised=tuple(signed))
 
 
+@TRUST_ATTACKS.attack(
+    "leave with the stake, train on", 34, "verifiers watch stakes: rate 1 while some has left"
+)
 def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
     """After probation it removes its stake, and trains on where nothing can be slashed any more."""
     network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
@@ -132,6 +139,7 @@ def _leaves_with_stake(is_defended: bool, seed: int) -> Outcome:
     return Outcome(attempts=1, caught=rate == PPM, succeeded=rate < PPM, cost=0.0, harm=harm)
 
 
+@TRUST_ATTACKS.attack("one verifier slanders a node's stake", 27, "more than f verifiers must say so")
 def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
     """One verifier of four reports that an honest node's stake has left; undefended, one report counts."""
     network = a_network(seed=seed, rounds=90, probation=1, floor_ppm=50_000)
@@ -160,17 +168,3 @@ def _weighing(network: Network, verifiers: tuple[PeerId, ...]) -> Manifest:
     manifest = replace(network.manifest(), stake_reports=signed)
     check_place(run_state, manifest)
     return manifest
-
-
-TRUST_ATTACKS = (
-    Attack(name="leave with the stake, train on", number=34, where=Where.CHAIN, run=_leaves_with_stake,
-           defence="verifiers watch stakes: rate 1 while some has left"),
-    Attack(name="one verifier slanders a node's stake", number=27, where=Where.CHAIN, run=_slanders_stake,
-           defence="more than f verifiers must say so"),
-    Attack(name="steer within the tolerance", number=12, where=Where.STEP, run=_within_tolerance,
-           defence="drift over a node's audits (T5)"),
-    Attack(name="earn trust, then change the machine", number=30, where=Where.CHAIN, run=_other_machine,
-           defence="another execution class is on probation"),
-    Attack(name="two of four verifiers vouch for hardware", number=36, where=Where.CHAIN,
-           run=_bought_appraisers, defence="a discount is what a quorum grants"),
-)  # fmt: skip
