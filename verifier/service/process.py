@@ -278,7 +278,7 @@ class Service:
                 self.driver.receive(message)
             case CertifiedManifest():
                 self.driver.synced((message,))
-            case Contradiction() | DoubleVote():  # evidence: anybody may pass it on
+            case Contradiction() | DoubleVote():  # evidence: any verifier may pass it on
                 self.driver.take(message)
             case _:
                 if notification.peer != rounds.said_in(message).verifier:
