@@ -93,6 +93,23 @@ _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A drawn step, and what its recompute begins with. sent: its message. opening: encoded, unchecked."""
+
+    commit: Commit
+    sent: Update
+    opening: bytes
+    blocks: list[int]
+    segment: int
+    theta_P: NDArray[np.float32]
+    batch: NDArray[np.int64]
+
+    @property
+    def round(self) -> int:
+        return int(self.commit.round)
+
+
+@dataclass(frozen=True, slots=True)
 class Redone:
     """The two sides of a comparison: what the node opened, and what was recomputed.
 
@@ -258,36 +275,29 @@ class RecomputeWorker(ComputeWorker):
         is_exact = commit.exec_class == self.exec_class and not in_reference
         if not is_exact and self.limits is None:
             return _INCONCLUSIVE
-        theta_P = self.parameters.read(int(commit.round))
-        batch = self.batch(commit.node, int(commit.round))
-        sent = decode_contribution(spec, layout, int(commit.round), update)
+        round_id = int(commit.round)
+        theta_P, batch = self.parameters.read(round_id), self.batch(commit.node, round_id)
+        sent = decode_contribution(spec, layout, round_id, update)
+        drawn = _Drawn(commit, sent, opening, blocks, segment, theta_P, batch)
         if not is_exact and not spec.rule.is_gradient:
-            return self._between_classes(commit, opening, blocks, segment, theta_P, batch, sent, pattern)
+            return self._between_classes(drawn, pattern)
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
         gradient = self.gradient if is_exact else self._reference_gradient
         # a Byzantine node's state may overflow; the audit must still end in a verdict
         with np.errstate(all="ignore"):
-            redone = redo(commit, opening, blocks, segment, theta_P, batch, gradient)
+            redone = redo(drawn, gradient)
             recomputed = redone.sketch(commit.parent)
             witness = NO_DIGEST if pattern == NO_DIGEST else redone.sketch(pattern)
             if not is_exact and self.limits is not None:
                 limit = self.limits.of(commit.exec_class, spec.compute.dtype)
+                shown_BC = redone.before_BC, redone.after_BC
+                size = {"mean": redone.mean, "floor": redone.floor}
                 judged = partial(
                     judge,
                     spec.rule.compress,
                     limit,
                     blocks,
-                    carried_as_shown(
-                        spec,
-                        layout,
-                        int(commit.round),
-                        blocks,
-                        (redone.before_BC, redone.after_BC),
-                        sent,
-                        redone.x_BC,
-                        mean=redone.mean,
-                        floor=redone.floor,
-                    ),
+                    carried_as_shown(spec, layout, round_id, blocks, shown_BC, sent, redone.x_BC, **size),
                     redone.after_BC,
                     sent,
                     redone.x_BC,
@@ -299,8 +309,7 @@ class RecomputeWorker(ComputeWorker):
                 if found.outcome is not Outcome.MATCH or measured is None:
                     return self._unless_rounding(
                         found,
-                        commit,
-                        blocks,
+                        drawn,
                         lambda see: see(theta_P, batch),
                         lambda wide: judged(widening_B=wide[0][blocks])[0].outcome,
                     )
@@ -308,8 +317,8 @@ class RecomputeWorker(ComputeWorker):
             return compare(
                 spec.rule.compress,
                 blocks,
-                is_synced(spec, layout, int(commit.round))[blocks],
-                carried(spec, layout, int(commit.round), blocks, redone.before_BC, redone.x_BC, redone.mean),
+                is_synced(spec, layout, round_id)[blocks],
+                carried(spec, layout, round_id, blocks, redone.before_BC, redone.x_BC, redone.mean),
                 redone.after_BC,
                 sent,
                 redone.x_BC,
@@ -318,51 +327,35 @@ class RecomputeWorker(ComputeWorker):
                 witness=witness,
             )
 
-    def _one_gradient(
-        self,
-        commit: Commit,
-        opening: bytes,
-        blocks: list[int],
-        _: int,
-        theta_P: NDArray[np.float32],
-        batch: NDArray[np.int64],
-        gradient: Gradient,
-    ) -> Redone:
+    def _one_gradient(self, drawn: _Drawn, gradient: Gradient) -> Redone:
         """The gradient of the whole step."""
-        spec, layout = self.spec, self.parameters.layout
-        opened = decode(Opening, opening, opening_bytes_max(spec.rule, layout, len(blocks)))
-        before, after = check_opening(opened, commit, blocks, spec.rule, layout.blocks)
-        _loss, slope_P = gradient(theta_P, batch)
-        x_NC = judged_blocks(spec, layout, int(commit.round), slope_P)
+        spec, layout, blocks = self.spec, self.parameters.layout, drawn.blocks
+        opened = decode(Opening, drawn.opening, opening_bytes_max(spec.rule, layout, len(blocks)))
+        before, after = check_opening(opened, drawn.commit, blocks, spec.rule, layout.blocks)
+        _loss, slope_P = gradient(drawn.theta_P, drawn.batch)
+        x_NC = judged_blocks(spec, layout, drawn.round, slope_P)
         # Where our gradient is not finite an honest node has none to send: a commit is then false.
         is_equal = bool(np.isfinite(slope_P).all())
         return Redone(
             before,
             after,
             x_NC[blocks],
-            lambda pattern: gradient_sketch(pattern, x_NC, sampled_digest(spec, batch)),
+            lambda pattern: gradient_sketch(pattern, x_NC, sampled_digest(spec, drawn.batch)),
             is_equal,
             mean_block(spec.rule, row_lengths(x_NC)),
             floor_of(x_NC),
         )
 
-    def _one_segment(
-        self,
-        commit: Commit,
-        opening: bytes,
-        blocks: list[int],
-        segment: int,
-        theta_P: NDArray[np.float32],
-        batch: NDArray[np.int64],
-        gradient: Gradient,
-    ) -> Redone:
+    def _one_segment(self, drawn: _Drawn, gradient: Gradient) -> Redone:
         """Recompute the inner steps of the drawn segment, from the state before them that the node opened."""
-        layout = self.parameters.layout
-        opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
-        start, (first, last) = opened.start, _steps_of(self.spec, segment)
-        end, loss = run_steps(self.spec, int(commit.round), first, last, start, theta_P, batch, gradient)
+        layout, commit = self.parameters.layout, drawn.commit
+        opened = self._opened_segment(drawn)
+        start, (first, last) = opened.start, _steps_of(self.spec, drawn.segment)
+        end, loss = run_steps(
+            self.spec, drawn.round, first, last, start, drawn.theta_P, drawn.batch, gradient
+        )
         digest = roots_of(commit.run_id, layout, end).digest
-        is_equal = bool(np.isfinite(loss)) and digest == commit.inner[segment]
+        is_equal = bool(np.isfinite(loss)) and digest == commit.inner[drawn.segment]
         return Redone(
             opened.before_BC,
             opened.after_BC,
@@ -371,25 +364,16 @@ class RecomputeWorker(ComputeWorker):
             is_equal,
         )
 
-    def _between_classes(
-        self,
-        commit: Commit,
-        opening: bytes,
-        blocks: list[int],
-        segment: int,
-        theta_P: NDArray[np.float32],
-        batch: NDArray[np.int64],
-        sent: Update,
-        pattern: Digest,
-    ) -> Finding:
+    def _between_classes(self, drawn: _Drawn, pattern: Digest) -> Finding:
         """Another class: judge the segment's displacement, and the message against its last state."""
-        spec, layout, round_id = self.spec, self.parameters.layout, int(commit.round)
+        spec, layout, commit, blocks = self.spec, self.parameters.layout, drawn.commit, drawn.blocks
         assert self.limits is not None
-        local, (first, last) = spec.rule.local, _steps_of(spec, segment)
+        local, (first, last) = spec.rule.local, _steps_of(spec, drawn.segment)
         # a Byzantine node's state may overflow; the audit must still end in a verdict
         with np.errstate(all="ignore"):
-            opened = self._opened_segment(commit, opening, blocks, segment, theta_P)
+            opened = self._opened_segment(drawn)
             start = opened.start
+            walk = partial(run_steps, spec, drawn.round, first, last, start, drawn.theta_P, drawn.batch)
             limits = limits_of(
                 self.limits.segments,
                 commit.exec_class,
@@ -399,27 +383,26 @@ class RecomputeWorker(ComputeWorker):
             )
             if limits is None:
                 return _INCONCLUSIVE
-            end, _ = run_steps(spec, round_id, first, last, start, theta_P, batch, self._reference_gradient)
+            end, _ = walk(self._reference_gradient)
             recomputed = way_sketch(layout, start, end, commit.parent)
-            lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
+            lr = rate(local.schedule, spec.rounds, drawn.round, steps=local.steps, step=last - 1)
             walked = ModelledSegment(local, layout, last - first, lr, start, end)
             judged = partial(judge_movement, walked, opened.shown, blocks=blocks, recomputed=recomputed)
             found, measured = judged(limits)
             found = self._unless_rounding(
                 found,
-                commit,
-                blocks,
-                lambda see: run_steps(spec, round_id, first, last, start, theta_P, batch, see),
+                drawn,
+                walk,
                 lambda wide: judged(wider(limits, max(one_N.max() for one_N in wide)))[0].outcome,
             )
             # From the opened last parameters on, every machine computes the same bits.
             compared = compare(
                 spec.rule.compress,
                 blocks,
-                is_synced(spec, layout, round_id)[blocks],
-                carried(spec, layout, round_id, blocks, opened.before_BC, opened.x_BC, 0.0),
+                is_synced(spec, layout, drawn.round)[blocks],
+                carried(spec, layout, drawn.round, blocks, opened.before_BC, opened.x_BC, 0.0),
                 opened.after_BC,
-                sent,
+                drawn.sent,
                 opened.x_BC,
                 recomputed=recomputed,
                 is_work_equal=True,
@@ -431,28 +414,21 @@ class RecomputeWorker(ComputeWorker):
         seen = as_one(measured, limits, blocks, layout.blocks)
         return replace(found, is_biased=self.watch.is_biased(commit, *seen))
 
-    def _opened_segment(
-        self,
-        commit: Commit,
-        opening: bytes,
-        blocks: list[int],
-        segment: int,
-        theta_P: NDArray[np.float32],
-    ) -> _Opened:
+    def _opened_segment(self, drawn: _Drawn) -> _Opened:
         """The node's opening of a segment, checked.
 
         Raises:
             MalformedMessage: it is not what the commit binds.
         """
-        spec, layout = self.spec, self.parameters.layout
-        opened = decode(InnerOpening, opening, opening_bytes_max(spec.rule, layout, len(blocks)))
+        spec, layout, commit, blocks = self.spec, self.parameters.layout, drawn.commit, drawn.blocks
+        opened = decode(InnerOpening, drawn.opening, opening_bytes_max(spec.rule, layout, len(blocks)))
         before_BC, after_BC = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
-        shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, segment)
+        shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, drawn.segment)
         start = shown.start
-        if segment == 0 or start is None:
+        if drawn.segment == 0 or start is None:
             private = NodeState(np.zeros((0, 0), np.float32), start, commit.base)
-            start = begin(spec, layout, theta_P, private, int(commit.round))
-        start_BC = to_blocks(layout, theta_P)[blocks].reshape(shown.last_BC.shape)
+            start = begin(spec, layout, drawn.theta_P, private, drawn.round)
+        start_BC = to_blocks(layout, drawn.theta_P)[blocks].reshape(shown.last_BC.shape)
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
         return _Opened(before_BC, after_BC, in_basis(spec.rule, way_BSS), shown, start)
 
@@ -503,8 +479,7 @@ class RecomputeWorker(ComputeWorker):
     def _unless_rounding(
         self,
         found: Finding,
-        commit: Commit,
-        blocks: list[int],
+        drawn: _Drawn,
         walk: Callable[[Gradient], object],
         widened: Callable[[list[Doubles]], Outcome],
     ) -> Finding:
@@ -516,8 +491,7 @@ class RecomputeWorker(ComputeWorker):
 
         Args:
             found: Between classes.
-            commit: The step; it decides how the gradient is jittered, so nobody knew before.
-            blocks: The opened ones.
+            drawn: The step; its commit decides how the gradient is jittered, so nobody knew before.
             walk: Takes the step's gradients once more; only where the finding is against the node.
             widened: The outcome within limits that grow as the rounding does, by the `widening` of each
                 gradient, of all blocks. Where it is MISMATCH too, no rounding explains the step.
@@ -529,12 +503,12 @@ class RecomputeWorker(ComputeWorker):
         def is_explained() -> bool:
             if found.outcome is Outcome.MISMATCH:
                 return widened(list(wide.values())) is not Outcome.MISMATCH
-            return any((one_N[blocks] > 1).any() for one_N in wide.values())
+            return any((one_N[drawn.blocks] > 1).any() for one_N in wide.values())
 
         for sample in range(SAMPLES):
             numbers = itertools.count()
-            seed = jitter_seed(commit, sample)
-            walk(partial(self._see_widened, wide, numbers, seed, int(commit.round)))
+            seed = jitter_seed(drawn.commit, sample)
+            walk(partial(self._see_widened, wide, numbers, seed, drawn.round))
             if wide and is_explained():
                 return replace(found, outcome=Outcome.INCONCLUSIVE)
         return found
