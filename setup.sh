@@ -62,7 +62,7 @@ install_python_packages() {
     quietly "$VENV/bin/python" -m pip install "$TORCH"
     quietly "$VENV/bin/python" -m pip install -r requirements.lock
     quietly "$VENV/bin/python" -m pip install --no-deps -e .
-    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlalchemy, assay.training.transform.compress'  # the last compiles the step
+    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.training.transform.compress'  # the last compiles the step
     printf '%s' "$wanted" >"$stamp"
 }
 

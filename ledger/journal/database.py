@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from assay.ledger.journal import postgres as journal_postgres
 from assay.ledger.journal import sqlite as journal_sqlite
-from assay.ledger.journal.tables import METADATA, SCHEMA_VERSION
+from assay.ledger.journal.tables import SCHEMA_VERSION, Table
 from assay.ledger.journal.triggers import triggers
 from assay.protocol.errors import ConfigError, Unavailable
 
@@ -91,7 +91,7 @@ def open_engine_to_read(place: Place) -> Engine:
 
 def make_schema(db: Connection) -> None:
     """Create tables, triggers and version of new books."""
-    METADATA.create_all(db)
+    Table.metadata.create_all(db)
     for statement in triggers(db.dialect.name):
         db.exec_driver_sql(statement)
     VERSION.create(db, checkfirst=True)

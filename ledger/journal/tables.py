@@ -1,7 +1,8 @@
 """Tables: the journal's database schema, the same on SQLite and PostgreSQL.
 
-Room: ledger (pure: declarations). SQLite takes text in an integer column, so every table is STRICT and
-amounts are 64 bits. The rules that the database itself enforces are in ledger/journal/triggers.py.
+Room: ledger (pure: declarations). SQLModel does not validate table models and
+SQLite takes text in an integer column, so every table is STRICT and amounts are
+64 bits. The rules that the database itself enforces are in ledger/journal/triggers.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
+from sqlmodel import Field, SQLModel
 
 # 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
 SCHEMA_VERSION = 11  # the baseline; 1 to 10 were schemas of development and are refused
@@ -16,276 +18,350 @@ BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEG
 _PENDING = sa.text("state = 'pending'")
 # Without a rowid: it is a second name of a row, by which UPDATE OR REPLACE removes others past the triggers.
 STRICT: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": False}
-BYTES = sa.LargeBinary
-METADATA = sa.MetaData()
 
 
-def _table(name: str, *parts: Any) -> None:
-    sa.Table(name, METADATA, *parts, **STRICT)
+class Table(SQLModel):
+    """Base of the tables below; they share one MetaData of their own."""
+
+    metadata = sa.MetaData()
+    __table_args__: Any = STRICT
 
 
-def _key(name: str, kind: Any = BIG) -> Any:
-    return sa.Column(name, kind, primary_key=True, autoincrement=False)
+def _key(kind: Any = BIG, **more: Any) -> Any:
+    return Field(primary_key=True, sa_type=kind, sa_column_kwargs={"autoincrement": False}, **more)
 
 
-def _number(name: str, **more: Any) -> Any:
-    return sa.Column(name, BIG, **{"nullable": False, **more})
+def _number(**more: Any) -> Any:
+    return Field(sa_type=BIG, **more)
 
 
-def _text(name: str, **more: Any) -> Any:
-    return sa.Column(name, sa.Text, nullable=False, **more)
+def _text(**more: Any) -> Any:
+    return Field(sa_type=sa.Text, **more)
 
 
-def _bytes(name: str, **more: Any) -> Any:
-    return sa.Column(name, BYTES, nullable=False, **more)
+def _bytes(**more: Any) -> Any:
+    return Field(sa_type=sa.LargeBinary, **more)
 
 
-def _link(name: str, column: str, **more: Any) -> Any:
-    return sa.Column(name, BIG, sa.ForeignKey(column), **{"nullable": False, **more})
+class AccountRow(Table, table=True):
+    """See ledger/accounts.py."""
+
+    __tablename__ = "account"
+    id: int = _key()
+    code: str = _text(unique=True)
+    kind: str = _text()
+    role: str = _text()
+    owner: str = _text(index=True)
+    epoch: int = _number()
+    asset: str = _text()
 
 
-# See ledger/accounts.py.
-_table(
-    "account",
-    _key("id"),
-    _text("code", unique=True),
-    _text("kind"),
-    _text("role"),
-    _text("owner", index=True),
-    _number("epoch"),
-    _text("asset"),
-)
+class EntryRow(Table, table=True):
+    """See ledger/books.py. `lines` announces how many postings belong to it."""
 
-# See ledger/books.py. `lines` announces how many postings belong to it.
-_table(
-    "journal_entry",
-    _key("id"),
-    _text("key", unique=True),
-    _bytes("request_hash"),
-    _text("kind", index=True),
-    _number("epoch"),
-    _number("block_number"),
-    _bytes("block_hash"),
-    _number("block_time"),
-    _link("reverses", "journal_entry.id", unique=True, nullable=True),
-    _number("lines"),
-    _number("recorded_ms"),
-)
+    __tablename__ = "journal_entry"
+    id: int = _key()
+    key: str = _text(unique=True)
+    request_hash: bytes = _bytes()
+    kind: str = _text(index=True)
+    epoch: int = _number()
+    block_number: int = _number()
+    block_hash: bytes = _bytes()
+    block_time: int = _number()
+    reverses: int | None = Field(
+        default=None, sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), unique=True, nullable=True)
+    )
+    lines: int = _number()
+    recorded_ms: int = _number()
 
-# One signed amount.
-_table(
-    "posting",
-    _link("entry", "journal_entry.id", primary_key=True),
-    _key("line"),
-    _link("account", "account.id", index=True),
-    _number("amount"),
-    sa.CheckConstraint("amount <> 0"),
-)
 
-# An account's posted and pending sums, kept by triggers; no account is overdrawn.
-_table(
-    "balance",
-    _link("account", "account.id", primary_key=True),
-    _number("side"),  # 1: debits make it larger; -1: credits do
-    _number("posted"),  # debits less credits
-    _number("debits_pending"),
-    _number("credits_pending"),
-    sa.CheckConstraint("side IN (-1, 1)"),
-    sa.CheckConstraint("debits_pending >= 0 AND credits_pending >= 0"),
-    sa.CheckConstraint(
-        "CASE side WHEN 1 THEN posted >= credits_pending ELSE -posted >= debits_pending END",
-        name="no_overdraft",
-    ),
-)
+class PostingRow(Table, table=True):
+    """One signed amount."""
 
-# A pending entry; see ledger/journal/pending.py. `state` changes once.
-_table(
-    "pending_entry",
-    _key("id"),
-    _text("key", unique=True),
-    _bytes("request_hash"),
-    _text("kind"),
-    _number("epoch"),
-    _number("block_number"),
-    _bytes("block_hash"),
-    _number("block_time"),
-    _number("lines"),
-    _number("recorded_ms"),
-    _number("expires_ms"),
-    _text("state"),
-    _number("resolved_ms", nullable=True),
-    sa.CheckConstraint("state IN ('pending', 'posted', 'voided', 'expired')"),
-    sa.CheckConstraint("(state = 'pending') = (resolved_ms IS NULL)"),
-    sa.Index("ix_pending_entry_due", "expires_ms", sqlite_where=_PENDING, postgresql_where=_PENDING),
-)
+    __tablename__ = "posting"
+    __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
+    entry: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), primary_key=True))
+    line: int = _key()
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
+    amount: int = _number()
 
-# One signed amount of a pending entry.
-_table(
-    "pending_posting",
-    _link("pending", "pending_entry.id", primary_key=True),
-    _key("line"),
-    _link("account", "account.id", index=True),
-    _number("amount"),
-    sa.CheckConstraint("amount <> 0"),
-)
 
-# The Merkle log: leaf `seq`, counted from 0, is made of entry `seq + 1`; see ledger/journal/leaf.py.
-_table("log_leaf", _key("seq"), _link("entry", "journal_entry.id", unique=True), _bytes("leaf_hash"))
+class BalanceRow(Table, table=True):
+    """An account's posted and pending sums, kept by triggers; no account is overdrawn."""
 
-# The root of a perfect subtree of the log, for proofs; only the larger ones (log_store.py).
-_table(
-    "log_node",
-    _key("place"),  # first leaf * 2 + leaf count: unique per subtree
-    _bytes("node_hash"),
-)
+    __tablename__ = "balance"
+    __table_args__ = (
+        sa.CheckConstraint("side IN (-1, 1)"),
+        sa.CheckConstraint("debits_pending >= 0 AND credits_pending >= 0"),
+        sa.CheckConstraint(
+            "CASE side WHEN 1 THEN posted >= credits_pending ELSE -posted >= debits_pending END",
+            name="no_overdraft",
+        ),
+        STRICT,
+    )
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), primary_key=True))
+    side: int = _number()  # 1: debits make it larger; -1: credits do
+    posted: int = _number()  # debits less credits
+    debits_pending: int = _number()
+    credits_pending: int = _number()
 
-# The log's right edge, one row: its leaf count, and the roots of its subtrees, joined.
-_table("log_edge", _key("id"), _number("size"), _bytes("roots"), sa.CheckConstraint("id = 0"))
 
-# A signed checkpoint: the log's root at a size; see ledger/log/note.py.
-_table(
-    "checkpoint",
-    _key("size"),
-    _bytes("signer"),  # Ed25519 public key
-    _text("note"),
-)
+class PendingRow(Table, table=True):
+    """A pending entry; see ledger/journal/pending.py. `state` changes once."""
 
-# A verifier's cosignature of a checkpoint; see ledger/log/cosignature.py.
-_table(
-    "cosignature",
-    _link("size", "checkpoint.size", primary_key=True),
-    _key("verifier", BYTES),
-    _text("line"),
-)
+    __tablename__ = "pending_entry"
+    __table_args__ = (
+        sa.CheckConstraint("state IN ('pending', 'posted', 'voided', 'expired')"),
+        sa.CheckConstraint("(state = 'pending') = (resolved_ms IS NULL)"),
+        sa.Index("ix_pending_entry_due", "expires_ms", sqlite_where=_PENDING, postgresql_where=_PENDING),
+        STRICT,
+    )
+    id: int = _key()
+    key: str = _text(unique=True)
+    request_hash: bytes = _bytes()
+    kind: str = _text()
+    epoch: int = _number()
+    block_number: int = _number()
+    block_hash: bytes = _bytes()
+    block_time: int = _number()
+    lines: int = _number()
+    recorded_ms: int = _number()
+    expires_ms: int = _number()
+    state: str = _text()
+    resolved_ms: int | None = Field(default=None, sa_column=sa.Column(BIG, nullable=True))
 
-# A contract event; `state` moves between seen and orphaned, `turns` counts how often it was orphaned.
-_table(
-    "chain_event",
-    _key("block_hash", BYTES),
-    _key("log_index"),
-    _number("block_number", index=True),
-    _text("kind", index=True),
-    _text("body"),  # JSON of the event's own fields, bytes in hexadecimal
-    _text("state"),
-    _number("turns"),
-    sa.CheckConstraint("state IN ('seen', 'orphaned')"),
-)
 
-# One final manifest.
-_table(
-    "round",
-    _key("round"),
-    _bytes("manifest"),
-    _bytes("aggregate"),
-    _number("signatures"),
-    _number("active"),
-)
+class PendingPostingRow(Table, table=True):
+    """One signed amount of a pending entry."""
 
-# A commit that a manifest took.
-_table(
-    "contribution",
-    _key("round"),
-    _key("node", BYTES),
-    _number("epoch", index=True),
-    _number("tokens"),
-    _bytes("commit_digest"),
-    _bytes("update_digest"),
-    _number("update_bytes"),
-    _number("loss_micro"),
-)
+    __tablename__ = "pending_posting"
+    __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
+    pending: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("pending_entry.id"), primary_key=True))
+    line: int = _key()
+    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
+    amount: int = _number()
 
-# A verifier's share of one round's beacon.
-_table("reveal", _key("round"), _key("verifier", BYTES))
 
-# An audit: a drawn step, and the manifest whose beacon shares drew it.
-_table("audit", _key("round"), _key("node", BYTES), _number("drawn_round"), _bytes("offence_id"))
+class LeafRow(Table, table=True):
+    """The Merkle log: leaf `seq`, counted from 0, is made of entry `seq + 1`; see ledger/journal/leaf.py."""
 
-# A verdict, and the manifest that carries it: a verifier may judge again once a dispute is open.
-_table(
-    "verdict",
-    _key("round"),
-    _key("node", BYTES),
-    _key("verifier", BYTES),
-    _key("in_round"),
-    _text("outcome"),
-)
+    __tablename__ = "log_leaf"
+    seq: int = _key()
+    entry: int = Field(
+        sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), nullable=False, unique=True)
+    )
+    leaf_hash: bytes = _bytes()
 
-# Final status of an audit.
-_table("ruling", _key("round"), _key("node", BYTES), _text("ruling"), _number("closed_round"))
 
-# A verifier's proven fault, and the verdict that shows it.
-_table(
-    "fault",
-    _key("offence_id", BYTES),
-    _bytes("verifier", index=True),
-    _number("round"),
-    _bytes("node"),
-    _text("failing"),
-    _bytes("verdict_digest"),
-    _number("in_round"),
-)
+class NodeRow(Table, table=True):
+    """The root of a perfect subtree of the log, for proofs; only the larger ones (log_store.py)."""
 
-# Two commits of one node for one round, and the manifest that carries them.
-_table(
-    "contradiction",
-    _key("round"),
-    _key("node", BYTES),
-    _bytes("first_digest"),
-    _bytes("second_digest"),
-    _number("in_round"),
-)
+    __tablename__ = "log_node"
+    place: int = _key()  # first leaf * 2 + leaf count: unique per subtree
+    node_hash: bytes = _bytes()
 
-# An epoch that is final for settlement.
-_table(
-    "settlement",
-    _key("epoch"),
-    _bytes("table_hash"),
-    _bytes("root"),
-    _number("tokens_paid"),
-    _number("total"),
-)
 
-# One line of a payout table.
-_table(
-    "payout",
-    _key("epoch"),
-    _key("row_index"),
-    _text("role"),
-    _bytes("peer"),
-    _text("account"),
-    _number("amount"),
-    sa.CheckConstraint("amount > 0"),
-)
+class EdgeRow(Table, table=True):
+    """The log's right edge, one row: its leaf count, and the roots of its subtrees, joined."""
 
-# An accepted step that earned nothing.
-_table("unpaid", _key("round"), _key("node", BYTES), _number("epoch"), _text("reason"))
+    __tablename__ = "log_edge"
+    __table_args__ = (sa.CheckConstraint("id = 0"), STRICT)
+    id: int = _key()
+    size: int = _number()
+    roots: bytes = _bytes()
 
-# An invoice or a credit note as issued; see ledger/invoices/store.py. Numbers have no gaps. `series` of a
-# self-billed document ends in the operator's account: each supplier has its own count.
-_table(
-    "invoice",
-    _key("series", sa.Text),
-    _key("number"),
-    _number("first_epoch"),
-    _number("last_epoch"),
-    _number("corrects", nullable=True),
-    _number("total"),  # minor units; a credit note's is below zero
-    _number("issued_ms"),
-    _text("body"),
-    _bytes("body_hash"),
-    sa.CheckConstraint(
-        "series IN ('invoice', 'credit')"
-        " OR (length(series) = 50 AND substr(series, 1, 10) = 'invoice:0x')"
-        " OR (length(series) = 49 AND substr(series, 1, 9) = 'credit:0x')"
-    ),
-    sa.CheckConstraint("(substr(series, 1, 6) = 'credit') = (corrects IS NOT NULL)"),
-    sa.CheckConstraint("0 <= first_epoch AND first_epoch <= last_epoch"),
-)
 
-# Position up to which a source was read; written in the transaction of the rows read.
-_table("cursor", _key("name", sa.Text), _number("value"))
+class CheckpointRow(Table, table=True):
+    """A signed checkpoint: the log's root at a size; see ledger/log/note.py."""
 
-TABLES = METADATA.tables
+    __tablename__ = "checkpoint"
+    size: int = _key()
+    signer: bytes = _bytes()  # Ed25519 public key
+    note: str = _text()
+
+
+class CosignatureRow(Table, table=True):
+    """A verifier's cosignature of a checkpoint; see ledger/log/cosignature.py."""
+
+    __tablename__ = "cosignature"
+    size: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("checkpoint.size"), primary_key=True))
+    verifier: bytes = _key(sa.LargeBinary)
+    line: str = _text()
+
+
+class EventRow(Table, table=True):
+    """A contract event; `state` moves between seen and orphaned, `turns` counts how often it was orphaned."""
+
+    __tablename__ = "chain_event"
+    __table_args__ = (sa.CheckConstraint("state IN ('seen', 'orphaned')"), STRICT)
+    block_hash: bytes = _key(sa.LargeBinary)
+    log_index: int = _key()
+    block_number: int = _number(index=True)
+    kind: str = _text(index=True)
+    body: str = _text()  # JSON of the event's own fields, bytes in hexadecimal
+    state: str = _text()
+    turns: int = _number()
+
+
+class RoundRow(Table, table=True):
+    """One final manifest."""
+
+    __tablename__ = "round"
+    round: int = _key()
+    manifest: bytes = _bytes()
+    aggregate: bytes = _bytes()
+    signatures: int = _number()
+    active: int = _number()
+
+
+class ContributionRow(Table, table=True):
+    """A commit that a manifest took."""
+
+    __tablename__ = "contribution"
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    epoch: int = _number(index=True)
+    tokens: int = _number()
+    commit_digest: bytes = _bytes()
+    update_digest: bytes = _bytes()
+    update_bytes: int = _number()
+    loss_micro: int = _number()
+
+
+class BeaconShareRow(Table, table=True):
+    """A verifier's share of one round's beacon."""
+
+    __tablename__ = "reveal"
+    round: int = _key()
+    verifier: bytes = _key(sa.LargeBinary)
+
+
+class AuditRow(Table, table=True):
+    """An audit: a drawn step, and the manifest whose beacon shares drew it."""
+
+    __tablename__ = "audit"
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    drawn_round: int = _number()
+    offence_id: bytes = _bytes()
+
+
+class VerdictRow(Table, table=True):
+    """A verdict, and the manifest that carries it: a verifier may judge again once a dispute is open."""
+
+    __tablename__ = "verdict"
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    verifier: bytes = _key(sa.LargeBinary)
+    in_round: int = _key()
+    outcome: str = _text()
+
+
+class RulingRow(Table, table=True):
+    """Final status of an audit."""
+
+    __tablename__ = "ruling"
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    ruling: str = _text()
+    closed_round: int = _number()
+
+
+class FaultRow(Table, table=True):
+    """A verifier's proven fault, and the verdict that shows it."""
+
+    __tablename__ = "fault"
+    offence_id: bytes = _key(sa.LargeBinary)
+    verifier: bytes = _bytes(index=True)
+    round: int = _number()
+    node: bytes = _bytes()
+    failing: str = _text()
+    verdict_digest: bytes = _bytes()
+    in_round: int = _number()
+
+
+class ContradictionRow(Table, table=True):
+    """Two commits of one node for one round, and the manifest that carries them."""
+
+    __tablename__ = "contradiction"
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    first_digest: bytes = _bytes()
+    second_digest: bytes = _bytes()
+    in_round: int = _number()
+
+
+class SettlementRow(Table, table=True):
+    """An epoch that is final for settlement."""
+
+    __tablename__ = "settlement"
+    epoch: int = _key()
+    table_hash: bytes = _bytes()
+    root: bytes = _bytes()
+    tokens_paid: int = _number()
+    total: int = _number()
+
+
+class PayoutRow(Table, table=True):
+    """One line of a payout table."""
+
+    __tablename__ = "payout"
+    __table_args__ = (sa.CheckConstraint("amount > 0"), STRICT)
+    epoch: int = _key()
+    row_index: int = _key()
+    role: str = _text()
+    peer: bytes = _bytes()
+    account: str = _text()
+    amount: int = _number()
+
+
+class UnpaidRow(Table, table=True):
+    """An accepted step that earned nothing."""
+
+    __tablename__ = "unpaid"
+    round: int = _key()
+    node: bytes = _key(sa.LargeBinary)
+    epoch: int = _number()
+    reason: str = _text()
+
+
+class InvoiceRow(Table, table=True):
+    """An invoice or a credit note as issued; see ledger/invoices/store.py. Numbers have no gaps.
+
+    `series` of a self-billed document ends in the operator's account: each supplier has its own count.
+    """
+
+    __tablename__ = "invoice"
+    __table_args__ = (
+        sa.CheckConstraint(
+            "series IN ('invoice', 'credit')"
+            " OR (length(series) = 50 AND substr(series, 1, 10) = 'invoice:0x')"
+            " OR (length(series) = 49 AND substr(series, 1, 9) = 'credit:0x')"
+        ),
+        sa.CheckConstraint("(substr(series, 1, 6) = 'credit') = (corrects IS NOT NULL)"),
+        sa.CheckConstraint("0 <= first_epoch AND first_epoch <= last_epoch"),
+        STRICT,
+    )
+    series: str = _key(sa.Text)
+    number: int = _key()
+    first_epoch: int = _number()
+    last_epoch: int = _number()
+    corrects: int | None = Field(default=None, sa_column=sa.Column(BIG, nullable=True))
+    total: int = _number()  # minor units; a credit note's is below zero
+    issued_ms: int = _number()
+    body: str = _text()
+    body_hash: bytes = _bytes()
+
+
+class CursorRow(Table, table=True):
+    """Position up to which a source was read; written in the transaction of the rows read."""
+
+    __tablename__ = "cursor"
+    name: str = _key(sa.Text)
+    value: int = _number()
+
+
+TABLES = Table.metadata.tables
 CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; all others are write-once
     "balance": ("posted", "debits_pending", "credits_pending"),
     "chain_event": ("state", "turns"),
