@@ -17,7 +17,6 @@ from assay.fleet.seats import (
     CONFIG,
     KEYS,
     LOG,
-    TAIL_BYTES,
     Reading,
     ask_to_leave,
     clear,
@@ -77,6 +76,7 @@ def test_a_nodes_folder_is_one_that_its_process_reads(config: FleetConfig):
 
     assert (found.run_id, found.port, found.ip, found.threads) == (RUN.run_id, 4103, "127.0.0.1", 2)
     assert found.run.exists() and found.folder == folder and given.blob_gb == 0.5
+    assert folder.stat().st_mode & 0o777 == 0o700
     assert found.records == folder / "records"  # of this run's members: elsewhere they have other ports
     record = read_record(folder / KEYS / OWN_RECORD, NOW).record
     assert (record.host, record.port, record.role) == ("node.example", 4103, Role.NODE)
@@ -142,6 +142,7 @@ def test_a_log_says_seat_round_pay_and_ending(tmp_path: Path):
 
     found = read_log(a_log(tmp_path, a_round(round=6), a_round()))
     assert found == Reading(is_seated=True, round=7, paid=40, counted=5)
+    assert read_log(a_log(tmp_path, a_round(accepted=1, unpaid_steps=2))).counted == 0
     over = {"event": "training is over", "closed_by": "buyer"}
     assert read_log(a_log(tmp_path, a_round(), over, {"event": "x"})).closed_by == "buyer"
 
@@ -171,10 +172,13 @@ def test_lines_that_are_something_else_are_left_out(tmp_path: Path, line: str):
 
 
 def test_of_a_long_log_the_end_alone_is_read(tmp_path: Path):
-    a_log(tmp_path, a_round(round=1), "x" * TAIL_BYTES, a_round(round=9))
+    a_log(tmp_path, a_round(round=1), "x" * 2**18, a_round(round=9))
 
     assert read_log(tmp_path).round == 9
+    assert read_log(a_log(tmp_path, a_round(round=1), "x" * (2**18 - 9), "")).round is None
+    assert read_log(a_log(tmp_path, a_round(round=1), "x" * (2**18 - 100))).round == 1
     assert last_words(a_log(tmp_path, "first", "assay: it is broken", "")) == "assay: it is broken"
+    assert last_words(a_log(tmp_path, "first", "y" * 999)) == "y" * 300
 
 
 # ---- the state
