@@ -246,6 +246,7 @@ def test_a_store_that_holds_less_or_lies_is_told(assay: Assay, market: Market, t
         (["--epoch", "2"], "there is no epoch 2"),
         (["--epoch", "-1"], "--epoch"),
         (["--account", "0x12"], "is no address"),
+        (["--account", "0x52908400098527886E0F7030069857D2E4169Ee7"], "is no address"),  # one letter mistyped
         (["--account", "0x" + "g" * 40], "is no address"),
         (["--account", "\x1b[2J"], "is no address"),
         (["--config", "other.toml"], "--config goes with a run's folder"),

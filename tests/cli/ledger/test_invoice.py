@@ -281,6 +281,7 @@ def test_a_part_of_an_invoice_is_credited(assay: Assay, folder: Path, supplier: 
     [
         (["--amount", "1"], "--amount goes with --credit NUMBER"),
         (["--operator", "ola"], "is no address"),
+        (["--operator", "0x52908400098527886E0F7030069857D2E4169Ee7"], "is no address"),  # checksum
         (["--operator", "0x" + "ab" * 20], "0 tables [[operator]] of account"),
         (["--credit", 1, "--epoch", 9, "--reason", "x"], "no invoice has the number 1"),
     ],
