@@ -48,7 +48,7 @@ def transformed_blocks(
     if out_NC.shape != (layout.blocks, BLOCK_SIZE):
         raise ValueError(f"room of shape {out_NC.shape} for {layout.blocks} blocks")
     if layout.is_packed:
-        packed = to_blocks(layout, _scaled(layout, flat_P, scales) if scales else flat_P).reshape(-1, S)
+        packed = to_blocks(layout, scaled(layout, flat_P, scales) if scales else flat_P).reshape(-1, S)
         parallel.each(
             lambda piece: block_spectra(piece[0], factor, *piece[1:]), _pieces(packed, out_NC, None)
         )
@@ -74,7 +74,7 @@ def transformed_blocks(
     return out_NC
 
 
-def _scaled(layout: Layout, flat_P: NDArray[np.float32], scales: Scales) -> NDArray[np.float32]:
+def scaled(layout: Layout, flat_P: NDArray[np.float32], scales: Scales) -> NDArray[np.float32]:
     """Every entry times its row's factor, rounded, times its column's. Shape (P,)."""
     out_P = np.empty_like(flat_P)
     for (at, shape), (row_R, column_K) in zip(layout.offsets().values(), scales, strict=True):

@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.training import parallel
-from assay.training.compiled import DOUBLE, FILL_2, FILL_DOUBLE_1, READ_1, READ_2, compiled, floats
+from assay.training.compiled import DOUBLE, FILL_DOUBLE_1, READ_2, compiled, floats
 from assay.training.layout import Layout
-from assay.training.transform.blocked_dct import Scale, Scales, length
+from assay.training.transform.blocked_dct import Scale, Scales, length, scaled
 
 Floats = NDArray[np.float32]
 Sizes = NDArray[np.float64]
@@ -79,14 +79,7 @@ def equalised(layout: Layout, gradient_P: Floats) -> Floats:
         Shape (P,), float32. Tensors of zeros stay so.
     """
     gradient_P = floats(gradient_P)
-    out_P = np.empty_like(gradient_P)
-    at = 0
-    for row_R, column_K in equalising(layout, gradient_P):
-        shape = len(row_R), len(column_K)
-        where = slice(at, at + math.prod(shape))
-        at = where.stop
-        _scaled(gradient_P[where].reshape(shape), row_R, column_K, out_P[where].reshape(shape))
-    return out_P
+    return scaled(layout, gradient_P, equalising(layout, gradient_P))
 
 
 def _of_vectors(parts: list[Floats]) -> Scales:
@@ -145,15 +138,6 @@ def _squares(entries_RK: Floats, row_R: Sizes, column_K: Sizes) -> float:
                 row_R[top + row] += lane[row * _LANES + i]
             total += row_R[top + row]
     return total
-
-
-@compiled(None, READ_2, READ_1, READ_1, FILL_2)
-def _scaled(entries_RK: Floats, row_R: Floats, column_K: Floats, out_RK: Floats) -> None:
-    """Every entry times its row's factor, rounded, times its column's."""
-    for row in range(entries_RK.shape[0]):
-        factor = row_R[row]
-        for at in range(entries_RK.shape[1]):
-            out_RK[row, at] = (entries_RK[row, at] * factor) * column_K[at]
 
 
 def _factors(sizes: Sizes, whole: float) -> Floats:
