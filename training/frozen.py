@@ -8,7 +8,6 @@ Shape suffixes: F = frozen parameters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -50,21 +49,14 @@ class Frozen:
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """Every tensor by its name, as a view."""
-        return {
-            name: self.values_F[at : at + math.prod(shape)].reshape(shape)
-            for name, (at, shape) in self.layout.offsets().items()
-        }
+        return self.layout.views(self.values_F)
 
     def on(self, device: str) -> Mapping[str, Tensor]:
         """Every tensor by its name as torch has it on a device, copied there by the first call."""
         if device not in self._on:
             import torch  # here, because processes that never compute import this file
 
-            flat = torch.from_numpy(self.values_F).to(device)
-            self._on[device] = {
-                name: flat[at : at + math.prod(shape)].view(shape)
-                for name, (at, shape) in self.layout.offsets().items()
-            }
+            self._on[device] = self.layout.views(torch.from_numpy(self.values_F).to(device))
         return self._on[device]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ TARGET_NAMES = {
 }
 
 T = TypeVar("T", bound=np.generic)
+V = TypeVar("V", bound=Any)  # an array, or a tensor: this file does not import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,11 @@ class Layout:
             found[name] = (at, shape)
             at += math.prod(shape)
         return found
+
+    def views(self, flat: V) -> dict[str, V]:
+        """Every tensor by its name, as a view of a flat vector of numpy or torch. Shape (P,)."""
+        places = self.offsets().items()
+        return {name: flat[at : at + math.prod(shape)].reshape(shape) for name, (at, shape) in places}
 
     def _vector_rows(self) -> int:
         return sum(_up(s[0]) for s in self.shapes if len(s) == 1)

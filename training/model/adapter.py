@@ -8,8 +8,6 @@ Shape suffixes: P = trained parameters, F = frozen ones.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,15 +33,9 @@ def merged(model: ModelSpec, frozen: Frozen, theta_P: NDArray[np.float32]) -> ND
     if not model.is_adapted:
         return theta_P
     whole_F = frozen.values_F.copy()
-    places, factors = frozen.layout.offsets(), layout_of(model).offsets()
-
-    def factor(name: str) -> NDArray[np.float32]:
-        at, shape = factors[name]
-        return np.ascontiguousarray(theta_P[at : at + math.prod(shape)].reshape(shape))
-
+    matrices, factors = frozen.layout.views(whole_F), layout_of(model).views(np.ascontiguousarray(theta_P))
     scale = np.float32(model.adapter.alpha / model.adapter.rank)
     for name in adapted_names(model):
-        at, shape = places[name]
-        matrix = whole_F[at : at + math.prod(shape)].reshape(shape)
-        matrix[:] = layers.added(scale, matrix, layers.linear(factor(name + LORA_B), factor(name + LORA_A).T))
+        product = layers.linear(factors[name + LORA_B], factors[name + LORA_A].T)
+        matrices[name][:] = layers.added(scale, matrices[name], product)
     return whole_F

@@ -119,12 +119,11 @@ def export_config(model: ModelSpec, separator: int | None) -> dict[str, Any]:
 def export_tensors(model: ModelSpec, theta_P: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
     """The parameters under the names, and in the shapes, of `transformers`."""
     tensors: dict[str, NDArray[np.float32]] = {}
-    for name, (at, shape) in layout_of(model).offsets().items():
-        value = theta_P[at : at + int(np.prod(shape))].reshape(shape)
+    for name, value in layout_of(model).views(theta_P).items():
         named, is_transposed = _their_name(model, name)
         tensors[named] = np.ascontiguousarray(value.T if is_transposed else value, np.float32)
         if is_transposed:
-            tensors[_bias_of(named)] = np.zeros(shape[0], np.float32)
+            tensors[_bias_of(named)] = np.zeros(value.shape[0], np.float32)
     return tensors
 
 
@@ -148,11 +147,10 @@ def export_adapter_config(model: ModelSpec) -> dict[str, Any]:
 def export_adapter(model: ModelSpec, theta_P: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
     """An adapter's factors under the names, and in the shapes, of `peft`."""
     tensors: dict[str, NDArray[np.float32]] = {}
-    for name, (at, shape) in layout_of(model).offsets().items():
+    for name, value in layout_of(model).views(theta_P).items():
         matrix, _, side = name.rpartition(".")
         home, _ = _their_name(model, matrix)
         named = f"base_model.model.{home.removesuffix('weight')}{_PEFT_SIDES[side]}.weight"
-        value = theta_P[at : at + int(np.prod(shape))].reshape(shape)
         tensors[named] = np.ascontiguousarray(value, np.float32)
     return tensors
 

@@ -7,7 +7,6 @@ Parameters and gradients are float32 on the CPU whatever a pass is computed in a
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import nullcontext
 
@@ -104,8 +103,8 @@ def loss_and_gradient(
     frozen.check(model)
     theta = torch.from_numpy(theta_P).to(device)
     gradient = torch.zeros_like(theta)
-    leaves = views(layout, theta)
-    for (name, leaf), part in zip(leaves.items(), views(layout, gradient).values(), strict=True):
+    leaves = layout.views(theta)
+    for (name, leaf), part in zip(leaves.items(), layout.views(gradient).values(), strict=True):
         leaves[name] = leaf.detach().requires_grad_(True)
         leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
     whole = {**frozen.on(device), **leaves}
@@ -143,7 +142,7 @@ def mean_loss(
     compute = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0, beta_micro=beta_micro)
     unit, total, weights = 1 if beta_micro else tokens.shape[1] - 1, 0.0, 0.0
     with torch.no_grad():
-        whole = {**frozen.on(device), **views(layout, torch.from_numpy(theta_P).to(device))}
+        whole = {**frozen.on(device), **layout.views(torch.from_numpy(theta_P).to(device))}
         for at in range(0, len(tokens), rows):
             group = tokens[at : at + rows]
             if weight := _weight(group, compute) / unit:  # in sequences, or pairs
@@ -157,12 +156,6 @@ def _weight(tokens: NDArray[np.int64], compute: ComputeSpec) -> int:
     if compute.is_grpo:
         return len(tokens)
     return len(tokens) // 2 if compute.is_dpo else target_count(tokens)
-
-
-def views(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
-    """Parameters by name, which share their memory with the flat vector. Shape (P,)."""
-    parts = torch.split(flat, [math.prod(shape) for shape in layout.shapes])
-    return {n: p.view(s) for n, s, p in zip(layout.names, layout.shapes, parts, strict=True)}
 
 
 def logits_of(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor, precision: Precision) -> Tensor:

@@ -27,7 +27,7 @@ from assay.training.data.batches import Tokens, batch_positions, batch_tokens
 from assay.training.data.rollouts import Task, laid_out_rollouts, task_of
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
-from assay.training.model.loss import logits_of, views
+from assay.training.model.loss import logits_of
 from assay.training.reference.elementary import log64
 
 Draws = NDArray[np.uint32]
@@ -67,7 +67,7 @@ def step_batch(
     each = [task for task in tasks for _ in range(grpo.group)]
     head = b"assay/gumbel/1" + spec.seed.to_bytes(8, "big") + round_id.to_bytes(8, "big") + node
     with torch.no_grad():
-        p = {**frozen.on(device), **views(layout, torch.from_numpy(theta_P).to(device))}
+        p = {**frozen.on(device), **layout.views(torch.from_numpy(theta_P).to(device))}
         rows = spec.compute.micro_sequences or len(each)
         made = [
             completion

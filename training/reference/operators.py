@@ -80,11 +80,7 @@ def sources(
     layout: Layout, theta_P: NDArray[np.float32], tokens: NDArray[np.int64], frozen: Frozen = ALL_TRAINED
 ) -> dict[str, Array]:
     """The arrays that the operators start from."""
-    parts = {
-        name: theta_P[at : at + int(np.prod(shape))].reshape(shape)
-        for name, (at, shape) in layout.offsets().items()
-    }
-    return {**frozen.arrays(), **parts, TOKENS: tokens}
+    return {**frozen.arrays(), **layout.views(theta_P), TOKENS: tokens}
 
 
 def _needed(made: list[Operator]) -> tuple[Operator, ...]:

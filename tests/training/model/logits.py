@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from assay.protocol.params import ModelSpec, Precision
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
-from assay.training.model.loss import logits_of, views
+from assay.training.model.loss import logits_of
 
 
 def logits(
@@ -23,7 +23,7 @@ def logits(
     """Logits of the next token at every position. Shape (batch, length, vocabulary), float32."""
     frozen.check(model)
     with torch.no_grad():
-        parameters = {**frozen.on("cpu"), **views(layout, torch.from_numpy(theta_P))}
+        parameters = {**frozen.on("cpu"), **layout.views(torch.from_numpy(theta_P))}
         found = logits_of(model, parameters, torch.from_numpy(inputs), Precision.FLOAT32)
     values: NDArray[np.float32] = found.numpy()
     return values

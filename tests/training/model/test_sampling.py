@@ -19,7 +19,7 @@ from assay.training.exact import initial_parameters
 from assay.training.execution.execution_class import execution_class
 from assay.training.layout import layout_of
 from assay.training.model.gpt import gpt_logits
-from assay.training.model.loss import logits_of, loss_and_gradient, mean_loss, use_one_thread, views
+from assay.training.model.loss import logits_of, loss_and_gradient, mean_loss, use_one_thread
 from assay.training.model.presets import llama_spec
 from assay.training.model.sampling import chosen, gumbel, step_batch
 from assay.training.reference.gradient import reference_loss_and_gradient
@@ -98,7 +98,7 @@ def test_every_token_has_the_highest_sum_of_logit_and_noise_given_what_precedes_
 def test_a_completion_stops_at_its_end_and_at_the_most_tokens():
     spec = a_grpo_run(None, grpo=replace(GRPO, completion=8))
     ended = theta(spec, 1).copy()
-    ended_views = views(LAYOUT, torch.from_numpy(ended))
+    ended_views = LAYOUT.views(torch.from_numpy(ended))
     ended_views["norm.bias"][:] = 1
     ended_views["embed"][END] += 0.06  # the end: about one token in ten
     lengths = set()
@@ -130,7 +130,7 @@ def test_noise_has_the_same_bits_everywhere_and_a_tie_is_the_first_tokens():
 
 
 def test_a_pass_that_samples_has_the_bits_of_one_that_trains():
-    inputs, parts = torch.from_numpy(visible(batch())[:, :-1]), views(LAYOUT, torch.from_numpy(theta()))
+    inputs, parts = torch.from_numpy(visible(batch())[:, :-1]), LAYOUT.views(torch.from_numpy(theta()))
     with torch.no_grad():
         sampled = logits_of(SPEC.model, parts, inputs, Precision.FLOAT32)
     leaves = {name: part.clone().requires_grad_(True) for name, part in parts.items()}
