@@ -7,6 +7,7 @@ Room: training (pure). A name states the parameter count with its intended vocab
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from assay.protocol.params import Family, ModelSpec
 from assay.protocol.types import NO_DIGEST
@@ -52,23 +53,12 @@ def llama_spec(
     hidden: int,
     context: int,
     vocabulary: int = BYTES,
-    is_tied: bool = False,
 ) -> ModelSpec:
     """A Llama-style decoder of these sizes."""
-    return ModelSpec(
-        family=Family.LLAMA,
-        vocabulary=vocabulary,
-        layers=layers,
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        hidden=hidden,
-        context=context,
-        rope_theta=ROPE_THETA,
-        norm_epsilon_nano=NORM_EPSILON_NANO,
-        is_tied=is_tied,
-        base=NO_DIGEST,
+    sizes = gpt_spec(
+        layers=layers, width=width, heads=heads, hidden=hidden, context=context, vocabulary=vocabulary
     )
+    return replace(sizes, family=Family.LLAMA, kv_heads=kv_heads, rope_theta=ROPE_THETA)
 
 
 PRESETS: Mapping[str, ModelSpec] = {
