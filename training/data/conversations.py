@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.protocol.errors import ConfigError
-from assay.training.data.documents import json_lines
+from assay.training.data.documents import parsed_lines
 
 ROLES = ("system", "user", "assistant")
 ASSISTANT = "assistant"
@@ -37,16 +36,8 @@ Conversation = tuple[Message, ...]
 
 
 def conversations_in(path: Path) -> Iterator[tuple[str, Conversation]]:
-    """The conversations of a JSON Lines file in its order, each with where it stands, for errors.
-
-    Raises:
-        ConfigError: the file cannot be read, or a line of it is no conversation; with its number.
-    """
-    for where, value in json_lines(path):
-        try:
-            yield where, conversation_of(value)
-        except ValueError as cause:
-            raise ConfigError(f"{where}: {cause}") from None
+    """The conversations of a JSON Lines file in its order, see `parsed_lines`."""
+    return parsed_lines(path, conversation_of)
 
 
 def conversation_of(value: object) -> Conversation:

@@ -7,9 +7,9 @@ larger than memory. An error names the file, and the line or row in it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
@@ -21,6 +21,7 @@ ROWS_AT_ONCE = 256
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 
 Document = Iterator[bytes]
+T = TypeVar("T")
 
 
 def format_of(path: Path, given: Format) -> str:
@@ -91,6 +92,19 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
                     yield where, _parsed(line, where)
     except OSError as cause:
         raise ConfigError(f"data {path}: cannot be read ({cause.strerror or cause})") from None
+
+
+def parsed_lines(path: Path, parse: Callable[[Any], T]) -> Iterator[tuple[str, T]]:
+    """What each line of a JSON Lines file describes, with where it stands, for errors.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line of it is refused by `parse`; with its number.
+    """
+    for where, value in json_lines(path):
+        try:
+            yield where, parse(value)
+        except ValueError as cause:
+            raise ConfigError(f"{where}: {cause}") from None
 
 
 def _json_lines(path: Path, field: str) -> Iterator[Document]:

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.errors import ConfigError
 from assay.protocol.grpo import DIGIT
 from assay.training.data.conversations import ASSISTANT, Conversation, conversation_of
-from assay.training.data.documents import json_lines
+from assay.training.data.documents import parsed_lines
 from assay.training.data.mask import visible
 
 REFERENCE_TOKENS = 4
@@ -38,16 +37,8 @@ Pair = tuple[Conversation, Conversation]
 
 
 def preferences_in(path: Path) -> Iterator[tuple[str, Pair]]:
-    """The chosen and the rejected conversation of every line, with where it stands, for errors.
-
-    Raises:
-        ConfigError: the file cannot be read, or a line of it is no preference pair; with its number.
-    """
-    for where, value in json_lines(path):
-        try:
-            yield where, pair_of(value)
-        except ValueError as cause:
-            raise ConfigError(f"{where}: {cause}") from None
+    """The chosen and the rejected conversation of every line, see `parsed_lines`."""
+    return parsed_lines(path, pair_of)
 
 
 def pair_of(value: object) -> Pair:
