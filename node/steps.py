@@ -69,11 +69,8 @@ class StepFiles:
         """The private state that a commit with this `base` continues; None if it is absent or damaged."""
         if base == 0:
             return start_private(self._layout)
-        try:
-            error: NDArray[np.float32] = np.load(self._momentum_path(base - 1), allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return None
-        if error.shape != (self._layout.blocks, BLOCK_SIZE) or error.dtype != np.float32:
+        error = self._error(base, is_mapped=False)
+        if error is None:
             return None
         if not self._rule.carries_inner:
             return NodeState(error, None, base)
@@ -200,7 +197,7 @@ class StepFiles:
 
         None if they are absent, or differ from what this root binds.
         """
-        error_NC = self._mapped(base)
+        error_NC = self._error(base, is_mapped=True) if base else start_private(self._layout).error_NC
         if error_NC is None:
             return None
         shown = error_NC[blocks].astype("<f4").tobytes()
@@ -237,13 +234,11 @@ class StepFiles:
             return False
         return True
 
-    def _mapped(self, base: int) -> NDArray[np.float32] | None:
-        """The error in `private`, memory-mapped; None as there."""
-        if base == 0:
-            return start_private(self._layout).error_NC
+    def _error(self, base: int, *, is_mapped: bool) -> NDArray[np.float32] | None:
+        """The error in `private`, of a base above 0; None as there."""
         try:
             error: NDArray[np.float32] = np.load(
-                self._momentum_path(base - 1), mmap_mode="r", allow_pickle=False
+                self._momentum_path(base - 1), mmap_mode="r" if is_mapped else None, allow_pickle=False
             )
         except (OSError, ValueError, EOFError):
             return None
