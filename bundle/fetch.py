@@ -23,7 +23,7 @@ import requests
 from assay.bundle.read import BUNDLE
 from assay.chain.commit_statement import evm_address
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.files.index import INDEX, PARTICIPANTS, Index, IntegrityError, read_index
+from assay.participant.files.index import INDEX, OPENINGS, PARTICIPANTS, Index, IntegrityError, read_index
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.params import RunSpec
@@ -47,10 +47,12 @@ class Part(str, enum.Enum):
     MODEL = "model"  # the same with the model
     ALL = "all"  # everything, from which the weights can be recomputed
 
-    def has(self, name: str) -> bool:
-        """Whether this file of a delivered run belongs to the part."""
+    def has(self, name: str, *, openings: bool = False) -> bool:
+        """Whether this file of a delivered run belongs to the part; openings only if they are asked for."""
         if name.startswith(f"{PARTICIPANTS}/"):
             return False
+        if name.startswith(f"{OPENINGS}/"):
+            return openings
         if self is Part.ALL:
             return True
         left_out = _NO_PROOF if self is Part.PROOF else _NO_MODEL
@@ -85,6 +87,7 @@ def fetch(
     folder: Path | None = None,
     *,
     part: Part = Part.ALL,
+    openings: bool = False,
     run_id: Digest | None = None,
     bytes_max: int = 100 << 30,
     on_progress: Callable[[Progress], None] = lambda _: None,
@@ -97,6 +100,7 @@ def fetch(
         sources: Addresses under which the run's `index.json` lies, in the order in which they are asked.
         folder: Where the run is to lie, perhaps with an earlier fetch of it; None: in `runs`, by its id.
         part: How much of it.
+        openings: Whether with the openings of drawn steps, of a small model more than all the rest.
         run_id: The run that is expected; None takes the one that the first source has.
         bytes_max: The fetch ends before it has received more.
         on_progress: Called after each file.
@@ -110,7 +114,7 @@ def fetch(
     text, spec = find_index(client, run_id)
     index, found_id = read_index(text), run_id_of(spec)
     folder = folder or Path("runs") / found_id.hex()[:16]
-    names = sorted(name for name in index.files if part.has(name))
+    names = sorted(name for name in index.files if part.has(name, openings=openings))
     begun = folder / PARTIAL / INDEX  # until all files are here: an index says that its run is delivered
     for path in (folder / INDEX, begun):
         if path.exists() and path.read_bytes() != text:
@@ -212,7 +216,15 @@ class Client:
                     raise Unavailable(f"{source}{name}: more than {bytes_max} bytes")
         return bytes(body)
 
-    def file(self, name: str, is_right: Callable[[Path], bool], folder: Path, *, kept_as: str = "") -> None:
+    def file(
+        self,
+        name: str,
+        is_right: Callable[[Path], bool],
+        folder: Path,
+        *,
+        kept_as: str = "",
+        size_max: int | None = None,
+    ) -> None:
         """Fetch a file, from the first source that has it as it must be.
 
         Args:
@@ -220,6 +232,7 @@ class Client:
             is_right: Whether a file is the one that is wanted.
             folder: Where the run is to lie.
             kept_as: Its name under the folder, if this is another.
+            size_max: The most bytes that it has, where this is known; a longer answer is broken off.
 
         Raises:
             IntegrityError: somebody has another file of that name, and nobody this one.
@@ -236,7 +249,7 @@ class Client:
                 has_begun = True
                 while has_begun:  # what was there may be another source's lie: then all of it from this one
                     has_begun = partial.is_file()
-                    self._append(source, name, partial)
+                    self._append(source, name, partial, size_max)
                     if is_right(partial):
                         partial.replace(path)
                         return
@@ -246,7 +259,7 @@ class Client:
                 faults.append(error)
         raise next((one for one in faults if isinstance(one, IntegrityError)), faults[-1])
 
-    def _append(self, source: str, name: str, partial: Path) -> None:
+    def _append(self, source: str, name: str, partial: Path, size_max: int | None) -> None:
         """Fetch what `partial` lacks, or all of it where the source cannot send a part."""
         begun = partial.stat().st_size if partial.is_file() else 0
         with self._get(source, name, begun) as answer:
@@ -254,6 +267,8 @@ class Client:
             with open(partial, "ab" if goes_on else "wb") as out:
                 for piece in self._pieces(source, name, answer):
                     out.write(piece)
+                    if size_max is not None and out.tell() > size_max:
+                        return  # not what is wanted, whatever follows
 
     def _get(self, source: str, name: str, begun: int) -> requests.Response:
         if not hasattr(self._local, "session"):

@@ -12,15 +12,17 @@ it to follow the last one, an update or an aggregate if it has its digest.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from assay.bundle.fetch import Client, Fetched, Part, fetch, find_index
 from assay.bundle.follow import OBSERVED
-from assay.bundle.read import BUNDLE, extended, link_name, read_terms
+from assay.bundle.read import BUNDLE, extended, link_name, opening_name, read_terms
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import IntegrityError
+from assay.participant.openings import named_openings
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, MalformedMessage, Unavailable
@@ -28,9 +30,11 @@ from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.verifier.audit.messages import longest_opening
 
 _TERMS = ("spec.cbor", "deployment.json")
 FILE_BYTES_MAX = 64 << 20  # of the spec, or of a certified manifest
+OPENING_TRIES_MAX = 100  # looks at sources that lack an opening
 
 
 def observe(
@@ -39,6 +43,7 @@ def observe(
     folder: Path | None = None,
     *,
     part: Part = Part.ALL,
+    openings: bool = False,
     bytes_max: int = 100 << 30,
     pause: Callable[[], None],
     on_round: Callable[[int], None] = lambda _: None,
@@ -52,6 +57,7 @@ def observe(
         run_id: The run, whose buyer has signed nothing yet that tells it from a made-up one.
         folder: Where it is to lie; None: in `runs`, by its id.
         part: Updates and aggregates are fetched for `Part.ALL` alone.
+        openings: Whether with the openings of drawn steps, as far as a source has them; none is waited for.
         bytes_max: It ends before it has received more, before the delivery and after.
         pause: Called when no source has more yet.
         on_round: Called with each round whose manifest, and bytes, are here.
@@ -65,9 +71,10 @@ def observe(
     folder = folder or Path("runs") / run_id.hex()[:16]
     if not (folder / BUNDLE).exists():
         run_state = start(_begun(client, folder, run_id), run_id)
-        _follow(client, folder, run_state, part, pause, on_round)
+        wanted = Openings(client, folder, run_state.spec) if openings else None
+        _follow(client, folder, run_state, part, pause, on_round, wanted)
         os.replace(folder / OBSERVED, folder / BUNDLE)
-    return fetch(sources, folder, part=part, run_id=run_id, bytes_max=bytes_max)
+    return fetch(sources, folder, part=part, openings=openings, run_id=run_id, bytes_max=bytes_max)
 
 
 def _follow(
@@ -77,16 +84,52 @@ def _follow(
     part: Part,
     pause: Callable[[], None],
     on_round: Callable[[int], None],
+    openings: Openings | None,
 ) -> None:
     """Return once the run is delivered."""
     while True:
         try:
             run_state = _grown(client, folder, run_state, part)
             on_round(int(run_state.round) - 1)
+            if openings is not None:
+                openings.want(run_state)
         except Unavailable:
+            if openings is not None:
+                openings.fetch()
             if _is_delivered(client, run_state.run_id):
                 return
             pause()
+
+
+class Openings:
+    """Openings that a followed run's chain names: what sources lack now is asked for again, for a while.
+
+    The one that a step's commit binds is told from another by who reads it: `bundle/replay_step.py`.
+    """
+
+    def __init__(self, client: Client, folder: Path, spec: RunSpec) -> None:
+        self._client, self._folder, self._size_max = client, folder, longest_opening(spec)
+        self._wanted: dict[Digest, int] = {}  # sizes
+        self._tries = Counter[Digest]()
+
+    def want(self, run_state: RunState) -> None:
+        """Note what audits name that ended by the last manifest."""
+        ended = (one for one in run_state.audits.values() if one.closed_round == int(run_state.round) - 1)
+        for named in named_openings(ended).values():
+            is_here = (self._folder / opening_name(named.opening)).is_file()
+            if not is_here and named.size <= self._size_max:
+                self._wanted[named.opening] = named.size
+
+    def fetch(self) -> None:
+        """Ask all sources once for each that is wanted."""
+        for opening, size in list(self._wanted.items()):
+            try:
+                self._client.file(opening_name(opening), _has(opening), self._folder, size_max=size)
+            except (IntegrityError, Unavailable):  # a lying verifier names what nobody has
+                self._tries[opening] += 1
+                if self._tries[opening] < OPENING_TRIES_MAX:
+                    continue
+            del self._wanted[opening]
 
 
 def _begun(client: Client, folder: Path, run_id: Digest) -> RunSpec:

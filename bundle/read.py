@@ -23,7 +23,7 @@ from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import ANCHORS
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.files.index import IntegrityError
+from assay.participant.files.index import OPENINGS, IntegrityError
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.links import extend
 from assay.protocol.calendar import Calendar
@@ -45,7 +45,8 @@ REPORT = "report.json"  # of its training, in the bundle
 class Held:
     """Where a participant keeps what it has of a run.
 
-    blobs: updates and aggregates, by digest. data: the run's. limits: a calibration file, if it names one.
+    blobs: updates, aggregates and openings, by digest. data: the run's. limits: a calibration file, if one is
+    named.
     """
 
     blobs: Path
@@ -102,6 +103,11 @@ class Delivered:
         """The aggregate of a round, empty if it has none. Raises IntegrityError: missing or altered."""
         name = self.links[round_id].manifest.aggregate
         return b"" if name == NO_DIGEST else self._blob("aggregates", name)
+
+    def opening(self, name: Digest) -> Path | None:
+        """The file of a drawn step's opening, unchecked; None where it is not here."""
+        path = self.root / opening_name(name) if self.held is None else self.held.blobs / f"{name.hex()}.blob"
+        return path if path.is_file() else None
 
     def load(self, name: Digest) -> bytes:
         """An update or an aggregate by its digest. Raises IntegrityError: missing or altered."""
@@ -177,6 +183,11 @@ def read_terms(root: Path, folder: str) -> tuple[RunSpec, Deployment]:
 def link_name(round_id: int) -> str:
     """The name of a certified manifest's file in a bundle."""
     return f"links/{round_id:06d}.cbor"
+
+
+def opening_name(opening: Digest) -> str:
+    """The name of an opening's file under a run's folder."""
+    return f"{OPENINGS}/{opening.hex()}.bin"
 
 
 def extended(run_state: RunState, name: str, body: bytes, spec: str) -> tuple[CertifiedManifest, RunState]:

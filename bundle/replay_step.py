@@ -4,6 +4,7 @@ Room: bundle (edge: reads a folder, holds torch). All inputs of a step are publi
 aggregates, the batch from the spec, the draw from the beacon. Only the node's private state is not. So:
 
     an opening is available     -> the audit itself, bit for bit                             proof
+      (the node's own records, or what verifiers keep of a drawn step: participant/openings.py)
     else, since its fresh start -> its private state recomputed, step after step             proof
     else                        -> agreement of the message with the step's own gradient     evidence
 
@@ -24,6 +25,7 @@ from assay.bundle.follow import read_any
 from assay.bundle.read import Delivered, find_node, local_nodes
 from assay.bundle.report.audits import final_audits
 from assay.node.steps import StepFiles
+from assay.participant.openings import named_opening
 from assay.protocol.audits import Audit
 from assay.protocol.commitments import check_sketch_opening
 from assay.protocol.draws import (
@@ -338,12 +340,41 @@ def _judge(
     *,
     use_opening: bool,
 ) -> None:
-    """The audit itself, if the node's record of the step is available."""
-    seat = local_nodes(delivered.root).get(done.commit.node) if use_opening else None
-    if seat is None or not (seat.folder / "steps").is_dir():
-        done.opening = "none at hand"
+    """The audit itself, if the node's record of the step is available, or the opening that was audited."""
+    commit, found = done.commit, None
+    try:
+        if use_opening:
+            found = _own_opening(done, delivered, recompute_worker) or _kept_opening(done, delivered)
+        if found is None:
+            done.opening = "none at hand"
+            return
+        # The class decides only whether a difference is a fault; the verdict's line says so.
+        own = replace(commit, exec_class=execution_class(delivered.spec.compute))
+        body, sketch, whence = found
+        judged = own if done.is_same_class or recompute_worker.limits is None else commit
+        committed = sketch if done.is_same_class else NO_DIGEST
+        done.found = recompute_worker.examine(
+            judged, update, body, list(done.blocks), done.segment, committed=committed
+        )
+    except (Diverged, MalformedMessage) as error:
+        done.opening = f"none that the commit binds: {error}"
         return
-    commit = done.commit
+    done.opening = f"{whence}, {len(body):,} bytes, {len(done.blocks)} blocks"
+    is_judged = done.is_same_class or recompute_worker.limits is not None
+    done.verdict = done.found.outcome if is_judged else Outcome.INCONCLUSIVE
+
+
+def _own_opening(
+    done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker
+) -> tuple[bytes, Digest, str] | None:
+    """An opening from the node's own records, the step's sketch, and where it is from.
+
+    Raises:
+        Diverged, MalformedMessage: they do not fit the commit.
+    """
+    commit, seat = done.commit, local_nodes(delivered.root).get(done.commit.node)
+    if seat is None or not (seat.folder / "steps").is_dir():
+        return None
     steps = StepFiles(
         seat.folder,
         run_id=delivered.run_id,
@@ -352,25 +383,19 @@ def _judge(
         layout=recompute_worker.parameters.layout,
         keep=0,
     )
-    try:
-        body = steps.opening(int(commit.round), list(done.blocks), done.segment)
-        # The class decides only whether a difference is a fault; the verdict's line says so.
-        own = replace(commit, exec_class=execution_class(delivered.spec.compute))
-        sketch_openings = steps.sketch_openings(commit, done.segment)
-        check_sketch_opening(sketch_openings, commit, done.segment)
-        judged = own if done.is_same_class or recompute_worker.limits is None else commit
-        committed = sketch_openings.sketch if done.is_same_class else NO_DIGEST
-        done.found = recompute_worker.examine(
-            judged, update, body, list(done.blocks), done.segment, committed=committed
-        )
-    except (Diverged, MalformedMessage) as error:
-        done.opening = f"none that the commit binds: {error}"
-        return
-    done.opening = (
-        f"made from {seat.folder.name}'s own records, {len(body):,} bytes, {len(done.blocks)} blocks"
-    )
-    is_judged = done.is_same_class or recompute_worker.limits is not None
-    done.verdict = done.found.outcome if is_judged else Outcome.INCONCLUSIVE
+    body = steps.opening(int(commit.round), list(done.blocks), done.segment)
+    sketch_openings = steps.sketch_openings(commit, done.segment)
+    check_sketch_opening(sketch_openings, commit, done.segment)
+    return body, sketch_openings.sketch, f"made from {seat.folder.name}'s own records"
+
+
+def _kept_opening(done: Replayed, delivered: Delivered) -> tuple[bytes, Digest, str] | None:
+    """The opening that the step's verdicts name, if it is here; the sketch as the chain has it, or zeros."""
+    named = None if done.audit is None else named_opening(done.audit)
+    path = None if named is None else delivered.opening(named.opening)
+    if done.audit is None or path is None:
+        return None
+    return path.read_bytes(), done.audit.sketch or NO_DIGEST, "the one that was audited"
 
 
 # ---- without an opening

@@ -30,7 +30,14 @@ POLL_S = 2.0  # between two looks at a run that goes on
 
 
 def fetch_run(
-    sources: Sequence[str], out: Path | None, only: str, run_id: str | None, most: float, *, follow: bool
+    sources: Sequence[str],
+    out: Path | None,
+    only: str,
+    run_id: str | None,
+    most: float,
+    *,
+    openings: bool,
+    follow: bool,
 ) -> Fetched:
     """Fetch a run, as `--follow` says also while it goes on; the words are those of the command line.
 
@@ -50,7 +57,7 @@ def fetch_run(
             raise ConfigError(
                 "--follow needs --run-id: before a run is delivered, nothing else tells it from another"
             )
-        return _followed(sources, out, part, expected, bytes_max)
+        return _followed(sources, out, part, expected, bytes_max, openings=openings)
     with Bar(BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
              console=Console(stderr=True), transient=True,
              disable=not sys.stderr.isatty()) as bar:  # fmt: skip
@@ -59,17 +66,20 @@ def fetch_run(
         def tell(progress: Progress) -> None:
             bar.update(task, total=progress.files, completed=progress.files_done)
 
-        return fetch(sources, out, part=part, run_id=expected, bytes_max=bytes_max, on_progress=tell)
+        return fetch(
+            sources, out, part=part, openings=openings, run_id=expected, bytes_max=bytes_max, on_progress=tell
+        )
 
 
 def _followed(
-    sources: Sequence[str], out: Path | None, part: Part, run_id: Digest, bytes_max: int
+    sources: Sequence[str], out: Path | None, part: Part, run_id: Digest, bytes_max: int, *, openings: bool
 ) -> Fetched:
     with Bar(TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True),
              transient=True, disable=not sys.stderr.isatty()) as bar:  # fmt: skip
         task = bar.add_task("no round yet", total=None)
         return observe(
-            sources, run_id, out, part=part, bytes_max=bytes_max, pause=lambda: time.sleep(POLL_S),
+            sources, run_id, out, part=part, openings=openings, bytes_max=bytes_max,
+            pause=lambda: time.sleep(POLL_S),
             on_round=lambda round_id: bar.update(task, description=f"round {round_id:,} is here"),
         )  # fmt: skip
 

@@ -260,6 +260,9 @@ def run_fetch(
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/<run id>.")] = None,
     only: Annotated[str, typer.Option(metavar="proof|model|all", help="How much of the run.")] = "all",
     run_id: Annotated[str | None, typer.Option(help="The run's id in the escrow contract.")] = None,
+    openings: Annotated[
+        bool, typer.Option("--openings", help="Also the openings of drawn steps, for replays.")
+    ] = False,
     most: Annotated[float, typer.Option(metavar="GB", help="Give up beyond this.", min=0)] = 100.0,
     follow: Annotated[
         bool, typer.Option("--follow", help="Also fetch a run that goes on, until it is delivered.")
@@ -274,7 +277,7 @@ def run_fetch(
     """
     from assay.cli.fetch import fetch_run, fetched_lines
 
-    fetched = fetch_run(sources, out, only, run_id, most, follow=follow)
+    fetched = fetch_run(sources, out, only, run_id, most, openings=openings, follow=follow)
     show(fetched, fetched_lines(fetched), as_json=as_json)
 
 

@@ -111,6 +111,9 @@ class ProcessFile(BaseModel):
     blob_gb: Annotated[float, Field(ge=0.1, le=1e6)] = (
         4  # disk for updates and aggregates; of an archive: more
     )
+    opening_gb: Annotated[float, Field(ge=0, le=1e6)] = (
+        1  # a buyer's: disk for openings of drawn steps, which are delivered too
+    )
     least_price: Annotated[int, Field(ge=0)] = 0  # a node's reserve price: token units for 10^6 tokens
     books: Annotated[str, Field(pattern=r"^postgresql://")] | None = None  # a ledger's
     status: Path | None = None  # status file of the ledger and the buyer
@@ -157,6 +160,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         attester_key=placed(given.attester_key),
         attester_command=given.attester_command,
         blob_bytes=int(given.blob_gb * 1e9),
+        opening_bytes=int(given.opening_gb * 1e9),
         least_price=given.least_price,
         books=given.books,
         declarations=_declarations(path.name, given.registry),

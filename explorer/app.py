@@ -50,6 +50,7 @@ from assay.explorer.pages.run import (
 )
 from assay.explorer.render import Page, html_of, json_of
 from assay.orders.form import ORDER_FILE
+from assay.participant.files.index import OPENINGS
 from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import Digest, PeerId
@@ -68,7 +69,8 @@ METHODS = ["GET", "HEAD"]
 NUMBER_MAX = 10**9
 LIVE_FILE = re.compile(
     rf"{BUNDLE}/(?:links/(?P<number>[0-9]{{6,9}})\.cbor|"
-    rf"(?P<folder>{'|'.join(BLOB_FOLDERS)})/(?P<blob>[0-9a-f]{{64}})\.bin)"
+    rf"(?P<folder>{'|'.join(BLOB_FOLDERS)})/(?P<blob>[0-9a-f]{{64}})\.bin)|"
+    rf"{OPENINGS}/(?P<opening>[0-9a-f]{{64}})\.bin"
 )
 
 
@@ -287,7 +289,12 @@ def _live_file(run: Explored, path: str) -> Response:
     found = LIVE_FILE.fullmatch(path)
     if found is not None and found["number"]:
         return link(run, int(found["number"]))
-    if found is not None:
+    if found is not None and found["opening"]:
+        opening = Digest(bytes.fromhex(found["opening"]))
+        kept = run.delivered.opening(opening) if opening in run.openings else None
+        if kept is not None:
+            return FileResponse(kept, media_type=BYTES)
+    elif found is not None:
         blob = Digest(bytes.fromhex(found["blob"]))
         file = run.delivered.file(found["folder"], blob)
         if blob in run.blobs and file.is_file():

@@ -64,7 +64,10 @@ def _delivered_files(folder: Path) -> dict[str, Path]:
     root, path = folder.resolve(), folder / INDEX
     if not path.is_file():
         return {}
-    names = [INDEX, *(name for name in read_index(path.read_bytes()).files if Part.ALL.has(name))]
+    names = [
+        INDEX,
+        *(name for name in read_index(path.read_bytes()).files if Part.ALL.has(name, openings=True)),
+    ]
     found = {name: (root / name).resolve() for name in names}
     return {name: path for name, path in found.items() if path.is_relative_to(root) and path.is_file()}
 

@@ -21,6 +21,7 @@ from assay.bundle.report.spending import EpochCost, costs_of
 from assay.bundle.report.training import TrainingReport, stated_report, training_report
 from assay.explorer.drawings import AuditMap, audit_map
 from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
+from assay.participant.openings import named_openings
 from assay.protocol.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Verdict
@@ -54,6 +55,7 @@ class Explored:
     delivered: Delivered
     files: Mapping[str, Path]  # that the buyer signed, by their names in the index
     blobs: frozenset[Digest]  # updates and aggregates that the chain names
+    openings: frozenset[Digest]  # of drawn steps, likewise
     commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
     report: TrainingReport  # as the bundle states it, where updates and aggregates are missing
     charts: tuple[Chart, ...]  # of this report
@@ -126,6 +128,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         delivered=delivered,
         files=files,
         blobs=frozenset(blobs),
+        openings=frozenset(named_openings(audits.values())),
         commits=commits,
         report=report,
         charts=charts_of(report, loss_kind(delivered.spec)),

@@ -70,6 +70,7 @@ class Config:
     attester_key: Path | None = None  # of a node's software attester, for tests
     attester_command: tuple[str, ...] = ()  # a processor's family and its attestation program
     blob_bytes: int = BLOB_BYTES  # most of updates, aggregates and openings on disk; old ones are deleted
+    opening_bytes: int = 10**9  # most of openings that a buyer keeps and delivers; the oldest go
     least_price: int = 0  # a node's reserve price: token units for 10^6 accepted tokens
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"

@@ -22,6 +22,7 @@ import trio
 from assay.bundle.finished import Anchored, Finished, HeldOut, Registered, Settled
 from assay.bundle.held_out import held_out_loss
 from assay.bundle.inputs import RunInputs, read_inputs
+from assay.bundle.read import opening_name
 from assay.bundle.release import release_of
 from assay.bundle.write import write_bundle
 from assay.chain.client import Chain, EpochPhase
@@ -40,6 +41,7 @@ from assay.participant.config import Config, Participant, open_participant
 from assay.participant.files.index import write_index
 from assay.participant.follower import Follower
 from assay.participant.keys.keyring import load_keys, release_key
+from assay.participant.opening_keeper import OpeningKeeper, keep_openings
 from assay.participant.run import participate
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
@@ -50,6 +52,8 @@ from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import shard_path
+from assay.training.optimiser.public_state import durably
+from assay.verifier.audit.messages import longest_opening
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -95,12 +99,19 @@ class Buyer:
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.status = StatusFile(status_path)
         self.replay = Replay(me)
+        self.keeper = OpeningKeeper(
+            me.store,
+            me.blobs,
+            bytes_max=lambda: me.config.opening_bytes,
+            opening_bytes_max=longest_opening(me.spec),
+        )
         self._host: Host
 
     async def run(self) -> None:
         """Serve until the bundle is written."""
-        async with participate(self.me, self.follower) as (host, _):
+        async with participate(self.me, self.follower) as (host, nursery):
             self._host = host
+            nursery.start_soon(self._keep_openings)
             self.status.write("up")
             log.info("buyer is up", extra={"peer": self.me.me.hex()[:8]})
             await self._replay_all()
@@ -116,6 +127,9 @@ class Buyer:
             registered = await self._register(chain, settled, inputs)
             anchor = await _patiently(lambda: self._anchored(chain))
             await self._pack(settled, inputs, registered, anchor)
+
+    async def _keep_openings(self) -> None:
+        await keep_openings(self.keeper, self._host, self.follower, me=self.me.me, keeps_all=True)
 
     @property
     def calendar(self) -> Calendar:
@@ -345,9 +359,23 @@ class Buyer:
             log_point=log_point,
             held_out=await trio.to_thread.run_sync(self._held_out, inputs),
         )
+        await trio.to_thread.run_sync(self._write_openings)
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
         self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())
         log.info("bundle written", extra={"state": state.hex()[:8]})
+
+    def _write_openings(self) -> None:
+        """Copy the openings that were kept to the bundle's side; none is missed where one cannot be read."""
+        for opening in tuple(self.keeper.kept):
+            path = self.bundle.parent / opening_name(opening)
+            try:
+                body = self.me.blobs.load(opening)
+            except Unavailable as error:
+                log.warning("opening not delivered", extra={"reason": str(error)})
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with durably(path) as file:
+                file.write(body)
 
     def _held_out(self, inputs: RunInputs) -> HeldOut | None:
         """The held-out loss, where the folder of data has them all and they are not too many to check."""

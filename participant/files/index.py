@@ -22,6 +22,7 @@ from assay.protocol.errors import AssayError
 
 INDEX = "index.json"
 PARTICIPANTS = "participants"
+OPENINGS = "openings"  # of drawn steps; a copy may lack them, for nothing but a replay needs them
 _PIECE = 1 << 20
 _PART = re.compile(r"(?!\.\.?$)[^/\\:\x00-\x1f]{1,200}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -86,7 +87,10 @@ def check_index(folder: Path, signer: bytes, *, is_whole: bool = True) -> int:
         beside = f"; beside it, altered since delivery: {', '.join(others[:3])}" if others else ""
         raise IntegrityError(f"{INDEX}: not signed by the buyer as it stands{beside}")
     present = set(_names(folder))
-    listed = {name for name in index.files if not _is_participants(name)}  # older indexes include them
+    # Older indexes include participants' folders.
+    listed = {
+        name for name in index.files if not _is_participants(name) and not name.startswith(f"{OPENINGS}/")
+    }
     for name in sorted(listed | present if is_whole else present):
         if name not in present:
             raise IntegrityError(f"{name}: missing")

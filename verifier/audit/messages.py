@@ -15,7 +15,7 @@ from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.protocol.update_rule import RuleSpec
-from assay.training.layout import Layout
+from assay.training.layout import Layout, layout_of
 from assay.training.optimiser.matrices import start_counts
 
 BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
@@ -177,3 +177,8 @@ def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
         return blocks
     # Blocks of two roots of the private state, and of an inner state: its parameters, moments, the last ones.
     return 4 * sum(start_counts(rule, layout)) + 3 * blocks
+
+
+def longest_opening(spec: RunSpec) -> int:
+    """Upper bound in bytes of any opening of a run."""
+    return opening_bytes_max(spec.rule, layout_of(spec.model), max(spec.audit.blocks, spec.audit.wide_blocks))

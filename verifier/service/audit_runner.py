@@ -17,6 +17,7 @@ from assay.network.host import Host
 from assay.participant.compute import HELD_MAX, AtRound, Hold
 from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
+from assay.participant.opening_keeper import OpeningKeeper
 from assay.participant.sync import StateSync
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.audits import (
@@ -100,12 +101,13 @@ class AuditRunner:
         nursery: trio.Nursery,
         driver: Driver,
         get_update: GetUpdate,
+        keeper: OpeningKeeper,
     ) -> None:
         self._me, self._host, self._follower, self._state_sync = me, host, follower, state_sync
         self._nursery, self._driver, self._get_update = nursery, driver, get_update
+        self._keeper = keeper
         self._layout = layout_of(me.spec.model)
         self._openings: dict[StepId, OpeningNotice] = {}
-        self._stored: dict[StepId, Digest] = {}
         self._held: tuple[RoundId, ...] = ()
         self._announced = trio.Event()
         self._busy: set[str] = set()
@@ -166,18 +168,11 @@ class AuditRunner:
             log.error("parameters of overdue steps are not kept", extra={"reason": str(error)})
 
     def _forget_closed(self, run_state: RunState) -> None:
-        """Remove the openings of closed audits: they are the largest thing stored.
-
-        Only blobs stored as openings are removed, never those that a node merely announced as one.
-        """
+        """Forget what nodes announced about closed audits; `OpeningKeeper` deletes what was stored."""
         for step in list(self._openings):
             audit = run_state.audits.get(step)
             if (audit is None and step[0] + 2 < run_state.round) or (audit is not None and audit.has_ended):
                 del self._openings[step]
-        for step in list(self._stored):
-            audit = run_state.audits.get(step)
-            if audit is None or audit.has_ended:
-                self._me.blobs.remove(self._stored.pop(step))
 
     async def _bind(self, audit: Audit, task: str) -> None:
         """Judge an audit and send the commitment to the verdict, repeatedly until the chain has it."""
@@ -275,7 +270,9 @@ class AuditRunner:
                 if is_fetched:
                     self._me.blobs.remove(opened.opening)
                 continue
-            self._stored[(audit.round, audit.node)] = opened.opening  # a committee may ask for it
+            # A committee may ask for it, and readers. What was here and not looked into may be an aggregate.
+            if is_fetched or examined.finding.outcome is not Outcome.INCONCLUSIVE:
+                self._keeper.judged(commit, opened.opening)
             return self._sign(audit, examined, opened.opening, self._me.blobs.size(opened.opening) or 0)
 
     async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> OpeningNotice | None:

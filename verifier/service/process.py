@@ -19,6 +19,7 @@ from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Config, Door, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.keys.high_water import HighWater
+from assay.participant.opening_keeper import STORE_SHARE, OpeningKeeper, is_undisputable, keep_openings
 from assay.participant.pruning import Pruner, prune
 from assay.participant.pushes import Pushes
 from assay.participant.run import participate
@@ -68,7 +69,7 @@ from assay.training.optimiser.public_state import THETA
 from assay.verifier.aggregation.combine import rounds_behind
 from assay.verifier.aggregation.registry import check_aggregation
 from assay.verifier.audit.limits import agreed_limits
-from assay.verifier.audit.messages import RecomputeStart
+from assay.verifier.audit.messages import RecomputeStart, longest_opening
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import Rules
 from assay.verifier.round.machine import DrandRound, Round
@@ -179,6 +180,12 @@ class Service:
             fetch=self._fetch,
             worked=me.worked,
         )
+        self.keeper = OpeningKeeper(
+            me.store,
+            me.blobs,
+            bytes_max=lambda: me.blobs.bytes_max // STORE_SHARE,
+            opening_bytes_max=longest_opening(me.spec),
+        )
         self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
         self._host: Host
         self.driver: Driver
@@ -237,7 +244,7 @@ class Service:
                 self.high_water,
             )
             self.audit_runner = self._audit_runner_type(
-                self.me, host, self.follower, self.state_sync, nursery, self.driver, self._update
+                self.me, host, self.follower, self.state_sync, nursery, self.driver, self._update, self.keeper
             )
             ready.set()
             log.info("verifier is up", extra={"round": int(first.round), "peer": self.me.me.hex()[:8]})
@@ -255,7 +262,17 @@ class Service:
             nursery.start_soon(accusations.run)
             nursery.start_soon(self._poll_when_stuck)
             nursery.start_soon(prune, self.follower, self._pruner())
+            nursery.start_soon(self._keep_openings)
             await trio.sleep_forever()
+
+    async def _keep_openings(self) -> None:
+        await keep_openings(
+            self.keeper,
+            self._host,
+            self.follower,
+            me=self.me.me,
+            is_over=lambda: is_undisputable(self.me.readings, self.follower.run_state),
+        )
 
     def _pruner(self) -> Pruner:
         # Audits reach back this far, and a restart rebuilds the nodes' reputation from this many rounds.

@@ -35,7 +35,7 @@ def an_audit_runner(folder: Path, round_id: int = 30) -> Any:
     me = SimpleNamespace(spec=spec, blobs=DiskBlobs(folder, bytes_max=1 << 20))
     follower = SimpleNamespace(run_state=replace(start(spec, RUN_ID), round=RoundId(round_id)))
     nothing: Any = None
-    return AuditRunner(me, nothing, follower, nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
+    return AuditRunner(me, nothing, follower, nothing, nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
 
 
 def an_announcement(round_id: int, data: bytes = b"opening") -> OpeningNotice:
@@ -51,16 +51,6 @@ def test_an_announced_digest_never_removes_a_blob_that_is_something_else(tmp_pat
 
     assert audit_runner._me.blobs.load(aggregate)
     assert not audit_runner._openings
-
-
-def test_what_we_stored_as_an_opening_goes_when_its_audit_is_over(tmp_path: Path) -> None:
-    audit_runner = an_audit_runner(tmp_path)
-    name = audit_runner._me.blobs.put(b"opening")
-    audit_runner._stored[(RoundId(25), NODE)] = name
-
-    audit_runner._forget_closed(audit_runner._follower.run_state)
-
-    assert audit_runner._me.blobs.size(name) is None
 
 
 def test_only_nodes_of_the_run_announce_openings(tmp_path: Path) -> None:

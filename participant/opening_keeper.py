@@ -1,0 +1,183 @@
+"""Opening keeper: keeps the openings that are ours to keep until the run's last result is final.
+
+Room: participant (edge: store, blobs, host). Only bytes that decode as an opening of their step are ever
+recorded here, and only what is recorded is deleted: a verdict that names an update or an aggregate as an
+opening deletes nothing.
+
+    audit ends --> ours to keep? --no--> deleted, if we judged it
+                        '--yes--> kept, or fetched --all results final, or no room left--> deleted
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import trio
+
+from assay.ledger.settlement.duties import is_settled
+from assay.network.blob_store import DiskBlobs
+from assay.network.host import Host
+from assay.participant.follower import Follower, fetch_blob
+from assay.participant.openings import (
+    KINDS,
+    KeptOpening,
+    check_step,
+    keepers,
+    named_opening,
+    too_many,
+)
+from assay.participant.store import Store
+from assay.participant.telemetry.readings import Readings
+from assay.protocol.audits import Audit
+from assay.protocol.encoding.codec import decode, decode_any, encode
+from assay.protocol.errors import AssayError
+from assay.protocol.messages import Commit
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import Digest, PeerId
+
+log = logging.getLogger(__name__)
+KEPT = "opening/"  # keys of what is kept
+LOOK_S = 30.0  # between two looks where the chain stands still
+FETCH_S = 20.0
+TRIES_MAX = 3  # of one opening that nobody serves
+STORE_SHARE = 8  # a verifier's store is at most one part in so many openings that no audit needs any more
+
+
+class OpeningKeeper:
+    """What one participant keeps of a run's openings."""
+
+    def __init__(
+        self, store: Store, blobs: DiskBlobs, *, bytes_max: Callable[[], int], opening_bytes_max: int
+    ) -> None:
+        """
+        Args:
+            store: Holds the record of what is kept.
+            blobs: Hold the openings, and serve them to members.
+            bytes_max: The most that all of them may take, but for those that open audits need.
+            opening_bytes_max: Of a single one.
+        """
+        self._store, self._blobs = store, blobs
+        self._bytes_max, self._opening_bytes_max = bytes_max, opening_bytes_max
+        found = (decode(KeptOpening, body) for body in store.values(KEPT).values())
+        self.kept = {one.opening: one for one in found if blobs.size(one.opening) is not None}
+        self._tries = Counter[Digest]()
+
+    def judged(self, commit: Commit, opening: Digest) -> None:
+        """Record an opening that was found to open this commit; it stays at least until its audit ends."""
+        size = self._blobs.size(opening) or 0
+        self._record(KeptOpening(round=commit.round, node=commit.node, opening=opening, size=size))
+
+    def forget(self, run_state: RunState, is_ours: Callable[[Audit, Digest], bool]) -> None:
+        """Delete what is not ours to keep once its audit has ended, and the oldest where room is short."""
+        for one in list(self.kept.values()):
+            audit = run_state.audits.get(one.step)
+            if audit is not None and audit.has_ended and not is_ours(audit, one.opening):
+                self._remove(one)
+        needed = {step for step, audit in run_state.audits.items() if not audit.has_ended}
+        for one in too_many(tuple(self.kept.values()), self._bytes_max(), needed):
+            log.info("opening goes: no room", extra={"round": int(one.round), "node": one.node.hex()[:8]})
+            self._remove(one)
+
+    def forget_all(self) -> None:
+        """Delete everything: nobody can dispute a step of the run any more."""
+        for one in list(self.kept.values()):
+            self._remove(one)
+
+    def missing(self, run_state: RunState, is_ours: Callable[[Audit, Digest], bool]) -> list[Audit]:
+        """Ended audits whose opening is ours to keep and is not here, the newest first."""
+        return [
+            audit
+            for _, audit in sorted(run_state.audits.items(), reverse=True)
+            if audit.has_ended
+            and (named := named_opening(audit)) is not None
+            and named.opening not in self.kept
+            and self._blobs.size(named.opening) is None  # else it is something that is not ours to delete
+            and named.size <= min(self._opening_bytes_max, self._bytes_max())
+            and self._tries[named.opening] < TRIES_MAX
+            and is_ours(audit, named.opening)
+        ]
+
+    async def fetch(self, host: Host, audit: Audit, holders: Sequence[PeerId]) -> None:
+        """Fetch the opening of an ended audit and keep it.
+
+        Raises:
+            Unavailable: nobody serves it now, or the disk is full.
+            MalformedMessage: what the verdicts name is no opening of the step.
+        """
+        named = named_opening(audit)
+        assert named is not None, "only what is named is missing"
+        self._tries[named.opening] += 1
+        body = await fetch_blob(host, named.opening, holders, FETCH_S, named.size)
+
+        def keep() -> None:
+            check_step(decode_any(KINDS, body, self._opening_bytes_max), audit.commit)
+            self._blobs.put(body)
+
+        await trio.to_thread.run_sync(keep)  # large: decoding and the disk must not hold up votes
+        self._record(named)
+
+    def _record(self, one: KeptOpening) -> None:
+        self.kept[one.opening] = one
+        self._store.set_value(f"{KEPT}{one.opening.hex()}", encode(one))
+
+    def _remove(self, one: KeptOpening) -> None:
+        del self.kept[one.opening]
+        self._blobs.remove(one.opening)
+        self._store.drop_values(f"{KEPT}{one.opening.hex()}", set())
+
+
+async def keep_openings(
+    keeper: OpeningKeeper,
+    host: Host,
+    follower: Follower,
+    *,
+    me: PeerId,
+    keeps_all: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Keep what is ours while the run goes on; ends only by cancellation.
+
+    Args:
+        keeper: Its record.
+        host: To fetch with.
+        follower: The chain of manifests.
+        me: Who keeps.
+        keeps_all: Whether it keeps every opening, as a buyer does, and not only its part, as a verifier does.
+        is_over: Whether no step can be disputed any more.
+    """
+    spec = follower.run_state.spec
+
+    def is_ours(audit: Audit, opening: Digest) -> bool:
+        named = named_opening(audit)
+        is_named = named is not None and named.opening == opening
+        return is_named and (keeps_all or me in keepers(spec, audit, opening))
+
+    while True:
+        run_state = follower.run_state
+        if is_over():
+            keeper.forget_all()
+            await trio.sleep_forever()
+        for audit in keeper.missing(run_state, is_ours):
+            holders = dict.fromkeys((*(v.verifier for v in audit.verdicts), *spec.verifier_peers, audit.node))
+            try:
+                await keeper.fetch(host, audit, [peer for peer in holders if peer != me])
+            except AssayError as error:
+                fields = {"round": int(audit.round), "node": audit.node.hex()[:8], "reason": str(error)}
+                log.info("opening not kept", extra=fields)
+        keeper.forget(run_state, is_ours)
+        with trio.move_on_after(LOOK_S):
+            await follower.grown(int(run_state.round))
+
+
+def is_undisputable(readings: Readings, run_state: RunState) -> bool:
+    """Whether every result of a run is final on its chain, and no case about a step of it is open."""
+    look = readings.look
+    return (
+        run_state.is_complete
+        and look is not None
+        and len(look.epochs) >= run_state.calendar.epochs
+        and is_settled(look)
+        and all(view.state.phase.is_over for view in look.cases)
+    )
