@@ -278,7 +278,11 @@ class Client:
         headers = {"Accept-Encoding": "identity", **asked}
         try:
             answer: requests.Response = self._local.session.get(
-                source + quote(name), headers=headers, stream=True, timeout=ANSWER_S_MAX
+                source + quote(name),
+                headers=headers,
+                stream=True,
+                timeout=ANSWER_S_MAX,
+                allow_redirects=False,  # a stranger's address must not lead into our own network
             )
         except requests.RequestException as error:
             raise Unavailable(f"{source}{name}: no answer ({type(error).__name__})") from None

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,6 +24,7 @@ from rich.progress import Progress as Bar
 
 from assay.bundle.fetch import Fetched, Part, Progress, fetch
 from assay.bundle.observe import observe
+from assay.participant.files.run_file import read_run_id
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
 
@@ -69,6 +71,39 @@ def fetch_run(
         return fetch(
             sources, out, part=part, openings=openings, run_id=expected, bytes_max=bytes_max, on_progress=tell
         )
+
+
+def found_sources(
+    given: list[str], run_id: str | None, network: str, rpc: str | None
+) -> tuple[list[str], str | None]:
+    """Where to fetch from, and the run's id: as given, or by the id that is given in place of an address.
+
+    Raises:
+        ConfigError: nobody who takes part in the run announced an explorer, or its network cannot be read.
+        Unavailable: the endpoint is gone.
+    """
+    found = read_run_id(given[0]) if len(given) == 1 else None
+    if found is None:
+        return given, run_id
+    if _digest(run_id) not in (None, found):
+        raise ConfigError(f"run {found.hex()} and --run-id {run_id}: expected one of them")
+    from assay.cli.network.commands import read_given
+    from assay.cli.network.directory import chain_of
+    from assay.participant.directory.explorers import holders, is_local, newest_records
+    from assay.participant.directory.listing import read_offer
+
+    now_s, chain = int(time.time()), chain_of(network, rpc)
+    _, run = read_offer(chain, found, now_s)
+    records = newest_records(chain, run, now_s)
+    explorers = holders(records, is_local=is_local(read_given(network).endpoints))
+    if not explorers:
+        raise ConfigError(
+            f"run {found.hex()}: none of its {len(records)} members announced an explorer that can be asked: "
+            "ask one of them for an address"
+        )
+    for url in explorers:
+        typer.echo(f"from {url}", err=True)
+    return [f"{url}/runs/{found.hex()}/files" for url in explorers], found.hex()
 
 
 def _followed(

@@ -173,6 +173,9 @@ def card(
     address: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where others reach it; [IPV6]:PORT, or a DNS name.")
     ],
+    explorer: Annotated[
+        str, typer.Option(metavar="URL", help="Of an explorer that you serve, where others fetch runs.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the record here.")] = None,
     password_file: Password = None,
     as_json: AsJson = False,
@@ -183,7 +186,7 @@ def card(
     """
     from assay.participant.files.record import write_record
 
-    signed = own_record(folder, password_of(folder, password_file)[0], role, address)
+    signed = own_record(folder, password_of(folder, password_file)[0], role, address, explorer)
     if out is not None:
         write_record(out, signed)
     text = f"record {signed.record.sequence} of {signed.record.peer.hex()}: give it to whoever asks"
@@ -300,11 +303,11 @@ def fact_lines(found: KeyFacts) -> Iterator[str]:
         yield f"delegation  {found.delegation}"
 
 
-def own_record(folder: Path, password: str, role: str, address: str) -> Any:
+def own_record(folder: Path, password: str, role: str, address: str, explorer: str = "") -> Any:
     """The next signed record of the keys in a folder, kept there.
 
     Raises:
-        ConfigError: an unknown role, no address, or keys that cannot be opened.
+        ConfigError: an unknown role, no address, no explorer's address, or keys that cannot be opened.
     """
     from assay.participant.files.record import Role, renew_own, split_address
     from assay.participant.keys.keyring import load_keys
@@ -313,7 +316,7 @@ def own_record(folder: Path, password: str, role: str, address: str) -> Any:
         raise ConfigError(f"role {role[:40]!a}, expected {ROLES}")
     host, port = split_address(address)
     keys = load_keys(folder, password)
-    return renew_own(folder, keys, Role[role.upper()], host, port, int(time.time()))
+    return renew_own(folder, keys, Role[role.upper()], host, port, int(time.time()), explorer=explorer)
 
 
 def password_of(folder: Path, file: Path | None, *, may_make: bool = False) -> tuple[str, list[str]]:

@@ -255,7 +255,10 @@ def run_verify(
 def run_fetch(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="URL...", help="Where the run's index.json is served; any holder will do."),
+        typer.Argument(
+            metavar="RUN|URL...",
+            help="A run's id, or where its index.json is served; any holder will do.",
+        ),
     ],
     out: Annotated[Path | None, typer.Option(help="Folder; default runs/<run id>.")] = None,
     only: Annotated[str, typer.Option(metavar="proof|model|all", help="How much of the run.")] = "all",
@@ -267,16 +270,22 @@ def run_fetch(
     follow: Annotated[
         bool, typer.Option("--follow", help="Also fetch a run that goes on, until it is delivered.")
     ] = False,
+    network: Annotated[
+        str, typer.Option(metavar="INVITATION", help="Of the network in whose directory a run's id is found.")
+    ] = "network.txt",
+    rpc: Annotated[str | None, typer.Option("--rpc", metavar="URL", help="An endpoint of your own.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fetch a run from web servers that nobody has to trust; goes on where it was stopped.
 
-    A run that goes on is served by explorers of its participants; the folder can be spot-checked meanwhile.
+    By its id it comes from the explorers that its members announced. A run that goes on is served by
+    explorers of its participants; the folder can be spot-checked meanwhile.
 
     Example: assay run fetch http://127.0.0.1:8600/runs/quickstart/files --only proof
     """
-    from assay.cli.fetch import fetch_run, fetched_lines
+    from assay.cli.fetch import fetch_run, fetched_lines, found_sources
 
+    sources, run_id = found_sources(sources, run_id, network, rpc)
     fetched = fetch_run(sources, out, only, run_id, most, openings=openings, follow=follow)
     show(fetched, fetched_lines(fetched), as_json=as_json)
 

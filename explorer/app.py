@@ -67,6 +67,7 @@ BYTES, CBOR, JSON, TOML = (
 )
 METHODS = ["GET", "HEAD"]
 NUMBER_MAX = 10**9
+RUN_ID = re.compile(r"[0-9a-f]{64}")
 LIVE_FILE = re.compile(
     rf"{BUNDLE}/(?:links/(?P<number>[0-9]{{6,9}})\.cbor|"
     rf"(?P<folder>{'|'.join(BLOB_FOLDERS)})/(?P<blob>[0-9a-f]{{64}})\.bin)|"
@@ -106,10 +107,14 @@ def _catalogue(request: Request) -> Catalogue:
 
 def _any_run(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Explored | Damaged:
     found = catalogue.get(name)
-    if found is None:
-        raise NoSuchPage(f"a run {name[:80]!r}")
-    (newest,) = newest_of([found])
-    return newest
+    if found is not None:
+        (newest,) = newest_of([found])
+        return newest
+    if RUN_ID.fullmatch(name):  # who found this explorer in the directory knows no name
+        for run in newest_of(catalogue.values()):
+            if isinstance(run, Explored) and run.delivered.run_id.hex() == name:
+                return run
+    raise NoSuchPage(f"a run {name[:80]!r}")
 
 
 def _run(found: Annotated[Explored | Damaged, Depends(_any_run)]) -> Explored:

@@ -13,19 +13,17 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import h11
 
+from assay.network.public import is_public
+
 PORT = 443
 POST_S_MAX = 10.0
 ADDRESSES_MAX = 4
 GONE = 410
-_UNICAST = IPv6Network(
-    "2000::/3"
-)  # all else, such as NAT64 and mapped addresses, may lead to a private one, as 6to4 does
 Address: TypeAlias = tuple[str, int]  # IP address and port
 
 
@@ -52,16 +50,6 @@ async def public_addresses(host: str) -> Sequence[Address]:
     if not found or not all(map(is_public, found)):
         raise NotAccepted("its host has no address, or one that is not public")
     return [(address, PORT) for address in found[:ADDRESSES_MAX]]
-
-
-def is_public(text: str) -> bool:
-    """Whether an IP address is a public unicast one, and no way to another address."""
-    address = ip_address(text)
-    if not address.is_global or address.is_multicast or address.is_reserved:
-        return False
-    if isinstance(address, IPv6Address):
-        return address in _UNICAST and address.sixtofour is None
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,7 @@ class MemberShown:
     account: str
     host: str
     port: int
+    explorer: str  # address of one that it says it serves; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +134,7 @@ def run_shown(invitation: str, run: str, rpc: str | None) -> RunShown:
         ConfigError: no id, or no such run on this network. Unavailable: the endpoint is gone.
     """
     from assay.chain.commit_statement import evm_address
+    from assay.participant.directory.explorers import newest_records
     from assay.participant.directory.listing import read_offer
     from assay.participant.files.run_file import read_run_id
 
@@ -141,7 +143,6 @@ def run_shown(invitation: str, run: str, rpc: str | None) -> RunShown:
         raise ConfigError(f"run {run[:80]!a}: expected its id, 64 hexadecimal digits")
     chain = chain_of(invitation, rpc)
     offer, found = read_offer(chain, run_id, int(time.time()))
-    records = [signed.record for signed in found.content.records]
     return RunShown(
         run=offer,
         as_of=chain.timestamp(),
@@ -152,8 +153,9 @@ def run_shown(invitation: str, run: str, rpc: str | None) -> RunShown:
                 account=evm_address(one.account),
                 host=one.host,
                 port=one.port,
+                explorer=one.explorer,
             )
-            for one in sorted(records, key=lambda one: (one.role, one.peer))
+            for one in newest_records(chain, found, int(time.time()))
         ),
     )
 
@@ -191,6 +193,8 @@ def run_lines(found: RunShown) -> Iterator[str]:
     yield f"data      {found.run.data.hex()}"
     for one in found.members:
         yield f"{one.role:<10}{one.peer.hex()[:16]} {one.account} at {one.host} port {one.port}"
+        if one.explorer:
+            yield f"          explorer {one.explorer}"
 
 
 def _offer_lines(one: Offer, now: int) -> Iterator[str]:
@@ -229,4 +233,6 @@ def staker_lines(found: Stakers) -> Iterator[str]:
         if one.place is not None:
             place = one.place
             yield f"    {place.role} {place.peer.hex()[:16]} at {place.host} port {place.port}"
+            if place.explorer:
+                yield f"    explorer {place.explorer}"
     yield f"{len(found.stakers)} listed; {found.announced} accounts with stake announced a record"

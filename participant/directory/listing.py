@@ -80,6 +80,7 @@ class Place:
     host: str
     port: int
     made_at: int
+    explorer: str  # address of one that it says it serves; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,4 +352,5 @@ def _place(chain: ChainReader, account: Address, now_s: int) -> Place | None:
         host=record.host,
         port=record.port,
         made_at=record.made_at_s,
+        explorer=record.explorer,
     )

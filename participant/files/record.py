@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
+from urllib.parse import urlsplit
 
 from eth_utils.crypto import keccak
 
@@ -22,7 +23,7 @@ from assay.chain.statements import BadSignatureError, recover, sign_digest
 from assay.chain.text.times import time_text
 from assay.participant.files.armour import from_text, read_text, to_text, write_text
 from assay.participant.keys.keyring import Keys
-from assay.protocol.encoding.codec import Max, digest
+from assay.protocol.encoding.codec import Later, Max, digest
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
 from assay.protocol.identity import Domain, peer_of, sign, verify
 from assay.protocol.params import Member
@@ -35,6 +36,8 @@ RECORD_BYTES_MAX = 4096
 RECORD_FILES_MAX = 4096  # in one folder
 AHEAD_S_MAX = 86_400  # how far a record's time may be ahead of the reader's clock
 HOST_MAX = 253  # characters of a DNS name
+EXPLORER_MAX = 200  # characters of an explorer's address
+_PATH = re.compile(r"(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)*")
 _LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
 _ANYWHERE = Domain(NO_DIGEST, NO_DIGEST)  # a record belongs to no deployment and no run
 _HOT_TAG = b"assay/record-hot/1"
@@ -63,6 +66,7 @@ class Record:
     port: int
     made_at_s: int  # Unix time of the maker's clock
     sequence: int  # higher in each further record of the peer key
+    explorer: Annotated[str, Max(EXPLORER_MAX), Later()] = ""  # that it serves, as `plain_explorer`; or none
 
     @property
     def member(self) -> Member:
@@ -81,7 +85,14 @@ class SignedRecord:
 
 
 def sign_record(
-    keys: Keys, role: Role, host: str, port: int, now_s: int, before: SignedRecord | None = None
+    keys: Keys,
+    role: Role,
+    host: str,
+    port: int,
+    now_s: int,
+    before: SignedRecord | None = None,
+    *,
+    explorer: str = "",
 ) -> SignedRecord:
     """The next record of these keys.
 
@@ -92,9 +103,10 @@ def sign_record(
         port: Its TCP port, 1 to 65535.
         now_s: Unix time. The sequence number is at least this, so that it rises also where `before` was lost.
         before: The last record of these keys, if it is known.
+        explorer: Address of an explorer that it serves; empty: none.
 
     Raises:
-        ConfigError: host or port are not an address.
+        ConfigError: host or port are not an address, or the explorer's is none.
     """
     record = Record(
         peer=peer_of(keys.peer),
@@ -105,6 +117,7 @@ def sign_record(
         port=port,
         made_at_s=now_s,
         sequence=max(now_s, 0 if before is None else before.record.sequence + 1),
+        explorer=plain_explorer(explorer) if explorer else "",
     )
     if not 0 < port < 1 << 16:
         raise ConfigError(f"port {port}, expected 1 to 65535")
@@ -131,6 +144,7 @@ def check_record(signed: SignedRecord, now_s: int) -> None:
         raise PeerFault(record.peer, f"record signed by hot key {signer}, names {evm_address(record.hot)}")
     try:
         is_plain = plain_host(record.host) == record.host
+        is_plain &= not record.explorer or plain_explorer(record.explorer) == record.explorer
     except ConfigError as error:
         raise PeerFault(record.peer, f"record: {error}") from None
     if not is_plain or not 0 < record.port < 1 << 16:
@@ -196,6 +210,35 @@ def plain_host(host: str) -> str:
     return str(address)
 
 
+def plain_explorer(url: str) -> str:
+    """The one form of an explorer's address: no credentials, no query, no `/` at the end.
+
+    Raises:
+        ConfigError: it is no http or https address of a host, or a longer one.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = plain_host(parts.hostname or ""), parts.port
+    except (ValueError, ConfigError):
+        raise _no_explorer(url) from None
+    named = f"[{host}]" if ":" in host else host
+    path = parts.path.rstrip("/")
+    plain = f"{parts.scheme}://{named}{'' if port is None else f':{port}'}{path}"
+    is_plain = plain.lower() == url.rstrip("/").lower()  # nothing else in it, such as credentials
+    if not is_plain or parts.scheme not in ("http", "https") or _PATH.fullmatch(path) is None:
+        raise _no_explorer(url)
+    if len(plain) > EXPLORER_MAX:
+        raise _no_explorer(url)
+    return plain
+
+
+def _no_explorer(url: str) -> ConfigError:
+    return ConfigError(
+        f"{url[:60]!a} is no explorer's address: expected one such as https://example.org/assay, of "
+        f"{EXPLORER_MAX} characters at most, without credentials"
+    )
+
+
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT` or `[IPV6]:PORT`.
 
@@ -222,19 +265,22 @@ def write_record(path: Path, signed: SignedRecord) -> None:
     notes = [
         f"Assay {record.role.name.lower()} {record.peer.hex()}",
         f"at {record.host} port {record.port}, {time_text(record.made_at_s)}",
+        *([f"explorer {record.explorer}"] if record.explorer else []),
     ]
     write_text(path, to_text(PREFIX, signed, notes))
 
 
-def renew_own(folder: Path, keys: Keys, role: Role, host: str, port: int, now_s: int) -> SignedRecord:
+def renew_own(
+    folder: Path, keys: Keys, role: Role, host: str, port: int, now_s: int, *, explorer: str = ""
+) -> SignedRecord:
     """Sign the next record of the keys in a folder, and keep it there.
 
     Raises:
-        ConfigError: host or port are not an address, or the last record is damaged.
+        ConfigError: as `sign_record`, or the last record is damaged.
     """
     path = folder / OWN_RECORD
     before = read_record(path, now_s) if path.exists() else None
-    signed = sign_record(keys, role, host, port, now_s, before)
+    signed = sign_record(keys, role, host, port, now_s, before, explorer=explorer)
     write_record(path, signed)
     return signed
 

@@ -15,6 +15,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, *, ranges: bool = True) -> None:
         self.folder, self.ranges = folder, ranges
         self.bodies: dict[str, bytes | None] = {}
+        self.moved_to = ""  # where every request is sent on to
         self.cut_at: dict[str, int] = {}
         self.asked: list[tuple[str, str | None]] = []
         super().__init__(("127.0.0.1", 0), Handler)
@@ -30,6 +31,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name, asked = self.path.removeprefix("/some/where/"), self.headers.get("Range")
         self.server.asked.append((name, asked))
+        if self.server.moved_to:
+            self.send_response(302)
+            self.send_header("Location", self.server.moved_to + name)
+            self.end_headers()
+            return
         path = self.server.folder / name
         body = self.server.bodies.get(name, path.read_bytes() if path.is_file() else None)
         if body is None:

@@ -216,3 +216,13 @@ def test_what_is_no_address_is_refused(source: str, tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     with refused(IntegrityError, "no answer"):
         fetch(["http://127.0.0.1:9/run"], tmp_path)
+
+
+def test_a_source_that_sends_on_to_another_place_is_not_followed(tmp_path: Path, serve: Serve) -> None:
+    there, moved = serve(), serve()
+    moved.moved_to = there.url + "/"
+
+    with pytest.raises(IntegrityError, match="answered with status 302"):
+        fetch([moved.url], tmp_path)
+
+    assert not there.asked

@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from assay.api.hooks import post
-from assay.api.hooks.post import NotAccepted, Poster, is_public, public_addresses
+from assay.api.hooks.post import NotAccepted, Poster, public_addresses
 from assay.api.schemas import HookAsked
+from assay.network.public import is_public
 from tests.api.hooks.a_receiver import HOST, URL, Receiver, receiving
 
 PUBLIC = ["93.184.215.14", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450:4001::1"]
