@@ -26,11 +26,13 @@ from assay.fleet.fitness import (
 )
 from assay.protocol.encoding.codec import digest
 from assay.protocol.grpo import GrpoSpec, Reward
-from assay.protocol.params import AcceptSpec, Milestone, check_spec
+from assay.protocol.params import AcceptSpec, AdapterSpec, Milestone, Target, check_spec
 from assay.testing.specs import a_model, a_rule, a_spec
+from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
 from assay.verifier.audit.limits import shipped
 
+ADAPTER = AdapterSpec(rank=2, alpha=4, targets=(Target.Q, Target.V))
 MACHINE = Machine(flop_per_s=10**9, blob_bytes=10**8)
 
 
@@ -122,6 +124,14 @@ def test_the_estimates_of_a_small_model_are_these():
     assert disk_bytes(inner, MACHINE) == 152_193_280  # states between inner steps may be asked for too
 
 
+def test_a_frozen_base_is_held_twice_beside_its_trained_adapter():
+    whole, adapted = a_spec(), replace(a_spec(), model=replace(a_model(), adapter=ADAPTER))
+    trained, frozen = layout_of(adapted.model).parameters, frozen_layout(adapted.model).parameters
+
+    saved = memory_bytes(whole) - memory_bytes(adapted)
+    assert saved == 4 * 16 * (layout_of(whole.model).parameters - trained) - 4 * 2 * frozen and frozen > 0
+
+
 def test_a_step_that_rounds_do_not_wait_for_is_not_served(tmp_path):
     spec = judged()
     slow = replace(MACHINE, flop_per_s=1)
@@ -171,6 +181,9 @@ def test_an_escrow_pays_what_its_spec_promises_or_is_found():
     ):
         assert reason in escrow_fault(spec, replace(good, **changes), judges_of(spec))
     assert "settle it" in escrow_fault(spec, good, judges_of(spec)[1:])
+    short = replace(spec, rounds=spec.rounds - 1)  # its last epoch is shorter, and costs less
+    poor = an_escrow(short, epoch_cap=short.epoch_price(1))
+    assert "no whole epoch" in escrow_fault(short, poor, judges_of(short))
 
 
 def test_a_run_that_waited_in_vain_for_nodes_is_over():
