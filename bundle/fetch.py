@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from threading import Lock, local
 from urllib.parse import quote, urlsplit
 
 import requests
+from urllib3.exceptions import HTTPError
 
 from assay.bundle.read import BUNDLE
+from assay.bundle.steady import TooSlow, pieces, steady_session
 from assay.chain.commit_statement import evm_address
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import INDEX, OPENINGS, PARTICIPANTS, Index, IntegrityError, read_index
@@ -91,6 +94,7 @@ def fetch(
     run_id: Digest | None = None,
     bytes_max: int = 100 << 30,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    on_slow: Callable[[str], None] = lambda _: None,
 ) -> Fetched:
     """Fetch a part of a delivered run into a folder; every file in it is then as the buyer signed it.
 
@@ -104,13 +108,14 @@ def fetch(
         run_id: The run that is expected; None takes the one that the first source has.
         bytes_max: The fetch ends before it has received more.
         on_progress: Called after each file.
+        on_slow: Told of each source that sends too slowly: the next one is asked then.
 
     Raises:
         ConfigError: an address, or a folder with another run.
         IntegrityError: no source has an index that the run's buyer signed, or a file that it lists.
         Unavailable: a source does not answer, and no other has the file.
     """
-    client = Client(sources, bytes_max)
+    client = Client(sources, bytes_max, on_slow=on_slow)
     text, spec = find_index(client, run_id)
     index, found_id = read_index(text), run_id_of(spec)
     folder = folder or Path("runs") / found_id.hex()[:16]
@@ -189,18 +194,28 @@ def _spec(index: Index, body: bytes) -> RunSpec:
 class Client:
     """Requests to sources that may be slow, lie, or send without end."""
 
-    def __init__(self, sources: Sequence[str], bytes_max: int) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str],
+        bytes_max: int,
+        *,
+        on_slow: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Nothing is asked for yet.
 
         Args:
             sources: See `fetch`.
             bytes_max: No more are received in all.
+            on_slow: Told of each source that sends too slowly, in a line.
+            clock: Seconds.
 
         Raises:
             ConfigError: a source is no address.
         """
         self.sources, self.received = [_address(one) for one in sources], 0
         self._bytes_max, self._lock, self._local = bytes_max, Lock(), local()
+        self._on_slow, self._clock = on_slow, clock
 
     def small(self, source: str, name: str, bytes_max: int) -> bytes:
         """A whole file from one source.
@@ -272,7 +287,7 @@ class Client:
 
     def _get(self, source: str, name: str, begun: int) -> requests.Response:
         if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
+            self._local.session = steady_session()
         asked = {"Range": f"bytes={begun}-"} if begun else {}
         # Bytes as they are stored: what a server compresses could be small on the line and endless here.
         headers = {"Accept-Encoding": "identity", **asked}
@@ -298,14 +313,24 @@ class Client:
         if answer.headers.get("Content-Encoding", "identity") != "identity":
             raise Unavailable(f"{source}{name}: sent in another encoding than asked for")
         try:
-            for piece in answer.iter_content(PIECE_BYTES):
+            for piece in pieces(answer, PIECE_BYTES, self._clock):
                 with self._lock:
                     self.received += len(piece)
                     if self.received > self._bytes_max:
                         raise ConfigError(f"more than {self._bytes_max} bytes were received: see --most")
                 yield piece
-        except requests.RequestException as error:
+        except TooSlow as error:
+            answer.close()
+            self._ask_last(source)
+            self._on_slow(f"{source}{name}: too slow, the next source is asked: {error}")
+            raise Unavailable(f"{source}{name}: too slow: {error}") from None
+        except (HTTPError, OSError) as error:
             raise Unavailable(f"{source}{name}: broke off ({type(error).__name__})") from None
+
+    def _ask_last(self, source: str) -> None:
+        """Have a slow source asked when no other has a file, and not before each."""
+        with self._lock:
+            self.sources = [*(one for one in self.sources if one != source), source]
 
 
 def _address(source: str) -> str:

@@ -47,6 +47,7 @@ def observe(
     bytes_max: int = 100 << 30,
     pause: Callable[[], None],
     on_round: Callable[[int], None] = lambda _: None,
+    on_slow: Callable[[str], None] = lambda _: None,
 ) -> Fetched:
     """Follow a run into a folder until its buyer has delivered it, and fetch this.
 
@@ -61,20 +62,29 @@ def observe(
         bytes_max: It ends before it has received more, before the delivery and after.
         pause: Called when no source has more yet.
         on_round: Called with each round whose manifest, and bytes, are here.
+        on_slow: As that of `fetch`.
 
     Raises:
         ConfigError: an address, or a folder with another run.
         IntegrityError: a source has what the run's verifiers did not sign, and no other what they did.
         Unavailable: no source has the run at the first look; with what each answered.
     """
-    client = Client(sources, bytes_max)
+    client = Client(sources, bytes_max, on_slow=on_slow)
     folder = folder or Path("runs") / run_id.hex()[:16]
     if not (folder / BUNDLE).exists():
         run_state = start(_begun(client, folder, run_id), run_id)
         wanted = Openings(client, folder, run_state.spec) if openings else None
         _follow(client, folder, run_state, part, pause, on_round, wanted)
         os.replace(folder / OBSERVED, folder / BUNDLE)
-    return fetch(sources, folder, part=part, openings=openings, run_id=run_id, bytes_max=bytes_max)
+    return fetch(
+        client.sources,
+        folder,
+        part=part,
+        openings=openings,
+        run_id=run_id,
+        bytes_max=bytes_max,
+        on_slow=on_slow,
+    )
 
 
 def _follow(

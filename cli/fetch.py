@@ -69,8 +69,9 @@ def fetch_run(
             bar.update(task, total=progress.files, completed=progress.files_done)
 
         return fetch(
-            sources, out, part=part, openings=openings, run_id=expected, bytes_max=bytes_max, on_progress=tell
-        )
+            sources, out, part=part, openings=openings, run_id=expected, bytes_max=bytes_max,
+            on_progress=tell, on_slow=_tell_slow,
+        )  # fmt: skip
 
 
 def found_sources(
@@ -115,8 +116,13 @@ def _followed(
         return observe(
             sources, run_id, out, part=part, openings=openings, bytes_max=bytes_max,
             pause=lambda: time.sleep(POLL_S),
+            on_slow=_tell_slow,
             on_round=lambda round_id: bar.update(task, description=f"round {round_id:,} is here"),
         )  # fmt: skip
+
+
+def _tell_slow(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def fetched_lines(fetched: Fetched) -> Iterator[str]:
