@@ -19,6 +19,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9_\-]{0,63}$"
+EXPLORER = r"^https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~\-]+)*$"
 _Count = Annotated[int, Field(ge=1, le=10**6)]
 
 
@@ -63,6 +64,7 @@ class ServerFile(Section):
     listen: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8600
     origin: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.\-\[\]:]+$")] = "http://127.0.0.1:8600"
+    explorer: Annotated[str, Field(pattern=EXPLORER, max_length=200)] | None = None  # the wallet page's link
     access: Path = Path("access.db")
     public_read: bool = False  # whether the books may be read without a token
     # Accounts that may read all books where that is not public; a run's parties may read its own.

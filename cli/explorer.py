@@ -31,6 +31,9 @@ def serve(
     listen: Annotated[
         str, typer.Option(help="IP address. Beyond this machine, put a proxy with TLS before it.")
     ] = "127.0.0.1",
+    api: Annotated[
+        str, typer.Option(metavar="URL", help="Of an `assay api serve`: pages link to its wallet page.")
+    ] = "",
 ) -> None:
     """Serve web pages on runs until stopped; a reader's browser checks what they claim.
 
@@ -38,7 +41,9 @@ def serve(
     """
     from assay.explorer.serve import serve as serve_explorer
 
-    serve_explorer(runs, listen=listen, port=port, on_run=_tell, on_ready=lambda url: typer.echo(url))
+    serve_explorer(
+        runs, listen=listen, port=port, api=api, on_run=_tell, on_ready=lambda url: typer.echo(url)
+    )
 
 
 def _tell(run: Explored | Damaged) -> None:

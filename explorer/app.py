@@ -84,10 +84,16 @@ class ErrorPage:
     detail: str
 
 
-def make_app(catalogue: Catalogue, streams: Streams | None = None) -> FastAPI:
-    """The app without its guard, which counts its open streams in `streams`."""
+def make_app(catalogue: Catalogue, streams: Streams | None = None, api: str = "") -> FastAPI:
+    """The app without its guard.
+
+    Args:
+        catalogue: Its runs.
+        streams: Where its open streams are counted.
+        api: Address of an API whose wallet page is linked; empty: none.
+    """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.state.catalogue, app.state.streams = catalogue, streams or Streams()
+    app.state.catalogue, app.state.streams, app.state.api = catalogue, streams or Streams(), api
     for address, answer in EVIDENCE.items():
         app.api_route(address, methods=METHODS, response_model=None)(answer)
     for address, make in PAGES.items():  # the JSON first: `{name}` would take `NAME.json` too
@@ -342,7 +348,7 @@ def _as_html(make: Callable[..., Page]) -> Callable[..., Response]:
     page = Depends(make)
 
     def answer(request: Request, made: Any = page) -> Response:
-        return HTMLResponse(html_of(made, request.scope["path"]))
+        return HTMLResponse(html_of(made, request.scope["path"], request.app.state.api))
 
     return answer
 
@@ -373,7 +379,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     path = request.scope["path"]
     if path.endswith(".json"):
         return Response(json_of(found), status, headers, JSON)
-    return HTMLResponse(html_of(found, path), status, headers)
+    return HTMLResponse(html_of(found, path, request.app.state.api), status, headers)
 
 
 def _peer(text: str) -> PeerId:

@@ -22,6 +22,7 @@ from assay.bundle.report.training import TrainingReport, stated_report, training
 from assay.explorer.drawings import AuditMap, audit_map
 from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.participant.openings import named_openings
+from assay.protocol.agreement.inclusion import listed
 from assay.protocol.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Verdict
@@ -36,6 +37,17 @@ class CarriedVerdict:
     round: int  # of the manifest that carries it
     committed_round: int  # of the one that carries its commitment; -1: none does
     verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """How a node's commits arrived, by the inclusion lists of rounds with a commit of it.
+
+    lists: of verifiers, each at its own deadline. named: those that name the node.
+    """
+
+    lists: int = 0
+    named: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +75,7 @@ class Explored:
     audits: Mapping[StepId, Audit]  # in their final status, by round and node
     verdicts: Mapping[StepId, tuple[CarriedVerdict, ...]]  # on a step, as the chain took them
     judged: Mapping[PeerId, tuple[CarriedVerdict, ...]]  # of each verifier, likewise
+    arrivals: Mapping[PeerId, Arrivals]  # of each node's commits
     certified: Mapping[PeerId, int]  # manifests whose certificate a verifier's signature is in
     pay: Mapping[PeerId, tuple[Pay, ...]]
     unpaid: Mapping[StepId, UnpaidReason]
@@ -93,12 +106,18 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
     verdicts: dict[StepId, list[CarriedVerdict]] = {}
     judged: dict[PeerId, list[CarriedVerdict]] = {peer: [] for peer in delivered.spec.verifier_peers}
     certified = dict.fromkeys(delivered.spec.verifier_peers, 0)
+    arrivals = dict.fromkeys(commits, Arrivals())
     for at, link in enumerate(delivered.links):
         manifest = link.manifest
         blobs.add(manifest.aggregate)
         for signer in link.certificate.verifiers:
             certified[signer] += 1
+        members = tuple(delivered.run_states[at].nodes)
+        held = [listed(members, one.inclusion_list.nodes) for one in manifest.inclusion_lists]
         for signed in manifest.commits:
+            node = signed.commit.node
+            before, named = arrivals[node], sum(node in one for one in held)
+            arrivals[node] = Arrivals(lists=before.lists + len(held), named=before.named + named)
             commits[signed.commit.node][at] = signed.commit
             blobs.add(signed.commit.update)
         for seal in manifest.commitments:
@@ -136,6 +155,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         audits=audits,
         verdicts={step: tuple(found) for step, found in verdicts.items()},
         judged={peer: tuple(found) for peer, found in judged.items()},
+        arrivals=arrivals,
         certified=certified,
         pay={peer: tuple(found) for peer, found in pay.items()},
         unpaid=unpaid,

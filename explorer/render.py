@@ -31,9 +31,9 @@ class Page(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-def html_of(page: Page, address: str) -> str:
-    """The page at this address."""
-    return _TEMPLATES.get_template(page.TEMPLATE).render(page=page, address=address)
+def html_of(page: Page, address: str, api: str = "") -> str:
+    """The page at this address, with a link to the wallet page of an API's address, if one is given."""
+    return _TEMPLATES.get_template(page.TEMPLATE).render(page=page, address=address, api=api)
 
 
 def json_of(page: Page) -> str:

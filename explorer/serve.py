@@ -12,6 +12,7 @@ from pathlib import Path
 
 from assay.explorer.explored import Explored
 from assay.explorer.pages.run import Damaged
+from assay.participant.files.record import plain_explorer
 from assay.protocol.errors import ConfigError
 
 KEEP_ALIVE_S = 5
@@ -24,6 +25,7 @@ def serve(
     *,
     listen: str,
     port: int,
+    api: str = "",
     on_run: Callable[[Explored | Damaged], None],
     on_ready: Callable[[str], None],
 ) -> None:
@@ -33,6 +35,7 @@ def serve(
         folders: Of runs, as `open_runs` takes them; each is read and checked before anything is served.
         listen: IP address. On the loopback, only names of the loopback are answered.
         port: 0: any free one.
+        api: Address of an API whose wallet page is linked; empty: none.
         on_run: Called with each run, once it is read.
         on_ready: Called with the address of the first page.
 
@@ -51,6 +54,7 @@ def serve(
         if error.name not in ("uvicorn", "fastapi", "h11", "jinja2", "starlette"):
             raise
         raise ConfigError("the explorer needs FastAPI, Jinja and uvicorn: pip install 'assay[api]'") from None
+    api = plain_explorer(api) if api else ""
     try:
         address = ipaddress.ip_address(listen)
     except ValueError:
@@ -64,7 +68,10 @@ def serve(
     host = f"[{listen}]" if address.version == 6 else listen
     runner = uvicorn.Server(
         uvicorn.Config(
-            Guard(make_app(catalogue, streams), (*LOOPBACK, host) if address.is_loopback else ()),
+            Guard(
+                make_app(catalogue, streams, api),
+                (*LOOPBACK, host) if address.is_loopback else (),
+            ),
             http=DeadlineHttp,
             loop="asyncio",
             ws="none",

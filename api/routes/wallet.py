@@ -6,16 +6,19 @@ listed here is served: an address is looked up and never made into a path.
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 
 from fastapi import APIRouter
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, HTMLResponse
 
 from assay.api.http.guard import PAGE_PATH
 from assay.api.http.problems import Problem
+from assay.api.server import TheServer
 
 STATIC = Path(__file__).parents[1] / "static"
 PAGE = STATIC / "wallet.html"
+PLACE = "<!--explorer-->"  # in the page
 MEDIA_TYPES = {".css": "text/css", ".mjs": "text/javascript", ".svg": "image/svg+xml"}
 FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in MEDIA_TYPES}
 
@@ -23,9 +26,11 @@ router = APIRouter(prefix=PAGE_PATH, include_in_schema=False)
 
 
 @router.get("")
-def page() -> FileResponse:
-    """The page."""
-    return FileResponse(PAGE, media_type="text/html")
+def page(server: TheServer) -> HTMLResponse:
+    """The page, with a link to the explorer that the server's file names, if it names one."""
+    explorer = server.config.explorer
+    link = f'<p><a href="{escape(explorer)}/">Explorer</a></p>' if explorer else PLACE
+    return HTMLResponse(PAGE.read_text().replace(PLACE, link))
 
 
 @router.get("/{name}")

@@ -58,6 +58,8 @@ class NodePage:
     audits: int
     passed: int
     rate_ppm: int  # at which its next step would be drawn
+    lists: int  # of verifiers, of what they held of a round in time, in rounds with a commit of the node
+    lists_naming: int  # of these, those that name it
     paid: int
     pay: Sequence[PayLine]
     pay_rows: int
@@ -106,6 +108,8 @@ def node_page(run: Explored, peer: PeerId, page: int) -> NodePage:
         audits=len(rulings),
         passed=rulings.count(AuditStatus.PASSED),
         rate_ppm=last.rate_ppm(peer),
+        lists=run.arrivals[peer].lists,
+        lists_naming=run.arrivals[peer].named,
         paid=paid_to(run, peer),
         pay=_pay_lines(pay),
         pay_rows=len(pay),

@@ -46,6 +46,7 @@ class ApiWorld:
     public_read: bool = False
     readers: tuple[str, ...] = ()
     webhooks: bool = False
+    explorer: str | None = None
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
@@ -56,6 +57,7 @@ class ApiWorld:
             public_read=self.public_read,
             readers=frozenset(self.readers),
             webhooks=self.webhooks,
+            explorer=self.explorer,
         )
         self.access = AccessStore(self.folder / "access.db")
         self.server = Server(

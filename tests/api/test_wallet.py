@@ -19,8 +19,10 @@ from urllib.parse import quote
 import pytest
 from eth_utils.abi import function_abi_to_4byte_selector
 from eth_utils.crypto import keccak
+from pydantic import ValidationError
 
 from assay.api import move_calls
+from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
 from assay.api.http.guard import HEADERS, PAGE_POLICY
 from assay.api.move_calls import _ACTIONS, Planned
@@ -566,6 +568,22 @@ def test_the_page_may_load_this_servers_files_and_nothing_else(world_api: ApiWor
     for header, value in HEADERS:
         if header != b"content-security-policy":
             assert page.headers[header.decode()] == value.decode()
+
+
+def test_the_page_links_to_an_explorer_only_where_the_servers_file_names_one(folder: Path):
+    named = ApiWorld(folder, explorer="https://runs.example.org/x")
+    page = named.get("/wallet")
+    assert page.text.count('<a href="https://runs.example.org/x/">Explorer</a>') == 1
+    assert page.headers["content-security-policy"].encode() == PAGE_POLICY
+    assert ">Explorer<" not in ApiWorld(folder).get("/wallet").text
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "https://u@a.org", 'https://a.org/"><b>', "//a.org", "https://a.org/?x"]
+)
+def test_what_is_no_plain_address_of_an_explorer_is_refused(url: str):
+    with pytest.raises(ValidationError, match="explorer"):
+        ServerFile(explorer=url)
 
 
 @pytest.mark.parametrize(

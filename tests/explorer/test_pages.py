@@ -180,3 +180,19 @@ def test_an_epoch_with_a_milestone_says_what_was_measured_and_what_it_cost():
         in found
     )
     assert "Milestone" not in asking().get("/runs/golden/epochs/0").text
+
+
+def test_a_nodes_page_says_how_often_verifiers_held_its_commit_in_time():
+    run = golden_explored()
+    for peer, commits in run.commits.items():
+        lists = named = 0
+        for at in commits:
+            members = tuple(run.delivered.run_states[at].nodes)
+            place = members.index(peer)
+            for one in run.delivered.links[at].manifest.inclusion_lists:
+                lists += 1
+                named += one.inclusion_list.nodes[place // 8] >> place % 8 & 1
+        assert (run.arrivals[peer].lists, run.arrivals[peer].named) == (lists, named) and lists > 0
+        page = asking().get(f"/runs/golden/nodes/{peer.hex()}")
+        assert f"of {lists} lists</dd>" in page.text
+        assert asking().get(f"/runs/golden/nodes/{peer.hex()}.json").json()["lists_naming"] == named

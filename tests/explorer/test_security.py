@@ -21,6 +21,7 @@ from assay.explorer.catalogue import open_runs
 from assay.explorer.explored import Explored
 from assay.explorer.guard import FORM_POLICY, POLICY, Guard
 from assay.explorer.pages.run import Damaged
+from assay.explorer.serve import LOOPBACK, serve
 from assay.protocol.errors import ConfigError
 from tests.explorer.an_explorer import addresses, asking, golden_explored, guarded, renamed
 from tests.test_golden_run import ARCHIVE
@@ -245,3 +246,23 @@ def test_an_address_that_cannot_be_listened_on_is_one_error(words: list[str], te
     done = CliRunner().invoke(app, ["explorer", "serve", str(run_folder), "--port", "0", *words])
 
     assert isinstance(done.exception, ConfigError) and text in str(done.exception)
+
+
+def test_pages_link_to_a_wallet_page_only_where_one_is_named_and_load_nothing_from_there():
+    api = "https://api.example.org/x"
+    linked = TestClient(
+        Guard(make_app({"golden": golden_explored()}, api=api), LOOPBACK), base_url="http://127.0.0.1:8600"
+    )
+    for address in ("/", "/runs/golden", "/runs/golden/rounds/3", "/none"):
+        with_link, without = linked.get(address), asking().get(address)
+        assert with_link.text.count(f'<a href="{api}/wallet">Wallet</a>') == 1
+        assert with_link.text.count("api.example.org") == 1
+        assert "Wallet" not in without.text
+        assert with_link.headers["content-security-policy"] == without.headers["content-security-policy"]
+    assert "api.example.org" not in linked.get("/runs/golden.json").text
+
+
+def test_what_is_no_plain_address_is_not_linked():
+    for url in ("javascript:alert(1)", "https://u:p@example.org", 'https://example.org/"><script>'):
+        with pytest.raises(ConfigError, match="no explorer's address"):
+            serve([], listen="127.0.0.1", port=0, api=url, on_run=print, on_ready=print)
