@@ -6,10 +6,12 @@ import html
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from assay.chain.text.units import money_text
+from assay.explorer.explored import explore
 from assay.explorer.pages.paging import ROWS_MAX, NoSuchPage, cut
 from assay.explorer.pages.participants import node_page
 from assay.explorer.pages.round import audit_page
@@ -183,7 +185,13 @@ def test_an_epoch_with_a_milestone_says_what_was_measured_and_what_it_cost():
 
 
 def test_a_nodes_page_says_how_often_verifiers_held_its_commit_in_time():
-    run = golden_explored()
+    delivered = golden()
+    link, *others = delivered.links
+    late, *lists = link.manifest.inclusion_lists  # a verifier that held nothing in time
+    late = replace(late, inclusion_list=replace(late.inclusion_list, nodes=b"\0"))
+    link = replace(link, manifest=replace(link.manifest, inclusion_lists=(late, *lists)))
+    run = explore("golden", replace(delivered, links=(link, *others)))
+    assert any(one.named < one.lists for one in run.arrivals.values())
     for peer, commits in run.commits.items():
         lists = named = 0
         for at in commits:
@@ -193,6 +201,6 @@ def test_a_nodes_page_says_how_often_verifiers_held_its_commit_in_time():
                 lists += 1
                 named += one.inclusion_list.nodes[place // 8] >> place % 8 & 1
         assert (run.arrivals[peer].lists, run.arrivals[peer].named) == (lists, named) and lists > 0
-        page = asking().get(f"/runs/golden/nodes/{peer.hex()}")
-        assert f"of {lists} lists</dd>" in page.text
-        assert asking().get(f"/runs/golden/nodes/{peer.hex()}.json").json()["lists_naming"] == named
+        address = f"/runs/golden/nodes/{peer.hex()}"
+        assert f"of {lists} lists</dd>" in asking(run).get(address).text
+        assert asking(run).get(f"{address}.json").json()["lists_naming"] == named

@@ -265,4 +265,4 @@ def test_pages_link_to_a_wallet_page_only_where_one_is_named_and_load_nothing_fr
 def test_what_is_no_plain_address_is_not_linked():
     for url in ("javascript:alert(1)", "https://u:p@example.org", 'https://example.org/"><script>'):
         with pytest.raises(ConfigError, match="no explorer's address"):
-            serve([], listen="127.0.0.1", port=0, api=url, on_run=print, on_ready=print)
+            serve([], listen="nowhere", port=0, api=url, on_run=print, on_ready=print)

@@ -24,9 +24,10 @@ from assay.testing.members import DOMAIN, RUN_ID, a_peer_key
 from assay.testing.messages import a_sketch_opening, a_verdict, sketch_of
 from assay.testing.run import a_start, grow
 from assay.testing.signed import NODES, a_member, a_spec
+from assay.verifier.audit.messages import Examined, Finding
 from assay.verifier.service.audit_runner import AuditRunner, is_due
 
-NODE = a_member(NODES[0]).peer
+NODE, VERIFIER = a_member(NODES[0]).peer, members.VERIFIERS[0]
 
 
 def an_audit_runner(folder: Path, round_id: int = 30) -> Any:
@@ -196,3 +197,35 @@ def test_in_a_dispute_nobody_waits_for_anybody() -> None:
     places = [place for place in range(4) if may_commit_verdict(a_spec().audit, audit, audit.order[place], 4)]
 
     assert places and all(is_due(a_spec().audit, audit, audit.order[place], 4, ()) for place in places)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.INCONCLUSIVE, Outcome.MATCH])
+def test_what_was_here_and_was_not_looked_into_is_not_recorded_as_an_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    """A node may announce the digest of an aggregate, which whoever cannot judge the step never reads."""
+    runner, audit, judged = an_audit_runner(tmp_path), an_open_audit(), list[Digest]()
+    aggregate = runner._me.blobs.put(b"an aggregate that everybody needs")
+    notice = OpeningNotice(round=audit.round, opening=aggregate, opening_bytes=33)
+    runner._openings[(audit.round, audit.node)] = notice
+    runner._keeper = SimpleNamespace(judged=lambda _commit, opening: judged.append(opening))
+    runner._me.keys, runner._me.domain = SimpleNamespace(peer=a_peer_key("vera")), DOMAIN
+    runner._me.me, runner._me.run_id, runner._me.verifiers = VERIFIER, RUN_ID, ()
+
+    async def update(*_: object) -> bytes:
+        return b""
+
+    async def reach(_round: int) -> None:
+        pass
+
+    async def call(*_: object) -> Examined:
+        return Examined(finding=Finding(outcome, NO_DIGEST, 0, 0), exec_class=NO_DIGEST)
+
+    runner._get_update = update
+    runner._state_sync = SimpleNamespace(reach=reach, child=SimpleNamespace(call=call))
+    module = "assay.verifier.service.audit_runner"
+    monkeypatch.setattr(f"{module}.decode_contribution", lambda *_: SimpleNamespace(blocks_B=[]))
+
+    trio.run(runner._find, audit, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert judged == ([] if outcome is Outcome.INCONCLUSIVE else [aggregate])
