@@ -30,7 +30,6 @@ from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.verifier.audit.messages import longest_opening
 
 _TERMS = ("spec.cbor", "deployment.json")
 FILE_BYTES_MAX = 64 << 20  # of the spec, or of a certified manifest
@@ -118,6 +117,8 @@ class Openings:
     """
 
     def __init__(self, client: Client, folder: Path, spec: RunSpec) -> None:
+        from assay.verifier.audit.messages import longest_opening  # a second, which other fetches save
+
         self._client, self._folder, self._size_max = client, folder, longest_opening(spec)
         self._wanted: dict[Digest, int] = {}  # sizes
         self._tries = Counter[Digest]()

@@ -321,7 +321,7 @@ def test_what_is_larger_than_any_opening_of_the_run_is_not_asked_for(
     run, server = read(recorded_run), serve()
     server.bodies[f"{BUNDLE}/{link_name(9)}"] = server.bodies[INDEX] = None
     largest = max(one.size for one in named_openings(final_audits(run.run_states).values()).values())
-    monkeypatch.setattr("assay.bundle.observe.longest_opening", lambda _: largest - 1)
+    monkeypatch.setattr("assay.verifier.audit.messages.longest_opening", lambda _: largest - 1)
 
     with pytest.raises(KeyboardInterrupt):
         observe([server.url], run.run_id, tmp_path, part=Part.PROOF, openings=True, pause=after(1, stop))
