@@ -8,7 +8,6 @@ could not be asked: misuse, a bad file, or a chain, disk or network that does no
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -375,14 +374,23 @@ for panel, command in TOP:
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(importlib.metadata.version("assay"))
+        from assay.cli.version import version_lines
+
+        for line in version_lines():
+            typer.echo(line)
         raise typer.Exit
 
 
 @app.callback(epilog=EXIT_STATUS)
 def assay(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print version, build and execution classes.",
+        ),
     ] = False,
 ) -> None:
     """A training network whose every contribution can be tested: run a machine, audit a run, buy a model."""
