@@ -19,7 +19,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a l
 
 def add_commands(app: typer.Typer) -> None:
     """Add the commands below to `assay ledger`."""
-    for command in (balance, entries, statement, export, prove, audit, faults, settle, yearly):
+    for command in (balance, entries, statement, export, prove, audit, faults, settle, rebuild, yearly):
         app.command()(command)
 
 
@@ -179,6 +179,32 @@ def settle(
         raise ConfigError(f"{check!r}: expected RUN:EPOCH, such as runs/quickstart:0")
     found = check_epoch(read(Path(name)), int(number))
     show(found, found.lines, as_json=as_json)
+
+
+def rebuild(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run's folder, or a participant's while it goes on.")
+    ],
+    rpc: Annotated[
+        list[str], typer.Option(metavar="URL", help="An endpoint of the run's chain; repeat for several.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The new database.")],
+    as_json: AsJson = False,
+) -> None:
+    """Remake a run's books from its certified chain and the contracts' events; compare those that are there.
+
+    Exit status 1 if an account differs. Times of writing are new, so nobody has signed the new log.
+
+    Example: assay ledger rebuild participants/ledger --rpc http://127.0.0.1:8545 --out rebuilt.db
+    """
+    from assay.bundle.follow import read_any
+    from assay.cli.ledger.rebuild import rebuilt_lines
+    from assay.observer.ledger_service.rebuild import rebuild as remake
+
+    found = remake(read_any(run), rpc, out)
+    show(found, rebuilt_lines(found), as_json=as_json)
+    if found.differences:
+        raise typer.Exit(1)
 
 
 def yearly(

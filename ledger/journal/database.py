@@ -80,7 +80,7 @@ def open_engine_to_read(place: Place) -> Engine:
         with engine.connect() as db:
             found = version_of(db)
     except SQLAlchemyError:
-        mend = "if it was one, it is damaged: a ledger service with an empty folder books the run again"
+        mend = "if it was one, it is damaged: `assay ledger rebuild` makes the books again"
         raise ConfigError(f"{place_text(place)}: not a book of accounts; {mend}") from None
     if not isinstance(place, Path) and not found:
         raise ConfigError(f"{place_text(place)}: there are no books here")

@@ -33,24 +33,18 @@ from assay.protocol.types import Digest
 LOOKS_KEPT = 256  # 40 bytes each; after a deeper reorganisation the chain is read from the deployment
 
 
-class Bookkeeper:
+class Recorder:
     """Grows the books of one run. One thread at a time."""
 
-    def __init__(self, spec: RunSpec, run_id: Digest, books: BookStore, status: StatusFile) -> None:
-        self.books, self._spec, self._run_id, self._status = books, spec, run_id, status
+    def __init__(self, spec: RunSpec, run_id: Digest, books: BookStore) -> None:
+        self.books, self._spec, self._run_id = books, spec, run_id
         self._run_state: RunState = start(spec, run_id)
         self._looks: list[Head] = []  # last blocks of earlier polls, oldest first
-        self._told_rounds = 0
 
     @property
     def next_round(self) -> int:
         """The round that `book_rounds` expects next; 0 after a restart."""
         return int(self._run_state.round)
-
-    def _names(self) -> dict[str, str]:
-        """The peer of each account that takes part."""
-        nodes = [record.member for record in self._run_state.nodes.values()]
-        return {evm_address(m.account): m.peer.hex() for m in (*nodes, *self._spec.verifiers)}
 
     def book_rounds(self, links: Sequence[CertifiedManifest], settlements: Mapping[int, Settlement]) -> None:
         """Fold in the next certified manifests of the checked chain and record what is new.
@@ -90,7 +84,18 @@ class Bookkeeper:
         self._looks = [*(one for one in looks if one.number < head.number), head][-LOOKS_KEPT:]
         return bool(taken.seen or taken.orphaned)
 
-    # ---- status lines
+
+class Bookkeeper(Recorder):
+    """Grows the books of one run, and writes a status line for each new fact."""
+
+    def __init__(self, spec: RunSpec, run_id: Digest, books: BookStore, status: StatusFile) -> None:
+        super().__init__(spec, run_id, books)
+        self._status, self._told_rounds = status, 0
+
+    def _names(self) -> dict[str, str]:
+        """The peer of each account that takes part."""
+        nodes = [record.member for record in self._run_state.nodes.values()]
+        return {evm_address(m.account): m.peer.hex() for m in (*nodes, *self._spec.verifiers)}
 
     def tell_rounds(self) -> None:
         """Report every recorded round that has no status line yet, and that the run closed early."""

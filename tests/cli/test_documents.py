@@ -45,6 +45,7 @@ ELSEWHERE = {
     "audit calibrate": "verifier/calibration/test_classes.py",
     "attest appraise": "attestation/test_attest_command.py",
     "key sign": "cli/test_sign.py",
+    "ledger rebuild": "cli/ledger/test_rebuild.py",
     "network create": "e2e/test_founding.py",
     "network fund": "e2e/test_founding.py",
     "network rotate": "cli/orders/test_rotation.py",

@@ -34,7 +34,7 @@ def test_without_torch_there_is_no_class(monkeypatch: pytest.MonkeyPatch) -> Non
             raise importlib.metadata.PackageNotFoundError(name)
         return known(name)
 
-    monkeypatch.setattr(version.importlib.metadata, "version", without)
+    monkeypatch.setattr(importlib.metadata, "version", without)
     lines = list(version.version_lines())
 
     assert "torch" not in lines[1]
