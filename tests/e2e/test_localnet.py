@@ -203,11 +203,11 @@ def test_processes_that_are_asked_for_metrics_answer_with_those_of_their_role(fi
 
 
 def test_processes_that_were_started_again_add_to_one_trace_a_round(finished: Finished) -> None:
-    """A node's, a verifier's and the ledger's work, and what became of it; the buyer is up after the last."""
+    """Work and what became of it: of a node, a verifier, the ledger, and of the buyer if it is up in time."""
     traces = {trace for trace, _, _ in finished.spans}
     processes = [{process for other, process, _ in finished.spans if other == trace} for trace in traces]
 
-    assert max(map(len, processes)) == 3 and len(set[str]().union(*processes)) == len(OWN)
+    assert max(map(len, processes)) >= 3 and len(set[str]().union(*processes)) == len(OWN)
     assert {"manifest", "apply", "takestep", "claim"} <= {name for _, _, name in finished.spans}
 
 
