@@ -19,6 +19,7 @@ WAIT_S = 120.0
 BEGUN = 3  # a round in which steps of earlier ones count
 HELD = {"assay_stake_tokens", "assay_lot_end_timestamp_seconds", "assay_banned"}
 COUNTED = "assay_steps_total"  # from the first audit that ends after a start: maybe of none
+PINGED = {"assay_peer_latency_seconds"}  # after ten seconds: of a process that started early
 # What the processes of a role have, beside what all have.
 OWN = {
     "node-1": HELD | {"assay_own_accepted_steps_total"},
@@ -44,7 +45,8 @@ class Scraped:
                 file.write(
                     f'metrics = "127.0.0.1:{self._ports[name]}"\ntraces = "{self._collector.address}"\n'
                 )
-            self._asked[name] = self._threads.submit(scrape, self._ports[name], OWN[name])
+            wanted = OWN[name] | (PINGED if name == "verifier-1" else set())
+            self._asked[name] = self._threads.submit(scrape, self._ports[name], wanted)
 
     def found(self) -> dict[str, dict[str, list[float]]]:
         """Values by name of each that was told; waits for them."""
@@ -59,7 +61,7 @@ def scraping(participants: Path) -> Iterator[Scraped]:
 
 
 def scrape(port: int, wanted: set[str]) -> dict[str, list[float]]:
-    """Values by name, once the process has all that are wanted, has pinged a peer, and follows the run."""
+    """Values by name, once the process has all that are wanted, speaks to a peer, and follows the run."""
     end, found = time.monotonic() + WAIT_S, dict[str, list[float]]()
     while time.monotonic() < end:
         time.sleep(0.5)
@@ -71,7 +73,8 @@ def scrape(port: int, wanted: set[str]) -> dict[str, list[float]]:
         found = {}
         for sample in (sample for family in families for sample in family.samples):
             found.setdefault(sample.name, []).append(sample.value)
-        is_at = found.get("assay_round", [0.0])[0]
-        if wanted | {"assay_peer_latency_seconds"} <= set(found) and is_at >= BEGUN:
+        follows = found.get("assay_round", [0.0])[0] >= BEGUN
+        speaks = found.get("assay_peers", [0.0])[0] >= 1 and found.get("assay_sent_bytes_total", [0.0])[0] > 0
+        if wanted <= set(found) and follows and speaks:
             return found
     raise TimeoutError(f"port {port}: at {found.get('assay_round')}, no {sorted(wanted - set(found))}")
