@@ -216,7 +216,7 @@ def numbers(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
-@settings(max_examples=300, deadline=2_000)
+@settings(max_examples=300, deadline=20_000)
 @given(
     st.lists(
         st.tuples(
