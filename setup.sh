@@ -62,7 +62,9 @@ install_python_packages() {
     quietly "$VENV/bin/python" -m pip install "$TORCH"
     quietly "$VENV/bin/python" -m pip install -r requirements.lock
     quietly "$VENV/bin/python" -m pip install --no-deps -e .
-    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.training.transform.compress'  # the last compiles the step
+    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.training.transform.compress as _
+from assay.training.compiled import compile_all
+compile_all()'  # of the step; elsewhere it would be done when a run has begun
     printf '%s' "$wanted" >"$stamp"
 }
 
