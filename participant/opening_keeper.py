@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -111,12 +112,18 @@ class OpeningKeeper:
         self._tries[named.opening] += 1
         body = await fetch_blob(host, named.opening, holders, FETCH_S, named.size)
 
-        def keep() -> None:
+        def check() -> None:
             check_step(decode_any(KINDS, body, self._opening_bytes_max), audit.commit)
-            self._blobs.put(body)
 
-        await trio.to_thread.run_sync(keep)  # large: decoding and the disk must not hold up votes
-        self._record(named)
+        await trio.to_thread.run_sync(check)  # large: decoding and the disk must not hold up votes
+        # Recorded first: what a crash leaves without its bytes is forgotten at the start, bytes would stay.
+        one = replace(named, size=len(body))  # verdicts may say more
+        self._record(one)
+        try:
+            await trio.to_thread.run_sync(self._blobs.put, body)
+        except AssayError:
+            self._remove(one)
+            raise
 
     def _record(self, one: KeptOpening) -> None:
         self.kept[one.opening] = one

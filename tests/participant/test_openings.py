@@ -312,6 +312,46 @@ def test_a_shown_size_that_is_too_small_is_not_exceeded(world: World) -> None:
     assert world.asked and world.blobs.size(name_of(audit)) is None
 
 
+def test_an_opening_takes_the_room_that_it_has_whatever_a_verdict_says(world: World) -> None:
+    audit = judged(an_audit(), 0)
+    (verdict,) = audit.verdicts
+    audit = replace(audit, verdicts=(replace(verdict, opening_bytes=SIZE_MAX),))
+    world.served[name_of(audit)] = an_opening(audit)
+    world.ended(audit)
+
+    world.look(audit.order[1])
+
+    assert [one.size for one in world.keeper.kept.values()] == [len(an_opening(audit))] != [SIZE_MAX]
+
+
+def test_a_full_disk_and_a_crash_leave_nothing_that_nobody_deletes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(error: Exception) -> Any:
+        def fail(*_: Any) -> None:
+            raise error
+
+        return fail
+
+    audit = judged(an_audit(), 0)
+    world.served[name_of(audit)] = an_opening(audit)
+    world.ended(audit)
+    with monkeypatch.context() as full:
+        full.setattr(world.blobs, "put", fails(Unavailable("full")))
+        world.look(audit.order[1])
+    assert not world.keeper.kept and not world.store.values("opening/")
+
+    with monkeypatch.context() as killed:
+        killed.setattr(world.store, "set_value", fails(SystemError("killed")))
+        with pytest.raises(SystemError):
+            world.look(audit.order[1])
+    assert not world.blobs.used_bytes
+
+    world.keeper = world.again()
+    world.look(audit.order[1])
+    assert world.blobs.size(name_of(audit)) == len(an_opening(audit))
+
+
 def test_at_the_bound_the_oldest_goes_and_at_the_end_everything(world: World) -> None:
     audits = [judged(an_audit(at), 0) for at in range(3)]
     names = [held_by(world, audit) for audit in audits]
