@@ -80,8 +80,8 @@ def rebuild(run: Delivered, urls: Sequence[str], out: Path) -> RebuiltBooks:
         finally:
             books.close()
     except AssayError:
-        for part in out.parent.glob(f"{out.name}*"):  # with the write-ahead log
-            part.unlink()
+        for suffix in ("", "-wal", "-shm", "-journal"):  # SQLite's own, and nothing that was there
+            out.with_name(f"{out.name}{suffix}").unlink(missing_ok=True)
         raise
 
 
