@@ -62,9 +62,7 @@ install_python_packages() {
     quietly "$VENV/bin/python" -m pip install "$TORCH"
     quietly "$VENV/bin/python" -m pip install -r requirements.lock
     quietly "$VENV/bin/python" -m pip install --no-deps -e .
-    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.training.transform.compress as _
-from assay.training.compiled import compile_all
-compile_all()'  # of the step; elsewhere it would be done when a run has begun
+    quietly "$VENV/bin/python" -c 'import torch, libp2p, web3, sqlmodel, assay.training.transform.compress; from assay.training.compiled import compile_all; compile_all()'  # the last compiles the step
     printf '%s' "$wanted" >"$stamp"
 }
 

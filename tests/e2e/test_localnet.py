@@ -208,7 +208,7 @@ def test_processes_that_were_started_again_add_to_one_trace_a_round(finished: Fi
     processes = [{process for other, process, _ in finished.spans if other == trace} for trace in traces]
 
     assert max(map(len, processes)) >= 3 and len(set[str]().union(*processes)) == len(OWN)
-    assert {"manifest", "apply", "takestep", "claim"} <= {name for _, _, name in finished.spans}
+    assert {"manifest", "apply", "claim"} <= {name for _, _, name in finished.spans}
 
 
 def test_nodes_that_take_steps_of_their_own_are_held_to_the_same(assay: Assay, inner: Finished) -> None:
