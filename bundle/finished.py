@@ -95,6 +95,21 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Energy by a declared efficiency, not measured."""
+
+    kind: str = "estimate"
+    is_measured: bool = False
+    joules: int
+    kwh: str
+    method: str = "FLOP of training and verification, divided by FLOP per joule"
+    flop_per_joule: int
+    flop_per_joule_source: str
+    nodes_metered: int = 0
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """The release key, which signs the provenance. A checker's `sign` returns the signature it read."""
 

@@ -30,7 +30,7 @@ from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import PICTURE_BYTES_MAX, check_other_version
-from assay.bundle.report.training import claimed_loss
+from assay.bundle.report.training import claimed
 from assay.bundle.report.training_page import loss_text, share_text
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
 from assay.bundle.write import ANCHOR, PICTURES, write_bundle
@@ -98,7 +98,7 @@ def verify(
             f"{BUNDLE}/{REPORT}: missing; a bundle that was written before there were training reports is "
             "verified with the version of Assay that wrote it"
         )
-    held_out = claimed_loss(delivered.report, spec)
+    held_out = claimed(delivered.report, spec).held_out
     inputs = _inputs(delivered)
     public = replay(
         delivered, inputs, on_round, None if data is None else _milestones(delivered, inputs, data)

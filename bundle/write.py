@@ -30,12 +30,14 @@ from assay.bundle.finished import Finished
 from assay.bundle.inputs import RunInputs
 from assay.bundle.read import REPORT
 from assay.bundle.receipts.rounds import facts_of, round_receipts
+from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import PICTURE, model_card
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import picture
-from assay.bundle.report.training import report_json, report_of_facts
+from assay.bundle.report.training import Beside, report_json, report_of_facts
 from assay.bundle.report.training_page import training_page
+from assay.bundle.samples import samples_of
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_file
 from assay.chain.proofs.result_anchor import ANCHORS
 from assay.protocol.encoding.codec import encode
@@ -157,7 +159,14 @@ def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest
         (model / CHAT_TEMPLATE).write_bytes(chat.text.encode())  # where newer versions keep it
     times = [link.manifest.time_s for link in run.links]
     named = (run.spec.name, run.run_id)
-    report = report_of_facts(named, run.ending.rounds, facts, times, tables, sizes, run.held_out)
+    if run.spec.model.is_adapted:
+        _write_adapter(folder / ADAPTER, run)
+        adapter = _sha256(folder / ADAPTER / ADAPTER_WEIGHTS)
+    else:
+        adapter = b""
+    entry = registry_entry(run, facts, _sha256(model / WEIGHTS), adapter)
+    beside = Beside(held_out=run.held_out, energy=entry.energy, samples=samples_of(run))
+    report = report_of_facts(named, run.ending.rounds, facts, times, tables, sizes, beside)
     body = report_json(report)
     (folder / REPORT).write_bytes(body)
     kind = loss_kind(run.spec)
@@ -165,13 +174,10 @@ def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest
     drawn = picture(report, hashlib.sha256(body).hexdigest(), kind)
     card = model_card(run, report)
     _write_card(model, card, drawn)
-    adapter = b""
     if run.spec.model.is_adapted:
-        _write_adapter(folder / ADAPTER, run)
         _write_card(folder / ADAPTER, card, drawn)
-        adapter = _sha256(folder / ADAPTER / ADAPTER_WEIGHTS)
     (folder / FOLDER).mkdir()
-    for name, body in registry_files(run, facts, _sha256(model / WEIGHTS), adapter).items():
+    for name, body in registry_files(run, entry).items():
         (folder / FOLDER / name).write_bytes(body)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from assay.bundle.finished import Energy
 from assay.chain.statements import ModelRecord
 from assay.participant.declarations import Declarations
 from assay.protocol.encoding.json_text import canonical_json, parse_json, plain, read_plain
@@ -148,21 +149,6 @@ class Flop:
     def trained(self) -> int:
         """Of training, paid or not."""
         return self.accepted + self.discarded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
-    """Energy by a declared efficiency, not measured."""
-
-    kind: str = "estimate"
-    is_measured: bool = False
-    joules: int
-    kwh: str
-    method: str = "FLOP of training and verification, divided by FLOP per joule"
-    flop_per_joule: int
-    flop_per_joule_source: str
-    nodes_metered: int = 0
-    nodes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from decimal import Context, Decimal
 
-from assay.bundle.finished import Anchored, Finished, LogPoint, Registered
+from assay.bundle.finished import Anchored, Energy, Finished, LogPoint, Registered
 from assay.bundle.registry.document import (
     Adapter,
     Attestation,
@@ -27,7 +27,6 @@ from assay.bundle.registry.document import (
     Checkpoint,
     CheckpointAnchor,
     DeploymentId,
-    Energy,
     Entry,
     Flop,
     KnownAnswers,

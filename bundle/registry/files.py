@@ -14,18 +14,15 @@ Room: bundle (pure).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 from assay.bundle.finished import Finished
 from assay.bundle.registry.annex_xi import technical_documentation
 from assay.bundle.registry.croissant import croissant
 from assay.bundle.registry.cyclonedx import ml_bom
-from assay.bundle.registry.document import entry_json
-from assay.bundle.registry.entry import registry_entry
+from assay.bundle.registry.document import Entry, entry_json
 from assay.bundle.registry.provenance import envelope, provenance
 from assay.bundle.registry.text import spelled
 from assay.bundle.registry.training_summary import training_summary
-from assay.ledger.journal.round_facts import RoundFacts
 from assay.protocol.encoding.json_text import plain
 
 FOLDER = "registry"
@@ -33,18 +30,8 @@ ENTRY, RECORD, CHECKPOINT = "entry.json", "record.json", "log-checkpoint.txt"
 PROVENANCE, RELEASE = "provenance.json", "release.pub"
 
 
-def registry_files(
-    run: Finished, facts: Sequence[RoundFacts], weights: bytes, adapter: bytes = b""
-) -> dict[str, bytes]:
-    """The files' contents by name.
-
-    Args:
-        run: The run.
-        facts: Of its whole chain.
-        weights: SHA-256 of the delivered file of weights.
-        adapter: Of an adapter's, if one was trained.
-    """
-    entry = registry_entry(run, facts, weights, adapter)
+def registry_files(run: Finished, entry: Entry) -> dict[str, bytes]:
+    """The files' contents by name, of a run and its entry."""
     text = entry_json(entry)
     files = {
         ENTRY: text,

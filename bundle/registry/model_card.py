@@ -190,6 +190,21 @@ def _training(report: TrainingReport, kind: LossKind) -> str:
 The {kind.name} is in {kind.unit}, as nodes state and sign it of their own steps, before each is applied: the
 median of a round's nodes. {held_out}
 
+{_samples(report)}"""
+
+
+def _samples(report: TrainingReport) -> str:
+    """Sampled text, each document as a JSON string; nothing without samples."""
+    if not report.samples:
+        return ""
+    texts = "\n".join(json.dumps(one) for one in report.samples)
+    return f"""Documents that the model makes up, sampled at temperature 1 with noise that follows from the
+run's id:
+
+```json
+{texts}
+```
+
 """
 
 

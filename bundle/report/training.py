@@ -1,10 +1,10 @@
 """Training report: loss, steps, traffic, audits, time and cost of a delivered run, round by round.
 
 Room: bundle (pure). All but held-out loss and accuracy, which the buyer states, follows from the certified
-chain, the payout tables and the sizes of the delivered files, in integers: every holder of the bundle
-computes the same bytes. A step's loss is what its node states and signs; audits recompute steps, but nobody
-certifies that figure. So the report has the median over a round's nodes: fewer than half of them cannot move
-it beyond what the others state.
+chain, the payout tables, the sizes of the delivered files and the model, in integers: every holder of the
+bundle computes the same bytes. Energy is an estimate by the efficiency that the buyer declares. A step's loss
+is what its node states and signs; audits recompute steps, but nobody certifies that figure. So the report has
+the median over a round's nodes: fewer than half of them cannot move it beyond what the others state.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from assay.bundle.finished import HeldOut
+from assay.bundle.finished import Energy, HeldOut
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import kind_of
+from assay.bundle.samples import SAMPLES
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.files.index import IntegrityError
@@ -25,7 +26,8 @@ from assay.protocol.messages import LOSS_MICRO_MAX, Score
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 
-FORMAT = "assay/training-report/2"
+FORMAT = "assay/training-report/3"
+SAMPLE_CHARACTERS_MAX = 4096
 FAULTS = ("mismatch", "withheld")
 PASSED = ("match", "dismissed")
 
@@ -96,13 +98,21 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingReport:
+class Beside:
+    """What a report has beside the figures of the chain; a run that is followed has nothing of it yet."""
+
+    held_out: HeldOut | None = None  # the buyer's statement; None: it was not measured
+    energy: Energy | None = None
+    samples: tuple[str, ...] = ()  # documents that the model makes up; bundle/samples.py
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReport(Beside):
     """The report of one run."""
 
     format: str = FORMAT
     run: str
     run_id: str
-    held_out: HeldOut | None  # the buyer's statement; None: it was not measured
     totals: Totals
     rounds: tuple[RoundFigures, ...]
     epochs: tuple[EpochFigures, ...]
@@ -118,10 +128,10 @@ def training_report(delivered: Delivered) -> TrainingReport:
     facts = [round_facts(states[at], link, states[at + 1], tables) for at, link in enumerate(delivered.links)]
     times = [link.manifest.time_s for link in delivered.links]
     name = (delivered.spec.name, delivered.run_id)
-    held_out = None if delivered.report is None else claimed_loss(delivered.report, delivered.spec)
+    beside = Beside() if delivered.report is None else claimed(delivered.report, delivered.spec)
     rounds = delivered.calendar.rounds
     sizes = None if delivered.is_followed else delivered.sizes
-    return report_of_facts(name, rounds, facts, times, tables, sizes, held_out)
+    return report_of_facts(name, rounds, facts, times, tables, sizes, beside)
 
 
 def report_of_facts(
@@ -131,7 +141,7 @@ def report_of_facts(
     times: Sequence[int],
     tables: Mapping[int, Settlement],
     sizes: Mapping[Digest, int] | None,
-    held_out: HeldOut | None,
+    beside: Beside,
 ) -> TrainingReport:
     """The report of a run.
 
@@ -142,7 +152,7 @@ def report_of_facts(
         times: Agreed time of each round, in seconds.
         tables: Payout tables by epoch.
         sizes: Bytes of each update and aggregate; None: not known, and the report counts none.
-        held_out: As the buyer's process measured it, if it did.
+        beside: What else it says.
 
     Raises:
         IntegrityError: the size of one of them is not known, since its file is missing.
@@ -176,7 +186,9 @@ def report_of_facts(
     return TrainingReport(
         run=run[0],
         run_id=run[1].hex(),
-        held_out=held_out,
+        held_out=beside.held_out,
+        energy=beside.energy,
+        samples=beside.samples,
         totals=_totals(figures, epochs, len({commit.node for one in trained for commit in one.commits})),
         rounds=figures,
         epochs=epochs,
@@ -207,15 +219,24 @@ def _parsed(body: bytes) -> TrainingReport:
         raise IntegrityError(f"bundle/report.json: {error}") from None
 
 
-def claimed_loss(body: bytes, spec: RunSpec) -> HeldOut | None:
-    """The one part of a `report.json` that does not follow from the run.
+def claimed(body: bytes, spec: RunSpec) -> Beside:
+    """What a `report.json` says that does not follow from the chain.
 
     Raises:
-        IntegrityError: the file has another form, or the loss cannot be one of this run.
+        IntegrityError: the file has another form, or what it says cannot be said of this run.
     """
-    found = _parsed(body).held_out
-    if found is None:
-        return None
+    report = _parsed(body)
+    if (found := report.held_out) is not None:
+        _check_held_out(found, spec)
+    if len(report.samples) > SAMPLES or any(len(one) > SAMPLE_CHARACTERS_MAX for one in report.samples):
+        raise IntegrityError(
+            f"bundle/report.json: samples: {len(report.samples)} of {sum(map(len, report.samples))} "
+            f"characters, expected at most {SAMPLES} of at most {SAMPLE_CHARACTERS_MAX} each"
+        )
+    return Beside(held_out=found, energy=report.energy, samples=report.samples)
+
+
+def _check_held_out(found: HeldOut, spec: RunSpec) -> None:
     if not 0 < found.tokens <= spec.data.validation_tokens:
         held = spec.data.validation_tokens
         raise IntegrityError(f"bundle/report.json: held_out: {found.tokens} tokens, {held} are held out")
@@ -228,7 +249,6 @@ def claimed_loss(body: bytes, spec: RunSpec) -> HeldOut | None:
                 f"bundle/report.json: accuracy: {max(counts)} of {right.items} items, "
                 f"the run has {spec.choices.items}"
             )
-    return found
 
 
 def _spread(losses: list[int]) -> Spread | None:

@@ -38,6 +38,8 @@ h2 { font-size: 1.15rem; font-weight: 600; margin: 1.6rem 0 .5rem }
   border-top: 1px solid var(--line); padding-top: .4rem }
 .figures dt { color: var(--soft); font-size: .85rem }
 .figures dd { margin: 0; font-size: 1.2rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; border-left: 2px solid var(--line); margin: .8rem 0;
+  padding-left: .8rem; font-size: .875rem }
 footer { color: var(--soft); font-size: .875rem; border-top: 1px solid var(--line); margin-top: 2rem;
   padding-top: .8rem }
 """
@@ -72,6 +74,8 @@ def figures_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterator[
     yield "updates of all nodes", bytes_text(totals.sent_bytes)
     yield "aggregates", bytes_text(totals.aggregate_bytes)
     yield "from first to last round", _duration(totals.seconds)
+    if report.energy is not None:
+        yield "energy, estimated", f"{one_line(report.energy.kwh)} kWh"
     yield f"paid, {UNIT}", money_text(totals.spent)
 
 
@@ -80,6 +84,8 @@ def report_lines(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterato
     yield f"run {one_line(report.run)}  {report.run_id}"
     for name, value in figures_of(report, kind):
         yield f"{name:<33}{value}"
+    for sample in report.samples:
+        yield f"{'sampled text':<33}{one_line(sample)}"
 
 
 def training_page(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> str:
@@ -98,12 +104,23 @@ def training_page(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{_STYLE}</style></head>\n<body><main>\n<h1>{title}</h1>\n"
         f'<p class="lead">Run {escape(report.run_id)}</p>\n<dl class="figures">\n{figures}\n</dl>\n'
-        f'<div class="charts">\n{charts or "<p>No round was trained.</p>"}\n</div>\n'
+        f'<div class="charts">\n{charts or "<p>No round was trained.</p>"}\n</div>\n{_samples_html(report)}'
         "<footer>Computed from the certified chain, the payout tables and the sizes of the delivered files; "
         "<code>report.json</code> beside this page has every figure. <code>assay run verify</code> computes "
         "both again and compares them byte for byte. It compares <code>model/training.png</code> only where "
-        "its own version of matplotlib drew it. A step's loss is what its node states and signs; "
+        "its own version of matplotlib drew it. Energy is an estimate by the efficiency that the buyer "
+        "declares. A step's loss is what its node states and signs; "
         f"{_held_out_text(report)}</footer>\n</main></body></html>\n"
+    )
+
+
+def _samples_html(report: TrainingReport) -> str:
+    if not report.samples:
+        return ""
+    texts = "\n".join(f"<pre>{escape(one)}</pre>" for one in report.samples)
+    return (
+        "<h2>Sampled text</h2>\n<p>Documents that the model makes up, at temperature 1 in the reference "
+        f"class, with noise that follows from the run's id: nobody chose among them.</p>\n{texts}\n"
     )
 
 

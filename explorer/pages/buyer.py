@@ -62,6 +62,7 @@ class OrderPage:
     settled: int  # spent in settled epochs
     chart: Chart | None  # of the loss
     held_out: HeldOut | None
+    samples: tuple[str, ...]  # text that the delivered model makes up
     share_ppm: int  # of the price of an epoch with a milestone
     milestones: Sequence[MilestoneFigures]
     price_per_mtoken: int
@@ -106,6 +107,7 @@ def order_page(run: Explored, page: int) -> OrderPage:
         settled=sum(table.total for table in delivered.tables.values()),
         chart=next(iter(run.charts), None),
         held_out=run.report.held_out,
+        samples=run.report.samples,
         share_ppm=money.accept.share_ppm,
         milestones=run.milestones,
         price_per_mtoken=money.price_per_mtoken,

@@ -272,6 +272,7 @@ def test_a_buyer_sees_the_spend_against_the_budget_of_every_epoch():
     assert [one.spent for one in found.epochs] == [table.total for table in golden().tables.values()]
     assert found.settled == found.order.spent == sum(one.spent for one in found.epochs)
     assert found.order.budget == sum(one.budget for one in found.epochs)
+    assert found.samples == RUN.report.samples and len(found.samples) == 3
     assert sum(found.uncharged.values()) == sum(one.steps_unpaid for one in found.epochs) > 0
     assert sum(one.tokens for one in found.epochs) == found.tokens
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,26 @@ def load_tokenizer(path: Path, separator: str | None = None, end: str | int | No
         located=located,
         end="" if after is None else text_of(after),
     )
+
+
+def decoded(body: bytes, tokens: Sequence[int]) -> str:
+    """The text of tokens, by a `tokenizer.json` or, without one, of bytes; what is no UTF-8 is replaced.
+
+    Args:
+        body: The file that `load_tokenizer` read, or nothing.
+        tokens: Those outside its vocabulary are replaced or left out.
+
+    Raises:
+        ValueError: the file is no tokenizer.
+    """
+    if not body:
+        return bytes(min(token, 0xFF) for token in tokens).decode("utf-8", "replace")  # 0xFF is no UTF-8
+    from tokenizers import Tokenizer as Library
+
+    try:
+        return str(Library.from_buffer(body).decode(list(tokens), skip_special_tokens=False))
+    except Exception as cause:  # the library raises a bare Exception
+        raise ValueError(f"is not a tokenizer.json ({cause})") from None
 
 
 def pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -2,20 +2,14 @@
 
 Room: training (pure). `step_batch` is the only way to a step's sequences, for nodes, auditors and whoever
 replays: they follow from the spec, the data, the node, the round and the parameters that the round's work
-starts from. A token is the one with the highest sum of logit and Gumbel noise (Gumbel-max: so it is a sample
-of the softmax at temperature 1). The noise is the same on every machine: bits of SHAKE-256, and logarithms
-in the reference class. Logits are of the node's own execution class; each forward pass has the shape of a
-training pass, so that the class which covers the gradient covers them.
+starts from. The noise of sampling is the same on every machine (training/reference/generation.py). Logits
+are of the node's own execution class; each forward pass has the shape of a training pass, so that the class
+which covers the gradient covers them.
 
 Shape suffixes: P = parameters, S = sequences, V = vocabulary.
-
-Reference:
-    Maddison, Tarlow & Minka, "A* Sampling", NeurIPS 2014, arXiv:1411.0030 (Gumbel-max).
 """
 
 from __future__ import annotations
-
-import hashlib
 
 import numpy as np
 import torch
@@ -28,9 +22,7 @@ from assay.training.data.rollouts import Task, laid_out_rollouts, task_of
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.model.loss import logits_of
-from assay.training.reference.elementary import log64
-
-Draws = NDArray[np.uint32]
+from assay.training.reference.generation import chosen, uniform_bits
 
 
 def step_batch(
@@ -102,31 +94,9 @@ def _completions(
         last = [len(tasks[at].prompt) + len(made[at]) - 1 for at in open_rows]
         logits_SV = logits[open_rows, last].cpu().numpy()
         draws_SV = np.stack(
-            [_draws(head, first + at, len(made[at]), spec.model.vocabulary) for at in open_rows]
+            [uniform_bits(head, first + at, len(made[at]), spec.model.vocabulary) for at in open_rows]
         )
         for at, token in zip(open_rows, chosen(logits_SV, draws_SV), strict=True):
             rows[at, len(tasks[at].prompt) + len(made[at])] = token  # figures follow, so there is room
             made[at].append(int(token))
     return [np.array(one, np.int64) for one in made]
-
-
-def chosen(logits_SV: NDArray[np.float32], draws_SV: Draws) -> NDArray[np.int64]:
-    """The sampled token of each sequence: the first with the highest sum of logit and noise.
-
-    Args:
-        logits_SV: Shape (S, V), float32. One that is not a number counts as the highest.
-        draws_SV: Uniform bits, likewise.
-    """
-    found: NDArray[np.int64] = np.argmax(logits_SV + gumbel(draws_SV), axis=1)
-    return found
-
-
-def gumbel(draws: Draws) -> NDArray[np.float64]:
-    """Gumbel noise -log(-log u), u = (n + 1/2) / 2^32: from -3.2 to 22.9, the same bits on every machine."""
-    return -log64(-log64((draws.astype(np.float64) + 0.5) / 2.0**32))
-
-
-def _draws(head: bytes, sequence: int, token: int, vocabulary: int) -> Draws:
-    """The bits behind one token of one completion. Shape (V,), uint32."""
-    place = sequence.to_bytes(8, "big") + token.to_bytes(8, "big")
-    return np.frombuffer(hashlib.shake_256(head + place).digest(4 * vocabulary), "<u4")

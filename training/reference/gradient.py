@@ -127,10 +127,46 @@ def reference_loss(
         FloatingPointError: a result is not finite.
         Unavailable: see `reference_loss_and_gradient`.
     """
+    return float(_forward(model, theta_P, tokens, beta_micro, frozen, "/loss")[0])
+
+
+def reference_logits(
+    model: ModelSpec,
+    theta_P: NDArray[np.float32],
+    inputs: NDArray[np.int64],
+    *,
+    frozen: Frozen = ALL_TRAINED,
+) -> NDArray[np.float32]:
+    """The logits of the token behind each position.
+
+    Args:
+        model, theta_P, frozen: As of `reference_loss`.
+        inputs: Shape (sequences, context), int64.
+
+    Returns:
+        Shape (sequences, context, vocabulary), float32. Same bits on every machine.
+
+    Raises:
+        ValueError, FloatingPointError, Unavailable: see `reference_loss`.
+    """
+    tokens = np.pad(inputs, ((0, 0), (0, 1)))  # the last target, which logits do not depend on
+    found = _forward(model, theta_P, tokens, 0, frozen, "/forward/head")
+    return found.reshape(*inputs.shape, model.vocabulary)
+
+
+def _forward(
+    model: ModelSpec,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    beta_micro: int,
+    frozen: Frozen,
+    last: str,
+) -> Array:
+    """The output of the operator whose name ends so, and which only those before it lead to."""
     layout = layout_of(model)
     check_batch(model, layout, theta_P, tokens, frozen)
     compute = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0, beta_micro=beta_micro)
     program = operators(model, len(tokens), compute)
-    end = next(at for at, operator in enumerate(program) if operator.name.endswith("/loss"))
+    end = next(at for at, operator in enumerate(program) if operator.name.endswith(last))
     arrays = sources(layout, np.ascontiguousarray(theta_P), np.ascontiguousarray(tokens), frozen)
-    return float(run(program[: end + 1], arrays, lambda *_: None)[0])
+    return run(program[: end + 1], arrays, lambda *_: None)

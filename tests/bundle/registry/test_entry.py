@@ -41,7 +41,7 @@ def entry_of(run: Finished) -> Entry:
 
 
 def files_of(run: Finished) -> dict[str, bytes]:
-    return registry_files(run, FACTS, WEIGHTS)
+    return registry_files(run, entry_of(run))
 
 
 def with_unpaid(run: Finished, *steps: Unpaid) -> Finished:

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from assay.bundle.finished import Accuracy, Finished, HeldOut
 from assay.bundle.receipts.rounds import facts_of
 from assay.bundle.registry.model_card import model_card
-from assay.bundle.report.training import TrainingReport, report_of_facts
+from assay.bundle.report.training import Beside, TrainingReport, report_of_facts
 from assay.participant.declarations import Declarations
 from assay.training.data.choices import Choices, tokenised
 from assay.training.data.tokenizer import byte_tokenizer
@@ -31,7 +31,13 @@ def a_report(held_out: HeldOut | None = None) -> TrainingReport:
     sizes = {**{commit.update: 10 for commit in commits}, **{one.aggregate: 20 for one in facts}}
     times = [link.manifest.time_s for link in LINKS]
     return report_of_facts(
-        (run.spec.name, run.run_id), run.ending.rounds, facts, times, TABLES, sizes, held_out
+        (run.spec.name, run.run_id),
+        run.ending.rounds,
+        facts,
+        times,
+        TABLES,
+        sizes,
+        Beside(held_out=held_out),
     )
 
 

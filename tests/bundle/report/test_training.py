@@ -14,13 +14,15 @@ from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.read import Delivered, read
 from assay.bundle.report.audits import final_audits, kind_of
 from assay.bundle.report.training import (
+    SAMPLE_CHARACTERS_MAX,
     TrainingReport,
     _spread,
-    claimed_loss,
+    claimed,
     report_json,
     training_report,
 )
 from assay.bundle.report.training_page import report_lines, training_page
+from assay.bundle.samples import SAMPLES
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.params import ChoicesSpec
@@ -102,17 +104,34 @@ def test_a_missing_update_is_named(delivered: Delivered) -> None:
         training_report(replace(delivered, sizes=sizes))
 
 
-def test_the_held_out_loss_is_the_one_part_that_is_copied(
+def test_what_follows_from_no_chain_is_the_one_part_that_is_copied(
     delivered: Delivered, report: TrainingReport
 ) -> None:
-    claimed = HeldOut(first_micro=5_500_000, last_micro=4_400_000, tokens=64)
-    body = report_json(replace(report, held_out=claimed, totals=replace(report.totals, accepted=10**6)))
+    held_out = HeldOut(first_micro=5_500_000, last_micro=4_400_000, tokens=64)
+    body = report_json(replace(report, held_out=held_out, totals=replace(report.totals, accepted=10**6)))
 
     found = training_report(replace(delivered, report=body))
 
-    assert found == replace(report, held_out=claimed)
+    assert found == replace(report, held_out=held_out)
     assert any("5.5000 to 4.4000" in line for line in report_lines(found))
-    assert training_report(replace(delivered, report=None)) == replace(report, held_out=None)
+    chain_alone = replace(report, held_out=None, energy=None, samples=())
+    assert training_report(replace(delivered, report=None)) == chain_alone
+
+
+def test_the_samples_are_as_many_and_as_long_as_they_may_be(
+    delivered: Delivered, report: TrainingReport
+) -> None:
+    assert len(report.samples) == SAMPLES and report.energy is not None and report.energy.joules > 0
+    for wrong in (("",) * (SAMPLES + 1), ("x" * (SAMPLE_CHARACTERS_MAX + 1),)):
+        with pytest.raises(IntegrityError, match=r"^bundle/report\.json: samples: "):
+            claimed(report_json(replace(report, samples=wrong)), delivered.spec)
+
+
+def test_what_the_model_makes_up_is_shown_as_text(report: TrainingReport) -> None:
+    found = replace(report, samples=("<b>\x1b[2J\n```",))
+
+    assert "<pre>&lt;b&gt;" in training_page(found)
+    assert any(line.endswith("<b>?[2J?```") for line in report_lines(found))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +152,7 @@ def test_a_held_out_loss_that_cannot_be_is_refused(
     told["held_out"] |= change
 
     with pytest.raises(IntegrityError, match=rf"^bundle/report\.json: .*{words}"):
-        claimed_loss(json.dumps(told).encode(), delivered.spec)
+        claimed(json.dumps(told).encode(), delivered.spec)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +170,13 @@ def test_an_accuracy_that_cannot_be_is_refused(
     right = Accuracy(items=8, acc_first=0, acc_last=8, acc_norm_first=0, acc_norm_last=8)
     held_out = HeldOut(first_micro=1, last_micro=1, tokens=1, accuracy=right)
     spec = replace(delivered.spec, choices=ChoicesSpec(digest=NO_DIGEST, items=8))
-    assert claimed_loss(report_json(replace(report, held_out=held_out)), spec) == held_out
+    assert claimed(report_json(replace(report, held_out=held_out)), spec).held_out == held_out
     with pytest.raises(IntegrityError, match=r"8 of 8 items, the run has 0"):
-        claimed_loss(report_json(replace(report, held_out=held_out)), delivered.spec)
+        claimed(report_json(replace(report, held_out=held_out)), delivered.spec)
 
     wrong = replace(held_out, accuracy=replace(right, **changes))
     with pytest.raises(IntegrityError, match=rf"^bundle/report\.json: accuracy: {words}"):
-        claimed_loss(report_json(replace(report, held_out=wrong)), spec)
+        claimed(report_json(replace(report, held_out=wrong)), spec)
 
 
 def test_the_page_names_no_other_place_and_shows_a_strangers_text_as_text(report: TrainingReport) -> None:

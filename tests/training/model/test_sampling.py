@@ -21,12 +21,11 @@ from assay.training.layout import layout_of
 from assay.training.model.gpt import gpt_logits
 from assay.training.model.loss import logits_of, loss_and_gradient, mean_loss, use_one_thread
 from assay.training.model.presets import llama_spec
-from assay.training.model.sampling import chosen, gumbel, step_batch
+from assay.training.model.sampling import step_batch
 from assay.training.reference.gradient import reference_loss_and_gradient
 from tests.training.model.logits import logits
 from tests.training.tasks import COMPUTE, END, GRPO, LENGTH, a_grpo_run, tasks
 
-NOISE = ["-0x1.90a3aa15a0b5dp+1", "-0x1.4e79361bab321p-2", "0x1.774f29c39c0bdp-2", "0x1.6dfb516f1cbbfp+4"]
 SPEC, TASKS = a_grpo_run(None), tasks()
 LAYOUT = layout_of(SPEC.model)
 
@@ -109,24 +108,6 @@ def test_a_completion_stops_at_its_end_and_at_the_most_tokens():
             assert (row[-FIGURE_TOKENS:] < 0).all()
             lengths.add(len(made))
     assert min(lengths) < 8 == max(lengths)
-
-
-def test_tokens_are_drawn_with_the_probabilities_of_the_softmax():
-    probabilities = np.array([0.5, 0.3, 0.15, 0.05])
-    draws = np.frombuffer(hashlib.shake_256(b"draws").digest(4 * 4 * 40_000), "<u4").reshape(-1, 4)
-
-    found = chosen(np.log(probabilities).astype(np.float32)[None].repeat(40_000, 0), draws)
-
-    assert np.allclose(np.bincount(found, minlength=4) / 40_000, probabilities, atol=0.01)
-
-
-def test_noise_has_the_same_bits_everywhere_and_a_tie_is_the_first_tokens():
-    ends = gumbel(np.array([0, 1 << 30, 1 << 31, 2**32 - 1], np.uint32))
-    assert [value.hex() for value in ends.tolist()] == NOISE
-    assert np.allclose(ends, -np.log(-np.log((np.array([0, 2**30, 2**31, 2**32 - 1]) + 0.5) / 2**32)))
-    same = np.full((1, 5), 7, np.uint32)
-    assert chosen(np.array([[1, 3, 3, 0, 2]], np.float32), same)[0] == 1
-    assert chosen(np.array([[1, 3, np.nan, 0, np.nan]], np.float32), same)[0] == 2
 
 
 def test_a_pass_that_samples_has_the_bits_of_one_that_trains():
