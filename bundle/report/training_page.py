@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from assay.bundle.finished import Energy
 from assay.bundle.report.charts import FIGURE_STYLE, MICRO, charts_of, figure_html
 from assay.bundle.report.loss_kind import NEXT_TOKEN, LossKind
 from assay.bundle.report.training import TrainingReport
@@ -75,7 +76,7 @@ def figures_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> Iterator[
     yield "aggregates", bytes_text(totals.aggregate_bytes)
     yield "from first to last round", _duration(totals.seconds)
     if report.energy is not None:
-        yield "energy, estimated", f"{one_line(report.energy.kwh)} kWh"
+        yield "energy, estimated", _energy_text(report.energy)
     yield f"paid, {UNIT}", money_text(totals.spent)
 
 
@@ -152,6 +153,10 @@ def bytes_text(count: int) -> str:
         if count >= size:
             return f"{count / size:,.2f} {unit}"
     return f"{count} B"
+
+
+def _energy_text(energy: Energy) -> str:
+    return f"{energy.joules:,} J" if energy.joules < 3_600 else f"{one_line(energy.kwh)} kWh"
 
 
 def _duration(seconds: int) -> str:

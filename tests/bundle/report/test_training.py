@@ -21,7 +21,7 @@ from assay.bundle.report.training import (
     report_json,
     training_report,
 )
-from assay.bundle.report.training_page import report_lines, training_page
+from assay.bundle.report.training_page import figures_of, report_lines, training_page
 from assay.bundle.samples import SAMPLES
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
@@ -125,6 +125,13 @@ def test_the_samples_are_as_many_and_as_long_as_they_may_be(
     for wrong in (("",) * (SAMPLES + 1), ("x" * (SAMPLE_CHARACTERS_MAX + 1),)):
         with pytest.raises(IntegrityError, match=r"^bundle/report\.json: samples: "):
             claimed(report_json(replace(report, samples=wrong)), delivered.spec)
+
+
+def test_energy_is_shown_in_the_unit_that_fits_it(report: TrainingReport) -> None:
+    assert report.energy is not None
+    for joules, shown in ((3_599, "3,599 J"), (3_600, "0.00100 kWh")):
+        energy = replace(report.energy, joules=joules, kwh="0.00100")
+        assert ("energy, estimated", shown) in figures_of(replace(report, energy=energy))
 
 
 def test_what_the_model_makes_up_is_shown_as_text(report: TrainingReport) -> None:
