@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 KEPT = "opening/"  # keys of what is kept
 LOOK_S = 30.0  # between two looks where the chain stands still
 FETCH_S = 20.0
+FETCHES_MAX = 4  # at a time: one that nobody serves holds up no other, and each is in memory once
 TRIES_MAX = 3  # of one opening that nobody serves
 STORE_SHARE = 8  # a verifier's store is at most one part in so many openings that no audit needs any more
 
@@ -161,18 +162,25 @@ async def keep_openings(
         is_named = named is not None and named.opening == opening
         return is_named and (keeps_all or me in keepers(spec, audit, opening))
 
+    limit = trio.CapacityLimiter(FETCHES_MAX)
+
+    async def fetch(audit: Audit) -> None:
+        holders = dict.fromkeys((*(v.verifier for v in audit.verdicts), *spec.verifier_peers, audit.node))
+        try:
+            async with limit:
+                await keeper.fetch(host, audit, [peer for peer in holders if peer != me])
+        except AssayError as error:
+            fields = {"round": int(audit.round), "node": audit.node.hex()[:8], "reason": str(error)}
+            log.info("opening not kept", extra=fields)
+
     while True:
         run_state = follower.run_state
         if is_over():
             keeper.forget_all()
             await trio.sleep_forever()
-        for audit in keeper.missing(run_state, is_ours):
-            holders = dict.fromkeys((*(v.verifier for v in audit.verdicts), *spec.verifier_peers, audit.node))
-            try:
-                await keeper.fetch(host, audit, [peer for peer in holders if peer != me])
-            except AssayError as error:
-                fields = {"round": int(audit.round), "node": audit.node.hex()[:8], "reason": str(error)}
-                log.info("opening not kept", extra=fields)
+        async with trio.open_nursery() as nursery:
+            for audit in keeper.missing(run_state, is_ours):
+                nursery.start_soon(fetch, audit)
         keeper.forget(run_state, is_ours)
         with trio.move_on_after(LOOK_S):
             await follower.grown(int(run_state.round))

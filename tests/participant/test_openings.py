@@ -152,6 +152,7 @@ class World:
         self.store, self.blobs = Store(folder / "store.db"), DiskBlobs(folder / "blobs", bytes_max=10**6)
         self.room, self.served = room, dict[Digest, bytes]()
         self.asked = list[tuple[Digest, tuple[PeerId, ...]]]()
+        self.asking = self.asked_at_once = 0
         self.keeper = self.again()
         self.run_state = SimpleNamespace(round=RoundId(9), audits={}, spec=SPEC, is_complete=False)
 
@@ -168,6 +169,10 @@ class World:
 
     async def fetch(self, name: Digest, *, holders: Any, size_max: int, deadline_s: float) -> bytes:
         self.asked.append((name, tuple(holders)))
+        self.asking += 1
+        self.asked_at_once = max(self.asked_at_once, self.asking)
+        await trio.lowlevel.checkpoint()
+        self.asking -= 1
         body = self.served.get(name)
         if body is None or len(body) > size_max:
             raise Unavailable("nobody has it")
@@ -298,6 +303,17 @@ def test_one_that_nobody_serves_is_asked_for_a_few_times_and_one_too_large_never
     world.ended(large)
     world.look(large.order[1])
     assert not world.asked
+
+
+def test_a_few_are_asked_for_at_once_so_that_one_that_nobody_serves_holds_up_no_other(world: World) -> None:
+    audits = [judged(an_audit(round_id=at, node=node), 0) for at in range(2) for node in range(3)]
+    world.served = {name_of(audits[-1]): an_opening(audits[-1])}
+    world.ended(*audits)
+
+    world.look(PeerId(b"b" * 32), keeps_all=True)
+
+    assert world.asked_at_once == opening_keeper.FETCHES_MAX < len(audits)
+    assert set(world.keeper.kept) == set(world.served)
 
 
 def test_a_shown_size_that_is_too_small_is_not_exceeded(world: World) -> None:
