@@ -359,7 +359,7 @@ def test_a_full_disk_and_a_crash_leave_nothing_that_nobody_deletes(
 
     with monkeypatch.context() as killed:
         killed.setattr(world.store, "set_value", fails(SystemError("killed")))
-        with pytest.raises(SystemError):
+        with pytest.RaisesGroup(SystemError):
             world.look(audit.order[1])
     assert not world.blobs.used_bytes
 
