@@ -45,7 +45,7 @@ from assay.protocol.encoding.json_text import plain
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.choices import CHOICES
 from assay.training.data.shards import CHAT, MANIFEST, TOKENIZER
-from assay.training.data.tokenizer import byte_tokenizer_json
+from assay.training.data.tokenizer import byte_tokenizer_json, special_name
 from assay.training.model.adapter import merged
 from assay.training.model.hugging_face import (
     ADAPTER_CONFIG,
@@ -145,13 +145,14 @@ def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest
     save_file(tensors, model / WEIGHTS, metadata={"format": "pt"})
     _write_json(model / CONFIG, export_config(whole, run.inputs.manifest.separator))
     (model / TOKENIZER).write_bytes(run.inputs.tokenizer or byte_tokenizer_json())
-    chat = run.inputs.chat
+    chat, end = run.inputs.chat, special_name(run.inputs.tokenizer, run.inputs.manifest.separator)
     _write_json(
         model / TOKENIZER_CONFIG,
         {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": run.spec.model.context,
             "clean_up_tokenization_spaces": False,
+            **({"eos_token": end} if end else {}),
             **({} if chat is None else {**chat.tokens, "chat_template": chat.text}),
         },
     )

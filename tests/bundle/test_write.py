@@ -18,6 +18,7 @@ from assay.bundle.inputs import RunInputs, check_item_texts, read_inputs
 from assay.bundle.receipts.rounds import StepPay, facts_of, round_receipts
 from assay.bundle.registry.document import read_entry
 from assay.bundle.release import release_of
+from assay.bundle.samples import SAMPLES, samples_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.ledger.settlement.ending import Ending
@@ -45,6 +46,7 @@ from assay.training.model.hugging_face import read_sizes, read_theta
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.public_state import state_digest
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES
+from tests.training.data.test_tokenizer import a_tokenizer
 
 SPEC, DEPLOYMENT = a_spec(), a_deployment()
 LAYOUT = layout_of(SPEC.model)
@@ -238,6 +240,41 @@ def test_a_run_that_began_with_imported_parameters_brings_them(tmp_path: Path):
     np.save(tmp_path / "other.npy", theta * np.float32(2))
     with pytest.raises(ConfigError, match="not the parameters this run starts from"):
         read_inputs(spec, tmp_path / "bundle" / "data", tmp_path / "other.npy")
+
+
+def separated(separator: int | None, tokenizer: bytes = b"") -> Finished:
+    """A run without rounds, whose documents end with a token."""
+    manifest = replace(MANIFEST, separator=separator)
+    return replace(
+        finished(),
+        spec=replace(SPEC, data=replace(SPEC.data, manifest=manifest.digest())),
+        inputs=replace(finished().inputs, manifest=manifest, tokenizer=tokenizer),
+        links=(),
+        settled={},
+        registered=None,
+    )
+
+
+def test_a_special_token_between_documents_is_the_end_of_text_of_the_delivered_model(tmp_path: Path) -> None:
+    tokenizer = a_tokenizer(tmp_path / "tokenizer.json", "<x>", "<|endoftext|>").read_bytes()
+    for separator, expected in ((1, "<|endoftext|>"), (5, None), (None, None)):
+        write_bundle(tmp_path / str(separator), separated(separator, tokenizer))
+        config = json.loads((tmp_path / str(separator) / "model" / "tokenizer_config.json").read_text())
+        assert config.get("eos_token") == expected
+
+
+def test_samples_follow_from_run_and_parameters_and_a_model_that_diverged_has_none() -> None:
+    run = separated(0)
+    assert len(samples_of(run)) == SAMPLES and samples_of(run) == samples_of(separated(0))
+    assert samples_of(replace(run, run_id=NO_DIGEST)) != samples_of(run)
+    assert samples_of(replace(run, theta=run.theta * np.float32(3))) != samples_of(run)
+    for without in (
+        separated(None),
+        separated(10**6),
+        separated(0, tokenizer=b"{}"),
+        replace(run, theta=run.theta * np.float32(1e30)),
+    ):
+        assert samples_of(without) == ()
 
 
 def test_a_tokenizer_is_the_one_the_run_names_or_none_is_read(tmp_path: Path, folder: Path):

@@ -155,6 +155,24 @@ def decoded(body: bytes, tokens: Sequence[int]) -> str:
         raise ValueError(f"is not a tokenizer.json ({cause})") from None
 
 
+def special_name(body: bytes, token: int | None) -> str:
+    """The text of a special token: one that is itself wherever a text has it. Empty if this is none.
+
+    Args:
+        body: The file that `load_tokenizer` read, or nothing.
+        token: Its number.
+    """
+    if not body or token is None:
+        return ""
+    from tokenizers import Tokenizer as Library
+
+    try:
+        found = Library.from_buffer(body).get_added_tokens_decoder().get(token)
+    except Exception:  # the library raises a bare Exception where the file is no tokenizer
+        return ""
+    return "" if found is None else str(found.content)
+
+
 def pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """A document cut into pieces of at most `PIECE_BYTES`, the same whatever the chunks it arrives in.
 

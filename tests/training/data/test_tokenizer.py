@@ -14,7 +14,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST
 from assay.training.data import tokenizer as module
-from assay.training.data.tokenizer import byte_tokenizer, byte_tokenizer_json, load_tokenizer, pieces
+from assay.training.data.tokenizer import (
+    byte_tokenizer,
+    byte_tokenizer_json,
+    decoded,
+    load_tokenizer,
+    pieces,
+    special_name,
+)
 
 
 def a_tokenizer(path, *special: str, size: int = 320):
@@ -51,6 +58,27 @@ def test_a_file_is_named_by_its_hash_and_encodes_all_of_a_text(tmp_path):
     assert made.digest == hashlib.sha256(path.read_bytes()).digest()
     assert made.body == path.read_bytes()
     assert made.vocabulary > ids.max()
+
+
+def test_a_special_token_is_named_and_no_other(tmp_path):
+    made = load_tokenizer(a_tokenizer(tmp_path / "tokenizer.json", "<x>", "<|endoftext|>"))
+
+    assert special_name(made.body, made.separator) == "<|endoftext|>"
+    for body, token in ((made.body, 5), (made.body, None), (b"", 0), (b"{}", 0)):
+        assert special_name(body, token) == ""
+
+
+def test_tokens_become_their_text_whatever_they_are(tmp_path):
+    text = "the cat sat on the hat, źdźbło 𝄞\n"
+    made = load_tokenizer(a_tokenizer(tmp_path / "tokenizer.json", "<|endoftext|>"))
+
+    assert (
+        decoded(made.body, [*made.encode(text.encode()).tolist(), made.separator]) == text + "<|endoftext|>"
+    )
+    assert decoded(made.body, [made.vocabulary + 7]) == ""
+    assert decoded(b"", [*text.encode(), 0xC5, 300]) == text + "\ufffd\ufffd"
+    with pytest.raises(ValueError, match="is not a tokenizer"):
+        decoded(b"{}", [1])
 
 
 @pytest.mark.parametrize(
