@@ -8,9 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from assay.protocol.params import AdapterSpec, Target
+from assay.protocol.types import Digest
 from assay.testing.specs import a_model
 from assay.training.exact import initial_parameters
-from assay.training.layout import layout_of
+from assay.training.frozen import Frozen
+from assay.training.layout import frozen_layout, layout_of
+from assay.training.model.adapter import merged
 from assay.training.model.presets import PRESETS
 from assay.training.reference.generation import chosen, generated, gumbel
 from assay.training.reference.gradient import reference_logits
@@ -70,6 +74,18 @@ def test_every_token_has_the_highest_sum_of_logit_and_noise_given_what_precedes_
             bits = hashlib.shake_256(b"head" + number.to_bytes(8, "big") + place.to_bytes(8, "big"))
             noise = gumbel(np.frombuffer(bits.digest(4 * model.vocabulary), "<u4"))
             assert token == np.argmax(logits(model, layout_of(model), theta, inputs)[0, place] + noise)
+
+
+def test_an_adapter_makes_up_what_the_merged_model_does():
+    adapter = AdapterSpec(rank=4, alpha=8, targets=(Target.Q, Target.V))
+    adapted = replace(LLAMA, base=Digest(bytes(32)[:-1] + b"b"), adapter=adapter)
+    frozen, factors = Frozen(frozen_layout(adapted), parameters(LLAMA)), parameters(adapted, scale=10)
+    whole = merged(adapted, frozen, factors)
+    asked = {"sequences": 3, "length": 16, "head": b"head"}
+
+    made = generated(adapted, factors, 3, frozen=frozen, **asked)
+
+    assert made == generated(LLAMA, whole, 3, **asked) != generated(LLAMA, parameters(LLAMA), 3, **asked)
 
 
 def test_a_document_ends_before_the_next_separator_and_at_the_length():
