@@ -95,6 +95,7 @@ def fetch(
     bytes_max: int = 100 << 30,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_slow: Callable[[str], None] = lambda _: None,
+    is_public: bool = False,
 ) -> Fetched:
     """Fetch a part of a delivered run into a folder; every file in it is then as the buyer signed it.
 
@@ -109,13 +110,14 @@ def fetch(
         bytes_max: The fetch ends before it has received more.
         on_progress: Called after each file.
         on_slow: Told of each source that sends too slowly: the next one is asked then.
+        is_public: Whether strangers named the sources, so that none may lead into the reader's own network.
 
     Raises:
         ConfigError: an address, or a folder with another run.
         IntegrityError: no source has an index that the run's buyer signed, or a file that it lists.
         Unavailable: a source does not answer, and no other has the file.
     """
-    client = Client(sources, bytes_max, on_slow=on_slow)
+    client = Client(sources, bytes_max, on_slow=on_slow, is_public=is_public)
     text, spec = find_index(client, run_id)
     index, found_id = read_index(text), run_id_of(spec)
     folder = folder or Path("runs") / found_id.hex()[:16]
@@ -201,6 +203,7 @@ class Client:
         *,
         on_slow: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        is_public: bool = False,
     ) -> None:
         """Nothing is asked for yet.
 
@@ -209,13 +212,14 @@ class Client:
             bytes_max: No more are received in all.
             on_slow: Told of each source that sends too slowly, in a line.
             clock: Seconds.
+            is_public: See `fetch`.
 
         Raises:
             ConfigError: a source is no address.
         """
         self.sources, self.received = [_address(one) for one in sources], 0
         self._bytes_max, self._lock, self._local = bytes_max, Lock(), local()
-        self._on_slow, self._clock = on_slow, clock
+        self._on_slow, self._clock, self._is_public = on_slow, clock, is_public
 
     def small(self, source: str, name: str, bytes_max: int) -> bytes:
         """A whole file from one source.
@@ -287,7 +291,7 @@ class Client:
 
     def _get(self, source: str, name: str, begun: int) -> requests.Response:
         if not hasattr(self._local, "session"):
-            self._local.session = steady_session()
+            self._local.session = steady_session(is_public=self._is_public)
         asked = {"Range": f"bytes={begun}-"} if begun else {}
         # Bytes as they are stored: what a server compresses could be small on the line and endless here.
         headers = {"Accept-Encoding": "identity", **asked}

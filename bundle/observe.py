@@ -47,6 +47,7 @@ def observe(
     pause: Callable[[], None],
     on_round: Callable[[int], None] = lambda _: None,
     on_slow: Callable[[str], None] = lambda _: None,
+    is_public: bool = False,
 ) -> Fetched:
     """Follow a run into a folder until its buyer has delivered it, and fetch this.
 
@@ -61,14 +62,14 @@ def observe(
         bytes_max: It ends before it has received more, before the delivery and after.
         pause: Called when no source has more yet.
         on_round: Called with each round whose manifest, and bytes, are here.
-        on_slow: As that of `fetch`.
+        on_slow, is_public: As those of `fetch`.
 
     Raises:
         ConfigError: an address, or a folder with another run.
         IntegrityError: a source has what the run's verifiers did not sign, and no other what they did.
         Unavailable: no source has the run at the first look; with what each answered.
     """
-    client = Client(sources, bytes_max, on_slow=on_slow)
+    client = Client(sources, bytes_max, on_slow=on_slow, is_public=is_public)
     folder = folder or Path("runs") / run_id.hex()[:16]
     if not (folder / BUNDLE).exists():
         run_state = start(_begun(client, folder, run_id), run_id)
@@ -83,6 +84,7 @@ def observe(
         run_id=run_id,
         bytes_max=bytes_max,
         on_slow=on_slow,
+        is_public=is_public,
     )
 
 

@@ -1,7 +1,9 @@
 """Steady: HTTP requests to sources that nobody trusts: none holds a reader up with a byte now and then.
 
 Room: bundle (edge: HTTP). A socket's own timeout ends only a silence. So the head of an answer has a
-deadline, as has each read of its body, and a body that comes slower than a least rate is broken off.
+deadline, as has each read of its body, and a body that comes slower than a least rate is broken off. A
+stranger's address may be refused unless its connection leads to the internet: a name may have another IP
+address each time that it is resolved.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import NewConnectionError
+
+from assay.network.public import is_public as public_address
 
 STEP_S_MAX = 60.0  # for the head of an answer, and for each read of its body
 WINDOW_S = 30.0  # over which a rate is measured
@@ -51,11 +56,19 @@ class Rate:
         self.since_s, self.size = now_s, 0
 
 
-def steady_session() -> requests.Session:
-    """A session each of whose answers has a deadline for its head."""
+def steady_session(*, is_public: bool = False) -> requests.Session:
+    """A session each of whose answers has a deadline for its head.
+
+    Args:
+        is_public: Whether nothing is sent on a connection to an address that is not on the internet. A proxy
+            that the environment names connects as it does.
+    """
     session = requests.Session()
     adapter = HTTPAdapter()
-    adapter.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
+    pools = (
+        {"http": _PublicPool, "https": _PublicTlsPool} if is_public else {"http": _Pool, "https": _TlsPool}
+    )
+    adapter.poolmanager.pool_classes_by_scheme = pools
     for scheme in ("http://", "https://"):
         session.mount(scheme, adapter)
     return session
@@ -120,6 +133,32 @@ class _Tls(HTTPSConnection):
             answer = super().getresponse()
         answer.line = line  # type: ignore[attr-defined]
         return answer
+
+
+class _ToPublic(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        line = super()._new_conn()
+        address = str(line.getpeername()[0])
+        if not public_address(address):
+            line.close()
+            raise NewConnectionError(self, f"{address} is not a public address")
+        return line
+
+
+class _PublicPlain(_Plain, _ToPublic):
+    pass
+
+
+class _PublicTls(_Tls, _ToPublic):
+    pass
+
+
+class _PublicPool(HTTPConnectionPool):
+    ConnectionCls = _PublicPlain
+
+
+class _PublicTlsPool(HTTPSConnectionPool):
+    ConnectionCls = _PublicTls
 
 
 class _Pool(HTTPConnectionPool):

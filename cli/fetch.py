@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 from rich.console import Console
@@ -31,11 +32,18 @@ from assay.protocol.types import Digest
 POLL_S = 2.0  # between two looks at a run that goes on
 
 
+class Sources(NamedTuple):
+    """Where to fetch. is_public: whether strangers named the addresses: then none may be a private one."""
+
+    addresses: list[str]
+    run_id: str | None  # that is expected
+    is_public: bool
+
+
 def fetch_run(
-    sources: Sequence[str],
+    sources: Sources,
     out: Path | None,
     only: str,
-    run_id: str | None,
     most: float,
     *,
     openings: bool,
@@ -53,7 +61,7 @@ def fetch_run(
         raise ConfigError(
             f"--only {only!r}: expected one of {', '.join(one.value for one in Part)}"
         ) from None
-    expected, bytes_max = _digest(run_id), int(most * 1e9)
+    expected, bytes_max = _digest(sources.run_id), int(most * 1e9)
     if follow:
         if expected is None:
             raise ConfigError(
@@ -69,15 +77,13 @@ def fetch_run(
             bar.update(task, total=progress.files, completed=progress.files_done)
 
         return fetch(
-            sources, out, part=part, openings=openings, run_id=expected, bytes_max=bytes_max,
-            on_progress=tell, on_slow=_tell_slow,
+            sources.addresses, out, part=part, openings=openings, run_id=expected, bytes_max=bytes_max,
+            on_progress=tell, on_slow=_tell_slow, is_public=sources.is_public,
         )  # fmt: skip
 
 
-def found_sources(
-    given: list[str], run_id: str | None, network: str, rpc: str | None
-) -> tuple[list[str], str | None]:
-    """Where to fetch from, and the run's id: as given, or by the id that is given in place of an address.
+def found_sources(given: list[str], run_id: str | None, network: str, rpc: str | None) -> Sources:
+    """Where to fetch from: as given, or by the run's id that is given in place of an address.
 
     Raises:
         ConfigError: nobody who takes part in the run announced an explorer, or its network cannot be read.
@@ -85,7 +91,7 @@ def found_sources(
     """
     found = read_run_id(given[0]) if len(given) == 1 else None
     if found is None:
-        return given, run_id
+        return Sources(given, run_id, is_public=False)
     if _digest(run_id) not in (None, found):
         raise ConfigError(f"run {found.hex()} and --run-id {run_id}: expected one of them")
     from assay.cli.network.commands import read_given
@@ -96,7 +102,8 @@ def found_sources(
     now_s, chain = int(time.time()), chain_of(network, rpc)
     _, run = read_offer(chain, found, now_s)
     records = newest_records(chain, run, now_s)
-    explorers = holders(records, is_local=is_local(read_given(network).endpoints))
+    is_here = is_local(read_given(network).endpoints)
+    explorers = holders(records, is_local=is_here)
     if not explorers:
         raise ConfigError(
             f"run {found.hex()}: none of its {len(records)} members announced an explorer that can be asked: "
@@ -104,19 +111,21 @@ def found_sources(
         )
     for url in explorers:
         typer.echo(f"from {url}", err=True)
-    return [f"{url}/runs/{found.hex()}/files" for url in explorers], found.hex()
+    addresses = [f"{url}/runs/{found.hex()}/files" for url in explorers]
+    return Sources(addresses, found.hex(), is_public=not is_here)
 
 
 def _followed(
-    sources: Sequence[str], out: Path | None, part: Part, run_id: Digest, bytes_max: int, *, openings: bool
+    sources: Sources, out: Path | None, part: Part, run_id: Digest, bytes_max: int, *, openings: bool
 ) -> Fetched:
     with Bar(TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True),
              transient=True, disable=not sys.stderr.isatty()) as bar:  # fmt: skip
         task = bar.add_task("no round yet", total=None)
         return observe(
-            sources, run_id, out, part=part, openings=openings, bytes_max=bytes_max,
+            sources.addresses, run_id, out, part=part, openings=openings, bytes_max=bytes_max,
             pause=lambda: time.sleep(POLL_S),
             on_slow=_tell_slow,
+            is_public=sources.is_public,
             on_round=lambda round_id: bar.update(task, description=f"round {round_id:,} is here"),
         )  # fmt: skip
 

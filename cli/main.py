@@ -284,8 +284,8 @@ def run_fetch(
     """
     from assay.cli.fetch import fetch_run, fetched_lines, found_sources
 
-    sources, run_id = found_sources(sources, run_id, network, rpc)
-    fetched = fetch_run(sources, out, only, run_id, most, openings=openings, follow=follow)
+    found = found_sources(sources, run_id, network, rpc)
+    fetched = fetch_run(found, out, only, most, openings=openings, follow=follow)
     show(fetched, fetched_lines(fetched), as_json=as_json)
 
 

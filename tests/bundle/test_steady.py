@@ -116,6 +116,27 @@ def test_a_body_that_trickles_is_broken_off_by_the_clock(trickle: type[Trickle])
     assert client.sources == ["http://127.0.0.1:9/", server.url]
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_strangers_name_that_leads_here_after_it_was_looked_at_is_sent_nothing(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"{scheme}://localhost:{server.getsockname()[1]}/"
+        with pytest.raises(Unavailable, match="no answer"):
+            Client([url], 10**6, is_public=True).small(url, "index.json", 10**6)
+        line, _ = server.accept()
+        with line:
+            line.settimeout(10)
+            assert line.recv(1) == b""  # shut, and not a byte of a request or of a handshake
+
+
+def test_who_names_a_source_itself_may_name_one_in_its_own_network(tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_bytes(b"x")
+    with serving(tmp_path) as serve:
+        url = serve().url + "/"
+        assert Client([url], 10**6).small(url, "index.json", 10**6) == b"x"
+        with pytest.raises(Unavailable, match="no answer"):
+            Client([url], 10**6, is_public=True).small(url, "index.json", 10**6)
+
+
 @pytest.mark.parametrize(
     ("begun", "filler"),
     [(b"HTTP/1.1 200 OK\r\nX: ", b"x"), (b"HTTP/1.1 ", b"2"), (CHUNKED + b"1;", b"x")],

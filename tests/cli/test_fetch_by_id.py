@@ -10,7 +10,7 @@ import pytest
 
 from assay.bundle.fetch import Part
 from assay.bundle.read import read
-from assay.cli.fetch import fetch_run, found_sources
+from assay.cli.fetch import Sources, fetch_run, found_sources
 from assay.explorer.catalogue import open_runs
 from assay.participant.directory.explorers import is_local
 from assay.participant.files.index import IntegrityError
@@ -44,20 +44,22 @@ def test_the_explorers_of_a_runs_members_are_asked_for_it_by_its_id(
 ) -> None:
     announced(monkeypatch, "http://127.0.0.1:8600", "https://b.example.org/x")
 
-    sources, run_id = found_sources([RUN.run_id.hex()], None, "network.txt", None)
+    found = found_sources([RUN.run_id.hex()], None, "network.txt", None)
 
-    assert set(sources) == {
+    assert set(found.addresses) == {
         f"{url}/runs/{RUN.run_id.hex()}/files" for url in ("http://127.0.0.1:8600", "https://b.example.org/x")
     }
-    assert run_id == RUN.run_id.hex() and "from http://127.0.0.1:8600" in capsys.readouterr().err
+    assert (found.run_id, found.is_public) == (RUN.run_id.hex(), False)
+    assert "from http://127.0.0.1:8600" in capsys.readouterr().err
 
 
 def test_addresses_are_taken_as_given_and_another_id_beside_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert found_sources(["https://a.org/x"], "ab", "network.txt", None) == (["https://a.org/x"], "ab")
+    given = found_sources(["https://a.org/x"], "ab", "network.txt", None)
+    assert given == Sources(["https://a.org/x"], "ab", is_public=False)
     announced(monkeypatch, "http://127.0.0.1:8600")
-    assert found_sources([RUN.run_id.hex()], RUN.run_id.hex(), "network.txt", None)[1] == RUN.run_id.hex()
+    assert found_sources([RUN.run_id.hex()], RUN.run_id.hex(), "network.txt", None).run_id == RUN.run_id.hex()
     with pytest.raises(ConfigError, match="expected one of them"):
         found_sources([RUN.run_id.hex()], "ab" * 32, "network.txt", None)
 
@@ -67,6 +69,9 @@ def test_a_public_networks_members_send_nobody_into_the_readers_own(monkeypatch:
 
     with pytest.raises(ConfigError, match="none of its 7 members announced an explorer that can be asked"):
         found_sources([RUN.run_id.hex()], None, "network.txt", None)
+
+    announced(monkeypatch, "http://8.8.8.8:8600", endpoints=("https://rpc.example.org",))
+    assert found_sources([RUN.run_id.hex()], None, "network.txt", None).is_public
 
 
 @pytest.mark.parametrize(
@@ -90,9 +95,8 @@ def test_an_explorer_serves_a_run_by_its_id_and_what_is_another_run_is_not_taken
 
         def fetched(expected: str, named: str) -> Path:
             source = f"{url}/runs/{named}/files"
-            found = fetch_run(
-                [source], tmp_path / expected, Part.PROOF.value, expected, 1, openings=False, follow=False
-            )
+            sources = Sources([source], expected, is_public=False)
+            found = fetch_run(sources, tmp_path / expected, Part.PROOF.value, 1, openings=False, follow=False)
             return Path(found.folder)
 
         assert read(fetched(run_id, run_id)).run_id.hex() == run_id
