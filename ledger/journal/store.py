@@ -11,8 +11,8 @@ any two statements continues as if the batch had never begun.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -23,15 +23,6 @@ from assay.ledger.accounts import Account
 from assay.ledger.books import Books, Entry, book, bookable, place_key, post, reversal_of
 from assay.ledger.journal.database import Place as Database
 from assay.ledger.journal.database import open_engine, reading, writing
-from assay.ledger.journal.pending import (
-    Pending,
-    PendingState,
-    expire_due,
-    hold,
-    post_pending,
-    read_pending,
-    void,
-)
 from assay.ledger.journal.reader import E, read_events
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.journal.rows import (
@@ -44,8 +35,6 @@ from assay.ledger.journal.rows import (
 )
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.journal.writer import (
-    AvailableBalance,
-    read_available_balance,
     read_balances,
     read_entry,
     read_posted,
@@ -82,7 +71,7 @@ class BookStore:
             place: A file, or the URL of a PostgreSQL database that holds nothing else.
             run_id: The run whose payout tables are booked.
             first_block: Where reading the chain starts in new books.
-            now_ms: Unix time in milliseconds, for `recorded_ms` and expiry.
+            now_ms: Unix time in milliseconds, for `recorded_ms`.
 
         Raises:
             ConfigError: books of another schema.
@@ -117,16 +106,6 @@ class BookStore:
         with self.reading() as db:
             return read_balances(db)
 
-    def available_balance(self, account: Account) -> AvailableBalance:
-        """One account's posted and pending sums."""
-        with self.reading() as db:
-            return read_available_balance(db, account)
-
-    def pending(self, key: str) -> Pending | None:
-        """The pending or resolved entry with this key."""
-        with self.reading() as db:
-            return read_pending(db, key)
-
     def events(self, *kinds: type[E]) -> list[E]:
         """Events of these kinds that are not orphaned, in chain order."""
         with self.reading() as db:
@@ -136,23 +115,8 @@ class BookStore:
 
     def add_entries(self, entries: Sequence[Entry]) -> list[int]:
         """Append entries in one transaction; see `write_entries`."""
-        with self._writing() as (db, now_ms):
-            return write_entries(db, entries, now_ms)
-
-    def hold(self, entry: Entry, expires_ms: int) -> PendingState:
-        """Reserve the amounts of an entry until it is resolved or expires; see ledger/journal/pending.py."""
-        with self._writing() as (db, now_ms):
-            return hold(db, entry, expires_ms, now_ms)
-
-    def post_pending(self, key: str) -> int:
-        """Post a pending entry and return its number in the journal."""
-        with self._writing() as (db, now_ms):
-            return post_pending(db, key, now_ms)
-
-    def void(self, key: str) -> None:
-        """Void a pending entry and release what it reserves."""
-        with self._writing() as (db, now_ms):
-            void(db, key, now_ms)
+        with writing(self.engine) as db:
+            return write_entries(db, entries, self._now_ms())
 
     def add_rounds(self, facts: Sequence[RoundFacts]) -> None:
         """Store final rounds; of rounds already stored, only faults that the books lack.
@@ -202,7 +166,7 @@ class BookStore:
         if count < len(events):
             to_block = events[count].block_number - 1
         arrived = {place_of(event): event for event in events[:count]}
-        with self._writing() as (db, now_ms):
+        with writing(self.engine) as db:
             if from_block > read_cursor(db, NEXT_BLOCK, self.first_block):
                 raise ValueError(f"blocks before {from_block} were never read")
             known = _known_places(db, from_block)
@@ -228,17 +192,9 @@ class BookStore:
             new = [event_row(event) for event in fresh if place_of(event) not in known]
             if new:
                 db.execute(sa.insert(_EVENT), new)
-            write_entries(db, entries, now_ms)
+            write_entries(db, entries, self._now_ms())
             set_cursor(db, NEXT_BLOCK, to_block + 1)
         return Taken(seen=tuple(fresh), orphaned=len(gone))
-
-    @contextmanager
-    def _writing(self) -> Iterator[tuple[Connection, int]]:
-        """A transaction for entries, and its time; expires overdue pending entries first."""
-        with writing(self.engine) as db:
-            now_ms = self._now_ms()
-            expire_due(db, now_ms)
-            yield db, now_ms
 
 
 def read_cursor(db: Connection, name: str, start: int) -> int:

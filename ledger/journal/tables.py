@@ -12,10 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
-# 2: the Merkle log; 3: balances, and entries that are pending; 4: subtrees of the log; 5: invoices
-SCHEMA_VERSION = 11  # the baseline; 1 to 10 were schemas of development and are refused
+SCHEMA_VERSION = 12  # the baseline; 1 to 10 were schemas of development and are refused
+SCHEMAS = (11, SCHEMA_VERSION)  # 11 has two tables and two columns more, of amounts held back: all unused
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
-_PENDING = sa.text("state = 'pending'")
 # Without a rowid: it is a second name of a row, by which UPDATE OR REPLACE removes others past the triggers.
 STRICT: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": False}
 
@@ -87,59 +86,17 @@ class PostingRow(Table, table=True):
 
 
 class BalanceRow(Table, table=True):
-    """An account's posted and pending sums, kept by triggers; no account is overdrawn."""
+    """An account's sum, kept by triggers; no account is overdrawn."""
 
     __tablename__ = "balance"
     __table_args__ = (
         sa.CheckConstraint("side IN (-1, 1)"),
-        sa.CheckConstraint("debits_pending >= 0 AND credits_pending >= 0"),
-        sa.CheckConstraint(
-            "CASE side WHEN 1 THEN posted >= credits_pending ELSE -posted >= debits_pending END",
-            name="no_overdraft",
-        ),
+        sa.CheckConstraint("CASE side WHEN 1 THEN posted >= 0 ELSE posted <= 0 END", name="no_overdraft"),
         STRICT,
     )
     account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), primary_key=True))
     side: int = _number()  # 1: debits make it larger; -1: credits do
     posted: int = _number()  # debits less credits
-    debits_pending: int = _number()
-    credits_pending: int = _number()
-
-
-class PendingRow(Table, table=True):
-    """A pending entry; see ledger/journal/pending.py. `state` changes once."""
-
-    __tablename__ = "pending_entry"
-    __table_args__ = (
-        sa.CheckConstraint("state IN ('pending', 'posted', 'voided', 'expired')"),
-        sa.CheckConstraint("(state = 'pending') = (resolved_ms IS NULL)"),
-        sa.Index("ix_pending_entry_due", "expires_ms", sqlite_where=_PENDING, postgresql_where=_PENDING),
-        STRICT,
-    )
-    id: int = _key()
-    key: str = _text(unique=True)
-    request_hash: bytes = _bytes()
-    kind: str = _text()
-    epoch: int = _number()
-    block_number: int = _number()
-    block_hash: bytes = _bytes()
-    block_time: int = _number()
-    lines: int = _number()
-    recorded_ms: int = _number()
-    expires_ms: int = _number()
-    state: str = _text()
-    resolved_ms: int | None = Field(default=None, sa_column=sa.Column(BIG, nullable=True))
-
-
-class PendingPostingRow(Table, table=True):
-    """One signed amount of a pending entry."""
-
-    __tablename__ = "pending_posting"
-    __table_args__ = (sa.CheckConstraint("amount <> 0"), STRICT)
-    pending: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("pending_entry.id"), primary_key=True))
-    line: int = _key()
-    account: int = Field(sa_column=sa.Column(BIG, sa.ForeignKey("account.id"), nullable=False, index=True))
-    amount: int = _number()
 
 
 class LeafRow(Table, table=True):
@@ -363,9 +320,8 @@ class CursorRow(Table, table=True):
 
 TABLES = Table.metadata.tables
 CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; all others are write-once
-    "balance": ("posted", "debits_pending", "credits_pending"),
+    "balance": ("posted",),
     "chain_event": ("state", "turns"),
     "cursor": ("value",),
     "log_edge": ("size", "roots"),
-    "pending_entry": ("state", "resolved_ms"),
 }

@@ -26,19 +26,11 @@ def _fixed(table: sa.Table) -> str:
     return ", ".join(column.name for column in table.columns if column.name not in changes)
 
 
-# Head table, lines table, the lines' column that names the head, and the balance columns they feed.
-_KINDS = (("journal_entry", "posting", "entry"), ("pending_entry", "pending_posting", "pending"))
-
-
 # ---- SQLite
 
 
 def _sqlite() -> list[str]:
-    made = [_ACCOUNT_BALANCE, _PENDING_AT_FIRST, _PENDING_ONCE, _PENDING_RELEASED, _INVOICE_IN_ORDER]
-    for head, lines, link in _KINDS:
-        update = _POST if head == "journal_entry" else _hold("+", "NEW.pending")
-        made.append(_ANNOUNCED.format(head=head, lines=lines, link=link))
-        made.append(_BALANCED.format(head=head, lines=lines, link=link, update=update))
+    made = [_ACCOUNT_BALANCE, _ANNOUNCED, _BALANCED, _INVOICE_IN_ORDER]
     for name, table in TABLES.items():
         made.append(_refusal(name, "no_update", f"BEFORE UPDATE OF {_fixed(table)} ON {name}"))
         if name == "cursor":
@@ -62,22 +54,9 @@ def _unique(table: sa.Table) -> list[tuple[str, ...]]:
     return found + [(column.name,) for column in table.columns if column.unique]
 
 
-def _hold(sign: str, pending: str) -> str:
-    """SQL that adds a pending entry's amounts to the balances, or subtracts them; for both databases."""
-    return f"""UPDATE balance SET debits_pending = debits_pending {sign} held.debits,
-        credits_pending = credits_pending {sign} held.credits
-    FROM (SELECT account, CASE WHEN amount > 0 THEN amount ELSE 0 END AS debits,
-              CASE WHEN amount < 0 THEN -amount ELSE 0 END AS credits
-          FROM pending_posting WHERE pending = {pending}) AS held
-    WHERE balance.account = held.account;"""
-
-
-_POST = """UPDATE balance SET posted = posted + moved.amount
-    FROM (SELECT account, amount FROM posting WHERE entry = NEW.entry) AS moved
-    WHERE balance.account = moved.account;"""
 _ANNOUNCED = """
-CREATE TRIGGER {lines}_announced BEFORE INSERT ON {lines}
-WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
+CREATE TRIGGER posting_announced BEFORE INSERT ON posting
+WHEN NEW.line NOT BETWEEN 0 AND (SELECT lines - 1 FROM journal_entry WHERE id = NEW.entry)
 BEGIN SELECT RAISE(ABORT, 'the entry did not announce this posting'); END
 """
 # The sum of an invoice's credit notes, zero or less; NULL if it has none.
@@ -116,39 +95,26 @@ _INVOICE_IN_ORDER = "\n".join(
     ]
 )
 _BALANCED = """
-CREATE TRIGGER {lines}_balanced AFTER INSERT ON {lines}
-WHEN NEW.line = (SELECT lines - 1 FROM {head} WHERE id = NEW.{link})
+CREATE TRIGGER posting_balanced AFTER INSERT ON posting
+WHEN NEW.line = (SELECT lines - 1 FROM journal_entry WHERE id = NEW.entry)
 BEGIN
     SELECT RAISE(ABORT, 'the entry does not sum to zero') WHERE EXISTS (
-        SELECT 1 FROM {lines} JOIN account ON account.id = {lines}.account
-        WHERE {lines}.{link} = NEW.{link} GROUP BY account.asset HAVING sum({lines}.amount) <> 0);
+        SELECT 1 FROM posting JOIN account ON account.id = posting.account
+        WHERE posting.entry = NEW.entry GROUP BY account.asset HAVING sum(posting.amount) <> 0);
     SELECT RAISE(ABORT, 'lines of the entry are missing') WHERE NEW.line + 1 <>
-        (SELECT count(*) FROM {lines} WHERE {link} = NEW.{link});
+        (SELECT count(*) FROM posting WHERE entry = NEW.entry);
     SELECT RAISE(ABORT, 'two postings of one account') WHERE EXISTS (
-        SELECT 1 FROM {lines} WHERE {link} = NEW.{link} GROUP BY account HAVING count(*) > 1);
-    {update}
+        SELECT 1 FROM posting WHERE entry = NEW.entry GROUP BY account HAVING count(*) > 1);
+    UPDATE balance SET posted = posted + moved.amount
+    FROM (SELECT account, amount FROM posting WHERE entry = NEW.entry) AS moved
+    WHERE balance.account = moved.account;
 END
 """
 _ACCOUNT_BALANCE = """
 CREATE TRIGGER account_balance AFTER INSERT ON account
 BEGIN
     INSERT INTO balance VALUES
-        (NEW.id, CASE WHEN substr(NEW.kind, 1, 6) = 'asset:' THEN 1 ELSE -1 END, 0, 0, 0);
-END
-"""
-_PENDING_AT_FIRST = """
-CREATE TRIGGER pending_entry_at_first BEFORE INSERT ON pending_entry WHEN NEW.state <> 'pending'
-BEGIN SELECT RAISE(ABORT, 'an entry that waits is pending at first'); END
-"""
-_PENDING_ONCE = """
-CREATE TRIGGER pending_entry_once BEFORE UPDATE OF state, resolved_ms ON pending_entry
-WHEN OLD.state <> 'pending' OR NEW.state = 'pending'
-BEGIN SELECT RAISE(ABORT, 'a pending entry is resolved once'); END
-"""
-_PENDING_RELEASED = f"""
-CREATE TRIGGER pending_entry_released AFTER UPDATE OF state ON pending_entry
-BEGIN
-    {_hold("-", "NEW.id")}
+        (NEW.id, CASE WHEN substr(NEW.kind, 1, 6) = 'asset:' THEN 1 ELSE -1 END, 0);
 END
 """
 
@@ -157,14 +123,8 @@ END
 
 
 def _postgresql() -> list[str]:
-    made = [_REFUSE, _PG_ACCOUNT, _PG_ON_ACCOUNT, _PG_POST, _PG_HOLD, _PG_ONCE, _PG_ON_STATE, _PG_RELEASE]
-    made += [_PG_ON_RELEASE, _PG_RESOLVED, _PG_ON_RESOLVED, _PG_INVOICE, _PG_ON_INVOICE]
-    for head, lines, link in _KINDS:
-        whole = "books_entry_is_whole" if head == "journal_entry" else "books_pending_is_whole"
-        take = "books_take_postings" if head == "journal_entry" else "books_hold_postings"
-        made.append(_PG_WHOLE.format(head=head, lines=lines, link=link, name=whole))
-        made.append(_PG_ON_HEAD.format(head=head, name=whole))
-        made.append(_PG_ON_LINES.format(lines=lines, name=take))
+    made = [_REFUSE, _PG_ACCOUNT, _PG_ON_ACCOUNT, _PG_POST, _PG_ON_LINES, _PG_WHOLE, _PG_ON_HEAD]
+    made += [_PG_INVOICE, _PG_ON_INVOICE]
     for name, table in TABLES.items():
         made.append(_pg_refusal(name, "no_update", f"BEFORE UPDATE OF {_fixed(table)} ON {name}"))
         if name != "cursor":
@@ -187,7 +147,7 @@ _PG_ACCOUNT = """
 CREATE FUNCTION books_open_accounts() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO balance
-        SELECT id, CASE WHEN left(kind, 6) = 'asset:' THEN 1 ELSE -1 END, 0, 0, 0 FROM fresh;
+        SELECT id, CASE WHEN left(kind, 6) = 'asset:' THEN 1 ELSE -1 END, 0 FROM fresh;
     RETURN NULL;
 END $$
 """
@@ -209,87 +169,29 @@ BEGIN
     RETURN NULL;
 END $$
 """
-_PG_HOLD = """
-CREATE FUNCTION books_hold_postings() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF EXISTS (SELECT 1 FROM fresh JOIN pending_entry ON pending_entry.id = fresh.pending
-               WHERE fresh.line NOT BETWEEN 0 AND pending_entry.lines - 1) THEN
-        RAISE EXCEPTION 'the entry did not announce this posting' USING ERRCODE = '23000';
-    END IF;
-    UPDATE balance SET debits_pending = debits_pending + held.debits,
-        credits_pending = credits_pending + held.credits
-    FROM (SELECT account, coalesce(sum(amount) FILTER (WHERE amount > 0), 0) AS debits,
-              coalesce(-sum(amount) FILTER (WHERE amount < 0), 0) AS credits
-          FROM fresh GROUP BY account) AS held
-    WHERE balance.account = held.account;
-    RETURN NULL;
-END $$
-"""
-_PG_ONCE = """
-CREATE FUNCTION books_resolve_once() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP = 'INSERT' AND NEW.state <> 'pending' THEN
-        RAISE EXCEPTION 'an entry that waits is pending at first' USING ERRCODE = '23000';
-    END IF;
-    IF TG_OP = 'UPDATE' AND (OLD.state <> 'pending' OR NEW.state = 'pending') THEN
-        RAISE EXCEPTION 'a pending entry is resolved once' USING ERRCODE = '23000';
-    END IF;
-    RETURN NEW;
-END $$
-"""
-_PG_ON_STATE = """
-CREATE TRIGGER pending_entry_once BEFORE INSERT OR UPDATE OF state, resolved_ms ON pending_entry
-FOR EACH ROW EXECUTE FUNCTION books_resolve_once()
-"""
-_PG_RELEASE = f"""
-CREATE FUNCTION books_release() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    {_hold("-", "NEW.id")}
-    RETURN NULL;
-END $$
-"""
-_PG_ON_RELEASE = """
-CREATE TRIGGER pending_entry_released AFTER UPDATE OF state ON pending_entry
-FOR EACH ROW EXECUTE FUNCTION books_release()
-"""
-_PG_RESOLVED = """
-CREATE FUNCTION books_posted_is_entered() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF EXISTS (SELECT 1 FROM pending_entry WHERE id = NEW.id AND state = 'posted')
-            <> EXISTS (SELECT 1 FROM journal_entry WHERE key = NEW.key) THEN
-        RAISE EXCEPTION 'a pending entry is in the journal if it was posted, and only then'
-            USING ERRCODE = '23000';
-    END IF;
-    RETURN NULL;
-END $$
-"""
-_PG_ON_RESOLVED = """
-CREATE CONSTRAINT TRIGGER pending_entry_entered AFTER INSERT OR UPDATE OF state ON pending_entry
-DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION books_posted_is_entered()
-"""
 _PG_WHOLE = """
-CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION books_entry_is_whole() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.lines <> (SELECT count(*) FROM {lines} WHERE {link} = NEW.id) THEN
+    IF NEW.lines <> (SELECT count(*) FROM posting WHERE entry = NEW.id) THEN
         RAISE EXCEPTION 'lines of the entry are missing' USING ERRCODE = '23000';
     END IF;
-    IF EXISTS (SELECT 1 FROM {lines} JOIN account ON account.id = {lines}.account
-               WHERE {lines}.{link} = NEW.id GROUP BY account.asset HAVING sum({lines}.amount) <> 0) THEN
+    IF EXISTS (SELECT 1 FROM posting JOIN account ON account.id = posting.account
+               WHERE posting.entry = NEW.id GROUP BY account.asset HAVING sum(posting.amount) <> 0) THEN
         RAISE EXCEPTION 'the entry does not sum to zero' USING ERRCODE = '23000';
     END IF;
-    IF EXISTS (SELECT 1 FROM {lines} WHERE {link} = NEW.id GROUP BY account HAVING count(*) > 1) THEN
+    IF EXISTS (SELECT 1 FROM posting WHERE entry = NEW.id GROUP BY account HAVING count(*) > 1) THEN
         RAISE EXCEPTION 'two postings of one account' USING ERRCODE = '23000';
     END IF;
     RETURN NULL;
 END $$
 """
 _PG_ON_HEAD = """
-CREATE CONSTRAINT TRIGGER {head}_whole AFTER INSERT ON {head}
-DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {name}()
+CREATE CONSTRAINT TRIGGER journal_entry_whole AFTER INSERT ON journal_entry
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION books_entry_is_whole()
 """
 _PG_ON_LINES = """
-CREATE TRIGGER {lines}_announced AFTER INSERT ON {lines}
-REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION {name}()
+CREATE TRIGGER posting_announced AFTER INSERT ON posting
+REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION books_take_postings()
 """
 _PG_INVOICE = "\n".join(
     [

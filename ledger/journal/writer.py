@@ -8,14 +8,13 @@ Entries and their leaves of the Merkle log are written in one transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from assay.ledger.accounts import Account, Side
+from assay.ledger.accounts import Account
 from assay.ledger.books import BooksError, Entry
 from assay.ledger.journal.database import insert_rows
 from assay.ledger.journal.leaf import leaf_of
@@ -26,20 +25,7 @@ from assay.ledger.journal.tables import TABLES
 
 NAMES_PER_QUESTION = 500  # SQLite bounds the variables of a statement
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
-_BALANCE, _PENDING = TABLES["balance"], TABLES["pending_entry"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvailableBalance:
-    """An account's posted and pending sums, in minor units."""
-
-    posted: int = 0  # debits less credits
-    debits_pending: int = 0  # of pending entries
-    credits_pending: int = 0
-
-    def available(self, side: Side) -> int:
-        """Available balance of an account of this side: posted less what pending entries reserve."""
-        return self.posted * side - (self.credits_pending if side is Side.DEBIT else self.debits_pending)
+_BALANCE = TABLES["balance"]
 
 
 def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) -> list[int]:
@@ -53,8 +39,8 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         recorded_ms: Unix time in milliseconds.
 
     Raises:
-        BooksError: a key is stored with other content or pending, a reversed entry does not exist or was
-            reversed before, or an account would be overdrawn.
+        BooksError: a key is stored with other content, a reversed entry does not exist or was reversed
+            before, or an account would be overdrawn.
     """
     keys = {entry.key for entry in entries} | {entry.reverses for entry in entries if entry.reverses}
     known = {
@@ -62,7 +48,7 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         for row in _where_in(db, (_ENTRY.c.id, _ENTRY.c.key, _ENTRY.c.request_hash), _ENTRY.c.key, keys)
     }
     fresh: dict[int, Entry] = {}  # by number
-    first_id = next_id(db, _ENTRY)
+    first_id = _next_id(db, _ENTRY)
     for entry in entries:
         request = entry.request_hash
         number, recorded = known.setdefault(entry.key, (first_id + len(fresh), request))
@@ -71,15 +57,23 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         if number == first_id + len(fresh):
             fresh[number] = entry
     _check_reversals(db, list(fresh.values()), {key: number for key, (number, _) in known.items()})
-    _check_none_waits(db, [entry.key for entry in fresh.values()])
-    accounts = open_accounts(db, list(fresh.values()))
+    accounts = _open_accounts(db, list(fresh.values()))
     insert_rows(
         db,
         _ENTRY,
         [
             {
-                **entry_row(number, entry, known[entry.key][1], recorded_ms),
+                "id": number,
+                "key": entry.key,
+                "request_hash": known[entry.key][1],
+                "kind": entry.kind,
+                "epoch": entry.epoch,
+                "block_number": entry.block_number,
+                "block_hash": entry.block_hash,
+                "block_time": entry.block_time,
                 "reverses": known[entry.reverses][0] if entry.reverses else None,
+                "lines": len(entry.postings),
+                "recorded_ms": recorded_ms,
             }
             for number, entry in fresh.items()
         ],
@@ -97,22 +91,6 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
     return [known[entry.key][0] for entry in entries]
 
 
-def entry_row(number: int, entry: Entry, request_hash: bytes, recorded_ms: int) -> dict[str, Any]:
-    """What a posted and a pending entry have in their rows."""
-    return {
-        "id": number,
-        "key": entry.key,
-        "request_hash": request_hash,
-        "kind": entry.kind,
-        "epoch": entry.epoch,
-        "block_number": entry.block_number,
-        "block_hash": entry.block_hash,
-        "block_time": entry.block_time,
-        "lines": len(entry.postings),
-        "recorded_ms": recorded_ms,
-    }
-
-
 def read_entry(db: Connection, key: str) -> Entry | None:
     """The posted entry with this key; None if there is none."""
     head = db.execute(sa.select(_ENTRY).where(_ENTRY.c.key == key)).first()
@@ -128,7 +106,7 @@ def read_entry(db: Connection, key: str) -> Entry | None:
     return entry_of(head, lines, db.execute(undone).scalar() or "")
 
 
-def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int]:
+def _open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int]:
     """The ids of the accounts that these entries touch; opens new ones.
 
     Raises:
@@ -136,7 +114,7 @@ def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int
     """
     touched = {posting.account for entry in entries for posting in entry.postings}
     numbers, balances = _known_accounts(db, touched)
-    left = {account: one.available(account.kind.side) for account, one in balances.items()}
+    left = {account: posted * account.kind.side for account, posted in balances.items()}
     for entry in entries:
         for posting in entry.postings:
             account = posting.account
@@ -144,11 +122,6 @@ def open_accounts(db: Connection, entries: Sequence[Entry]) -> dict[Account, int
             if left[account] < 0:
                 raise BooksError(f"{entry.kind} {entry.key}: {account.code} would fall to {left[account]}")
     return {**numbers, **_new_accounts(db, touched - set(numbers))}
-
-
-def read_available_balance(db: Connection, account: Account) -> AvailableBalance:
-    """One account's posted and pending sums; zeros if it is unused."""
-    return _known_accounts(db, {account})[1].get(account, AvailableBalance())
 
 
 def read_posted(db: Connection) -> dict[Account, int]:
@@ -190,38 +163,21 @@ def _check_reversals(db: Connection, fresh: Sequence[Entry], numbers: Mapping[st
         raise BooksError(f"entry {again[0]} was reversed before; to correct a reversal, reverse the reversal")
 
 
-def _check_none_waits(db: Connection, keys: Sequence[str]) -> None:
-    columns = (_PENDING.c.key, _PENDING.c.state)
-    waiting = {
-        row.key: row.state for row in _where_in(db, columns, _PENDING.c.key, keys) if row.state != "posted"
-    }
-    for key in keys:
-        if key in waiting:
-            raise BooksError(
-                f"entry {key} is on record as {waiting[key]}; it enters the journal only when it is posted"
-            )
-
-
 def _known_accounts(
     db: Connection, accounts: Collection[Account]
-) -> tuple[dict[Account, int], dict[Account, AvailableBalance]]:
-    """Id and sums of each of these accounts that exists."""
+) -> tuple[dict[Account, int], dict[Account, int]]:
+    """Id and posted sum of each of these accounts that exists."""
     by_code = {account.code: account for account in accounts}
-    columns = (_ACCOUNT.c.id, _ACCOUNT.c.code, *(column for column in _BALANCE.c if column.name != "account"))
+    columns = (_ACCOUNT.c.id, _ACCOUNT.c.code, _BALANCE.c.posted)
     rows = _where_in(db, columns, _ACCOUNT.c.code, by_code, _ACCOUNT.join(_BALANCE))
-    return {by_code[row.code]: row.id for row in rows}, {
-        by_code[row.code]: AvailableBalance(
-            posted=row.posted, debits_pending=row.debits_pending, credits_pending=row.credits_pending
-        )
-        for row in rows
-    }
+    return {by_code[row.code]: row.id for row in rows}, {by_code[row.code]: row.posted for row in rows}
 
 
 def _new_accounts(db: Connection, new: Collection[Account]) -> dict[Account, int]:
     """Open accounts; a trigger creates each one's balance of zero."""
     if not new:
         return {}
-    numbers = dict(zip(sorted(new, key=lambda one: one.code), count(next_id(db, _ACCOUNT)), strict=False))
+    numbers = dict(zip(sorted(new, key=lambda one: one.code), count(_next_id(db, _ACCOUNT)), strict=False))
     insert_rows(
         db,
         _ACCOUNT,
@@ -241,7 +197,7 @@ def _new_accounts(db: Connection, new: Collection[Account]) -> dict[Account, int
     return numbers
 
 
-def next_id(db: Connection, table: sa.Table) -> int:
+def _next_id(db: Connection, table: sa.Table) -> int:
     """The id of a table's next row; safe because the caller holds the writer's lock."""
     return int(db.execute(sa.select(sa.func.coalesce(sa.func.max(table.c.id), 0))).scalar_one()) + 1
 

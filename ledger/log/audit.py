@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -26,8 +25,7 @@ from assay.ledger.merkle_log import Edge, append
 from assay.protocol.types import PeerId
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
-_INVOICE = TABLES["invoice"]
-_BALANCE, _PENDING, _WAITING = TABLES["balance"], TABLES["pending_entry"], TABLES["pending_posting"]
+_BALANCE, _INVOICE = TABLES["balance"], TABLES["invoice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,29 +121,14 @@ def _sums(db: Connection) -> dict[str, int]:
 
 
 def _check_balances(db: Connection) -> None:
-    """Compare the sums kept by triggers with their lines, and the posted sums with the journal."""
-    posted = _totals(db, sa.select(_POSTING.c.account, _POSTING.c.amount))
-    waiting = sa.select(_WAITING.c.account, _WAITING.c.amount).join_from(_WAITING, _PENDING)
-    waiting = waiting.where(_PENDING.c.state == "pending")
-    debits = _totals(db, waiting.where(_WAITING.c.amount > 0))
-    credits = _totals(db, waiting.where(_WAITING.c.amount < 0))
-    for row in db.execute(sa.select(_ACCOUNT, _BALANCE).join(_BALANCE, isouter=True).order_by(_ACCOUNT.c.id)):
-        kept = (row.side, row.posted, row.debits_pending, row.credits_pending)
-        made = (Kind(row.kind).side, posted.get(row.id, 0), debits.get(row.id, 0), -credits.get(row.id, 0))
-        if kept != made:
-            raise LedgerIntegrityError(f"balance of {row.code}: {kept[1:]} kept, the entries make {made[1:]}")
-    entered = sa.select(_PENDING.c.key, _PENDING.c.state, _ENTRY.c.id)
-    entered = entered.join_from(_PENDING, _ENTRY, _PENDING.c.key == _ENTRY.c.key, isouter=True)
-    for row in db.execute(entered.order_by(_PENDING.c.id)):
-        if (row.state == "posted") != (row.id is not None):
-            where = "not in the journal" if row.id is None else f"entry {row.id} of the journal"
-            raise LedgerIntegrityError(f"pending entry {row.key}: {row.state}, and {where}")
-
-
-def _totals(db: Connection, lines: sa.Select[Any]) -> dict[int, int]:
-    each = lines.subquery()
-    query = sa.select(each.c.account, sa.func.sum(each.c.amount)).group_by(each.c.account)
-    return {account: int(total) for account, total in db.execute(query)}
+    """Compare the sums kept by triggers with the journal."""
+    total = sa.select(_POSTING.c.account, sa.func.sum(_POSTING.c.amount)).group_by(_POSTING.c.account)
+    posted = {account: int(amount) for account, amount in db.execute(total)}
+    columns = (_ACCOUNT, _BALANCE.c.side, _BALANCE.c.posted)
+    for row in db.execute(sa.select(*columns).join(_BALANCE, isouter=True).order_by(_ACCOUNT.c.id)):
+        made = posted.get(row.id, 0)
+        if (row.side, row.posted) != (Kind(row.kind).side, made):
+            raise LedgerIntegrityError(f"balance of {row.code}: {row.posted} kept, the entries make {made}")
 
 
 def _check_notes(

@@ -2,12 +2,11 @@
 
     python -m tests.ledger.simulate --postings 1000000 [--seed 0] [--postgresql] [--folder DIR]
 
-One `random.Random(seed)` decides everything: buyers fund escrows, money moves at once or in
-two phases, is paid out, reversed, sent twice, out of order and with an old key for something
-else; time passes; and the connection dies before its nth statement or at its commit, after
-which the store is opened anew and the same request is sent again. After every step the trial
-balance is zero and the accounts it touched stand as in the reference; at the end every
-escrow is closed at 0, nothing was paid twice, and the audit finds the whole log good.
+One `random.Random(seed)` decides everything: buyers fund escrows, money moves, is paid out, reversed,
+sent twice, out of order and with an old key for something else; and the connection dies before its nth
+statement or at its commit, after which the store is opened anew and the same request is sent again.
+After every step the trial balance is zero and the accounts it touched stand as in the reference; at the
+end every escrow is closed at 0, nothing was paid twice, and the audit finds the whole log good.
 """
 
 from __future__ import annotations
@@ -27,15 +26,14 @@ import sqlalchemy as sa
 from assay.ledger.accounts import ESCROW, Account, budget, payable, reserved
 from assay.ledger.books import BooksError, Entry, Posting, reversal_of
 from assay.ledger.journal.database import Place
-from assay.ledger.journal.pending import PendingState
 from assay.ledger.journal.store import BookStore
-from assay.ledger.journal.writer import read_available_balance
+from assay.ledger.journal.writer import read_posted
 from assay.ledger.log.audit import audit
 from assay.ledger.log.note import origin_of
 from tests.ledger.a_postgres import a_server, binaries
 from tests.ledger.a_run import RUN, wallet
 
-ORDERS, PAYEES, LATE_MAX, HELD_MS = 12, 20, 40, 50
+ORDERS, PAYEES, LATE_MAX = 12, 20, 40
 WHOLE_CHECK_EVERY = 3_000  # steps between two looks at every account and every line
 
 
@@ -51,10 +49,7 @@ class Refused(Exception):
 class Request:
     """What a client sends; it may be sent again, late, or changed under the same key."""
 
-    verb: str  # "add", "hold", "post", "void"
-    key: str
-    batch: tuple[Entry, ...] = ()
-    expires_ms: int = 0
+    batch: tuple[Entry, ...]
 
 
 @dataclass(slots=True)
@@ -65,46 +60,27 @@ class Reference:
     entered: dict[str, Entry] = field(default_factory=dict)
     journal: list[Entry] = field(default_factory=list)
     undone: set[str] = field(default_factory=set)
-    waiting: dict[str, tuple[Entry, int]] = field(default_factory=dict)  # and when it expires
-    ended: dict[str, tuple[Entry, int, str]] = field(default_factory=dict)  # and how
 
-    def take(self, request: Request, now_ms: int) -> None:
+    def take(self, request: Request) -> None:
         """Do what is asked, or raise `Refused` and leave everything as it was."""
-        size, waiting, ended = len(self.journal), dict(self.waiting), len(self.ended)
+        size = len(self.journal)
         try:
-            for key in [key for key, (_, expires_ms) in self.waiting.items() if expires_ms <= now_ms]:
-                self.ended[key] = (*self.waiting.pop(key), "expired")
-            if request.verb == "add":
-                for entry in request.batch:
-                    self._enter(entry)
-            elif request.verb == "hold":
-                self._hold(request.batch[0], request.expires_ms, now_ms)
-            else:
-                self._end(request.key, "posted" if request.verb == "post" else "voided")
-        except Refused:  # a refusal changes nothing, not even what the time has ended
+            for entry in request.batch:
+                self._enter(entry)
+        except Refused:  # a refusal changes nothing
             while len(self.journal) > size:
                 self._forget(self.journal.pop())
-            while len(self.ended) > ended:
-                self.ended.popitem()
-            self.waiting = waiting
             raise
 
     def free(self, account: Account) -> int:
-        """What may still be taken from an account: everything but what is promised away."""
-        promised = 0
-        for entry, _ in self.waiting.values():
-            for line in entry.postings:
-                if line.account == account and line.amount * account.kind.side < 0:
-                    promised += abs(line.amount)
-        return self.money.get(account, 0) * account.kind.side - promised
+        """What may still be taken from an account."""
+        return self.money.get(account, 0) * account.kind.side
 
     def _enter(self, entry: Entry) -> None:
         if entry.key in self.entered:
             if self.entered[entry.key] != entry:
                 raise Refused
             return
-        if entry.key in self.waiting or self.ended.get(entry.key, (0, 0, "posted"))[2] != "posted":
-            raise Refused
         if entry.reverses and (entry.reverses not in self.entered or entry.reverses in self.undone):
             raise Refused
         self._afford(entry)
@@ -126,29 +102,6 @@ class Reference:
             if line.amount * line.account.kind.side < 0 and self.free(line.account) < abs(line.amount):
                 raise Refused
 
-    def _hold(self, entry: Entry, expires_ms: int, now_ms: int) -> None:
-        for known in (self.waiting.get(entry.key), self.ended.get(entry.key)):
-            if known is not None:
-                if known[:2] != (entry, expires_ms):
-                    raise Refused
-                return
-        if entry.key in self.entered or expires_ms <= now_ms:
-            raise Refused
-        self._afford(entry)
-        self.waiting[entry.key] = (entry, expires_ms)
-
-    def _end(self, key: str, how: str) -> None:
-        if key in self.ended:
-            if self.ended[key][2] != how:
-                raise Refused
-            return
-        if key not in self.waiting:
-            raise Refused
-        entry, expires_ms = self.waiting.pop(key)
-        self.ended[key] = (entry, expires_ms, how)
-        if how == "posted":
-            self._enter(entry)
-
 
 class World:
     """One history. The same seed gives the same one."""
@@ -159,7 +112,6 @@ class World:
         self.place, self.seed, self.crash_rate = place, seed, crash_rate
         self.rng = random.Random(seed)
         self.reference = Reference()
-        self.now_ms = 1
         self.postings = self.steps = self.crashes = self.refused = self.repeated = self.reopened = 0
         self._number = 0
         self._late: deque[Request] = deque(maxlen=LATE_MAX)  # sent before, or held up on the way
@@ -180,7 +132,6 @@ class World:
     def step(self) -> None:
         """One request, perhaps with a crash in it, and the same asked of the reference."""
         self.steps += 1
-        self.now_ms += self.rng.choice((0, 0, 1, 7))
         self.send(self._next_request())
         if self.steps % WHOLE_CHECK_EVERY == 0:
             self.check_everything()
@@ -189,7 +140,7 @@ class World:
         """To both, and compare."""
         entered = len(self.reference.journal)
         try:
-            self.reference.take(request, self.now_ms)
+            self.reference.take(request)
             is_refused = False
         except Refused:
             is_refused = True
@@ -197,7 +148,7 @@ class World:
         while True:
             answer = "taken"
             try:
-                self._ask(request)
+                self.store.add_entries(request.batch)
             except BooksError as error:
                 answer = f"refused: {error}"
             except Crash:
@@ -208,7 +159,7 @@ class World:
             break
         self._dies_at = None
         assert is_refused == (answer != "taken"), (
-            f"{request.verb} {request.key}: {answer}, replay: World(seed={self.seed}), step {self.steps}"
+            f"{request.batch[0].key}: {answer}, replay: World(seed={self.seed}), step {self.steps}"
         )
         self.refused += is_refused
         fresh = self.reference.journal[entered:]
@@ -216,24 +167,22 @@ class World:
         self._compare({line.account for entry in (*request.batch, *fresh) for line in entry.postings})
 
     def close_escrows(self) -> None:
-        """End what waits, pay out what is set aside, and give back the rest."""
-        for key in list(self.reference.waiting):
-            self.send(Request("void", key))
+        """Pay out what is set aside, and give back the rest."""
         for order in range(ORDERS):
             for source in (reserved(_run(order), 0), budget(_run(order))):
                 left = self.reference.free(source)
                 if left:
-                    self.send(Request("add", "", (self._entry((source, left), (ESCROW, -left)),)))
+                    self.send(Request((self._entry((source, left), (ESCROW, -left)),)))
                 assert self.reference.money.get(source, 0) == 0
         for payee in map(_payee, range(PAYEES)):
             left = self.reference.free(payee)
             if left:
-                self.send(Request("add", "", (self._entry((payee, left), (ESCROW, -left)),)))
+                self.send(Request((self._entry((payee, left), (ESCROW, -left)),)))
         assert not any(self.reference.money.values()), f"replay: World(seed={self.seed})"
         assert self.store.balances() == {}, f"an escrow is open, replay: World(seed={self.seed})"
 
     def check_everything(self) -> None:
-        """Every line, leaf, balance and promise; and nothing entered twice."""
+        """Every line, leaf and balance; and nothing entered twice."""
         with self.store.reading() as db:
             found = audit(db, origin_of(RUN), None, ())
             assert (found.entries, found.postings) == (len(self.reference.entered), self.postings)
@@ -256,22 +205,16 @@ class World:
         return request
 
     def _fresh_request(self) -> Request:
-        waiting = list(self.reference.waiting)
-        roll = self.rng.random()
         self._planned, self._is_careless = {}, self.rng.random() < 0.05
-        if waiting and roll < 0.25:
-            return Request(self.rng.choice(("post", "post", "void")), self.rng.choice(waiting))
-        if roll < 0.45:
-            entry = self._transfer()
-            return Request("hold", entry.key, (entry,), self.now_ms + self.rng.randint(1, HELD_MS))
-        if self.reference.journal and roll < 0.52:
+        if self.reference.journal and self.rng.random() < 0.12:
             recent = self.reference.journal[-30:]
-            return Request("add", "", (reversal_of(self.rng.choice(recent)),))
-        return Request("add", "", tuple(self._transfer() for _ in range(self.rng.choice((1, 3, 40, 120)))))
+            return Request((reversal_of(self.rng.choice(recent)),))
+        (size,) = self.rng.choices((1, 3, 40, 120), (60, 20, 12, 8))
+        return Request(tuple(self._transfer() for _ in range(size)))
 
     def _contradiction(self, request: Request) -> Request:
         """An old key with another amount."""
-        if not request.batch or request.batch[0].reverses:
+        if request.batch[0].reverses:
             return request
         first, *rest = request.batch
         lines = tuple(Posting(account=one.account, amount=one.amount * 3) for one in first.postings)
@@ -283,7 +226,7 @@ class World:
             block_time=1,
             postings=lines,
         )
-        return Request(request.verb, request.key, (other, *rest), request.expires_ms)
+        return Request((other, *rest))
 
     def _transfer(self) -> Entry:
         """What can be afforded after what this request does before it; a careless one does not ask."""
@@ -328,22 +271,11 @@ class World:
 
     # ---- the store under test
 
-    def _ask(self, request: Request) -> None:
-        match request.verb:
-            case "add":
-                self.store.add_entries(request.batch)
-            case "hold":
-                assert isinstance(self.store.hold(request.batch[0], request.expires_ms), PendingState)
-            case "post":
-                self.store.post_pending(request.key)
-            case _:
-                self.store.void(request.key)
-
     def _open(self) -> None:
         if self.reopened:
             self.store.close()
         self.reopened += 1
-        self.store = BookStore(self.place, RUN, now_ms=lambda: self.now_ms)
+        self.store = BookStore(self.place, RUN, now_ms=lambda: 1)
         left = self._count_down
         sa.event.listen(self.store.engine, "before_cursor_execute", left)
         sa.event.listen(self.store.engine, "commit", left)
@@ -360,12 +292,10 @@ class World:
     def _compare(self, touched: set[Account]) -> None:
         with self.store.reading() as db:
             total = db.execute(sa.text("SELECT coalesce(sum(posted), 0) FROM balance")).scalar_one()
-            some = sorted(touched, key=lambda one: one.code)[:3]
-            found = {account: read_available_balance(db, account) for account in some}
+            found = read_posted(db)
         assert total == 0, f"trial balance {total}, replay: World(seed={self.seed})"
-        for account, standing in found.items():
-            told = (standing.posted, standing.available(account.kind.side))
-            expected = (self.reference.money.get(account, 0), self.reference.free(account))
+        for account in touched:
+            told, expected = found.get(account, 0), self.reference.money.get(account, 0)
             assert told == expected, f"{account.code}: {told}, {expected}, replay: World(seed={self.seed})"
 
 
@@ -383,7 +313,7 @@ def _measured(run: Callable[[], World]) -> None:
     print(
         f"seed {world.seed}: {world.postings:,} postings of {len(world.reference.entered):,} entries in "
         f"{world.steps:,} requests, {world.repeated:,} repeated, {world.refused:,} refused, "
-        f"{len(world.reference.ended):,} in two phases, {len(world.reference.undone):,} reversed, "
+        f"{len(world.reference.undone):,} reversed, "
         f"{world.crashes:,} crashes, {time.perf_counter() - began:,.0f} s: books and reference agree"
     )
 

@@ -21,8 +21,6 @@ def test_books_and_reference_agree_through_crashes_and_every_escrow_closes(datab
 
     assert world.postings >= POSTINGS
     assert min(world.crashes, world.repeated, world.refused, len(world.reference.undone)) >= 1
-    ends = {how for _, _, how in world.reference.ended.values()}
-    assert ends >= {"posted", "voided"}
 
 
 def test_the_same_seed_gives_the_same_history(databases: Databases):
