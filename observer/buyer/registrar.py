@@ -16,7 +16,7 @@ from assay.bundle.registry.log_point import read_point
 from assay.chain.client import Chain
 from assay.chain.commit_statement import evm_address
 from assay.chain.events import ModelRegistered
-from assay.chain.statements import BadSignatureError, ModelRecord, certificate, recover
+from assay.chain.statements import ModelRecord, certificate
 from assay.ledger.log.cosignature import read_cosignature, witness_name
 from assay.ledger.log.note import (
     BadNoteError,
@@ -29,10 +29,11 @@ from assay.ledger.log.note import (
 from assay.ledger.settlement.results import model_record
 from assay.network.host import Host
 from assay.participant.config import Participant
+from assay.participant.wallet.certificates import check_answer, quorum_of
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, PeerFault, Unavailable
+from assay.protocol.errors import AssayError
 from assay.protocol.messages import ModelRequest, ModelSignature
 from assay.protocol.params import Member
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
@@ -90,45 +91,17 @@ async def certified_record(me: Participant, host: Host, record: ModelRecord) -> 
     Raises:
         Unavailable: no quorum signs it now.
     """
-    message = me.deployment.digest(record)
-    signatures: list[bytes] = []
-    reasons: list[str] = []
+    message, body = me.deployment.digest(record), encode(ModelRequest(parent=Digest(record.parent)))
 
-    async def ask(member: Member) -> None:
-        try:
-            body = encode(ModelRequest(parent=Digest(record.parent)))
-            answer = await host.request(member.peer, "sign-model", body, timeout_s=ANSWER_S_MAX)
-            signatures.append(_checked(member, decode(ModelSignature, answer), record, message))
-        except AssayError as error:
-            reasons.append(str(error))
-            log.info("no signature on the model's record", extra={"reason": str(error)})
+    async def ask(member: Member) -> tuple[None, bytes]:
+        answer = decode(
+            ModelSignature, await host.request(member.peer, "sign-model", body, timeout_s=ANSWER_S_MAX)
+        )
+        fields = ("model_hash", "data_inventory_hash", "config_hash", "last_result")
+        check_answer(member, answer, record, fields, message, evm_address(member.hot), "the model's record")
+        return None, bytes(answer.signature)
 
-    async with trio.open_nursery() as nursery:
-        for member in me.spec.verifiers:
-            nursery.start_soon(ask, member)
-    need = quorum(len(me.spec.verifiers))
-    if len(signatures) < need:
-        listed = "; ".join(sorted(reasons)[:3])
-        raise Unavailable(f"{len(signatures)} signatures on the model's record, expected {need}; {listed}")
-    return certificate(message, signatures)
-
-
-def _checked(member: Member, answer: ModelSignature, record: ModelRecord, message: bytes) -> bytes:
-    """The signature, if it is this verifier's on our record.
-
-    Raises:
-        PeerFault: it is not; the message names the field.
-    """
-    for field in ("model_hash", "data_inventory_hash", "config_hash", "last_result"):
-        if getattr(answer, field) != getattr(record, field):
-            raise PeerFault(member.peer, f"the model's record: its {field} differs from ours")
-    try:
-        signer = recover(message, answer.signature)
-    except BadSignatureError as error:
-        raise PeerFault(member.peer, f"the model's record: {error}") from None
-    if signer != evm_address(member.hot):
-        raise PeerFault(member.peer, f"the model's record: signed by {signer}, not its hot key")
-    return bytes(answer.signature)
+    return certificate(message, (await quorum_of(me, me.run_id.hex()[:8], "the model's record", ask))[1])
 
 
 # ---- the books

@@ -7,13 +7,14 @@ quorum must agree.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
-from assay.chain.statements import BadSignatureError, Discharge, Veto, certificate, recover
+from assay.chain.statements import BadSignatureError, Discharge, SlashOrder, Veto, certificate, recover
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Handler, Host
@@ -22,11 +23,12 @@ from assay.participant.wallet.judges import Judges
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
-from assay.protocol.messages import ResultSignature, StepRequest
+from assay.protocol.messages import ModelSignature, ResultSignature, StepRequest
 from assay.protocol.params import Member
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
+K = TypeVar("K", bound=Hashable)
 ANSWER_S_MAX = 20.0
 NO_HANDLERS: Mapping[str, Handler] = {}
 
@@ -52,31 +54,18 @@ async def certified_result(
     Raises:
         Unavailable: no quorum signs the same result now.
     """
-    answers: dict[Digest, list[bytes]] = {}
-    reasons: list[str] = []
+    request = encode(StepRequest(number=settlement.epoch, node=PeerId(NO_DIGEST)))
 
-    async def ask(member: Member) -> None:
-        try:
-            request = encode(StepRequest(number=settlement.epoch, node=PeerId(NO_DIGEST)))
-            body = await _ask(me, host, own, member.peer, "sign-result", request)
-            answer = decode(ResultSignature, body)
-            answers.setdefault(answer.model_hash, []).append(
-                _checked(me, judges, member, answer, settlement, previous)
-            )
-        except AssayError as error:
-            reasons.append(str(error))
-            log.info("result not signed", extra={"epoch": settlement.epoch, "reason": str(error)})
+    async def ask(member: Member) -> tuple[Digest, bytes]:
+        body = await _ask(me, host, own, member.peer, "sign-result", request)
+        answer = decode(ResultSignature, body)
+        result = epoch_result(me.spec, settlement, answer.model_hash, previous, judges.set_version)
+        fields = ("epoch", "prev_result", "root", "table_hash", "total")
+        of, message = f"result of epoch {result.epoch}", me.deployment.digest(result)
+        check_answer(member, answer, result, fields, message, judges.hot_keys[member.peer], of)
+        return answer.model_hash, bytes(answer.signature)
 
-    async with trio.open_nursery() as nursery:
-        for member in me.spec.verifiers:
-            nursery.start_soon(ask, member)
-    need = quorum(len(me.spec.verifiers))
-    model, signatures = max(answers.items(), key=lambda item: len(item[1]), default=(NO_DIGEST, []))
-    if len(signatures) < need:
-        listed = "; ".join(sorted(reasons)[:3])
-        raise Unavailable(
-            f"epoch {settlement.epoch}: {len(signatures)} signatures on one result, expected {need}; {listed}"
-        )
+    model, signatures = await quorum_of(me, f"epoch {settlement.epoch}", "one result", ask)
     result = epoch_result(me.spec, settlement, model, previous, judges.set_version)
     return CertifiedResult(result=result, certificate=certificate(me.deployment.digest(result), signatures))
 
@@ -95,7 +84,7 @@ async def certified_veto(
         Unavailable: no quorum finds that its manifests do not imply the case.
     """
     veto = Veto(deployment_id=me.spec.deployment_id, case_id=case_id, reason_hash=reason)
-    return await _certified(me, host, judges, veto, "sign-veto", case_id, own)
+    return await certified(me, host, judges, veto, "veto", "sign-veto", case_id, own)
 
 
 async def certified_discharge(me: Participant, host: Host, judges: Judges) -> bytes:
@@ -106,44 +95,69 @@ async def certified_discharge(me: Participant, host: Host, judges: Judges) -> by
     """
     account = evm_address(me.keys.account_address)
     left = Discharge(deployment_id=me.spec.deployment_id, run_id=me.run_id, account=account)
-    return await _certified(me, host, judges, left, "sign-discharge", me.me)
+    return await certified(me, host, judges, left, "discharge", "sign-discharge", me.me)
 
 
-async def _certified(
+async def certified(
     me: Participant,
     host: Host,
     judges: Judges,
-    statement: Veto | Discharge,
+    statement: Veto | Discharge | SlashOrder,
+    what: str,
     method: str,
     body: bytes,
     own: Mapping[str, Handler] = NO_HANDLERS,
 ) -> bytes:
-    """A quorum's signatures on a statement for which each verifier is asked by `method`.
+    """A quorum's signatures on a statement, in words `what`, for which each verifier is asked by `method`.
 
     Raises:
         Unavailable: fewer sign now.
     """
-    message, what = me.deployment.digest(statement), type(statement).__name__.lower()
-    found: list[bytes] = []
+    message = me.deployment.digest(statement)
+
+    async def ask(member: Member) -> tuple[None, bytes]:
+        signature = await _ask(me, host, own, member.peer, method, body)
+        if recover(message, signature) != judges.hot_keys[member.peer]:
+            raise PeerFault(member.peer, f"{method}: not signed by its hot key")
+        return None, signature
+
+    return certificate(message, (await quorum_of(me, body.hex()[:8], f"the {what}", ask))[1])
+
+
+async def quorum_of(
+    me: Participant, of: str, what: str, ask: Callable[[Member], Awaitable[tuple[K, bytes]]]
+) -> tuple[K, list[bytes]]:
+    """What a quorum of verifiers answers alike, and their signatures; all are asked at once.
+
+    Args:
+        me: The requesting participant.
+        of: What `what` belongs to, for the log and the error.
+        what: What is signed, likewise.
+        ask: Asks one verifier; an answer and its signature, both checked.
+
+    Raises:
+        Unavailable: no quorum answers alike now; with their reasons.
+    """
+    found: dict[K, list[bytes]] = {}
     reasons: list[str] = []
 
-    async def ask(member: Member) -> None:
+    async def take(member: Member) -> None:
         try:
-            signature = await _ask(me, host, own, member.peer, method, body)
-            if recover(message, signature) == judges.hot_keys[member.peer]:
-                found.append(signature)
+            answer, signature = await ask(member)
         except AssayError as error:
             reasons.append(str(error))
-            log.info("not signed", extra={"what": what, "of": body.hex()[:8], "reason": str(error)})
+            log.info("not signed", extra={"what": what, "of": of, "reason": str(error)})
+        else:
+            found.setdefault(answer, []).append(signature)
 
     async with trio.open_nursery() as nursery:
         for member in me.spec.verifiers:
-            nursery.start_soon(ask, member)
-    need = quorum(len(me.spec.verifiers))
-    if len(found) < need:
+            nursery.start_soon(take, member)
+    need, most = quorum(len(me.spec.verifiers)), max(map(len, found.values()), default=0)
+    if most < need:
         listed = "; ".join(sorted(reasons)[:3])
-        raise Unavailable(f"{len(found)} signatures on the {what}, expected {need}; {listed}")
-    return certificate(message, found)
+        raise Unavailable(f"{of}: {most} signatures on {what}, expected {need}; {listed}")
+    return next((answer, signed) for answer, signed in found.items() if len(signed) == most)
 
 
 async def _ask(
@@ -154,27 +168,26 @@ async def _ask(
     return await host.request(verifier, method, body, timeout_s=ANSWER_S_MAX)
 
 
-def _checked(
-    me: Participant,
-    judges: Judges,
+def check_answer(
     member: Member,
-    answer: ResultSignature,
-    settlement: Settlement,
-    previous: Digest,
-) -> bytes:
-    """The signature, if it is this verifier's on the result that we computed.
+    answer: ResultSignature | ModelSignature,
+    own: object,
+    fields: Sequence[str],
+    message: bytes,
+    hot_key: str,
+    of: str,
+) -> None:
+    """Do nothing if an answer has our fields, and its signature on `message` is by this hot key.
 
     Raises:
-        PeerFault: it is not; the message names the field.
+        PeerFault: it is not so; the text names `of`, and the field.
     """
-    own = epoch_result(me.spec, settlement, answer.model_hash, previous, judges.set_version)
-    for field in ("epoch", "prev_result", "root", "table_hash", "total"):
+    for field in fields:
         if getattr(answer, field) != getattr(own, field):
-            raise PeerFault(member.peer, f"result of epoch {own.epoch}: its {field} differs from ours")
+            raise PeerFault(member.peer, f"{of}: its {field} differs from ours")
     try:
-        signer = recover(me.deployment.digest(own), answer.signature)
+        signer = recover(message, answer.signature)
     except BadSignatureError as error:
-        raise PeerFault(member.peer, f"result of epoch {own.epoch}: {error}") from None
-    if signer != judges.hot_keys[member.peer]:
-        raise PeerFault(member.peer, f"result of epoch {own.epoch}: signed by {signer}, not its hot key")
-    return bytes(answer.signature)
+        raise PeerFault(member.peer, f"{of}: {error}") from None
+    if signer != hot_key:
+        raise PeerFault(member.peer, f"{of}: signed by {signer}, not its hot key")

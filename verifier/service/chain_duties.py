@@ -13,14 +13,11 @@ import trio
 
 from assay.chain.commit_statement import commit_statement, evm_address
 from assay.chain.statements import (
-    BadSignatureError,
     Discharge,
     EpochResult,
     ModelRecord,
     SlashOrder,
     Veto,
-    certificate,
-    recover,
     sign_digest,
 )
 from assay.ledger.settlement.results import (
@@ -36,6 +33,7 @@ from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.sync import StateSync
+from assay.participant.wallet.certificates import certified
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.participant.wallet.judges import read_judges
 from assay.participant.wallet.settler import (
@@ -45,7 +43,6 @@ from assay.participant.wallet.settler import (
     implied_orders,
     is_implied,
 )
-from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.membership import bound_by
@@ -320,33 +317,13 @@ class ChainDuties:
                     log.warning("no case: slash orders took all they may in these 30 days", extra=fields)
                     return
                 judges = await trio.to_thread.run_sync(read_judges, chain, self._me.spec, self._me.run_id)
-                signatures = await self._signatures(request, slash_order, judges.hot_keys)
+                body, method = encode(request), "sign-slash-order"
+                signatures = await certified(
+                    self._me, self._host, judges, slash_order, "slash order", method, body, self.handlers
+                )
                 await trio.to_thread.run_sync(chain.open_case, slash_order, signatures)
                 log.info("case opened", extra=fields)
                 return
             except AssayError as error:
                 log.warning("prosecution retried", extra={"reason": str(error)})
                 await trio.sleep(RETRY_S)
-
-    async def _signatures(
-        self, wanted: SlashOrderRequest, slash_order: SlashOrder, hot_keys: Mapping[PeerId, str]
-    ) -> bytes:
-        """A quorum's signatures on the slash order, sorted as the contract expects them.
-
-        Raises:
-            Unavailable: fewer than a quorum sign now.
-        """
-        message = self._me.deployment.digest(slash_order)
-        found = [sign_digest(message, self._me.keys.hot)]
-        request = encode(wanted)
-        for peer in self._me.verifiers:
-            try:
-                signature = await self._host.request(peer, "sign-slash-order", request, timeout_s=10)
-                if recover(message, signature) == hot_keys[peer]:
-                    found.append(signature)
-            except (AssayError, BadSignatureError) as error:
-                log.info("no signature", extra={"peer": peer.hex()[:8], "reason": str(error)})
-        need = quorum(len(self._me.spec.verifiers))
-        if len(found) < need:
-            raise Unavailable(f"{len(found)} signatures on the ruling, expected {need}")
-        return certificate(message, found)

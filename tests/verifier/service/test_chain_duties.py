@@ -10,12 +10,13 @@ import trio
 import trio.testing
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import Discharge, recover
+from assay.chain.statements import Discharge, recover, sign_digest, signers, verify_certificate
 from assay.ledger.settlement.results import epoch_result, result_digest, slash_order_of
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
+from assay.participant.wallet.judges import named_judges
 from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
@@ -31,7 +32,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
+from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, name_of, peer
 from assay.testing.signed import (
     NODES,
     VERIFIERS,
@@ -150,6 +151,37 @@ def test_a_ruling_is_signed_once_our_own_chain_upholds_the_fault(me):
     ruling = slash_order_of(me.spec, RUN_ID, audit, a_member("mallory").account)
     assert recover(me.deployment.digest(ruling), signature) == evm_address(a_member(ME).hot)
     assert ruling.offender == evm_address(a_member("mallory").account)
+
+
+def test_a_case_is_opened_with_the_signatures_of_a_quorum_and_ours_is_among_them(me, monkeypatch):
+    follower = followed(me, links_that_convict())
+    audit = next(a for a in follower.run_state.audits.values() if a.ruling is AuditStatus.CONFIRMED)
+    ruling = slash_order_of(me.spec, RUN_ID, audit, a_member("mallory").account)
+    message, opened = me.deployment.digest(ruling), []
+
+    class Others:
+        async def request(self, verifier, method, _body, *, timeout_s):
+            assert method == "sign-slash-order" and timeout_s
+            if name_of(verifier) == VERIFIERS[-1]:
+                raise Unavailable("away")
+            return sign_digest(message, a_hot_key(name_of(verifier)))
+
+    chain = SimpleNamespace(
+        is_punished=lambda _: False, is_beyond_cap=lambda _: False,
+        open_case=lambda *given: opened.append(given),
+    )  # fmt: skip
+    monkeypatch.setattr(duties_module, "open_chain", lambda _me: chain)
+    monkeypatch.setattr(duties_module, "read_judges", lambda *_: named_judges(me.spec, 1))
+    duties = ChainDuties(me, follower, PublicState())
+    duties._host = Others()
+
+    request = decode(SlashOrderRequest, asking_to_rule(int(audit.round), GUILTY))
+    trio.run(duties._prosecute, request, ruling, 0)
+
+    ((order, cert),) = opened
+    assert order == ruling
+    verify_certificate(message, cert, [evm_address(a_member(name).hot) for name in VERIFIERS])
+    assert evm_address(a_member(ME).hot) in signers(message, cert)
 
 
 @pytest.mark.parametrize(("number", "node"), [(0, peer("nora")), (1, GUILTY), (2**64 - 1, GUILTY)])
