@@ -22,6 +22,7 @@ from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.orders.quote import Quote, check_spec_keeps
 from assay.orders.sections import RUN_DAYS_MAX
 from assay.participant.wallet.account import Account
+from assay.participant.wallet.stake import one_of
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, NotYet
 from assay.protocol.params import RunSpec
@@ -253,11 +254,7 @@ def to_top_up(escrow: Escrow, *, amount: int | None, to: int | None) -> int:
     Raises:
         ConfigError: neither or both were given, or the run is closed.
     """
-    if (amount is None) == (to is None):
-        raise ConfigError("expected either AMOUNT or --to AMOUNT")
-    if amount == 0:
-        raise ConfigError("nothing to add: AMOUNT is 0")
-    added = max((to or 0) - escrow.run.budget, 0) if amount is None else amount
+    added = one_of(amount, to, max((to or 0) - escrow.run.budget, 0))
     if added and escrow.is_closed:
         raise ConfigError(f"the run closed {when_text(escrow.run.closes_at, escrow.now)}: it takes no money")
     return added

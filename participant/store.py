@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRI
 """
 
 
-def read_link_bodies(path: Path, first: int, count: int) -> list[bytes]:
+def read_link_bodies(path: Path, first: int = 0, count: int = 1 << 30) -> list[bytes]:
     """Encodings of certified manifests from round `first` on, from a store that another process may write to.
 
     The file is opened to read only, for one short transaction: under WAL it neither waits for the writer nor
@@ -39,7 +39,7 @@ def read_link_bodies(path: Path, first: int, count: int) -> list[bytes]:
                 "SELECT round, body FROM link WHERE round >= ? ORDER BY round LIMIT ?", (first, count)
             ).fetchall()
     except sqlite3.Error as cause:
-        raise Unavailable(f"{path}: {cause}") from None
+        raise Unavailable(f"{path}: not a participant's store, or not to be read now ({cause})") from None
     return [bytes(body) for at, (number, body) in enumerate(rows, first) if number == at]
 
 

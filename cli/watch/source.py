@@ -24,7 +24,7 @@ from assay.observer.ledger_service.status import (
 )
 from assay.participant.config import read_run
 from assay.participant.files.record import OWN_RECORD, Role, read_record
-from assay.participant.wallet.payouts import link_bodies
+from assay.participant.store import read_link_bodies
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
@@ -73,11 +73,11 @@ class Source:
         """The run as it is now; asks the chain only every `ASK_CHAIN_S`.
 
         Raises:
-            ConfigError: there is no store, or it cannot be read.
+            Unavailable: the store cannot be read now.
             AssayError: a manifest in it is invalid.
         """
         if self._store.is_file():
-            for body in link_bodies(self._store, int(self._chronicle.state.round)):
+            for body in read_link_bodies(self._store, int(self._chronicle.state.round)):
                 self._chronicle.add(decode(CertifiedManifest, body))
         self._read_status()
         now = time.monotonic()

@@ -22,9 +22,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from assay.chain.text.times import time_text
 from assay.chain.text.units import UNIT
 from assay.ledger.invoices.billing import Billed
-from assay.ledger.invoices.rates import EpochRate, minor_text, rate_text, time_text
+from assay.ledger.invoices.rates import EpochRate, minor_text, rate_text
 from assay.ledger.invoices.vat import percent_text
 from assay.ledger.settlement.payouts import UnpaidReason
 

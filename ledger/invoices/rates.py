@@ -17,8 +17,9 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 
+from assay.chain.text.times import time_text
 from assay.chain.text.units import DECIMALS
 from assay.protocol.errors import ConfigError
 
@@ -168,11 +169,6 @@ def rate_text(nano: int) -> str:
     """A rate as a decimal: 861200000 is 0.8612."""
     whole, part = divmod(nano, RATE_UNIT)
     return f"{whole}.{part:09d}".rstrip("0").rstrip(".")
-
-
-def time_text(time_s: int) -> str:
-    """Unix seconds as 2026-11-25 14:00:00 UTC."""
-    return datetime.fromtimestamp(time_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def currency_of(text: str) -> str:

@@ -214,16 +214,10 @@ class Buyer:
         """Collect the proofs that results are final, where the chain's blocks can be fetched."""
         for epoch, one in settled.items():
             with trio.move_on_after(PROOF_S_MAX):
-                while settled[epoch].anchor is None:
-                    try:
-                        proof = await trio.to_thread.run_sync(self._proof, chain, epoch, one)
-                    except AssayError as error:
-                        log.info(
-                            "no proof that the result is final", extra={"epoch": epoch, "reason": str(error)}
-                        )
-                        await trio.sleep(POLL_S)
-                        continue
-                    settled[epoch] = replace(one, anchor=proof)
+                proof = await _patiently(
+                    lambda of=(chain, epoch, one): trio.to_thread.run_sync(self._proof, *of)  # type: ignore[misc]
+                )
+                settled[epoch] = replace(one, anchor=proof)
 
     def _proof(self, chain: Chain, epoch: int, one: Settled) -> EventProof:
         """Proof that an epoch's result is final.

@@ -7,7 +7,6 @@ claim pays the account that the row names, whoever sends it, and only once.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from assay.chain.statements import Address
 from assay.chain.text.settlement_phase import is_ready
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.participant.links import extend
+from assay.participant.store import read_link_bodies
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.messages import CertifiedManifest
@@ -146,9 +146,6 @@ def finalize_ready(chain: Chain, run_id: bytes, pays: Iterable[EpochPay]) -> lis
     return done
 
 
-_FROM = "SELECT body FROM link WHERE round >= ? ORDER BY round"
-
-
 def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Table]:
     """The table of every final epoch, recomputed from a participant's store.
 
@@ -158,28 +155,12 @@ def tables_in_store(path: Path, spec: RunSpec, run_id: Digest) -> dict[int, Tabl
         ConfigError: there is no store.
         AssayError: it is damaged, or a certified manifest in it is invalid.
     """
+    if not path.is_file():
+        raise ConfigError(f"{path}: this participant keeps no chain yet; name a run's folder instead")
     run_state, found = start(spec, run_id), {}
-    for body in link_bodies(path):
+    for body in read_link_bodies(path):
         run_state = extend(run_state, decode(CertifiedManifest, body))
         ripe = run_state.calendar.ripe_at(int(run_state.round) - 1)
         if ripe is not None:
             found[ripe] = table_of(settle(run_state, ripe))
     return found
-
-
-def link_bodies(path: Path, first: int = 0) -> list[bytes]:
-    """The encoded certified manifests in a participant's store, from a round on; the file is only read.
-
-    Raises:
-        ConfigError: there is no store.
-    """
-    if not path.is_file():
-        raise ConfigError(f"{path}: this participant keeps no chain yet; name a run's folder instead")
-    try:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-        try:
-            return [bytes(body) for (body,) in db.execute(_FROM, (first,))]
-        finally:
-            db.close()
-    except (sqlite3.Error, TypeError) as cause:
-        raise ConfigError(f"{path}: is not a participant's store ({cause})") from None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from assay.chain.state import HotKey, LotState, StakeState, Ticket
 from assay.chain.statements import LOCK_S_MAX, OPERATOR, Address, term_of
 from assay.chain.text.times import when_text
-from assay.chain.text.units import UNIT, money_text
+from assay.chain.text.units import token_text
 from assay.participant.wallet.account import ROLE_NAMES, Account
 from assay.protocol.errors import ConfigError, NotYet
 
@@ -101,7 +101,7 @@ def to_lock(status: StakeStatus, amount: int, days: int, *, to_midnight: bool = 
     lacking = amount - status.lot.amount
     if lacking > status.stake.free:
         raise ConfigError(
-            f"{_money(lacking)} to lock, but only {_money(status.stake.free)} are free: "
+            f"{token_text(lacking)} to lock, but only {token_text(status.stake.free)} are free: "
             "one lot backs one run at a time; see `assay stake add`"
         )
     until = status.now + days * DAY_S
@@ -115,19 +115,19 @@ def to_add(status: StakeStatus, *, amount: int | None = None, to: int | None = N
         ConfigError: neither or both were given, or the vault would refuse.
     """
     active = status.stake.active
-    added = _one_of(amount, to, max((to or 0) - active, 0))
+    added = one_of(amount, to, max((to or 0) - active, 0))
     if not added:
         return 0
     if status.is_banned:
         raise ConfigError(f"{status.account} equivocated and can never stake again")
     if added > status.wallet:
         raise ConfigError(
-            f"{_money(added)} to stake, but {status.account} holds only {_money(status.wallet)}"
+            f"{token_text(added)} to stake, but {status.account} holds only {token_text(status.wallet)}"
         )
     if active + added < status.stake.minimum:
         raise ConfigError(
-            f"{_money(active + added)} would be active; the least in the role of {status.role_name} "
-            f"is {_money(status.stake.minimum)}"
+            f"{token_text(active + added)} would be active; the least in the role of {status.role_name} "
+            f"is {token_text(status.stake.minimum)}"
         )
     return added
 
@@ -139,15 +139,16 @@ def to_remove(status: StakeStatus, *, amount: int | None = None, to: int | None 
         ConfigError: neither or both were given, or the vault would refuse.
     """
     active, minimum = status.stake.active, status.stake.minimum
-    removed = _one_of(amount, to, max(active - (to or 0), 0))
+    removed = one_of(amount, to, max(active - (to or 0), 0))
     if removed > status.stake.free:
         raise ConfigError(
-            f"{_money(removed)} to remove, but only {_money(status.stake.free)} are free of {_money(active)}"
+            f"{token_text(removed)} to remove, but only {token_text(status.stake.free)} are free "
+            f"of {token_text(active)}"
         )
     if removed and 0 < active - removed < minimum:
         raise ConfigError(
-            f"{_money(active - removed)} would stay active; expected nothing (--to 0), "
-            f"or at least {_money(minimum)}"
+            f"{token_text(active - removed)} would stay active; expected nothing (--to 0), "
+            f"or at least {token_text(minimum)}"
         )
     return removed
 
@@ -203,13 +204,14 @@ def waits_for(status: StakeStatus, ticket: Ticket) -> str:
     return f"can be withdrawn from {when_text(ticket.ready_at, status.now)}"
 
 
-def _one_of(amount: int | None, to: int | None, lacking: int) -> int:
+def one_of(amount: int | None, to: int | None, lacking: int) -> int:
+    """The amount to move: `amount`, or with `to` what is lacking to it.
+
+    Raises:
+        ConfigError: neither or both were given, or an amount of zero.
+    """
     if (amount is None) == (to is None):
         raise ConfigError("expected either AMOUNT or --to AMOUNT")
     if amount == 0:
         raise ConfigError("nothing to move: AMOUNT is 0")
     return lacking if amount is None else amount
-
-
-def _money(units: int) -> str:
-    return f"{money_text(units)} {UNIT}"
