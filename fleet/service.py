@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import trio
 
@@ -47,14 +47,13 @@ class Fleet:
 
     Args:
         config: The operator's.
-        now_s: This machine's clock, Unix time.
 
     Raises:
         ConfigError: the keys cannot be opened, or the account signs by files.
     """
 
-    def __init__(self, config: FleetConfig, now_s: Callable[[], float] = time.time) -> None:
-        self._config, self._now_s = config, now_s
+    def __init__(self, config: FleetConfig) -> None:
+        self._config = config
         self._keys = load_keys(config.base.keys, config.base.password)
         self._keys.check_unattended("an operator's process")
         self._invitation = read_invitation(config.base.network)
@@ -254,14 +253,12 @@ class Fleet:
             NotYet: a transaction of the account is on its way; it may be the same lot's.
             AssayError: of the data, the files, the port or the transaction.
         """
-        run = self._known.files.get(seat.run_id) or announced_run(
-            self._chain, seat.run_id, int(self._now_s())
-        )
+        run = self._known.files.get(seat.run_id) or announced_run(self._chain, seat.run_id, int(time.time()))
         data = None if run is None else read_library(self._config.data).get(run.spec.data.manifest)
         if run is None or data is None:
             raise ConfigError("its run file or its data are gone")
         read_tokens(data, run.spec.data)  # a lot is bound for long; every byte is read once before
-        folders.prepare(self._config, self._keys, seat, run, data, STRONG, int(self._now_s()))
+        folders.prepare(self._config, self._keys, seat, run, data, STRONG, int(time.time()))
         check_port(self._config.base.ip, self._config.ports + seat.number)
         if self._chain.in_flight():
             raise NotYet("a transaction of the account is on its way")

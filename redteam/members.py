@@ -5,7 +5,7 @@ Room: redteam.
 
 from __future__ import annotations
 
-from assay.ledger.settlement.payouts import Settlement, settle
+from assay.ledger.settlement.payouts import settle
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.types import PeerId, RoundId
 from assay.redteam.attack import Outcome
@@ -22,16 +22,11 @@ def all_steps(rounds: int) -> set[tuple[RoundId, PeerId]]:
     return {(RoundId(number), NODE) for number in range(rounds)}
 
 
-def pay_of(network: Network, peer: PeerId, epoch: int = 0) -> int:
-    """A member's pay in an epoch. The run is grown until that is settled."""
-    return sum(row.amount for row in table(network, epoch).rows if row.peer == peer)
-
-
-def table(network: Network, epoch: int = 0) -> Settlement:
-    """An epoch's payout table."""
-    while int(network.run_state.round) <= network.run_state.calendar.settled_at(epoch):
+def pay_of(network: Network, peer: PeerId) -> int:
+    """A member's pay in the first epoch. The run is grown until that is settled."""
+    while int(network.run_state.round) <= network.run_state.calendar.settled_at(0):
         network.grow()
-    return settle(network.run_state, epoch)
+    return sum(row.amount for row in settle(network.run_state, 0).rows if row.peer == peer)
 
 
 def one_act(is_caught: bool, has_succeeded: bool, cost: float, harm: str) -> Outcome:

@@ -43,18 +43,14 @@ INSTALL_HINT = (
 )
 
 
-def find_anvil(contracts_dir: Path, binary: Path | None = None) -> Path:
-    """The anvil to start: `binary` if given, else the one npm put under `contracts_dir`, else PATH's.
+def find_anvil(contracts_dir: Path) -> Path:
+    """The anvil to start: the one npm put under `contracts_dir`, else PATH's.
 
     The native binary goes before npm's launcher, which is a Node script and needs Node on PATH.
 
     Raises:
         ConfigError: there is none; the message says which command installs it.
     """
-    if binary is not None:
-        if not os.access(binary, os.X_OK):
-            raise ConfigError(f"anvil: {binary} is not an executable file")
-        return binary
     modules = contracts_dir / "node_modules"
     for native in sorted(modules.glob("@foundry-rs/anvil-*/bin/anvil*")):
         if os.access(native, os.X_OK):

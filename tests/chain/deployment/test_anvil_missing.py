@@ -38,11 +38,6 @@ def test_a_launcher_without_node_asks_for_node(tmp_path: Path, monkeypatch: pyte
         find_anvil(tmp_path)
 
 
-def test_a_binary_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not an executable file"):
-        find_anvil(tmp_path, tmp_path / "anvil")
-
-
 def test_the_native_binary_needs_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = tmp_path / "node_modules" / "@foundry-rs" / "anvil-linux-amd64" / "bin" / "anvil"
     binary.parent.mkdir(parents=True)
