@@ -210,16 +210,6 @@ def network_figures(
     yield _figure("assay_received_bytes_total", traffic.received)
 
 
-def metrics_table() -> str:
-    """The Markdown table of all metrics."""
-    rows = (
-        f"| `{one.name}` | {one.kind.value} | {', '.join(one.labels) or '–'} | {one.who} | {one.text} |"
-        for one in METRICS
-    )
-    head = "| metric | kind | labels | processes | what it is |\n|---|---|---|---|---|"
-    return "\n".join((head, *rows)) + "\n"
-
-
 def _figure(name: str, value: float, *labels: str) -> Figure:
     assert len(labels) == len(BY_NAME[name].labels)
     return Figure(name=name, value=float(value), labels=labels)
