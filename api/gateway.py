@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eth_abi.abi import encode
+from eth_utils.address import to_checksum_address
 from web3.exceptions import Web3RPCError
 
 from assay.api.moves import Call
@@ -103,39 +104,29 @@ class Gateway(ChainReader):
     def mined(self, tx_hash: bytes) -> Mined:
         """State of a transaction on chain."""
         eth = self._rpc.web3.eth
-        found: Any = self._raw("eth_getTransactionReceipt", "0x" + tx_hash.hex())
+        found = self._rpc.found("receipt", eth.get_transaction_receipt, tx_hash)
         if found is None:
-            known = self._raw("eth_getTransactionByHash", "0x" + tx_hash.hex())
+            known = self._rpc.found("transaction", eth.get_transaction, tx_hash)
             return Mined(state="unknown" if known is None else "pending")
-        block = int(found["blockNumber"], 16)
-        if int(found["status"], 16) != 1:
+        block = int(found["blockNumber"])
+        if found["status"] != 1:
             return Mined(state="reverted", block=block)
         final = self._rpc.read("final block", lambda: eth.get_block("finalized")["number"])
         return Mined(state="final" if block <= final else "mined", block=block)
 
     def is_valid_signature(self, account: str, digest: bytes, signature: bytes) -> bool:
         """Whether a contract wallet accepts the signature (EIP-1271)."""
-        if self._raw("eth_getCode", account, "latest") in ("0x", "", None):
+        eth, wallet = self._rpc.web3.eth, to_checksum_address(account)
+        if not self._rpc.read("wallet", lambda: eth.get_code(wallet)):
             return False
         data = _MAGIC + encode(["bytes32", "bytes"], [digest, signature])
-        question = {"to": account, "data": "0x" + data.hex(), "gas": hex(_ASKED_GAS)}
+        question: Any = {"to": wallet, "data": data, "gas": _ASKED_GAS}
         try:
-            result = self._raw("eth_call", question, "latest")
+            answer = bytes(self._rpc.read("wallet", lambda: eth.call(question)))
         except ChainRefused:
             return False
-        answer = bytes.fromhex(str(result).removeprefix("0x"))
+        except Unavailable as error:
+            if isinstance(error.__cause__, Web3RPCError):  # it ran out of gas, or worse
+                return False
+            raise
         return len(answer) == 32 and answer[:4] == _MAGIC and not any(answer[4:])
-
-    def _raw(self, method: str, *arguments: Any) -> Any:
-        make: Any = self._rpc.web3.provider.make_request
-
-        def ask() -> Any:
-            answer = make(method, list(arguments))
-            if "error" in answer:
-                message = str(answer["error"].get("message", ""))
-                if method == "eth_call":
-                    raise ChainRefused(method, "Reverted")
-                raise Unavailable(f"{method}: {message[:200]}")
-            return answer.get("result")
-
-        return self._rpc.read(method, ask)

@@ -243,7 +243,7 @@ class Rpc:
                 self._offer(action, raw)
                 return tx_hash, nonce
             except _NonceTaken:
-                if self._knows(action, tx_hash):
+                if self.found(action, self.web3.eth.get_transaction, tx_hash) is not None:
                     return tx_hash, nonce  # our own bytes arrived in an earlier try
         raise Unavailable(
             f"{action}: {NONCE_RETRIES_MAX} nonces of {self.address} were used by other transactions"
@@ -290,12 +290,16 @@ class Rpc:
                     raise
                 time.sleep(0.2 * attempt)
 
-    def _knows(self, action: str, tx_hash: bytes) -> bool:
-        try:
-            self.read(action, lambda: _found(self.web3.eth.get_transaction, tx_hash))
-        except _NotFound:
-            return False
-        return True
+    def found(self, action: str, ask: Callable[[Any], Any], tx_hash: bytes) -> Any:
+        """What a call such as `get_transaction` answers; None for a transaction that is not known (yet)."""
+
+        def known() -> Any:
+            try:
+                return ask(tx_hash)
+            except TransactionNotFound:
+                return None
+
+        return self.read(action, known)
 
     def receipt(self, action: str, tx_hash: bytes, nonce: int | None = None) -> Any:
         """The receipt of a transaction, once it is mined.
@@ -311,13 +315,13 @@ class Rpc:
         deadline = time.monotonic() + self._receipt_s_max
         pause_s, used_since = 0.01, None
         while True:
-            try:
-                return self.read(action, lambda: _found(self.web3.eth.get_transaction_receipt, tx_hash))
-            except _NotFound:
-                if used_since is not None and time.monotonic() - used_since > REPLACED_S:
-                    raise _NonceTaken from None
-                if time.monotonic() > deadline:
-                    raise Unavailable(f"{action}: not mined within {self._receipt_s_max:.0f} s") from None
+            found = self.found(action, self.web3.eth.get_transaction_receipt, tx_hash)
+            if found is not None:
+                return found
+            if used_since is not None and time.monotonic() - used_since > REPLACED_S:
+                raise _NonceTaken
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{action}: not mined within {self._receipt_s_max:.0f} s")
             if nonce is not None and used_since is None and nonce < self._nonce(action, "latest"):
                 used_since = time.monotonic()
             time.sleep(pause_s)
@@ -371,17 +375,6 @@ def _short(error: Exception) -> str:
 
 class _NonceTaken(Exception):
     """Another transaction of the same account has this nonce."""
-
-
-class _NotFound(Exception):
-    """The endpoint does not know this transaction (yet)."""
-
-
-def _found(ask: Callable[[Any], Any], tx_hash: bytes) -> Any:
-    try:
-        return ask(tx_hash)
-    except TransactionNotFound:
-        raise _NotFound from None
 
 
 def refusal(action: str, data: Any) -> ChainRefused:

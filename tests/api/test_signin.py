@@ -277,6 +277,10 @@ def test_a_contract_wallet_is_asked_whether_it_signed(chained: ApiWorld, world: 
     assert is_problem(bad, 401, "is not signed by")
     nobody = text.replace(wallet, to_checksum_address("0x" + "c1" * 20))
     assert is_problem(chained.ask("POST", "/v1/signin", json={"message": nobody, "signature": "0x01aa"}), 401)
+    for refusing in ("5f5ffd", "5b5f56", "fe", "00"):  # reverts, never ends, no code, answers nothing
+        world.rpc("anvil_setCode", wallet, "0x" + refusing)
+        again = chained.ask("POST", "/v1/signin", json={"message": text, "signature": "0x01aa"})
+        assert is_problem(again, 401, "is not signed by")
 
 
 def test_without_a_chain_nobody_signs_in(world_api: ApiWorld):
