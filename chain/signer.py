@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import requests
 from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
@@ -22,12 +21,11 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
+from assay.chain.endpoint import call
 from assay.chain.statements import Address
-from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import Unavailable
 
 CONFIRM_S_MAX = 300.0  # a person may have to confirm at the signer
-ANSWER_BYTES_MAX = 1 << 20
 _METHODS = ("account_signTransaction", "eth_signTransaction")
 _NO_SUCH_METHOD = -32601
 _QUANTITIES = ("gas", "nonce", "chainId", "maxFeePerGas", "maxPriorityFeePerGas", "value")
@@ -129,20 +127,10 @@ class RemoteSigner:
             raise Unavailable(f"{action}: the signer at {self.url} sent no transaction") from None
 
     def _call(self, action: str, method: str, transaction: Mapping[str, str]) -> dict[str, Any]:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": [transaction]}
         try:
-            with requests.Session() as session:
-                session.trust_env = False  # never through a proxy that the environment names
-                with session.post(
-                    self.url, json=body, timeout=CONFIRM_S_MAX, allow_redirects=False, stream=True
-                ) as answer:
-                    text = answer.raw.read(ANSWER_BYTES_MAX, decode_content=True)
-            found = parse_json(text)
-        except (requests.RequestException, OSError, ValueError) as error:
+            return call(self.url, method, [transaction], timeout_s=CONFIRM_S_MAX)
+        except (OSError, ValueError) as error:
             raise Unavailable(f"{action}: no signer answers at {self.url} ({type(error).__name__})") from None
-        if not isinstance(found, dict):
-            raise Unavailable(f"{action}: {self.url} is no signer")
-        return found
 
 
 def _spelt(account: Address, transaction: Mapping[str, Any]) -> dict[str, str]:

@@ -23,8 +23,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +30,7 @@ from types import TracebackType
 
 from eth_account import Account
 
+from assay.chain.endpoint import call
 from assay.protocol.errors import ConfigError, Unavailable
 
 HOST = "127.0.0.1"
@@ -308,13 +307,7 @@ def _is_whole(path: Path) -> bool:
 
 def _ask(url: str, method: str, *given: object) -> object:
     """What a chain answers; None if it does not, or refuses."""
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": given}).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
-        # Never through a proxy: the chain is on this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=2) as answer:
-            found: object = json.loads(answer.read())["result"]
-            return found
-    except (urllib.error.URLError, OSError, ValueError, KeyError):
+        return call(url, method, [*given], timeout_s=2)["result"]
+    except (OSError, ValueError, KeyError):
         return None

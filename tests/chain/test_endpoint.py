@@ -19,8 +19,8 @@ from assay.testing.members import a_deployment
 
 
 @contextmanager
-def endpoint(answers: dict[str, Any], body: bytes | None = None) -> Iterator[str]:
-    """A server on loopback that answers JSON-RPC methods with fixed results."""
+def endpoint(answers: dict[str, Any], body: bytes | None = None, length: int | None = None) -> Iterator[str]:
+    """A server on loopback that answers JSON-RPC methods with fixed results, and may claim another length."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -29,6 +29,8 @@ def endpoint(answers: dict[str, Any], body: bytes | None = None) -> Iterator[str
                 body or json.dumps({"jsonrpc": "2.0", "id": 1, "result": answers[asked["method"]]}).encode()
             )
             self.send_response(200)
+            if length is not None:
+                self.send_header("Content-Length", str(length))
             self.end_headers()
             self.wfile.write(said)
 
@@ -63,6 +65,7 @@ def test_a_client_asks_the_endpoint_itself_whatever_proxy_the_environment_names(
     with endpoint(GOOD) as url:
         client = Rpc(url)
         assert client.read("chain id", lambda: client.web3.eth.chain_id) == 31337
+        check_endpoint(url, a_deployment())
 
 
 def test_another_chain_id_is_named_beside_the_expected_one() -> None:
@@ -84,3 +87,5 @@ def test_what_is_no_chain_is_refused_in_words(body: bytes) -> None:
 def test_nobody_there_is_not_the_operators_mistake() -> None:
     with pytest.raises(Unavailable):
         check_endpoint("http://127.0.0.1:9", a_deployment())
+    with endpoint(GOOD, b"{", length=100) as url, pytest.raises(Unavailable):
+        check_endpoint(url, a_deployment())

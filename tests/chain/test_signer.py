@@ -132,7 +132,7 @@ def test_a_signer_elsewhere_signs_as_a_key_here_does(elsewhere, reply: Reply):
         (lambda *_: {"error": {"code": -32601, "message": "no such method"}}, "declined: no such method"),
         (lambda *_: b"<html>", "no signer answers"),
         (lambda *_: b"[" * 100_000, "no signer answers"),
-        (lambda *_: b"[]", "is no signer"),
+        (lambda *_: b"[]", "no signer answers"),
     ],
 )
 def test_what_a_signer_makes_of_it_is_not_sent(elsewhere, reply: Reply, error: str):
