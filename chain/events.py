@@ -466,9 +466,10 @@ class Gifted(ChainEvent):
 
 # Asked for one kind at a time: the books do not read them, whose size strangers decide.
 OTHER_EVENTS: tuple[type[ChainEvent], ...] = (LotLocked, RecordAnnounced, RunAnnounced, Appealed, Cut)
-EVENTS: tuple[type[ChainEvent], ...] = tuple(  # all others above that a contract declares
-    kind
-    for kind in tuple(globals().values())
-    if isinstance(kind, type) and issubclass(kind, ChainEvent)
-    if kind not in (ChainEvent, Gifted, *OTHER_EVENTS)
-)
+EVENTS: tuple[type[ChainEvent], ...] = (  # what the books read, all at once
+    Staked, UnstakeRequested, UnstakeCancelled, Withdrawn, Slashed, SlashPaid, SlashReversed, BondLocked,
+    BondReturned, BondBurnt, RewardCollected, HotKeyDelegated, PayeeNamed, RunOpened, RunToppedUp,
+    RunClosing, Refunded, ResultProposed, Challenged, Resolved, BondReleased, BondForfeited,
+    BondCollected, ResultRejected, ResultFinalized, Claimed, Swept, Equivocation, CaseOpened, CaseClosed,
+    CaseExecuted, ReportCommitted, SetRotated, ModelRegistered, ModelSuperseded, LogAnchored,
+)  # fmt: skip
