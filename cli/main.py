@@ -47,7 +47,8 @@ buyer_app = typer.Typer(no_args_is_help=True, help="Follow a funded run and rece
 chain_app = typer.Typer(no_args_is_help=True, help="Run a local chain.")
 order_app = typer.Typer(no_args_is_help=True, help="Check, quote, fund, watch and end a run.")
 run_app = typer.Typer(
-    no_args_is_help=True, help="List a network's runs; fetch, verify and report delivered ones."
+    no_args_is_help=True,
+    help="List a network's runs; fetch and follow them, verify and report delivered ones.",
 )
 sim_app = typer.Typer(no_args_is_help=True, help="Simulate aggregation rules and attacks in one process.")
 EXIT_STATUS = (
@@ -136,7 +137,7 @@ def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
 @app.command(hidden=True)
 def misbehave(
     file: ConfigFile,
-    behaviour: Annotated[str, typer.Option("--as", help="NAME[@ROUND]")],
+    behaviour: Annotated[str, typer.Option("--as", help="NAME or NAME@ROUND")],
     tethered: Tethered = False,
 ) -> None:
     """Take part in a local network as a node or verifier that cheats or fails; `assay localnet` starts it.
@@ -323,7 +324,7 @@ def sim_train(
 ) -> None:
     """Train virtual nodes with any aggregation rule under any attack, in this process.
 
-    Example: assay sim train examples/simulation.toml --out runs/sim
+    Example: assay sim train examples/sim/adaptive.toml --out runs/sim
     """
     from assay.simulation.train import run_sim
 
@@ -335,7 +336,9 @@ def localnet(
     nodes: Annotated[int | None, typer.Option(help="Number of nodes.")] = None,
     verifiers: Annotated[int | None, typer.Option(help="Number of verifiers.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of training rounds.")] = None,
-    behave: Annotated[list[str] | None, typer.Option(help="NODE=BEHAVIOUR[@ROUND]; repeatable.")] = None,
+    behave: Annotated[
+        list[str] | None, typer.Option(help="NODE=BEHAVIOUR or NODE=BEHAVIOUR@ROUND; repeatable.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order and initial parameters.")] = None,
     data: Annotated[Path | None, typer.Option(help="A text file or a folder to train on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; default runs/<name>.")] = None,

@@ -69,7 +69,9 @@ def unit(
     file: ConfigFile,
     user: Annotated[str | None, typer.Option(metavar="NAME", help="Who runs it; by default you.")] = None,
 ) -> None:
-    """Print a systemd unit for a participant, by the role in its own record, and its table [operator].
+    """Print a systemd unit that runs a participant as a service.
+
+    Which process follows from the role in its own record; with a table `operator` it is `assay operator up`.
 
     Example: assay unit config.toml --user assay
     """

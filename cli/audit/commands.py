@@ -89,10 +89,10 @@ def audit_odds(
     gain: Annotated[float, typer.Option(help="B: gain of a saboteur from outside the run, in tokens.")] = 0.0,
     false_steps: Annotated[int, typer.Option(help="k: false messages that sabotage needs.")] = 1,
     lasting: Annotated[
-        int, typer.Option(help="T: messages that one false state decides: [comm] reset.")
+        int, typer.Option(help="T: messages that one false state decides: `reset` of its order.")
     ] = 128,
     idle: Annotated[
-        int, typer.Option(help="l: steps without work after one unseen lie; [comm] reset with kept moments.")
+        int, typer.Option(help="l: steps without work after one unseen lie; `reset` with kept moments.")
     ] = 1,
     runs: Annotated[int, typer.Option(help="Runs at once that one stake stands for.")] = 1,
     replicated: Annotated[float, typer.Option(help="q2: share of audits that get a second auditor.")] = 0.2,

@@ -10,17 +10,20 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from click.testing import CliRunner
+from rich.markup import render
 from typer.main import get_command
 
 from assay.cli.main import AUDITOR, BUYER, DEVELOPER, OPERATOR
 from tests.commands import COMMANDS, leaves
 from tests.test_guides import parsed
 
+ROOT = Path(__file__).parents[2]
 PANELS = {OPERATOR, AUDITOR, BUYER, DEVELOPER}
 COLOUR = re.compile(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;)[0-9;]*m")
 
@@ -51,12 +54,21 @@ def test_a_command_without_them_is_noticed():
 
 
 @pytest.mark.parametrize("name", [name for name, _ in leaves()])
+def test_no_word_of_a_help_is_taken_for_markup(name: str):
+    (command,) = [command for other, command in leaves() if other == name]
+    texts = [command.help, *(one.help for one in command.params)]
+
+    assert [render(text).plain for text in texts if text] == [text for text in texts if text]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in leaves()])
 def test_an_example_is_a_command_that_the_command_line_takes(name: str):
     (command,) = [command for other, command in leaves() if other == name]
     (example,) = re.findall(r"Example: assay (.*)", command.help, re.DOTALL)
     words = shlex.split(example)
 
     assert parsed(words) == name
+    assert [word for word in words if word.startswith("examples/") and not (ROOT / word).exists()] == []
 
 
 @pytest.mark.parametrize("width", [40, 80])
