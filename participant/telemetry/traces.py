@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from assay.participant.follower import Follower
 from assay.participant.telemetry.readings import ended_between
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import ConfigError
@@ -26,6 +25,8 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
+
+    from assay.participant.follower import Follower  # libp2p comes with it, which readers of books need not
 
 EXPORT_S = 5.0  # for a collector to answer, also at the end of the process
 TIMES_KEPT = 4096  # rounds whose times are remembered, for audits and settlements that end later
