@@ -38,7 +38,7 @@ class Gateway(ChainReader):
 
     def call_of(self, contract: str, function: str, *arguments: Any, gas: int = 300_000) -> Call:
         """A contract call as data."""
-        where = self._contract(contract)
+        where = self._contract(contract, function)
         return Call(
             contract=contract,
             to=self.deployment.address(contract),

@@ -158,7 +158,7 @@ class Chain(ChainReader):
         """Starts unbonding `amount` token units of free stake; returns the withdrawal ticket."""
         sent = self._move("request unstake", "StakeVault", "requestUnstake", role, amount)
         receipt = self._rpc.receipt("request unstake", sent.tx_hash or b"")
-        event = self._contract("StakeVault").events.UnstakeRequested()
+        event = self._contract("StakeVault", "UnstakeRequested").events.UnstakeRequested()
         return int(event.process_receipt(receipt)[0]["args"]["ticket"])
 
     def cancel_unstake(self, ticket: int) -> Sent:
@@ -631,7 +631,7 @@ class Chain(ChainReader):
             self._move("approve", "AssayToken", "approve", where, amount, wait=False)
 
     def _transaction(self, contract: str, function: str, *arguments: Any) -> dict[str, Any]:
-        where = self._contract(contract)
+        where = self._contract(contract, function)
         return {"to": where.address, "data": where.encode_abi(function, list(arguments))}
 
     def _once(self, is_done: Callable[[], bool], send: Callable[[], Sent]) -> Sent:

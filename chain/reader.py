@@ -89,7 +89,7 @@ class ChainReader:
     ) -> None:
         self.deployment = deployment
         self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)
-        self._contracts: dict[str, Contract] = {}
+        self._contracts: dict[tuple[str, str], Contract] = {}
 
     @property
     def address(self) -> Address:
@@ -544,18 +544,21 @@ class ChainReader:
 
     def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
         """A view call, at the newest block or at an earlier one."""
-        call = self._contract(contract).functions[function](*arguments)
+        call = self._contract(contract, function).functions[function](*arguments)
         at = "latest" if block is None else BlockNumber(block)
         return self._rpc.read(f"{contract}.{function}", lambda: call.call(block_identifier=at))
 
-    def _contract(self, name: str) -> Contract:
-        """A contract of the deployment, made at its first use: web3 takes 10 ms to check an ABI."""
-        if name not in self._contracts:
+    def _contract(self, name: str, entry: str) -> Contract:
+        """A contract of the deployment, as far as one function or event; made at its first use.
+
+        At each call web3 checks and searches the whole ABI it was given, which takes longer than the call.
+        """
+        if (name, entry) not in self._contracts:
             make: Any = self._rpc.web3.eth.contract
-            self._contracts[name] = make(
-                address=self.deployment.address(name), abi=artefact(name)["abi"], decode_tuples=True
-            )
-        return self._contracts[name]
+            abi = [one for one in artefact(name)["abi"] if one.get("name") == entry]
+            where = self.deployment.address(name)
+            self._contracts[name, entry] = make(address=where, abi=abi, decode_tuples=True)
+        return self._contracts[name, entry]
 
 
 def _word(value: bytes | str) -> str:
