@@ -95,7 +95,12 @@ def world(first_day: World) -> Iterator[World]:
 @pytest.fixture
 def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
     """The command line, in this process."""
+    import typer.main
+
     from assay.cli.main import run
+    from tests.commands import COMMANDS
+
+    monkeypatch.setattr(typer.main, "get_command", lambda _app: COMMANDS)
 
     def call(*words: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["assay", *map(str, words)])
