@@ -58,43 +58,32 @@ class Liar(Trainer):
         return loss, slope_P[::-1].copy() if self.parameters.round == LIE else slope_P
 
 
-class LyingRun:
-    """A whole run of one node, certified by verifiers whose audits all say MATCH."""
+class Training:
+    """A whole run of one node, certified by verifiers whose audits all say MATCH; tests only read it."""
 
-    def __init__(self, market: Market) -> None:
+    def __init__(self, market: Market, root: Path) -> None:
         use_one_thread()
-        self.market = market
-        spec = market.spec
-        spec = self.spec = market.spec = replace(spec, audit=replace(spec.audit, limits=shipped().digest()))
-        self.run_id = market.run_id = run_id_of(spec)
-        market.write_run(spec)
-        market.join_nodes()
-        market.open_run()
-        market.lock(NODE)
-        self.root = market.folder / "delivered"
+        self.spec = replace(market.spec, audit=replace(market.spec.audit, limits=shipped().digest()))
+        self.run_id, self.deployment, self.root = run_id_of(self.spec), market.deployment, root
         for name in ("updates", "aggregates"):
             (self.root / "bundle" / name).mkdir(parents=True)
         a_data_folder(self.root / "data")
-        self.links, self.run_states = [], [start(spec, self.run_id)]
+        self.links, self.run_states = [], [start(self.spec, self.run_id)]
         self.bodies: dict[Digest, bytes] = {}
         self._train()
         assert self.run_states[-1].is_settled
         self.delivered = Delivered(
-            root=self.root, bundle=self.root / "bundle", spec=spec, run_id=self.run_id,
+            root=self.root, bundle=self.root / "bundle", spec=self.spec, run_id=self.run_id,
             deployment=market.deployment, links=tuple(self.links), run_states=tuple(self.run_states),
             tables={}, settled={}, sizes={}, report=None,
         )  # fmt: skip
 
-    def commit(self, round_id: int):
-        (signed,) = self.links[round_id].manifest.commits
-        return signed.commit
-
     def _train(self) -> None:
-        spec, market = self.spec, self.market
-        signer = Signed(Domain(spec.deployment_id, self.run_id), market.deployment)
+        spec = self.spec
+        signer = Signed(Domain(spec.deployment_id, self.run_id), self.deployment)
         trainer = Liar(
             spec=spec, run_id=self.run_id, node=peer(NODE), data=self.root / "data",
-            folder=market.folder / "trainer", salt_key=bytes(32),
+            folder=self.root / "trainer", salt_key=bytes(32),
         )  # fmt: skip
         base, root, blocks = 0, NO_DIGEST, trainer.layout.blocks
         for number in range(spec.ordered.last_round + 1):
@@ -126,6 +115,24 @@ class LyingRun:
         (self.root / "bundle" / folder / f"{name.hex()}.bin").write_bytes(body)
         self.bodies[name] = body
         return name
+
+
+class LyingRun:
+    """The run on the market's chain, where it is open, and its verifiers."""
+
+    def __init__(self, market: Market, training: Training) -> None:
+        self.market, self.root, self.delivered = market, training.root, training.delivered
+        self.links, self.bodies = training.links, training.bodies
+        self.spec = market.spec = training.spec
+        self.run_id = market.run_id = training.run_id
+        market.write_run(self.spec)
+        market.join_nodes()
+        market.open_run()
+        market.lock(NODE)
+
+    def commit(self, round_id: int):
+        (signed,) = self.links[round_id].manifest.commits
+        return signed.commit
 
     # ---- verifiers
 
@@ -186,9 +193,14 @@ class LyingRun:
             thread.join()
 
 
+@pytest.fixture(scope="module")
+def training(first_market: Market, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    return Training(first_market, tmp_path_factory.mktemp("lying") / "delivered")
+
+
 @pytest.fixture
-def run(market: Market, monkeypatch: pytest.MonkeyPatch) -> LyingRun:
-    made = LyingRun(market)
+def run(market: Market, training: Training, monkeypatch: pytest.MonkeyPatch) -> LyingRun:
+    made = LyingRun(market, training)
     monkeypatch.setattr(accuse, "read", lambda _root: made.delivered)
     monkeypatch.setattr(accusation, "ASK_AGAIN_S", 0.2)
     monkeypatch.setattr(accusation, "PATIENCE_S", 240)

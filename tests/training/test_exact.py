@@ -29,6 +29,7 @@ from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.public_state import state_digest
 from assay.training.optimiser.schedule import rate
 from tests.child_process import PYTHONPATH
+from tests.training.optimiser.test_outer import many_states
 from tests.training.test_inverse import inverse_of, values
 
 pytestmark = pytest.mark.slow
@@ -140,6 +141,8 @@ parts = (step.after_BC, step.sent.index_BK, step.sent.value_BK, step.sent.blocks
 from tests.training.test_inverse import inverse_of, values
 many = inverse_of(values(9, 200, 0.05))
 print(vectors(), *(hashlib.sha256(part.tobytes()).hexdigest() for part in (*parts, many)))
+from tests.training.optimiser.test_outer import many_states
+print(many_states())
 """
 SETTINGS = [
     {"threads": "1", "ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Prescott"},
@@ -153,6 +156,7 @@ SETTINGS = [
 
 @pytest.mark.slow
 def test_the_same_bytes_under_any_threads_and_instruction_set():
+    """Of a node's step, of the inverse transform, and of every kind of outer step."""
     outputs = set()
     for chosen in SETTINGS:
         threads = chosen["threads"]
@@ -166,6 +170,7 @@ def test_the_same_bytes_under_any_threads_and_instruction_set():
         outputs.add(done.stdout)
 
     assert len(outputs) == 1
+    assert outputs.pop().splitlines()[-1] == many_states()  # the outer steps, as here
 
 
 if __name__ == "__main__":

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,11 +21,9 @@ from assay.training.layout import layout_of, to_blocks
 from assay.training.optimiser.outer import OuterState, applied_fragments, apply, public_digest, start_public
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import in_basis, transition
-from tests.child_process import PYTHONPATH
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
 LAYOUT = layout_of(a_spec().model)
 SIZE, BLOCKS = LAYOUT.parameters, LAYOUT.blocks
 
@@ -341,7 +335,7 @@ def as_aggregate(sent) -> bytes:
     return encode_aggregate(sparse, BLOCKS, has_scale=True)
 
 
-# ---- the same bits whatever the machine is told to do
+# ---- for tests/training/test_exact.py: the same bits whatever the machine is told to do
 
 
 def many_states() -> str:
@@ -361,34 +355,3 @@ def many_states() -> str:
         public_digest(public) for public in run(streaming, [aggregate_of(a_distance(n)) for n in range(4)])
     ]
     return hashlib.sha256(b"".join(found)).hexdigest()
-
-
-PROGRAM = """
-import sys, torch
-torch.set_num_threads(int(sys.argv[1]))
-from tests.training.optimiser.test_outer import many_states
-print(many_states())
-"""
-SETTINGS = [
-    {"threads": "1", "ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Prescott"},
-    {"threads": "4", "ATEN_CPU_CAPABILITY": "default"},
-    {"threads": "1", "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"},
-    {"threads": "4", "ATEN_CPU_CAPABILITY": "avx2"},
-]
-
-
-@pytest.mark.slow
-def test_every_outer_step_makes_the_same_bits_under_any_threads_and_instruction_set():
-    outputs = {many_states() + "\n"}
-    for chosen in SETTINGS:
-        threads = chosen["threads"]
-        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, threads), **chosen, "PYTHONPATH": PYTHONPATH}
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, threads],
-            env=environment, cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2000:]
-        outputs.add(done.stdout)
-
-    assert len(outputs) == 1
