@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "anvil_binary" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
+        if "e2e" in item.path.parts and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(2400))  # the first to use a network waits for all of its run
     items.sort(key=lambda item: ("e2e" not in item.path.parts, item.get_closest_marker("slow") is None))
 
 

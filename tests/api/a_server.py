@@ -42,7 +42,7 @@ class ApiWorld:
 
     folder: Path
     gateway: Gateway | None = None
-    limits: LimitsSection = field(default_factory=LimitsSection)
+    limits: LimitsSection = field(default_factory=lambda: LimitsSection(request_s=600))  # a busy machine's
     public_read: bool = False
     readers: tuple[str, ...] = ()
     webhooks: bool = False
@@ -127,5 +127,5 @@ def listening(app: Any, *, send_bytes: int = 0, **more: Any) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()

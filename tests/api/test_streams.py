@@ -79,7 +79,7 @@ def reading(url: str, token: str | None = None, **headers: str) -> Iterator[Read
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     with (
-        httpx.Client(trust_env=False, timeout=20) as client,
+        httpx.Client(trust_env=False, timeout=120) as client,
         client.stream("GET", url, headers=headers) as answer,
     ):
         if answer.status_code != 200:

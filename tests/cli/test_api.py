@@ -55,7 +55,7 @@ def test_tokens_are_made_shown_used_and_revoked(assay: Assay, file: Path):
         finally:
             server.stdin.close()
             try:
-                server.wait(30)
+                server.wait(120)
             except subprocess.TimeoutExpired:
                 server.kill()  # `Popen.__exit__` would wait for it without limit
                 raise

@@ -15,7 +15,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Browser:
@@ -113,7 +113,7 @@ def a_browser(folder: Path, *arguments: str) -> Iterator[Browser]:
             yield Browser(line)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def _page(line: ClientConnection) -> str:

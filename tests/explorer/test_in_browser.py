@@ -195,7 +195,7 @@ def test_the_command_serves_a_runs_folder_to_a_browser(browser: Browser, tmp_pat
         assert browser.check()[0] == "proved"
     finally:
         process.terminate()
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=120)
     assert told == "golden: read and checked\n"
 
 

@@ -22,7 +22,7 @@ from assay.protocol.encoding.codec import encode
 from tests.explorer.a_backlog import a_backlog
 
 pytestmark = pytest.mark.slow
-ROUNDS, SLOWLY, PAUSE_S, WAIT_S = 150, 60, 0.03, 60.0
+ROUNDS, SLOWLY, PAUSE_S, WAIT_S = 150, 60, 0.03, 120.0
 # Adds what the store lacks of the links: the first ones slowly, as a run does, then the rest at once.
 WRITER = f"""
 import sys, time
@@ -50,7 +50,7 @@ def explorer(folder: Path) -> Iterator[str]:
         yield process.stdout.readline().strip().rstrip("/")
     finally:
         process.terminate()
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=120)
     assert told == f"{folder.name}: read and checked\n"  # and nothing went wrong after that
     assert process.returncode in (0, -15)
 
@@ -60,7 +60,7 @@ def writer(folder: Path, first: int) -> subprocess.Popen[bytes]:
 
 
 def get(url: str, address: str) -> tuple[int, bytes]:
-    line = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    line = HTTPConnection(urlsplit(url).netloc, timeout=120)
     line.request("GET", address)
     answer = line.getresponse()
     return answer.status, answer.read()

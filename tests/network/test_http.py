@@ -42,7 +42,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
         yield server.servers[0].sockets[0].getsockname()[:2]
     finally:
         server.should_exit = server.force_exit = True
-        thread.join(20)
+        thread.join(120)
 
 
 def until_the_end(line: socket.socket) -> bytes:

@@ -71,7 +71,7 @@ def a_participant(folder: Path, port: int | None) -> Any:
 
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     return {
         (sample.name, *sample.labels.values()): sample.value

@@ -44,7 +44,7 @@ class Receiver:
     def wait(self, count: int) -> list[dict[str, Any]]:
         """The bodies, as soon as there are `count`."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.got) >= count, 20), f"{len(self.got)} of {count}"
+            assert self.changed.wait_for(lambda: len(self.got) >= count, 120), f"{len(self.got)} of {count}"
             return [json.loads(body) for _, _, body in self.got]
 
 
@@ -79,7 +79,7 @@ def receiving(folder: Path, answers: Sequence[int] = ()) -> Iterator[Receiver]:
         yield receiver
     finally:
         server.shutdown()
-        thread.join(20)
+        thread.join(120)
         server.server_close()
 
 

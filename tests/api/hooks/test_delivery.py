@@ -59,7 +59,7 @@ def sending(world_api: ApiWorld, receiver: Receiver) -> Iterator[None]:
     finally:
         assert not task.done()
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
 
 
