@@ -27,7 +27,7 @@ from assay.protocol.types import PeerId
 from tests.e2e.commands import command
 from tests.e2e.nets import TINY, WAIT_S, need_anvil, write_order
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # a hundred processes, each with its imports
+pytestmark = pytest.mark.slow
 
 ROLES = {f"verifier-{i}": "verifier" for i in range(2)} | {f"node-{i}": "node" for i in range(2)}
 ROLES |= {"ledger": "ledger", "buyer": "buyer"}

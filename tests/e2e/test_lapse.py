@@ -9,7 +9,7 @@ import pytest
 from assay.bundle.read import read
 from tests.e2e.nets import broken_invariants, localnet, need_anvil, summary_of, write_order
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_run_that_nobody_is_in_time_for_never_starts_and_all_its_money_returns(tmp_path: Path) -> None:
