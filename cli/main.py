@@ -405,6 +405,11 @@ def run() -> None:
         app(standalone_mode=True)
     except AssayError as error:
         _end(str(error), 2 if _could_not_ask(error) else 1)
+    except ModuleNotFoundError as error:  # in an installation without all that assay depends on
+        name = str(error.name).partition(".")[0]
+        if name == "assay":
+            raise
+        _end(f"the package {name} is not installed, and this needs it: `pip install assay` brings it", 2)
     except OSError as error:  # of a file or a socket that no room below expected to fail
         where = f"{error.filename}: " if error.filename else ""
         _end(f"{where}{error.strerror or error}", 2)
