@@ -207,7 +207,7 @@ def test_a_quiet_stream_has_heartbeats_and_ends_after_its_time(folder: Path):
         began_s = time.monotonic()
         assert one.is_over()
         assert 0.5 < time.monotonic() - began_s < 10
-        assert 2 <= one.comments <= 6
+        assert 1 <= one.comments <= 6  # a busy machine sends fewer
 
 
 def test_a_reader_that_takes_nothing_is_cut_off_and_resumes(
