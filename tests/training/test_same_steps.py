@@ -147,7 +147,7 @@ def test_neither_processor_nor_threads_change_a_bit(machine, tmp_path_factory):
     }
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, "print"],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=540,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr[-2000:]
