@@ -1,7 +1,7 @@
 """Order commands: check, quote and fund a buyer's order.
 
-Room: cli (edge). Check, data and quote need no chain; the others act on the escrow of the run that FILE.toml
-names, by orders/purchase.py.
+Room: cli (edge). Check, data, quote and examples need no chain; the others act on the escrow of the run that
+FILE.toml names, by orders/purchase.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def add_order_commands(app: typer.Typer) -> None:
     for command in (check, data, quote, place, topup, cancel, refund):
         app.command()(command)
     app.command("show")(show_order)
+    app.command()(examples)
 
 
 def check(file: OrderFile, as_json: AsJson = False) -> None:
@@ -32,6 +33,20 @@ def check(file: OrderFile, as_json: AsJson = False) -> None:
     from assay.orders.check import check_order
 
     found = check_order(file)
+    show(found, found.lines, as_json=as_json)
+
+
+def examples(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or an empty folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the example orders, with their scenarios and data, into a folder.
+
+    Example: assay order examples examples
+    """
+    from assay.orders.examples import write_examples
+
+    found = write_examples(folder)
     show(found, found.lines, as_json=as_json)
 
 

@@ -86,6 +86,7 @@ OFFLINE = {
     "order check": "ORDER",
     "order data": "ORDER TMP/data",
     "order quote": "ORDER",
+    "order examples": "TMP/examples",
     "key new": "TMP/new/keys",
     "key show": "TMP/keys",
     "key rotate": "TMP/keys",
