@@ -44,6 +44,7 @@ from tests.api.a_server import ApiWorld, is_problem, listening
 from tests.api.a_wallet import SCRIPTS, Wallet
 from tests.contracts.chain_world import Person, World
 from tests.explorer.a_browser import CHROMIUM, Browser, a_browser
+from tests.explorer.pictures import compare
 from tests.explorer.test_accessible import AXE, NARROW, WIDE, faults
 from tests.test_packaging import configuration
 
@@ -287,6 +288,7 @@ def test_without_a_wallet_the_page_says_so(site: Site):
     site.wallet(kind="none")
     assert site.browser.run("document.getElementById('wallets').innerText").startswith("No wallet was found")
     assert site.browser.run("document.querySelectorAll('#wallets button').length") == 0
+    compare(site.browser, "wallet")
 
 
 @in_browser
