@@ -72,9 +72,19 @@ def test_a_missing_anvil_is_fetched_once_and_runs(folder: Path, tmp_path: Path, 
     assert anvil_binary(folder, tmp_path / "cache") == binary  # it is not asked again
 
 
-def test_without_npm_the_words_say_what_to_install(folder: Path, tmp_path: Path, path: Path):
-    with pytest.raises(ConfigError, match="install Foundry"):
-        anvil_binary(folder, tmp_path / "cache")
+def test_without_npm_and_pip_the_words_say_what_to_install(folder: Path, tmp_path: Path, path: Path):
+    with pytest.raises(ConfigError, match=r"there is no npm, and pip fetched none; .*install Foundry"):
+        anvil_binary(folder, tmp_path / "cache", python=shutil.which("false", path="/bin:/usr/bin") or "")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_without_npm_pip_fetches_one_for_the_time_being(folder: Path, tmp_path: Path, path: Path):
+    binary = anvil_binary(folder, tmp_path / "cache")
+
+    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    (home,) = (tmp_path / "cache").iterdir()
+    assert "anvil" in said.stdout and not (home / "node").exists()
 
 
 @pytest.mark.parametrize(("script", "error"), [("exit 9", "status 9"), ("exit 0", "fits this machine")])
