@@ -38,11 +38,11 @@ def up(file: ConfigFile) -> None:
     run_process(fleet.run, first_signal=fleet.drain)
 
 
-@operator_app.command()
-def status(file: ConfigFile, as_json: AsJson = False) -> None:
+@operator_app.command("show")
+def show_runs(file: ConfigFile, as_json: AsJson = False) -> None:
     """Print one line for each run that `operator up` has taken: state, round, pay, earned, lot.
 
-    Example: assay operator status config.toml
+    Example: assay operator show config.toml
     """
     from assay.fleet.status import read_status, status_lines
 

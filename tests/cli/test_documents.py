@@ -60,7 +60,7 @@ ELSEWHERE = {
     "doctor": "e2e/test_founding.py",
 }
 OFFLINE = {
-    "operator status": "TMP/operator.toml",
+    "operator show": "TMP/operator.toml",
     "run verify": "RUN",
     "run verify --only": "RUN --only proof",
     "run report": "RUN",

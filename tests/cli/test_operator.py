@@ -73,7 +73,7 @@ def test_the_status_has_a_line_for_each_run_and_prints_no_control_characters(tmp
     write_state(folder, State(seats=(seat,), takes=(1,), avoided={"0x09": 2}))
     a_log(folder / seat.run_id.hex(), a_round(round=7, paid=2_000_000))
 
-    done = CliRunner().invoke(app, ["operator", "status", str(file)])
+    done = CliRunner().invoke(app, ["operator", "show", str(file)])
 
     assert done.exit_code == 0, done.output
     line, last = done.output.splitlines()

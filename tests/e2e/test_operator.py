@@ -283,9 +283,7 @@ def test_an_operators_process_takes_the_best_run_then_the_next_and_survives_bein
             second.terminate()  # it leaves the run that goes on, and ends once nothing there can be drawn
             until(lambda: second.poll() is not None, log)
 
-        code, out, err = command(
-            config.parent, "operator", "status", "config.toml", "--json", timeout_s=WAIT_S
-        )
+        code, out, err = command(config.parent, "operator", "show", "config.toml", "--json", timeout_s=WAIT_S)
         found = json.loads(out)
         assert (second.returncode, code, found["is_running"], found["takes"]) == (0, 0, False, 2), err
         assert [(one["name"], one["stage"], one["why"]) for one in found["runs"]] == [
