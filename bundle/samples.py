@@ -14,6 +14,7 @@ from assay.training.model.flops import flop_per_token
 
 SAMPLES = 3
 TOKENS_MAX = 64  # of each
+CHARACTERS_MAX = 4096  # of each: a tokenizer may have tokens of any length
 FLOP_MAX = 10**12  # of all of them, in the reference class: a minute or two on one core
 HEAD = b"assay/sample/1"
 
@@ -45,6 +46,6 @@ def samples_of(run: Finished) -> tuple[str, ...]:
             head=HEAD + run.run_id,
             frozen=run.inputs.frozen(run.spec),
         )
-        return tuple(decoded(run.inputs.tokenizer, one) for one in made)
+        return tuple(decoded(run.inputs.tokenizer, one)[:CHARACTERS_MAX] for one in made)
     except (FloatingPointError, ValueError):
         return ()

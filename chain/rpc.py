@@ -66,6 +66,9 @@ class ChainRefused(AssayError):
 class _Endpoint(HTTPProvider):
     """web3's provider with bounded JSON nesting; see protocol/encoding/json_text.py."""
 
+    # By EIP-3668 any contract could have this process ask addresses by HTTP.
+    global_ccip_read_enabled = False
+
     @staticmethod
     def decode_rpc_response(raw_response: bytes) -> RPCResponse:
         """The answer as web3 expects it.

@@ -17,7 +17,7 @@ from itertools import accumulate
 from assay.bundle.finished import Energy, HeldOut
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import kind_of
-from assay.bundle.samples import SAMPLES
+from assay.bundle.samples import CHARACTERS_MAX, SAMPLES
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.files.index import IntegrityError
@@ -27,7 +27,6 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 
 FORMAT = "assay/training-report/3"
-SAMPLE_CHARACTERS_MAX = 4096
 FAULTS = ("mismatch", "withheld")
 PASSED = ("match", "dismissed")
 
@@ -228,10 +227,10 @@ def claimed(body: bytes, spec: RunSpec) -> Beside:
     report = _parsed(body)
     if (found := report.held_out) is not None:
         _check_held_out(found, spec)
-    if len(report.samples) > SAMPLES or any(len(one) > SAMPLE_CHARACTERS_MAX for one in report.samples):
+    if len(report.samples) > SAMPLES or any(len(one) > CHARACTERS_MAX for one in report.samples):
         raise IntegrityError(
             f"bundle/report.json: samples: {len(report.samples)} of {sum(map(len, report.samples))} "
-            f"characters, expected at most {SAMPLES} of at most {SAMPLE_CHARACTERS_MAX} each"
+            f"characters, expected at most {SAMPLES} of at most {CHARACTERS_MAX} each"
         )
     return Beside(held_out=found, energy=report.energy, samples=report.samples)
 

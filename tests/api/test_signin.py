@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eth_abi.abi import encode
 from eth_account import Account
 from eth_account.messages import encode_defunct
+from eth_utils.abi import function_signature_to_4byte_selector
 from eth_utils.address import to_checksum_address
 from hypothesis import given
 from hypothesis import strategies as st
@@ -281,6 +283,31 @@ def test_a_contract_wallet_is_asked_whether_it_signed(chained: ApiWorld, world: 
         world.rpc("anvil_setCode", wallet, "0x" + refusing)
         again = chained.ask("POST", "/v1/signin", json={"message": text, "signature": "0x01aa"})
         assert is_problem(again, 401, "is not signed by")
+
+
+def test_a_contract_wallet_sends_the_server_to_no_address_that_it_names(
+    chained: ApiWorld, world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """By EIP-3668 a call that reverts with OffchainLookup is answered by HTTP requests of the caller."""
+    wallet, asked = to_checksum_address("0x" + "c0" * 20), list[object]()
+
+    def ask(*given: object, **_: object) -> bytes:
+        asked.append(given)
+        return b""
+
+    monkeypatch.setattr("web3.eth.eth.handle_offchain_lookup", ask)
+    lookup = function_signature_to_4byte_selector("OffchainLookup(address,string[],bytes,bytes4,bytes)")
+    kinds = ["address", "string[]", "bytes", "bytes4", "bytes"]
+    data = lookup + encode(kinds, [wallet, ["https://example.org/{sender}/{data}"], b"", b"call", b""])
+    size = len(data).to_bytes(2, "big").hex()
+    world.rpc("anvil_setCode", wallet, f"0x61{size}600c5f3961{size}5ffd{data.hex()}")  # reverts with the data
+    nonce = chained.ask("POST", "/v1/signin/nonce").json()
+    signed = a_message(nonce=nonce["nonce"], chain_id=nonce["chain_id"])
+    text = replace(signed, address=Address(wallet)).text()
+
+    answer = chained.ask("POST", "/v1/signin", json={"message": text, "signature": "0x01aa"})
+
+    assert is_problem(answer, 401, "is not signed by") and asked == []
 
 
 def test_without_a_chain_nobody_signs_in(world_api: ApiWorld):

@@ -18,7 +18,7 @@ from assay.bundle.inputs import RunInputs, check_item_texts, read_inputs
 from assay.bundle.receipts.rounds import StepPay, facts_of, round_receipts
 from assay.bundle.registry.document import read_entry
 from assay.bundle.release import release_of
-from assay.bundle.samples import SAMPLES, samples_of
+from assay.bundle.samples import CHARACTERS_MAX, SAMPLES, samples_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.ledger.settlement.ending import Ending
@@ -275,6 +275,12 @@ def test_samples_follow_from_run_and_parameters_and_a_model_that_diverged_has_no
         replace(run, theta=run.theta * np.float32(1e30)),
     ):
         assert samples_of(without) == ()
+
+
+def test_samples_of_long_tokens_are_as_long_as_a_report_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.bundle.samples.decoded", lambda _, tokens: " " * 1000 * len(tokens))
+
+    assert max(map(len, samples_of(separated(0)))) == CHARACTERS_MAX
 
 
 def test_a_tokenizer_is_the_one_the_run_names_or_none_is_read(tmp_path: Path, folder: Path):

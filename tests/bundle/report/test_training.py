@@ -14,7 +14,6 @@ from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.read import Delivered, read
 from assay.bundle.report.audits import final_audits, kind_of
 from assay.bundle.report.training import (
-    SAMPLE_CHARACTERS_MAX,
     TrainingReport,
     _spread,
     claimed,
@@ -22,7 +21,7 @@ from assay.bundle.report.training import (
     training_report,
 )
 from assay.bundle.report.training_page import figures_of, report_lines, training_page
-from assay.bundle.samples import SAMPLES
+from assay.bundle.samples import CHARACTERS_MAX, SAMPLES
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.params import ChoicesSpec
@@ -122,7 +121,7 @@ def test_the_samples_are_as_many_and_as_long_as_they_may_be(
     delivered: Delivered, report: TrainingReport
 ) -> None:
     assert len(report.samples) == SAMPLES and report.energy is not None and report.energy.joules > 0
-    for wrong in (("",) * (SAMPLES + 1), ("x" * (SAMPLE_CHARACTERS_MAX + 1),)):
+    for wrong in (("",) * (SAMPLES + 1), ("x" * (CHARACTERS_MAX + 1),)):
         with pytest.raises(IntegrityError, match=r"^bundle/report\.json: samples: "):
             claimed(report_json(replace(report, samples=wrong)), delivered.spec)
 
