@@ -147,11 +147,11 @@ def _descendants(root: int) -> dict[int, tuple[str, float]]:
             continue
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            words = (entry / "cmdline").read_text().split("\0")
+            kind = _kind(entry)
         except OSError:
             continue  # it has just ended
         spent_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        found[int(entry.name)] = (int(fields[1]), _kind(words), spent_s)
+        found[int(entry.name)] = (int(fields[1]), kind, spent_s)
     family, grown = {root}, 0
     while grown != len(family):
         grown = len(family)
@@ -159,13 +159,10 @@ def _descendants(root: int) -> dict[int, tuple[str, float]]:
     return {pid: found[pid][1:] for pid in family if pid in found}
 
 
-def _kind(words: list[str]) -> str:
-    for at, word in enumerate(words):
-        if word == "assay.participant.worker":
-            return words[at + 1]
-        if word == "assay.cli.main":
-            return " ".join(words[at + 1 : at + 3]) if words[at + 1] != "localnet" else "localnet"
-    return Path(words[0]).name
+def _kind(process: Path) -> str:
+    """By the file of its standard error, which is its log: node-0.log, trainer.log."""
+    log = Path(os.readlink(process / "fd" / "2"))
+    return log.stem.rstrip("-0123456789") if log.suffix == ".log" else (process / "comm").read_text().strip()
 
 
 if __name__ == "__main__":

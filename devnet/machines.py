@@ -21,14 +21,19 @@ class Machines(Protocol):
     def addresses(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         """IP address and TCP port of each participant; called once."""
 
+    @property
+    def is_one(self) -> bool:
+        """Whether `prefix` is empty for all."""
+
     def prefix(self, name: str) -> Sequence[str]:
-        """What goes before a participant's command line."""
+        """What goes before the command line of what starts a participant there."""
 
 
 class Loopback:
     """All processes beside each other on 127.0.0.1."""
 
     chain_host = "127.0.0.1"
+    is_one = True
 
     def addresses(self, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         """A port that is free now for each."""

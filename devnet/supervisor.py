@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.devnet.faults.behaviours import HONEST
+from assay.devnet.fork_server import COMMAND, MODULES, ForkedProcess, ForkServer
 from assay.devnet.machines import Loopback, Machines
 from assay.devnet.provision import LocalMember
-from assay.participant.worker import ONE_THREAD
 from assay.protocol.errors import AssayError
 
 COMMANDS = {
@@ -38,38 +37,43 @@ class Supervisor:
     logs: Path
     machines: Machines = field(default_factory=Loopback)
     restarts: int = 0
-    _running: dict[str, tuple[LocalMember, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    _running: dict[str, tuple[LocalMember, ForkedProcess]] = field(default_factory=dict)
     _done: set[str] = field(default_factory=set)
+    _tethers: list[int] = field(default_factory=list)  # of every child: they close when we end, in any way
+    _servers: dict[tuple[str, ...], ForkServer] = field(default_factory=dict)  # by their prefix
+    _open: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Supervisor:
         self.logs.mkdir(parents=True, exist_ok=True)
+        if self.machines.is_one:
+            self._server(())  # it makes its imports while the network is set up
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        try:
+            self.stop()
+        finally:
+            self._open.close()
 
     def start(self, member: LocalMember) -> None:
         """Start one participant."""
         subcommand = COMMANDS[member.role] if member.behaviour == HONEST else (*FAULTY, member.behaviour)
-        command = [
-            *self.machines.prefix(member.name),
-            sys.executable,
-            "-m",
-            "assay.cli.main",
-            *subcommand,
-            str(member.config_path),
-            "--tethered",
-        ]
-        with open(self.logs / f"{member.name}.log", "ab") as log:
-            # The pipe is a tether: it closes when we end, in any way, and the child ends with it.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**ONE_THREAD, **os.environ},
-            )
+        server = self._server(tuple(self.machines.prefix(member.name)))
+        theirs, ours = os.pipe()
+        try:
+            with open(self.logs / f"{member.name}.log", "ab") as log:
+                process = server.client.start(
+                    member.name,
+                    COMMAND,
+                    [*subcommand, str(member.config_path), "--tethered"],
+                    theirs,
+                    log.fileno(),
+                    log.fileno(),
+                    may_ask=True,
+                )
+        finally:
+            os.close(theirs)
+        self._tethers.append(ours)
         self._running[member.name] = (member, process)
 
     def pid(self, name: str) -> int:
@@ -108,11 +112,18 @@ class Supervisor:
                 process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + STOP_S
         for _, process in self._running.values():
-            try:
-                process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            if process.wait(max(deadline - time.monotonic(), 0.1)) is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait(STOP_S)
+        for tether in self._tethers:
+            os.close(tether)
+        self._tethers.clear()
+
+    def _server(self, prefix: tuple[str, ...]) -> ForkServer:
+        if prefix not in self._servers:
+            log = self.logs / (f"fork_server_{len(self._servers)}.log" if prefix else "fork_server.log")
+            self._servers[prefix] = self._open.enter_context(ForkServer(prefix, MODULES, log))
+        return self._servers[prefix]
 
     def _last_words(self, name: str) -> str:
         text = (self.logs / f"{name}.log").read_text(errors="replace").strip()

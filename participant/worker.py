@@ -18,10 +18,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, BinaryIO, ClassVar, TypeVar
+from typing import Annotated, BinaryIO, ClassVar, Protocol, TypeVar
 
 import trio
 
@@ -50,6 +51,42 @@ class Failure:
     text: Annotated[str, Max(INT_MAX)]
 
 
+class WorkerChild(Protocol):
+    """A worker's process, as `trio.Process` has it."""
+
+    @property
+    def stdin(self) -> trio.abc.SendStream | None:
+        """The pipe to it."""
+
+    @property
+    def stdout(self) -> trio.abc.ReceiveStream | None:
+        """The pipe from it."""
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+
+    def send_signal(self, sig: signal.Signals) -> None:
+        """Send it a signal."""
+
+    async def wait(self) -> int:
+        """Its exit status, once it has ended."""
+
+
+async def _start(module: str, log_file: BinaryIO) -> WorkerChild:
+    """Start the worker of a module by a new interpreter; `log_file` is its standard error."""
+    return await trio.lowlevel.open_process(
+        [sys.executable, "-m", "assay.participant.worker", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log_file,
+        env={**ONE_THREAD, **os.environ},
+    )
+
+
+# How this process starts workers; a local network's are forked from one that has made their imports.
+STARTER: ContextVar[Callable[[str, BinaryIO], Awaitable[WorkerChild]]] = ContextVar("STARTER", default=_start)
+
+
 class WorkerProcess:
     """A worker process."""
 
@@ -73,7 +110,7 @@ class WorkerProcess:
         """
         self._worked = worked
         self._module, self._start, self._log_path, self._started = module, start, log_path, started
-        self._process: trio.Process | None = None
+        self._process: WorkerChild | None = None
         self._lock = trio.Lock()
 
     async def call(self, request: Message, answer: type[A]) -> A:
@@ -110,13 +147,7 @@ class WorkerProcess:
 
     async def _restart(self) -> None:
         with open(self._log_path, "ab") as log_file:
-            self._process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "assay.participant.worker", self._module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log_file,
-                env={**ONE_THREAD, **os.environ},
-            )
+            self._process = await STARTER.get()(self._module, log_file)
         try:
             self._started((await self._exchange(self._start, AtRound)).round)
         except BaseException:
@@ -144,7 +175,7 @@ class WorkerProcess:
         raise (AssayError if issubclass(kind, PeerFault) else kind)(found.text)  # a fault's text has its peer
 
     @staticmethod
-    async def _receive(process: trio.Process, length: int) -> bytes:
+    async def _receive(process: WorkerChild, length: int) -> bytes:
         assert process.stdout is not None
         data = bytearray()
         while len(data) < length:
@@ -182,7 +213,8 @@ def serve(
         sink.flush()
 
 
-def _main() -> None:
+def main() -> None:
+    """Be the worker of the module that the command line names, on standard input and output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's prints go to the log, not into the frames
@@ -193,4 +225,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    main()

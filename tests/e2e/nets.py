@@ -144,16 +144,16 @@ def broken_invariants(summary: dict[str, Any]) -> list[str]:
 
 
 def pid_of(run: Path, name: str) -> int:
-    """The process whose configuration is this participant's.
+    """The process that writes this participant's log.
 
     Raises:
         ProcessLookupError: it does not run now.
     """
-    wanted = str(run / "participants" / name / "config.toml").encode()
+    wanted = str((run / "logs" / f"{name}.log").resolve())
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                if os.readlink(entry / "fd" / "2") == wanted:
                     return int(entry.name)
             except OSError:
                 continue

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from assay.devnet.fork_server import ForkServer
 from assay.participant.compute import AtRound
-from assay.participant.worker import WorkerProcess
+from assay.participant.worker import STARTER, WorkerProcess
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage, OutOfPhase, Unavailable
 from tests.participant.a_worker import Crash, Echo, GetPid, Kill, Pid, Raise, Shout, Start, WaitFor
 
@@ -33,6 +34,24 @@ async def main():
     await trio.sleep_forever()
 trio.run(main)
 """
+
+
+@pytest.fixture(scope="module", params=["by a new interpreter", "forked"])
+def starter(request, tmp_path_factory):
+    """Every test of this file, for each way to start a worker."""
+    if request.param != "forked":
+        yield None
+        return
+    with ForkServer((), ["assay.participant.worker"], tmp_path_factory.mktemp("server") / "log") as server:
+        yield server.client.start_worker
+
+
+@pytest.fixture(autouse=True)
+def started_so(starter):
+    before = STARTER.set(starter) if starter is not None else None
+    yield
+    if before is not None:
+        STARTER.reset(before)
 
 
 @pytest.fixture
