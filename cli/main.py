@@ -32,6 +32,7 @@ from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
 from assay.cli.result import AsJson, done, show, show_steps
+from assay.cli.schema import schema
 from assay.cli.sign import add_sign_command
 from assay.cli.stake import stake_app
 from assay.cli.unit import unit
@@ -370,6 +371,7 @@ TOP: tuple[tuple[str, Callable[..., None]], ...] = (
     (BUYER, invoice),
     (DEVELOPER, localnet),
     (DEVELOPER, redteam),
+    (DEVELOPER, schema),
 )
 for panel, command in TOP:
     app.command(rich_help_panel=panel)(command)

@@ -139,5 +139,10 @@ def show_each(
 
 def document(value: Any) -> str:
     """A value's document, under the name of its type."""
-    name = _CAPITAL.sub("-", type(value).__name__).lower()
-    return json.dumps({"schema": f"assay/{name}/{SCHEMA}", **plain(value)}, indent=2, ensure_ascii=False)
+    return json.dumps({"schema": document_name(type(value)), **plain(value)}, indent=2, ensure_ascii=False)
+
+
+def document_name(kind: type | str) -> str:
+    """The name of the document of a type's values; the type, or its name, is given."""
+    name = kind if isinstance(kind, str) else kind.__name__
+    return f"assay/{_CAPITAL.sub('-', name).lower()}/{SCHEMA}"

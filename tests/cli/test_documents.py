@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import sqlite3
 import sys
 import tarfile
@@ -16,10 +17,12 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from assay.bundle.read import read
 from assay.cli.main import run
+from assay.cli.schema import documents, schema_of
 from assay.fleet.config import write_state
 from assay.fleet.plan import State
 from assay.participant.files.record import OWN_RECORD, Role, write_record
@@ -32,10 +35,11 @@ from tests.fleet.test_seats import a_seat
 from tests.test_golden_run import ARCHIVE, VECTORS
 
 RECORDED = VECTORS / "documents.json"
-# Processes print logs; `ledger export` prints the format that is asked for, and `unit` a file.
+# Processes print logs; `ledger export` prints the format that is asked for, `unit` a file, `schema` a schema.
 WITHOUT = {
     "node run", "verifier run", "ledger serve", "ledger export", "buyer run", "watchtower", "chain dev",
     "api serve", "explorer serve", "sim train", "misbehave", "unit", "operator up",
+    "schema",
 }  # fmt: skip
 # Need minutes, or a network that somebody founded; these files run them.
 ELSEWHERE = {
@@ -143,6 +147,8 @@ def compare(name: str, code: int, out: str, err: str) -> None:
         assert (code, out) == (1, ""), err
         return
     assert code == 0, err
+    if named := json.loads(out).get("schema"):
+        jsonschema.validate(json.loads(out), schema_of(pkgutil.resolve_name(documents()[named])))
     if "RECORD_DOCUMENTS" in os.environ:
         found = {**recorded(), name: sorted(fields(json.loads(out)))}
         RECORDED.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
