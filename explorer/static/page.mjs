@@ -245,17 +245,20 @@ export function fetchedPage(address = location.href) {
   });
 }
 
+const labelOf = (element) => element?.getAttribute("href") ?? element?.textContent;
+
 async function renew() {
   const page = await fetchedPage();
   if (growth === null) return; // a check began meanwhile
-  const focused = document.activeElement?.getAttribute("href");
+  const focused = labelOf(document.activeElement);
   const main = document.adoptNode(page.querySelector("main"));
   document.querySelector("main").replaceWith(main);
   if (!main.dataset.live) { // delivered, or damaged
     growth.close();
     growth = null;
   }
-  if (focused) document.querySelector(`main a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  const again = [...main.querySelectorAll("a[href], button, summary")].find((one) => labelOf(one) === focused);
+  again?.focus({ preventScroll: true });
   bindChecks();
 }
 

@@ -425,11 +425,13 @@ def test_a_page_in_a_browser_shows_later_rounds_without_a_reload(
         browser.open(f"{url}/runs/follower")
         browser.run("window.isSame = true")
         assert "Round 3 is" in browser.run("document.querySelector('.live').textContent")
+        browser.run("document.querySelector('[data-check] button').focus()")
 
         add(store, 4, 12)
 
         browser.until("document.querySelector('.live').textContent.includes('Round 11 is')")
         assert browser.run("window.isSame") and browser.complaints == []
+        assert browser.run("document.activeElement === document.querySelector('[data-check] button')")
         assert browser.check()[0] == "proved"
         assert "stands still" in browser.run("document.querySelector('.live').textContent")
         assert all(address.startswith(url) for address in browser.addresses)
