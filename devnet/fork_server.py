@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 import pkgutil
-import select
 import selectors
 import signal
 import socket
@@ -49,7 +48,7 @@ MODULES = (
     "assay.verifier.audit.worker",
 )
 _I64 = struct.Struct("<q")
-_REQUEST_BYTES_MAX = 2048
+_REQUEST_BYTES_MAX = 1 << 14
 _FDS_MAX = 5
 
 
@@ -79,7 +78,7 @@ class ForkedProcess:
         Raises:
             AssayError: the server has ended, so nobody knows.
         """
-        while self.returncode is None and select.select([self._status], [], [], 0)[0]:
+        while self.returncode is None and self._is_told(0.0):
             if self._pid is None:
                 self._pid = self._read()
             else:
@@ -89,7 +88,7 @@ class ForkedProcess:
     def wait(self, timeout_s: float) -> int | None:
         """Its exit status, None if it still runs after `timeout_s`."""
         _ = self.pid
-        if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
+        if self.returncode is None and self._is_told(timeout_s):
             self._end(self._read())
         return self.returncode
 
@@ -104,6 +103,11 @@ class ForkedProcess:
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, sig)
+
+    def _is_told(self, timeout_s: float) -> bool:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._status, selectors.EVENT_READ)
+            return bool(selector.select(timeout_s))
 
     def _end(self, status: int) -> None:
         self.returncode = status
@@ -188,7 +192,9 @@ class Client:
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         try:
-            process = self.start("worker", WORKER, [module], theirs_in, theirs_out, log_file.fileno())
+            process = self.start(
+                "worker", WORKER, [module], theirs_in, theirs_out, log_file.fileno(), folder=Path.cwd()
+            )
         except AssayError:
             os.close(ours_in)
             os.close(ours_out)

@@ -7,24 +7,21 @@ alone, one leaves again, and the named one moves to another address and says so 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
 from assay.bundle.read import read
+from assay.devnet.fork_server import ForkedProcess
 from assay.participant.files.record import OWN_RECORD, read_record
-from assay.participant.worker import ONE_THREAD
 from assay.protocol.types import PeerId
-from tests.e2e.commands import command
+from tests.e2e.commands import command, running
 from tests.e2e.nets import TINY, WAIT_S, need_anvil, write_order
 
 pytestmark = pytest.mark.slow
@@ -61,27 +58,10 @@ class Person:
         target.parent.mkdir(exist_ok=True)
         shutil.copy(self.folder / name, target)
 
-    @contextmanager
-    def runs(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    def runs(self, *words: str) -> AbstractContextManager[ForkedProcess]:
         """A command that goes on, with its output in `log`; it is ended with the block."""
-        with open(self.folder / "log", "wb") as log:
-            command = [sys.executable, "-m", "assay.cli.main", *words]
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=environment(), stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, **ONE_THREAD}
+        (self.folder / "log").unlink(missing_ok=True)
+        return running(self.folder / "log", *words)
 
 
 def ports(count: int) -> list[int]:
@@ -231,7 +211,7 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
     assert "to 0x" in buyer.assay("receipt", "verify", "receipt.json")
 
 
-def until(is_so, alive: Sequence[subprocess.Popen[bytes]]) -> None:
+def until(is_so, alive: Sequence[ForkedProcess]) -> None:
     """Wait for something that must happen, while these processes go on."""
     deadline = time.monotonic() + WAIT_S
     while not is_so():

@@ -6,13 +6,10 @@ It is killed in the middle and started again: no lot is locked twice, none is lo
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,10 +40,9 @@ from assay.participant.keys.keyring import QUICK, Keys, create_keys
 from assay.participant.keys.private_files import write_private
 from assay.participant.wallet.delegation import delegate
 from assay.participant.wallet.founding import found_network
-from assay.participant.worker import ONE_THREAD
 from assay.protocol.encoding.codec import digest
 from assay.protocol.types import Digest
-from tests.e2e.commands import command
+from tests.e2e.commands import command, running
 from tests.e2e.nets import WAIT_S, need_anvil
 from tests.e2e.test_founding import ports
 
@@ -224,27 +220,6 @@ class Place:
         return self.bank.lot_of(self.people["olga"].account, OPERATOR, run.run_id).amount
 
 
-@contextmanager
-def running(log: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that goes on, with its output in `log`; it is ended with the block."""
-    with open(log, "ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "assay.cli.main", *map(str, words)],
-            stdout=file, stderr=file, env={**os.environ, **ONE_THREAD},
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):  # of an operator's process the second one ends it
-            process.send_signal(number)
-            time.sleep(0.2)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 def stages(config: Path) -> dict[str, str]:
     """The stage of each run that the operator has, by its name, and whether it had a seat there."""
     found = read_status(config.parent / "runs")
@@ -273,14 +248,16 @@ def test_an_operators_process_takes_the_best_run_then_the_next_and_survives_bein
 
         with running(log, "operator", "up", config) as first:
             until(lambda: stages(config) == {BEST: "running seated"}, log)
-            first.kill()  # and its node ends with it
-            first.wait()
+            first.send_signal(signal.SIGKILL)  # and its node ends with it
+            first.wait(WAIT_S)
         with running(log, "operator", "up", config) as second:
             until(lambda: stages(config).get(NEXT) == "running seated", log)
             until(lambda: stages(config) == {NEXT: "running seated"}, log)  # the lot of the best is free
 
             assert [place.lot_of(runs[name][0]) for name in (BEST, NEXT, POOR)] == [0, place.lot, 0]
-            second.terminate()  # it leaves the run that goes on, and ends once nothing there can be drawn
+            second.send_signal(
+                signal.SIGTERM
+            )  # it leaves the run that goes on, and ends once nothing there can be drawn
             until(lambda: second.poll() is not None, log)
 
         code, out, err = command(config.parent, "operator", "show", "config.toml", "--json", timeout_s=WAIT_S)

@@ -245,6 +245,19 @@ def test_a_worker_whose_start_failed_is_started_again_and_never_used_as_it_is(lo
     run(main)
 
 
+def test_a_worker_works_in_the_folder_of_its_parent(log, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    Path("data").touch()
+
+    async def main():
+        async with a_child(log, Start(needs="data")) as child:
+            assert await pid_of(child)
+
+    run(main)
+
+
 def test_calls_of_many_tasks_each_get_their_own_answer(log):
     answers = {}
 
