@@ -119,6 +119,14 @@ install_hledger() {  # the ledger's tests have it read exported books; without i
         || say "not installed, so only beancount reads exported books; for both:  sudo apt-get install hledger"
 }
 
+install_nftables() {  # a test has routers made with it; without it that is skipped
+    command -v nft >/dev/null && return
+    say "nftables (for the test of nodes behind routers)"
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        sh -c "apt-get update -qq && apt-get install -y -qq --no-install-recommends nftables iproute2 >/dev/null" \
+        || say "not installed, so no node is tried behind a router; for that:  sudo apt-get install nftables"
+}
+
 install_promtool() {  # the tests of the alerts run in it; unpacked alone, as its package would start a server
     command -v promtool >/dev/null || [ -x build/prometheus/usr/bin/promtool ] && return
     say "promtool (for the tests of alerts)"
@@ -140,5 +148,6 @@ if [ "${1:-}" = "--dev" ]; then
     install_browser
     install_axe
     install_hledger
+    install_nftables
     install_promtool
 fi

@@ -31,6 +31,7 @@ class Namespaces:
     """A context manager: the test bed's lines; see `assay.devnet.machines.Machines`."""
 
     chain_host = CHAIN
+    is_one = False
 
     def __init__(self, *, mbit: float, delay_ms: float, loss: float = 0.0, mtu: int = 1500) -> None:
         """
