@@ -14,7 +14,7 @@ A proof holds in the node's execution class only; in any other, distances are ev
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -144,6 +144,7 @@ def replay(
     use_opening: bool = True,
     from_start: bool = False,
     threads: int = 1,
+    on_round: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Replayed:
     """Recompute one accepted step.
 
@@ -154,6 +155,7 @@ def replay(
         use_opening: Look for the node's own record of the step.
         from_start: Without an opening, recompute every step of the node since its last fresh start.
         threads: The participants' thread count: part of the execution class.
+        on_round: Called with how many rounds it has followed the parameters for, and how many there are.
 
     Raises:
         ConfigError: no such run, step or data.
@@ -162,8 +164,9 @@ def replay(
     delivered = read_any(run)
     peer = find_node(delivered.run_states[-1].nodes, node)
     return replay_of(
-        delivered, peer, round_id, use_opening=use_opening, from_start=from_start, threads=threads
-    )
+        delivered, peer, round_id,
+        use_opening=use_opening, from_start=from_start, threads=threads, on_round=on_round,
+    )  # fmt: skip
 
 
 def replay_of(
@@ -174,6 +177,7 @@ def replay_of(
     use_opening: bool = True,
     from_start: bool = False,
     threads: int = 1,
+    on_round: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Replayed:
     """Recompute one accepted step of a run that was read; see `replay`."""
     spec, held = delivered.spec, delivered.held
@@ -205,6 +209,7 @@ def replay_of(
                 remake.step(commits[number])
             if number < round_id:
                 recompute_worker.parameters.apply(number, delivered.aggregate(number))
+            on_round(number + 1, round_id + 1)
         update = delivered.update(commit)
         _check_public(done, delivered, recompute_worker, update)
         _redraw(done, delivered, recompute_worker, update)

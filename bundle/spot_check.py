@@ -43,7 +43,7 @@ def spot_check(
     from_start: bool = False,
     threads: int = 1,
     ray: str | None = None,
-    on_step: Callable[[ReplayReport], None] = lambda _: None,
+    on_step: Callable[[ReplayReport, int, int], None] = lambda _found, _done, _of: None,
 ) -> SpotCheck:
     """Recompute each accepted step with a certain chance, and one at least.
 
@@ -54,7 +54,7 @@ def spot_check(
         from_start: Recompute private states from each node's last fresh start: proof in place of evidence.
         threads: The participants' thread count.
         ray: The address of a Ray cluster for the replays, see `replay_on_ray`; None: this process makes them.
-        on_step: Called with each result.
+        on_step: Called with each result, how many there are, and how many there will be.
 
     Raises:
         ConfigError: the rate is no chance, or the folder is no run's.
@@ -75,7 +75,7 @@ def spot_check(
     found = []
     for one in _replayed(delivered, drawn, ray, from_start=from_start, threads=threads):
         found.append(one)
-        on_step(one)
+        on_step(one, len(found), len(drawn))
     return SpotCheck(steps=count, steps_here=len(steps), seed=seed, found=tuple(found))
 
 

@@ -13,18 +13,11 @@ from typing import NamedTuple
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Progress as Bar
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from assay.bundle.fetch import Fetched, Part, Progress, fetch
+from assay.bundle.fetch import Fetched, Part, fetch
 from assay.bundle.observe import observe
+from assay.cli.progress import progress
 from assay.participant.files.run_file import read_run_id
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
@@ -68,17 +61,11 @@ def fetch_run(
                 "--follow needs --run-id: before a run is delivered, nothing else tells it from another"
             )
         return _followed(sources, out, part, expected, bytes_max, openings=openings)
-    with Bar(BarColumn(), TaskProgressColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-             console=Console(stderr=True), transient=True,
-             disable=not sys.stderr.isatty()) as bar:  # fmt: skip
-        task = bar.add_task("files", total=None)
-
-        def tell(progress: Progress) -> None:
-            bar.update(task, total=progress.files, completed=progress.files_done)
-
+    with progress("files") as tell:
         return fetch(
             sources.addresses, out, part=part, openings=openings, run_id=expected, bytes_max=bytes_max,
-            on_progress=tell, on_slow=_tell_slow, is_public=sources.is_public,
+            on_progress=lambda one: tell(one.files_done, one.files),
+            on_slow=_tell_slow, is_public=sources.is_public,
         )  # fmt: skip
 
 
@@ -118,8 +105,8 @@ def found_sources(given: list[str], run_id: str | None, network: str, rpc: str |
 def _followed(
     sources: Sources, out: Path | None, part: Part, run_id: Digest, bytes_max: int, *, openings: bool
 ) -> Fetched:
-    with Bar(TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True),
-             transient=True, disable=not sys.stderr.isatty()) as bar:  # fmt: skip
+    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True),
+                  transient=True, disable=not sys.stderr.isatty()) as bar:  # fmt: skip
         task = bar.add_task("no round yet", total=None)
         return observe(
             sources.addresses, run_id, out, part=part, openings=openings, bytes_max=bytes_max,

@@ -241,14 +241,11 @@ def run_verify(
         show(proved, proof_lines(proved), as_json=as_json)
         return
     from assay.bundle.verify import Verified, report_lines, verify
+    from assay.cli.progress import progress
 
-    def tell(round_id: int) -> None:
-        if sys.stderr.isatty():
-            typer.echo(f"\rround {round_id} replayed", err=True, nl=False)
-
-    report = verify(read(folder), data=data, on_round=tell)
-    if sys.stderr.isatty():
-        typer.echo("\r\033[K", err=True, nl=False)
+    delivered = read(folder)
+    with progress("rounds") as tell:
+        report = verify(delivered, data=data, on_round=lambda done: tell(done + 1, len(delivered.links)))
     show(Verified.of(report), report_lines(report), as_json=as_json)
 
 

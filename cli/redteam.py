@@ -34,6 +34,7 @@ def redteam(
 
     Example: assay redteam --quick
     """
+    from assay.cli.progress import progress
     from assay.redteam.false_positives import ROUNDS_QUICK, Honest, audit_everywhere
     from assay.redteam.table import as_markdown, counts, honest_lines, named, table_json, try_all
 
@@ -44,10 +45,14 @@ def redteam(
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("attack", "caught", "cost", "harm", "verdict"):
         table.add_column(name, overflow="fold")
-    rows = try_all(chosen, 1 if quick else seeds)
-    honest: list[Honest] = (
-        [] if attack else audit_everywhere(rounds=ROUNDS_QUICK if quick else honest_rounds, is_quick=quick)
-    )
+    with progress("attacks") as tell:
+        rows = try_all(chosen, 1 if quick else seeds, tell)
+    honest: list[Honest] = []
+    if not attack:
+        with progress("code paths with honest steps") as tell:
+            honest = audit_everywhere(
+                rounds=ROUNDS_QUICK if quick else honest_rounds, is_quick=quick, on_path=tell
+            )
     if markdown is not None:
         markdown.write_text(as_markdown(rows, honest) + "\n")
     if as_json:

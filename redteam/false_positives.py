@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -128,16 +128,26 @@ def paths_here() -> tuple[str, ...]:
     return tuple(found)
 
 
-def audit_everywhere(*, rounds: int, is_quick: bool) -> list[Honest]:
-    """Honest audits on every code path of this CPU, each in a process of its own, one thread each."""
+def audit_everywhere(
+    *, rounds: int, is_quick: bool, on_path: Callable[[int, int], None] = lambda _done, _of: None
+) -> list[Honest]:
+    """Honest audits on every code path of this CPU, each in a process of its own, one thread each.
+
+    Args:
+        rounds: Steps of each node.
+        is_quick: Try the last path alone.
+        on_path: Called with how many paths are done for how many ways of judging, and of how many.
+    """
     found = []
+    paths = paths_here()[-1:] if is_quick else paths_here()
     for judging in Judging:
-        for number, path in enumerate(paths_here()[-1:] if is_quick else paths_here()):
+        for number, path in enumerate(paths):
             done = subprocess.run(
                 [sys.executable, "-m", _MODULE, judging.name, str(rounds), str(number)],
                 env=_environment(path), capture_output=True, text=True, timeout=_WAIT_S, check=True,
             )  # fmt: skip
             found.append(Honest(**json.loads(done.stdout)))
+            on_path(len(found), len(Judging) * len(paths))
     return found
 
 

@@ -6,7 +6,7 @@ Room: redteam. Rows are in the order of the packages they attack; `table_json` i
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from assay.redteam.appeals import APPEAL_ATTACKS
@@ -52,12 +52,21 @@ def named(part: str) -> tuple[Attack, ...]:
     return tuple(attack for attack in ATTACKS if part.lower() in attack.name.lower())
 
 
-def try_all(attacks: Sequence[Attack], seeds: int) -> list[Row]:
-    """Try every attack against its defence, once for each seed; slow ones once in all."""
+def try_all(
+    attacks: Sequence[Attack], seeds: int, on_attack: Callable[[int, int], None] = lambda _done, _of: None
+) -> list[Row]:
+    """Try every attack against its defence, once for each seed; slow ones once in all.
+
+    Args:
+        attacks: What is tried.
+        seeds: How often each.
+        on_attack: Called with how many were tried, and how many will be.
+    """
     rows = []
     for attack in attacks:
         runs = [attack.run(True, seed) for seed in range(1 if attack.is_slow else seeds)]
         rows.append(Row(attack, together(runs)))
+        on_attack(len(rows), len(attacks))
     return rows
 
 

@@ -180,9 +180,14 @@ def audit_replay(
     Example: assay audit replay runs/quickstart:7:3fa1 --from-start
     """
     from assay.bundle.replay_step import ReplayReport, parse_step, replay, replay_lines
+    from assay.cli.progress import progress
 
     run, round_id, node = parse_step(step)
-    done = replay(run, round_id, node, use_opening=opening, from_start=from_start, threads=threads)
+    with progress("rounds") as tell:
+        done = replay(
+            run, round_id, node,
+            use_opening=opening, from_start=from_start, threads=threads, on_round=tell,
+        )  # fmt: skip
     show(ReplayReport.of(done), replay_lines(done), as_json=as_json)
     raise typer.Exit(0 if done.is_ok else 1)
 
@@ -211,13 +216,19 @@ def audit_spot(
     Example: assay audit spot runs/quickstart --rate 0.05 --from-start --ray local
     """
     from assay.bundle.spot_check import spot_check, spot_lines, step_line
-
-    def tell(found: ReplayReport) -> None:
-        if not as_json:
-            typer.echo(step_line(found))
+    from assay.cli.progress import progress
 
     chosen = secrets.randbits(63) if seed is None else seed
-    check = spot_check(run, rate, chosen, from_start=from_start, threads=threads, ray=ray, on_step=tell)
+    with progress("steps") as tell:
+
+        def on_step(found: ReplayReport, done: int, of: int) -> None:
+            tell(done, of)
+            if not as_json:
+                typer.echo(step_line(found))
+
+        check = spot_check(
+            run, rate, chosen, from_start=from_start, threads=threads, ray=ray, on_step=on_step
+        )
     show(check, spot_lines(check), as_json=as_json)
     raise typer.Exit(0 if check.is_ok else 1)
 
@@ -256,6 +267,7 @@ def audit_calibrate(
 
     Example: assay audit calibrate --out limits.json
     """
+    from assay.cli.progress import progress
     from assay.verifier.calibration.classes import (
         MODELS,
         SEGMENT_STEPS,
@@ -265,12 +277,14 @@ def audit_calibrate(
         calibration_json,
     )
 
-    found = calibrate(
-        model or MODELS,
-        STEPS if steps is None else steps,
-        segment=SEGMENT_STEPS if segment is None else segment,
-        seeds=seeds,
-    )
+    with progress("models") as tell:
+        found = calibrate(
+            model or MODELS,
+            STEPS if steps is None else steps,
+            segment=SEGMENT_STEPS if segment is None else segment,
+            seeds=seeds,
+            on_model=tell,
+        )
     if out is not None:
         out.write_bytes(found.limits.encode())
     _print(calibration_json(found) if as_json else calibration_group(found))

@@ -199,9 +199,11 @@ def rebuild(
     """
     from assay.bundle.follow import read_any
     from assay.cli.ledger.rebuild import rebuilt_lines
+    from assay.cli.progress import progress
     from assay.observer.ledger_service.rebuild import rebuild as remake
 
-    found = remake(read_any(run), rpc, out)
+    with progress("rounds") as tell:
+        found = remake(read_any(run), rpc, out, tell)
     show(found, rebuilt_lines(found), as_json=as_json)
     if found.differences:
         raise typer.Exit(1)

@@ -62,9 +62,11 @@ def data(
 
     Example: assay order data run.toml data
     """
+    from assay.cli.progress import progress
     from assay.orders.data.tokenise import make_data
 
-    found = make_data(file, out)
+    with progress("bytes") as tell:
+        found = make_data(file, out, tell)
     show(found, found.lines, as_json=as_json)
 
 

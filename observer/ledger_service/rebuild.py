@@ -7,7 +7,7 @@ signed them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +45,19 @@ class RebuiltBooks:
     differences: tuple[AccountDifference, ...]
 
 
-def rebuild(run: Delivered, urls: Sequence[str], out: Path) -> RebuiltBooks:
+def rebuild(
+    run: Delivered,
+    urls: Sequence[str],
+    out: Path,
+    on_rounds: Callable[[int, int], None] = lambda _done, _of: None,
+) -> RebuiltBooks:
     """Book a run from its first round and the deployment's first block on.
 
     Args:
         run: As far as it has got.
         urls: JSON-RPC endpoints of its chain, which must agree.
         out: The new database.
+        on_rounds: Called with how many rounds are booked, and of how many.
 
     Raises:
         ConfigError: `out` is there already.
@@ -65,6 +71,7 @@ def rebuild(run: Delivered, urls: Sequence[str], out: Path) -> RebuiltBooks:
             recorder = Recorder(run.spec, run.run_id, books)
             for at in range(0, len(run.links), LINKS_AT_ONCE):
                 recorder.book_rounds(run.links[at : at + LINKS_AT_ONCE], run.tables)
+                on_rounds(min(at + LINKS_AT_ONCE, len(run.links)), len(run.links))
             recorder.book_blocks(Providers(urls, run.deployment), run.tables)
             balances = books.balances()
             present, reason, differences = _compared(run.root, balances)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,16 @@ _NOTHING = {
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-def collect_data(order: Order, folder: Path | None) -> DataManifest:
+def collect_data(
+    order: Order, folder: Path | None, on_bytes: Callable[[int, int], None] = lambda _done, _of: None
+) -> DataManifest:
     """Tokenise all of an order's data, source after source.
 
     Args:
         order: What is bought.
         folder: Receives shards, manifest, tokenizer and the choices that the model is scored on; None writes
             nothing, to count and hash only.
+        on_bytes: Called with how many bytes were read, and how many there are to read, by the files' sizes.
 
     Raises:
         ConfigError: a source is missing, unreadable, empty or not of the declared kind.
@@ -72,7 +75,20 @@ def collect_data(order: Order, folder: Path | None) -> DataManifest:
     width = token_bytes_for(tokenizer.vocabulary * (1 if template is None else 2))  # a bit for the mask
     writer = ShardWriter(folder, width, is_masked=template is not None)
     chat = None if template is None else _chat_writer(order, template, writer)
-    sources = tuple(_collect(source, order.folder, tokenizer, writer, chat) for source in order.data)
+    places = [_place(source, order.folder) for source in order.data]
+    sizes = [sum(path.stat().st_size for path in paths) for _, paths in places]
+    of = sum(min(source.bytes_max, size) for source, size in zip(order.data, sizes, strict=True))
+    read = 0
+
+    def tell(taken: int) -> None:
+        nonlocal read
+        read += taken
+        on_bytes(min(read, of), of)
+
+    sources = tuple(
+        _collect(source, *place, tokenizer, writer, chat, tell)
+        for source, place in zip(order.data, places, strict=True)
+    )
     writer.close()
     manifest = DataManifest(
         tokenizer=tokenizer.digest,
@@ -128,8 +144,10 @@ class MadeData:
         ]
 
 
-def make_data(file: Path, folder: Path) -> MadeData:
-    """Write an order's data as `localnet` does, for participants on other machines.
+def make_data(
+    file: Path, folder: Path, on_bytes: Callable[[int, int], None] = lambda _done, _of: None
+) -> MadeData:
+    """Write an order's data as `localnet` does, for participants on other machines; see `collect_data`.
 
     Raises:
         ConfigError: the order or its data are not sound, or the folder is not empty.
@@ -141,7 +159,7 @@ def make_data(file: Path, folder: Path) -> MadeData:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be created ({error.strerror})") from None
-    manifest = collect_data(order, folder)
+    manifest = collect_data(order, folder, on_bytes)
     base = write_base(order, folder)
     return MadeData(
         manifest=manifest.digest(),
@@ -169,22 +187,27 @@ def source_name(source: DataSection) -> str:
     return source.source if source.is_stdlib else Path(source.source).name or "."
 
 
+def _place(source: DataSection, folder: Path) -> tuple[Path, list[Path]]:
+    """Where a source is, and its files."""
+    if source.is_stdlib:
+        root = Path(sysconfig.get_path("stdlib"))
+        return root, list(_files_below(root, lambda name: name in _NOT_SOURCES, suffix=".py"))
+    root = folder / Path(source.source).expanduser()
+    return root, list(_files_of(root))
+
+
 def _collect(
     source: DataSection,
-    folder: Path,
+    root: Path,
+    paths: Sequence[Path],
     tokenizer: Tokenizer,
     writer: ShardWriter,
     chat: TemplatedWriter | None,
+    tell: Callable[[int], None],
 ) -> Source:
-    if source.is_stdlib:
-        root = Path(sysconfig.get_path("stdlib"))
-        paths = _files_below(root, lambda name: name in _NOT_SOURCES, suffix=".py")
-    else:
-        root = folder / Path(source.source).expanduser()
-        paths = _files_of(root)
     if source.is_templated:
         assert chat is not None, "an order with conversations has a chat template"
-        return _collect_conversations(source, root, paths, writer, chat)
+        return _collect_conversations(source, root, paths, writer, chat, tell)
     before, left = writer.tokens, source.bytes_max
     files = documents = 0
     for path in paths:
@@ -196,6 +219,7 @@ def _collect(
             size = _add(document, left - taken, tokenizer, writer)
             documents += size > 0
             taken += size
+            tell(size)
             if taken >= left:
                 break
         files += taken > 0
@@ -218,9 +242,10 @@ def _collect(
 def _collect_conversations(
     source: DataSection,
     root: Path,
-    paths: Iterator[Path],
+    paths: Sequence[Path],
     writer: ShardWriter,
     chat: TemplatedWriter,
+    tell: Callable[[int], None],
 ) -> Source:
     chat.begin()
     before, left = writer.tokens, source.bytes_max
@@ -230,6 +255,7 @@ def _collect_conversations(
             continue
         count, taken, is_all = chat.add(path, left)
         files, documents, left = files + (count > 0), documents + count, left - taken
+        tell(taken)
         if not is_all:
             break
     chat.end()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -130,6 +130,7 @@ def calibrate(
     paths: Sequence[str] = tuple(PATHS),
     segment: int = SEGMENT_STEPS,
     seeds: int = 1,
+    on_model: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Calibration:
     """Measure this machine's code paths against the reference class.
 
@@ -139,6 +140,7 @@ def calibrate(
         paths: Which of `PATHS`, besides the leading one.
         segment: Inner steps of the longest segment to be judged; 0 for none. Of the first seed.
         seeds: Of first parameters and data; their samples are pooled.
+        on_model: Called with how many of all models, in each precision and from each seed, are computed.
 
     Raises:
         ConfigError: no such model or path, too few steps, or nothing can be computed here.
@@ -160,6 +162,7 @@ def calibrate(
     segments: list[SegmentRow] = []
     segment_lies: list[SegmentLieRow] = []
     missing: dict[str, str] = {}
+    computed = 0
     for seed in range(seeds):
         with tempfile.TemporaryDirectory(prefix="assay-calibrate-") as name:
             whole: dict[Precision, dict[str, dict[str, Done]]] = {}
@@ -171,6 +174,8 @@ def calibrate(
                     done, failed = compute_paths(folder, task, tuple(paths))
                     missing |= {f"{path}, {task.dtype}": reason for path, reason in failed.items()}
                     whole.setdefault(dtype, {})[model] = done
+                    computed += 1
+                    on_model(computed, seeds * len(POLICIES) * len(models))
             for dtype, runs in whole.items():
                 rule = Task(models[0], dtype.name.lower(), steps, segment).rule
                 for path, step_seen in _honest_steps(rule, runs, steps, seed):
