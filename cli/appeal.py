@@ -188,7 +188,7 @@ def _own_step(account: Account, round_id: int) -> OwnStep:
     from assay.training.layout import layout_of
     from assay.training.optimiser.public_state import THETA, held_parameters, kept_rounds
     from assay.verifier.appeal.accused import step_of
-    from assay.verifier.appeal.evidence import StepSources, batch_of
+    from assay.verifier.appeal.evidence import StepSources, batch_of, inner_rows
     from assay.verifier.audit.limits import agreed_limits
 
     config, spec = account.config, account.spec
@@ -207,8 +207,12 @@ def _own_step(account: Account, round_id: int) -> OwnStep:
     before, after = steps.private(record.commit.base), steps.private(round_id + 1)
     if before is None or after is None:
         raise Diverged(f"the private state of round {round_id} is not on this disk")
+    end = steps.end(round_id)
+    if end is None and not spec.rule.is_gradient:
+        raise Diverged(f"the inner steps of round {round_id} are not on this disk")
     batch = batch_of(spec, record.commit, read_tokens(config.data, spec.data))
-    sources = StepSources(theta_P, batch, before.error_NC, after.error_NC, record.update)
+    end_SP = None if end is None else inner_rows(end)
+    sources = StepSources(theta_P, batch, before.error_NC, after.error_NC, record.update, end_SP)
     return step_of(spec, agreed_limits(spec, config.limits), record.commit, sources, _frozen(account))
 
 

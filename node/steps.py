@@ -77,6 +77,10 @@ class StepFiles:
         carried = self._inner(base - 1, self._rule.segments - 1)
         return None if carried is None else NodeState(error, carried, base)
 
+    def end(self, round_id: int) -> InnerState | None:
+        """The inner state that a round ended in; None if there is none, or it is damaged."""
+        return None if self._rule.is_gradient else self._inner(round_id, self._rule.segments - 1)
+
     def tree(self, private: NodeState) -> Tree:
         """The Merkle tree over this state, whose root a commit names."""
         carried = carried_digest(self._run_id, self._rule, self._layout, private)

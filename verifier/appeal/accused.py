@@ -7,8 +7,9 @@ killed and started again it goes on, since everything follows from the chain and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.model.initial import state_digest
+from assay.training.reference.gradient import run
 from assay.training.reference.narrowing import claimed
-from assay.training.reference.operators import Array, Operator, run_one
-from assay.training.reference.trace import Trace, output_digest, trace_of
+from assay.training.reference.operators import Array, Operator
+from assay.training.reference.trace import Trace, traced
 from assay.verifier.appeal.evidence import StepSources, evidence_of
 from assay.verifier.appeal.program import program_of, why_not
 from assay.verifier.audit.limits import Limits
@@ -34,12 +36,16 @@ POLL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step as its node claims it: all outputs of its program, whose last one says that it holds."""
+    """A step as its node claims it, by the trace of its program, whose last output says that it holds.
+
+    outputs: those before the operator with an index, as far as it reads them. They are computed again: all of
+    them at once take more memory than training does.
+    """
 
     commit: Commit
     sources: StepSources
     program: Sequence[Operator]
-    outputs: Sequence[Array]
+    outputs: Callable[[int], Sequence[Array]]
     trace: Trace
 
 
@@ -52,20 +58,29 @@ def step_of(
         ConfigError: no program decides it, the parameters are not the commit's, or the step does not hold, so
             that an appeal would be lost.
     """
-    reason = why_not(spec, commit)
+    reason = why_not(spec, limits, commit)
     if reason is not None or limits is None:
         raise ConfigError(f"no appeal covers this step: {reason}")
     if state_digest(sources.theta_P) != commit.state:
         raise ConfigError("the parameters of that round are not on this disk")
     program, arrays = program_of(spec, limits, commit), sources.arrays(spec, frozen)
-    outputs: list[Array] = []
     try:
-        for operator in program:
-            outputs.append(run_one(operator, arrays))
-            arrays[operator.name] = outputs[-1]
+        trace, _ = traced(program, arrays)
     except ArithmeticError as error:
         raise ConfigError(f"the step does not hold, so its appeal would be lost: {error}") from None
-    return Step(commit, sources, program, outputs, trace_of(map(output_digest, outputs)))
+    return Step(commit, sources, program, partial(_outputs, program, arrays), trace)
+
+
+def _outputs(program: tuple[Operator, ...], arrays: Mapping[str, Array], index: int) -> list[Array]:
+    """The outputs before an operator; of those that it does not read an empty array."""
+    wanted, found = program[index].inputs, list[Array]()
+    if index:
+        run(
+            program[:index],
+            arrays,
+            lambda one, output: found.append(output if one.name in wanted else output[:0]),
+        )
+    return found
 
 
 def conduct(
@@ -104,8 +119,9 @@ def conduct(
                 yield f"cut operators {defence.first} to {defence.last} for {account}"
             if defence.phase is DefencePhase.JURY and defence.first not in shown:
                 shown.add(defence.first)
+                outputs = step.outputs(defence.first)
                 body = evidence_of(
-                    step.commit, step.program, step.sources, step.outputs, step.trace, defence.first
+                    step.commit, step.program, step.sources, outputs, step.trace, defence.first
                 )
                 yield f"evidence for jurors about operator {defence.first}: {save(defence.first, body)}"
         if not appeal.playing and chain.timestamp() >= appeal.answer_by:

@@ -15,11 +15,9 @@ from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.training.data.batches import Tokens
 from assay.training.frozen import Frozen
-from assay.training.layout import layout_of
 from assay.training.reference.narrowing import START
-from assay.training.reference.operators import sources
 from assay.training.reference.trace import traced
-from assay.verifier.appeal.evidence import batch_of, holds, parse_evidence
+from assay.verifier.appeal.evidence import batch_of, holds, parse_evidence, public_sources
 from assay.verifier.appeal.program import program_of, why_not
 from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.messages import JudgeOperator
@@ -33,11 +31,11 @@ def positions_of(
     tokens: Tokens,
     frozen: Frozen,
 ) -> bytes:
-    """The positions of a step's gradient, from public sources; empty where no program decides it."""
-    if why_not(spec, commit):
+    """The positions before a step's finding, from public sources; empty where no program decides it."""
+    if why_not(spec, limits, commit):
         return b""
     program = program_of(spec, limits, commit)[:-1]
-    arrays = sources(layout_of(spec.model), theta_P, batch_of(spec, commit, tokens), frozen)
+    arrays = public_sources(spec, theta_P, batch_of(spec, commit, tokens), frozen)
     try:
         return b"".join(traced(program, arrays)[0].positions)
     except FloatingPointError:  # no claim about such a step is right, wherever it is doubted
@@ -56,6 +54,8 @@ def is_right(spec: RunSpec, limits: Limits, request: JudgeOperator, tokens: Toke
     except OSError as error:
         raise Unavailable(f"evidence {request.evidence}: {error.strerror}") from None
     evidence = parse_evidence(body, request.case_id)
+    if why_not(spec, limits, evidence.commit):
+        return False
     program = program_of(spec, limits, evidence.commit)
     if evidence.index != request.index:
         raise MalformedMessage(f"evidence about operator {evidence.index}, expected {request.index}")

@@ -1,8 +1,10 @@
 """Evidence: what the accused shows jurors of one operator of its step, as a file, and how they check it.
 
 Room: verifier (pure). Everything is bound by the case's id: that is the digest of a commit, and the commit
-binds the parameters, the batch, the message and the error before and after. Outputs of operators are bound by
-the position before the operator, which the appeal court has. Nothing here is believed.
+binds the parameters, the batch, the message, the error before and after and the last inner state. Outputs of
+operators are bound by the position before the operator, which the appeal court has. Nothing here is believed.
+
+Shape suffixes: P = parameters, N = blocks, C = 4096, S = 1 and the inner optimiser's moments.
 """
 
 from __future__ import annotations
@@ -28,17 +30,19 @@ from assay.training.data.batches import Tokens, batch_positions, batch_tokens
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import layout_of
 from assay.training.model.initial import state_digest
+from assay.training.optimiser.inner import InnerState, roots_of
 from assay.training.optimiser.momentum_root import private_leaves
 from assay.training.reference.narrowing import OPERATORS_MAX
 from assay.training.reference.operators import TOKENS, Array, Operator
 from assay.training.reference.operators import sources as gradient_sources
 from assay.training.reference.referee import Shown, is_right, show
 from assay.training.reference.trace import Trace
-from assay.verifier.appeal.program import AFTER, BEFORE, UPDATE, why_not
+from assay.verifier.appeal.program import AFTER, BEFORE, END, THETA, UPDATE
 
 DTYPES = ("<f4", "<f8", "<i8")
 INPUTS_MAX = 4096  # of one operator: the slopes of all parameters are inputs of its last but one
 NAME_CHARS_MAX = 200
+_NODES_OWN = (BEFORE, AFTER, END, UPDATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,7 @@ class ShownArray:
 class StepEvidence:
     """The evidence about one operator. Sources that it does not need are empty."""
 
-    TAG: ClassVar[bytes] = b"assay/step-evidence/1"
+    TAG: ClassVar[bytes] = b"assay/step-evidence/2"
     commit: Commit
     index: int
     outputs: Annotated[bytes, Max(32 * OPERATORS_MAX)]  # digests of all outputs before it
@@ -64,27 +68,46 @@ class StepEvidence:
     theta: Annotated[bytes, Max(INT_MAX)]
     before: Annotated[bytes, Max(INT_MAX)]
     after: Annotated[bytes, Max(INT_MAX)]
+    end: Annotated[bytes, Max(INT_MAX)]
     update: Annotated[bytes, Max(INT_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class StepSources:
-    """All that a step starts from, as its node has it. Shapes: P = parameters, N = blocks, C = 4096."""
+    """All that a step starts from, as its node has it.
+
+    end_SP: the inner state that the round ended in, see `inner_rows`; None without inner steps.
+    """
 
     theta_P: NDArray[np.float32]
     tokens: NDArray[np.int64]
     before_NC: NDArray[np.float32]
     after_NC: NDArray[np.float32]
     update: bytes
+    end_SP: NDArray[np.float32] | None = None
 
     def arrays(self, spec: RunSpec, frozen: Frozen = ALL_TRAINED) -> dict[str, Array]:
         """By the names that the program's operators use."""
+        own = {} if self.end_SP is None else {END: self.end_SP}
         return {
-            **gradient_sources(layout_of(spec.model), self.theta_P, self.tokens, frozen),
+            **public_sources(spec, self.theta_P, self.tokens, frozen),
+            **own,
             BEFORE: self.before_NC,
             AFTER: self.after_NC,
             UPDATE: np.frombuffer(self.update, np.uint8),
         }
+
+
+def public_sources(
+    spec: RunSpec, theta_P: NDArray[np.float32], tokens: NDArray[np.int64], frozen: Frozen
+) -> dict[str, Array]:
+    """Those sources of a step that everybody has: all but the finding's."""
+    return {**gradient_sources(layout_of(spec.model), theta_P, tokens, frozen), THETA: theta_P}
+
+
+def inner_rows(state: InnerState) -> NDArray[np.float32]:
+    """An inner state as a program reads it: the parameters, then each moment. Shape (S, P)."""
+    return np.stack((state.theta_P, *state.moments))
 
 
 def batch_of(spec: RunSpec, commit: Commit, tokens: Tokens) -> NDArray[np.int64]:
@@ -102,7 +125,7 @@ def evidence_of(
 ) -> bytes:
     """The file that shows jurors the operator at `index`."""
     shown, wanted = show(program, outputs, trace, index), set(program[index].inputs)
-    names = {operator.name for operator in program} | {BEFORE, AFTER, UPDATE, TOKENS}
+    names = {operator.name for operator in program} | {*_NODES_OWN, TOKENS}
     needs_theta = bool(wanted - names)
     return encode(
         StepEvidence(
@@ -113,6 +136,7 @@ def evidence_of(
             theta=_bytes(sources.theta_P) if needs_theta else b"",
             before=_bytes(sources.before_NC) if BEFORE in wanted else b"",
             after=_bytes(sources.after_NC) if AFTER in wanted else b"",
+            end=_bytes(sources.end_SP) if END in wanted and sources.end_SP is not None else b"",
             update=sources.update if UPDATE in wanted else b"",
         )
     )
@@ -153,7 +177,7 @@ def holds(
     Raises:
         MalformedMessage: a source is not the one that the commit binds, so that nothing is shown.
     """
-    if not 0 <= evidence.index < len(program) or why_not(spec, evidence.commit):
+    if not 0 <= evidence.index < len(program):
         return False
     if len(evidence.outputs) % 32:
         raise MalformedMessage(f"evidence: {len(evidence.outputs)} bytes of digests")
@@ -171,11 +195,11 @@ def _sources(
     commit, layout, found = evidence.commit, layout_of(spec.model), dict[str, Array](frozen.arrays())
     if TOKENS in needed:
         found[TOKENS] = batch_of(spec, commit, tokens)
-    if needed - {TOKENS, BEFORE, AFTER, UPDATE} - set(found):
+    if needed - {TOKENS, *_NODES_OWN} - set(found):
         theta_P = _floats(evidence.theta, layout.parameters)
         if state_digest(theta_P) != commit.state:
             raise MalformedMessage("evidence: parameters that are not the commit's")
-        found.update(gradient_sources(layout, theta_P, np.zeros((0, 0), np.int64)) | found)
+        found.update(public_sources(spec, theta_P, np.zeros((0, 0), np.int64), ALL_TRAINED) | found)
     states = (BEFORE, evidence.before, commit.momentum_before), (AFTER, evidence.after, commit.momentum_after)
     for name, data, root in states:
         if name in needed:
@@ -183,6 +207,14 @@ def _sources(
             if merkle.tree(private_leaves(commit.run_id, blocks_NC, None)).root != root:
                 raise MalformedMessage(f"evidence: a private state ({name}) that is not the commit's")
             found[name] = blocks_NC
+    if END in needed:
+        local = spec.rule.local
+        rows = 1 + local.moments
+        end_SP = _floats(evidence.end, rows * layout.parameters).reshape(rows, layout.parameters)
+        state = InnerState(end_SP[0], tuple(end_SP[1:]), local.steps)
+        if commit.inner[-1:] != (roots_of(commit.run_id, layout, state).digest,):
+            raise MalformedMessage("evidence: a last inner state that is not the commit's")
+        found[END] = end_SP
     if UPDATE in needed:
         if blob_digest(evidence.update) != commit.update:
             raise MalformedMessage("evidence: a message that is not the commit's")

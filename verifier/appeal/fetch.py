@@ -34,12 +34,15 @@ def evidence_bytes_max(spec: RunSpec) -> int:
     """Upper bound in bytes of any evidence about a step of this run.
 
     The digests of all outputs; error before and after, message; parameters, and of earlier outputs the
-    slopes of all of them or four arrays over a batch, or else the gradient and its probe.
+    slopes of all of them or four arrays over a batch, or else the gradient and its probe; with inner steps
+    two inner states.
     """
-    layout, model = layout_of(spec.model), spec.model
+    layout, model, local = layout_of(spec.model), spec.model, spec.rule.local
     tokens = spec.rule.sequences_per_round * (model.context + 1)
     widest = max(model.vocabulary, 3 * model.width, 2 * model.hidden, model.heads * model.context)
     sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE
+    if not spec.rule.is_gradient:
+        sources += 8 * (1 + local.moments) * layout.parameters
     return (
         sources
         + contribution_bytes_max(spec.rule, layout.blocks)

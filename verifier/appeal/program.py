@@ -11,11 +11,20 @@ of an honest machine of another class does.
                        --operators--> jittered gradients --> widening -+
     error before, error after, message --------------------------------+--> finding
 
-All sources are bound by the commit, and the commit by the case's id: docs/protocol.md, section 7b.
+With inner steps that repeats for each of them, and one operator more takes the step: all are steps of the
+reference class, from the round's public parameters on. The finding compares where they end with where the
+node's ended, within the limits of a segment of as many steps, and the message with the node's own end.
+
+    parameters --gradient 0--> state 0 --gradient 1--> ... --> last state --+
+    the node's end, error before, error after, message --------------------+--> finding
+
+All sources are bound by the commit, and the commit by the case's id: docs/protocol.md, section 7b. Those that
+only the node has are read by the finding alone: whoever has the public ones knows every output before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -24,15 +33,24 @@ from numpy.typing import NDArray
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import Outer
+from assay.protocol.update_rule import BLOCK_SIZE, Outer
 from assay.training.codec.contribution import decode_contribution
-from assay.training.layout import Layout, layout_of
+from assay.training.layout import Layout, layout_of, to_blocks
 from assay.training.optimiser.carry import mean_block
-from assay.training.reference.operators import Array, Operator, operators
+from assay.training.optimiser.inner import InnerState, fresh, inner_step
+from assay.training.optimiser.schedule import rate
+from assay.training.reference.narrowing import OPERATORS_MAX
+from assay.training.reference.operators import TOKENS, Array, Operator, operators
 from assay.training.reference.rounding import JITTERED, jittered_operators
 from assay.training.transform.blocked_dct import row_lengths
-from assay.verifier.audit.carried import carried_as_shown
-from assay.verifier.audit.limits import Limits
+from assay.training.transform.compress import distance_blocks
+from assay.verifier.audit.carried import carried, carried_as_shown, is_synced
+from assay.verifier.audit.displacement import ModelledSegment, judge_movement, wider, worse_of
+from assay.verifier.audit.exact import compare
+from assay.verifier.audit.limits import Limit, Limits
+from assay.verifier.audit.messages import Finding
+from assay.verifier.audit.segment import OpenedSegment
+from assay.verifier.audit.segment_limits import limits_of, regime_of
 from assay.verifier.audit.tolerance import (
     SAMPLES,
     Doubles,
@@ -43,27 +61,49 @@ from assay.verifier.audit.tolerance import (
     step_widening,
 )
 
-FINDING, WIDENING = "finding", "widening"
-BEFORE, AFTER, UPDATE = "step/before", "step/after", "step/update"
+FINDING, WIDENING, WIDEST_SO_FAR, STATE = "finding", "widening", "widest", "state"
+THETA = "step/theta"  # flat; operators of a gradient read its tensors by their own names
+BEFORE, AFTER, END, UPDATE = "step/before", "step/after", "step/end", "step/update"
 HOLDS = np.ones(1, np.int8)
 
 
-def why_not(spec: RunSpec, commit: Commit) -> str | None:
-    """Why no program decides this step; None if one does."""
+def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
+    """Why no program decides this step; None if one does.
+
+    Args:
+        spec: The run.
+        limits: Those that it names.
+        commit: The step.
+    """
     rule = spec.rule
     if spec.compute.is_grpo:
         return "its rollouts are sampled in its node's execution class, which has no operators"
-    if not rule.is_gradient:
-        return "its rule has inner steps, which have no operators"
+    if rule.carries_inner:
+        return "its inner steps begin in a state that outlives a round, which only its node has"
     if rule.read_lag or rule.apply_lag or rule.outer.kind not in (Outer.SIGN, Outer.SGD):
         return "its commits do not name the parameters alone"
-    if spec.audit.limits == NO_DIGEST:
+    if spec.audit.limits == NO_DIGEST or limits is None:
         return "the run names no limits between execution classes"
     if commit.state == NO_DIGEST:
         return (
             f"the commit of round {int(commit.round)} names no parameters (state_every = {spec.state_every})"
         )
+    if not rule.is_gradient and _inner_limits(spec, limits, commit) is None:
+        return f"no limits were measured for {rule.local.steps} inner steps of its node's execution class"
+    if (count := operator_count(spec)) > OPERATORS_MAX:
+        return f"its program has {count:,} operators, at most {OPERATORS_MAX:,} can be narrowed down"
     return None
+
+
+def operator_count(spec: RunSpec) -> int:
+    """How many operators `program_of` a step of this run has."""
+    local = spec.rule.local
+    gradient = len(operators(spec.model, local.sequences, spec.compute))
+    one_step = gradient * (1 + SAMPLES) + SAMPLES
+    if spec.rule.is_gradient:
+        return one_step + 1
+    tensors = (local.steps - 1) * len(layout_of(spec.model).names)
+    return local.steps * (one_step + 3) + tensors + 1
 
 
 def program_of(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Operator, ...]:
@@ -72,10 +112,21 @@ def program_of(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Operator,
     Args:
         spec: The run.
         limits: Those that it names.
-        commit: The step; its execution class decides the limit.
+        commit: The step, of which `why_not` says nothing; its execution class decides the limit.
     """
     layout = layout_of(spec.model)
-    gradient = operators(spec.model, spec.rule.sequences_per_round, spec.compute)
+    if not spec.rule.is_gradient:
+        return _inner_program(spec, limits, layout, commit)
+    made, last, wide = _gradients(spec, layout, commit)
+    holds = partial(_holds, spec, limits, layout, commit)
+    return (*made, Operator(FINDING, (last, BEFORE, AFTER, UPDATE, *wide), holds))
+
+
+def _gradients(
+    spec: RunSpec, layout: Layout, commit: Commit
+) -> tuple[tuple[Operator, ...], str, tuple[str, ...]]:
+    """The operators of a gradient, of jittered ones and of their widenings; the names of it and of these."""
+    gradient = operators(spec.model, spec.rule.local.sequences, spec.compute)
     last, made, wide = gradient[-1].name, list(gradient), []
     for sample in range(SAMPLES):
         head = f"{sample}/{JITTERED}"
@@ -83,16 +134,150 @@ def program_of(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Operator,
         wide.append(head + WIDENING)
         widens = partial(_widening, spec, layout, int(commit.round))
         made.append(Operator(wide[-1], (last, head + last), widens))
-    holds = partial(_holds, spec, limits, layout, commit)
-    return (*made, Operator(FINDING, (last, BEFORE, AFTER, UPDATE, *wide), holds))
+    return tuple(made), last, tuple(wide)
+
+
+def _inner_program(spec: RunSpec, limits: Limits, layout: Layout, commit: Commit) -> tuple[Operator, ...]:
+    """The operators of all inner steps of a round, one step after another, and the finding.
+
+    With STEP as `stepN`, every step has the operators of `_gradients` by their names behind STEP, before them
+    `STEP/tokens` and, but in the first, the tensors of the state before it, and behind them:
+
+        STEP/widest   the largest widening of each block up to here. Shape (N,), float64
+        STEP/state    parameters and moments after the step, one row each. Shape (1 + moments, P), float32
+    """
+    one_step, last, wide = _gradients(spec, layout, commit)
+    own, local, made = {one.name for one in one_step} | {TOKENS}, spec.rule.local, list[Operator]()
+    state, widest = tuple[str, ...](), tuple[str, ...]()
+    for step in range(local.steps):
+        head, moved = f"step{step}/", own | set(layout.names if step else ())
+        rows = slice(step * local.sequences, (step + 1) * local.sequences)
+        made.append(Operator(head + TOKENS, (TOKENS,), partial(_rows_of, rows)))
+        for name in layout.names if step else ():
+            made.append(Operator(head + name, state, partial(_tensor, layout, name)))
+        made += (
+            Operator(
+                head + one.name,
+                tuple(head + name if name in moved else name for name in one.inputs),
+                one.function,
+            )
+            for one in one_step
+        )
+        made.append(Operator(head + WIDEST_SO_FAR, (*(head + name for name in wide), *widest), _widest))
+        steps = partial(_stepped, spec, layout, int(commit.round), step)
+        made.append(Operator(head + STATE, (head + last, THETA, *state), steps))
+        widest, state = (head + WIDEST_SO_FAR,), (head + STATE,)
+    found = _inner_limits(spec, limits, commit)
+    if found is None:
+        raise ValueError("no limits for these inner steps, see why_not")
+    holds = partial(_inner_holds, spec, found, layout, commit)
+    return (*made, Operator(FINDING, (*state, THETA, END, BEFORE, AFTER, UPDATE, *widest), holds))
+
+
+def _inner_limits(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Limit, ...] | None:
+    """The limits of a segment as long as the round, from moments of zero on; None where there are none."""
+    local, dtype = spec.rule.local, spec.compute.dtype
+    return limits_of(limits.segments, commit.exec_class, dtype, regime_of(local, 0), local.steps)
+
+
+def _rows_of(rows: slice, tokens: Array) -> Array:
+    return tokens[rows]
+
+
+def _tensor(layout: Layout, name: str, state_SP: NDArray[np.float32]) -> Array:
+    found: Array = layout.views(state_SP[0])[name]
+    return found
+
+
+def _widest(*wide: Doubles) -> Array:
+    widest: Array = np.maximum.reduce(wide)
+    return widest
+
+
+def _stepped(
+    spec: RunSpec,
+    layout: Layout,
+    round_id: int,
+    step: int,
+    slope_P: NDArray[np.float32],
+    theta_P: NDArray[np.float32],
+    *state: NDArray[np.float32],
+) -> Array:
+    """The inner state after a step, from the one before it; the first begins at the round's parameters."""
+    local = spec.rule.local
+    _check_shape("a gradient", slope_P, (layout.parameters,))
+    before = fresh(local, theta_P)
+    for state_SP in state:
+        _check_shape("an inner state", state_SP, (1 + local.moments, layout.parameters))
+        before = InnerState(state_SP[0], tuple(state_SP[1:]), step)
+    lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=step)
+    with np.errstate(all="ignore"):
+        after = inner_step(local, layout, lr, before, theta_P, slope_P)
+    return np.stack((after.theta_P, *after.moments))
+
+
+def _inner_holds(
+    spec: RunSpec,
+    limits: Sequence[Limit],
+    layout: Layout,
+    commit: Commit,
+    state_SP: NDArray[np.float32],
+    theta_P: NDArray[np.float32],
+    end_SP: NDArray[np.float32],
+    before_NC: NDArray[np.float32],
+    after_NC: NDArray[np.float32],
+    update: NDArray[np.uint8],
+    wide_N: Doubles,
+) -> Array:
+    """`HOLDS`, unless the node ended farther from the reference class than any doubt covers, or its message
+    and error do not follow from its end.
+
+    Raises:
+        ArithmeticError: it does not hold.
+    """
+    local, rule, round_id, blocks = spec.rule.local, spec.rule, int(commit.round), range(layout.blocks)
+    _check_shape("an inner state", state_SP, (1 + local.moments, layout.parameters))
+    _check_shape("a widening", wide_N, (layout.blocks,))
+    sent = decode_contribution(spec, layout, round_id, update.tobytes())
+    lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=local.steps - 1)
+    ours = InnerState(state_SP[0], tuple(state_SP[1:]), local.steps)
+    walked = ModelledSegment(local, layout, local.steps, lr, fresh(local, theta_P), ours)
+    end = tuple(to_blocks(layout, part_P).reshape(-1, BLOCK_SIZE) for part_P in end_SP)
+    shown = OpenedSegment(None, local.steps, end, end[0])
+    within = wider(limits, max(1.0, float(wide_N.max())))
+    with np.errstate(all="ignore"):
+        moved, _ = judge_movement(walked, shown, within, blocks, recomputed=NO_DIGEST)
+        x_NC = distance_blocks(rule, layout, theta_P, end_SP[0])
+        compared = compare(
+            rule.compress,
+            blocks,
+            is_synced(spec, layout, round_id),
+            carried(spec, layout, round_id, blocks, before_NC, x_NC, 0.0),
+            after_NC,
+            sent,
+            x_NC,
+            recomputed=NO_DIGEST,
+            is_work_equal=True,
+        )
+    return _unless_false(worse_of(moved, compared))
+
+
+def _unless_false(found: Finding) -> Array:
+    if found.outcome is Outcome.MISMATCH:
+        raise ArithmeticError(f"block {found.block} is off by {found.distance_ppb} ppb")
+    return HOLDS
+
+
+def _check_shape(what: str, array: Array, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise ValueError(f"{what} of shape {array.shape}, expected {shape}")
 
 
 def _widening(
     spec: RunSpec, layout: Layout, round_id: int, slope_P: NDArray[np.float32], moved_P: NDArray[np.float32]
 ) -> Array:
     for found_P in (slope_P, moved_P):
-        if found_P.shape != (layout.parameters,):
-            raise ValueError(f"a gradient of shape {found_P.shape}, expected {layout.parameters} values")
+        _check_shape("a gradient", found_P, (layout.parameters,))
     return step_widening(spec, layout, round_id, slope_P, moved_P)
 
 
@@ -112,11 +297,9 @@ def _holds(
     Raises:
         ArithmeticError: it does.
     """
-    if slope_P.shape != (layout.parameters,):
-        raise ValueError(f"a gradient of shape {slope_P.shape}, expected {layout.parameters} values")
+    _check_shape("a gradient", slope_P, (layout.parameters,))
     for wide_N in wide:
-        if wide_N.shape != (layout.blocks,):
-            raise ValueError(f"a widening of shape {wide_N.shape}, expected {layout.blocks} blocks")
+        _check_shape("a widening", wide_N, (layout.blocks,))
     round_id, blocks = int(commit.round), range(layout.blocks)
     sent = decode_contribution(spec, layout, round_id, update.tobytes())
     with np.errstate(all="ignore"):
@@ -140,6 +323,4 @@ def _holds(
             recomputed=NO_DIGEST,
             widening_B=np.maximum.reduce(wide),
         )
-    if found.outcome is Outcome.MISMATCH:
-        raise ArithmeticError(f"block {found.block} is off by {found.distance_ppb} ppb")
-    return HOLDS
+    return _unless_false(found)

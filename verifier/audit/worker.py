@@ -446,7 +446,7 @@ class RecomputeWorker(ComputeWorker):
         return self._remake.differs
 
     def _trace(self, commit: Commit) -> bytes:
-        """The positions of the gradient's trace; empty where no program decides the step."""
+        """The positions before a step's finding; empty where no program decides the step."""
         if self.limits is None:
             return b""
         answers = importlib.import_module(_APPEALS)

@@ -15,10 +15,12 @@ from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.learned import learned_by_heart
 from assay.testing.members import NODES, RUN_ID
 from assay.testing.messages import a_commit
-from assay.training.codec.wire import decode_update, encode_aggregate
+from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
 from assay.training.data.shards import write_tokens
+from assay.training.execution.execution_class import execution_class
 from assay.training.model.loss import use_one_thread
+from assay.training.optimiser.aggregate import encode_round
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import run_one
 from assay.training.reference.trace import Trace, output_digest, trace_of
@@ -29,11 +31,12 @@ from assay.verifier.appeal.evidence import (
     batch_of,
     evidence_of,
     holds,
+    inner_rows,
     parse_evidence,
 )
 from assay.verifier.appeal.fetch import evidence_bytes_max
 from assay.verifier.appeal.program import HOLDS, program_of, why_not
-from assay.verifier.audit.limits import agreed_limits, shipped
+from assay.verifier.audit.limits import Limits, shipped
 from assay.verifier.audit.tolerance import WIDEST, step_widening
 from tests.faulty import a_faulty_trainer
 from tests.verifier.audit.test_dpo import dpo_run
@@ -57,9 +60,10 @@ class Party:
     commit: Commit
     sources: StepSources
     tokens: object
+    limits: Limits
 
     def __post_init__(self):
-        self.program = program_of(self.spec, agreed_limits(self.spec), self.commit)
+        self.program = program_of(self.spec, self.limits, self.commit)
         arrays, self.outputs = self.sources.arrays(self.spec), []
         for operator in self.program[:-1]:
             arrays[operator.name] = run_one(operator, arrays)
@@ -89,17 +93,29 @@ class Party:
         return self.verdict(lambda *cut: first_wrong(self.known.positions, *cut))
 
 
-def a_party(folder, behaviour: str, run_id=RUN_ID, base=None, loss=None, **changes) -> Party:
+def a_party(
+    folder,
+    behaviour: str,
+    run_id=RUN_ID,
+    base=None,
+    loss=None,
+    limits=lambda _exec_class: shipped(),
+    trainer_of=a_faulty_trainer,
+    **changes,
+) -> Party:
     """A node that behaves so in its last round, in which it is accused.
 
     base: a run with its data on disk. loss: that of parameters that know the batch of that round by heart.
+    limits: of the run, by the node's class.
     """
     if base is None:
         base = a_run()
         write_tokens(folder / "data", [TEXT])
-    spec = replace(base, audit=replace(base.audit, limits=shipped().digest()), state_every=1, **changes)
+    spec = replace(base, state_every=1, **changes)
+    agreed = limits(execution_class(spec.compute, "cpu"))
+    spec = replace(spec, audit=replace(spec.audit, limits=agreed.digest()))
     node = NODES[0]
-    trainer = a_faulty_trainer(
+    trainer = trainer_of(
         behaviour, CHEAT_ROUND, spec=spec, run_id=run_id, node=node, data=folder / "data",
         folder=folder / "node", salt_key=bytes(32),
     )  # fmt: skip
@@ -114,13 +130,13 @@ def a_party(folder, behaviour: str, run_id=RUN_ID, base=None, loss=None, **chang
         step = trainer.step(number, Digest(hashlib.sha256(b"manifest %d" % number).digest()), base_, root)
         before = trainer.steps.private(base_)
         base_, root = number + 1, step.commit.momentum_after
-        update = decode_update(step.update, blocks, spec.rule.compress.k)
-        trainer.apply(number, encode_aggregate(mean_over_senders({node: update}, blocks), blocks))
-    after = trainer.steps.private(base_)
-    sources = StepSources(
-        theta, batch_of(spec, step.commit, tokens), before.error_NC, after.error_NC, step.update
-    )
-    return Party(spec, step.commit, sources, tokens)
+        update = decode_contribution(spec, trainer.layout, number, step.update)
+        trainer.apply(number, encode_round(spec.rule, mean_over_senders({node: update}, blocks), blocks))
+    after, end = trainer.steps.private(base_), trainer.steps.end(CHEAT_ROUND)
+    end_SP = None if end is None else inner_rows(end)
+    batch = batch_of(spec, step.commit, tokens)
+    sources = StepSources(theta, batch, before.error_NC, after.error_NC, step.update, end_SP)
+    return Party(spec, step.commit, sources, tokens, agreed)
 
 
 @pytest.fixture(scope="module")
@@ -203,12 +219,15 @@ def test_evidence_about_another_step_is_refused(honest):
 
 
 def test_what_no_program_decides_says_why(honest):
-    spec, commit = honest.spec, honest.commit
+    spec, limits, commit = honest.spec, shipped(), honest.commit
 
-    assert why_not(spec, commit) is None
-    assert "limits" in why_not(replace(spec, audit=replace(spec.audit, limits=NO_DIGEST)), commit)
-    assert "state_every" in why_not(spec, replace(commit, state=NO_DIGEST))
-    assert "name the parameters" in why_not(replace(spec, rule=replace(spec.rule, apply_lag=1)), commit)
+    assert why_not(spec, limits, commit) is None
+    assert "limits" in why_not(spec, None, commit)
+    assert "limits" in why_not(replace(spec, audit=replace(spec.audit, limits=NO_DIGEST)), limits, commit)
+    assert "state_every" in why_not(spec, limits, replace(commit, state=NO_DIGEST))
+    assert "name the parameters" in why_not(
+        replace(spec, rule=replace(spec.rule, apply_lag=1)), limits, commit
+    )
 
 
 def test_the_evidence_about_every_operator_is_within_what_jurors_accept(honest):

@@ -165,7 +165,7 @@ class Court:
     def lied(self) -> Step:
         """What the node claims, which may not hold: no honest software makes it."""
         party = self.party
-        return Step(party.commit, party.sources, party.program, party.told, party.trace)
+        return Step(party.commit, party.sources, party.program, lambda _: party.told, party.trace)
 
     @property
     def phase(self) -> CasePhase:

@@ -164,7 +164,7 @@ def test_a_step_of_another_execution_class_is_not_judged_and_no_program_decides_
         spec=spec, run_id=RUN_ID, node=NODE, folder=tmp_path / "other", data=tmp_path, salt_key=bytes(32)
     )
     commit = trainer.step(0, a_digest("manifest before 0"), 0, NO_DIGEST).commit
-    assert "its rollouts are sampled" in str(why_not(spec, commit))
+    assert "its rollouts are sampled" in str(why_not(spec, None, commit))
 
 
 def test_a_spec_of_grpo_with_limits_inner_steps_or_beta_is_refused():
