@@ -15,20 +15,27 @@ import numpy as np
 import assay.verifier.appeal.program
 import assay.verifier.audit.worker
 from assay.protocol.audits import case_id_of
+from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.messages import Commit
 from assay.protocol.messages import Outcome as Found
-from assay.protocol.params import RunSpec
+from assay.protocol.params import Precision, RunSpec
 from assay.protocol.types import Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.test_bed import Floats, StepClaim, TestBed, lab_of
+from assay.redteam.test_bed import INNER_STEPS, Floats, StepClaim, TestBed, lab_of, lab_with_inner_steps
 from assay.testing.learned import learned_by_heart
 from assay.training.layout import Layout
 from assay.training.model.initial import state_digest
+from assay.training.optimiser.inner import InnerState
+from assay.training.optimiser.step import Work
+from assay.training.optimiser.step import encode as encode_step
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import output_digest, trace_of
-from assay.verifier.appeal.evidence import StepSources, evidence_of, holds, parse_evidence
-from assay.verifier.appeal.program import HOLDS, program_of
-from assay.verifier.audit.limits import shipped
+from assay.training.transform.compress import distance_blocks
+from assay.verifier.appeal.evidence import StepSources, evidence_of, holds, inner_rows, parse_evidence
+from assay.verifier.appeal.program import FINDING, HOLDS, STATE, program_of
+from assay.verifier.audit.limits import Limits, shipped
+from assay.verifier.audit.segment_limits import MeasuredSegment, Regime, Seen
 from assay.verifier.audit.tolerance import Doubles
 
 Pick = Callable[[int, int, Sequence[bytes]], int]
@@ -42,15 +49,30 @@ APPEAL_ATTACKS = Attacks(Where.CHAIN)
 class Trial:
     """A convicted step, what its node claims of it, and the jury's judgement."""
 
-    def __init__(self, lab: TestBed, told: StepClaim, theta_P: Floats | None = None) -> None:
-        """theta_P: the round's parameters; None: those of the test bed."""
-        self.spec: RunSpec = replace(lab.spec, audit=replace(lab.spec.audit, limits=shipped().digest()))
+    def __init__(
+        self,
+        lab: TestBed,
+        told: StepClaim,
+        theta_P: Floats | None = None,
+        stepped: tuple[Commit, InnerState] | None = None,
+    ) -> None:
+        """theta_P: the round's parameters; None: those of the test bed. stepped: with inner steps, the commit
+        and the last inner state.
+        """
+        limits = shipped() if stepped is None else _measured(stepped[0].exec_class)
+        self.spec: RunSpec = replace(lab.spec, audit=replace(lab.spec.audit, limits=limits.digest()))
         theta_P = lab.trainer.parameters.read(lab.round) if theta_P is None else theta_P
-        self.lab, self.commit = lab, replace(lab.keep(told), state=state_digest(theta_P))
+        commit = lab.keep(told) if stepped is None else stepped[0]
+        self.lab, self.commit = lab, replace(commit, state=state_digest(theta_P))
         self.sources = StepSources(
-            theta_P, lab.batch(), told.before.error_NC, told.after.error_NC, told.update
+            theta_P,
+            lab.batch(),
+            told.before.error_NC,
+            told.after.error_NC,
+            told.update,
+            None if stepped is None else inner_rows(stepped[1]),
         )
-        self.program: tuple[Operator, ...] = program_of(self.spec, shipped(), self.commit)
+        self.program: tuple[Operator, ...] = program_of(self.spec, limits, self.commit)
         arrays, self.outputs = self.sources.arrays(self.spec), list[Array]()
         for operator in self.program[:-1]:
             arrays[operator.name] = run_one(operator, arrays)
@@ -126,6 +148,74 @@ def _cheats(is_defended: bool, seed: int) -> Outcome:
     bends = (None, *range(3, len(trial.program) - 1, 9))
     caught = sum(not trial.is_won(pick, bent) for bent in bends)
     return tallied(len(bends), caught, 0.0, "none: the bond is lost beside the stake")
+
+
+@APPEAL_ATTACKS.attack(
+    "a lying quorum takes the stake of an honest node with inner steps",
+    26,
+    "an appeal: all inner steps from public parameters, one operator for the jury",
+)
+def _framed_with_inner_steps(is_defended: bool, seed: int) -> Outcome:
+    """As `_framed`, with Muon inside; the quorum tries every seventh operator, each step and the finding."""
+    trial = _inner_trial(seed, is_honest=True)
+    names = [operator.name for operator in trial.program]
+    targets = [at for at, name in enumerate(names) if not at % 7 or name.endswith(("/" + STATE, FINDING))]
+    kept = sum(trial.is_won(_towards(target)) for target in targets)
+    harm = "the node is banned and unpaid; its stake returns" if is_defended else "it loses its stake"
+    return tallied(len(targets), kept if is_defended else 0, 0.0, harm)
+
+
+@APPEAL_ATTACKS.attack(
+    "appeal against a right order about inner steps",
+    26,
+    "one honest signer names the operator that is wrong",
+)
+def _cheats_with_inner_steps(is_defended: bool, seed: int) -> Outcome:
+    """A node that took no inner step appeals, with its lie wherever it likes."""
+    trial = _inner_trial(seed, is_honest=False)
+    pick = trial.honestly if is_defended else _towards(2)
+    bends = (None, *range(3, len(trial.program) - 1, 61))
+    caught = sum(not trial.is_won(pick, bent) for bent in bends)
+    return tallied(len(bends), caught, 0.0, "none: the bond is lost beside the stake")
+
+
+def _inner_trial(seed: int, *, is_honest: bool) -> Trial:
+    """A step of a node that took its inner steps, or made their end up."""
+    lab, record = lab_with_inner_steps(seed)
+    steps, round_id, commit = lab.trainer.steps, lab.round, record.commit
+    before, after, end = steps.private(commit.base), steps.private(round_id + 1), steps.end(round_id)
+    assert before is not None and after is not None and end is not None
+    update = record.update
+    if not is_honest:
+        spec, layout, start_P = lab.spec, lab.trainer.layout, lab.trainer.parameters.read(round_id)
+        noise_P = np.random.default_rng(seed).standard_normal(len(start_P)).astype(np.float32)
+        way_P = end.theta_P - start_P
+        far = np.float32(np.linalg.norm(way_P) / np.linalg.norm(noise_P))
+        end = replace(end, theta_P=start_P + noise_P * far)
+        x_NC = distance_blocks(spec.rule, layout, start_P, end.theta_P)
+        after, update = encode_step(spec, layout, round_id, before, Work(x_NC, 5.0, (end,)))
+        commit = replace(
+            commit,
+            update=blob_digest(update),
+            momentum_after=steps.tree(after).root,
+            inner=steps.inner_digests((end,)),
+        )
+    told = StepClaim(before=before, after=after, update=update, sketches=record.sketches)
+    return Trial(lab, told, stepped=(commit, end))
+
+
+def _measured(exec_class: Digest) -> Limits:
+    """Limits for a round of inner steps of this class, as tight as any are."""
+    row = MeasuredSegment(
+        dtype=Precision.FLOAT32,
+        regime=Regime.MUON,
+        steps=INNER_STEPS,
+        path="test bed",
+        exec_class=exec_class,
+        blocks=1,
+        seen=(Seen(0, 0, 0, 0),) * Regime.MUON.parts,
+    )
+    return Limits(segments=(row,))
 
 
 @APPEAL_ATTACKS.attack("data known by heart convict honest nodes of another class", 30, WIDENS)

@@ -59,6 +59,7 @@ from assay.verifier.audit.worker import RecomputeWorker
 Floats = NDArray[np.float32]
 SMALL = gpt_spec(layers=1, width=64, heads=2, context=16)  # 22 blocks
 SEQUENCES = 8  # of a step, so that an eighth can be skipped
+INNER_STEPS = 3  # of a round, where there are any
 ROUNDS_BEFORE = 3  # honest rounds, so that momentum and old parameters exist
 NODE, PEER = NODES[0], NODES[1]
 
@@ -296,3 +297,14 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 def lab_of(seed: int) -> TestBed:
     """The test bed of a seed, made once per process: adversaries leave no trace in it."""
     return TestBed(Path(_scratch().name) / f"lab-{seed}", seed)
+
+
+@functools.lru_cache(maxsize=4)
+def lab_with_inner_steps(seed: int) -> tuple[TestBed, StepRecord]:
+    """One whose rounds are steps of Muon from public parameters, and the adversary's honest step."""
+    choices = Choices(
+        sequences=2, steps=INNER_STEPS, segment=INNER_STEPS, inner_warmup_rounds=0, keeps_moments=False
+    )
+    folder = Path(_scratch().name) / f"inner-{seed}"
+    lab = TestBed(folder, seed, rule=method_rule("muloco", choices))
+    return lab, lab.step_of(NODE)
