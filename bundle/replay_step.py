@@ -67,6 +67,7 @@ class Replayed:
     order: tuple[PeerId, ...] = ()
     blocks: tuple[int, ...] = ()
     segment: int = 0
+    drawn_by: Digest = NO_DIGEST
     audit: Audit | None = None
     is_same_class: bool = True
     found: Finding | None = None
@@ -334,6 +335,7 @@ def _redraw(done: Replayed, delivered: Delivered, recompute_worker: RecomputeWor
         live = [int(block) for block in sent.blocks_B]
     rate_ppm = done.rate_ppm if done.audit is None else done.audit.rate_ppm
     done.blocks = opened_blocks(seed, commit.node, spec.audit, rate_ppm, layout.blocks, live)
+    done.drawn_by = seed
     done.segment = opened_segment(seed, commit.node, spec.rule.segments)
 
 
@@ -359,7 +361,13 @@ def _judge(
         judged = own if done.is_same_class or recompute_worker.limits is None else commit
         committed = sketch if done.is_same_class else NO_DIGEST
         done.found = recompute_worker.examine(
-            judged, update, body, list(done.blocks), done.segment, committed=committed
+            judged,
+            update,
+            body,
+            list(done.blocks),
+            done.segment,
+            committed=committed,
+            drawn_by=done.drawn_by,
         )
     except (Diverged, MalformedMessage) as error:
         done.opening = f"none that the commit binds: {error}"

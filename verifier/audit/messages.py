@@ -36,7 +36,7 @@ class RecomputeStart:
 class Examine:
     """Asks to recompute the drawn part of a step; the fields are those of `RecomputeWorker.examine`."""
 
-    TAG: ClassVar[bytes] = b"assay/worker/examine/1"
+    TAG: ClassVar[bytes] = b"assay/worker/examine/2"
     commit: Commit
     update: Annotated[bytes, Max(INT_MAX)]
     opening: Annotated[str, Max(PATH_CHARS_MAX)]  # the file that holds it
@@ -44,6 +44,7 @@ class Examine:
     segment: int
     committed: Digest
     pattern: Digest
+    drawn_by: Digest
     in_reference: bool  # although the step may be of this machine's own class
 
 

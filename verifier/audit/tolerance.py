@@ -112,9 +112,12 @@ def floor_of(x_NC: NDArray[np.float32]) -> float:
     return FLOOR * math.sqrt(math.fsum(float(n) ** 2 for n in np.concatenate(parts)) / len(x_NC))
 
 
-def jitter_seed(commit: Commit, sample: int) -> bytes:
-    """What decides how a step's gradient is jittered: nobody knew it who chose parameters or data."""
-    return digest(commit) + bytes([sample])
+def jitter_seed(commit: Commit, sample: int, drawn_by: bytes = b"") -> bytes:
+    """What decides how a step's gradient is jittered: nobody knew it who chose parameters or data.
+
+    drawn_by: in an audit the seed that drew the step, which its node did not know when it signed the commit.
+    """
+    return digest(commit) + drawn_by + bytes([sample])
 
 
 def judged_blocks(

@@ -101,6 +101,7 @@ class _Drawn:
     opening: bytes
     blocks: list[int]
     segment: int
+    drawn_by: Digest
     theta_P: NDArray[np.float32]
     batch: NDArray[np.int64]
 
@@ -198,7 +199,8 @@ class RecomputeWorker(ComputeWorker):
             raise Unavailable(f"opening {request.opening}: {error.strerror}") from None
         seen = request.commit, request.update, opening, list(request.blocks), request.segment
         is_own = request.commit.exec_class == self.exec_class
-        judge_in = partial(self.examine, *seen, committed=request.committed, pattern=request.pattern)
+        asked = {name: getattr(request, name) for name in ("committed", "pattern", "drawn_by")}
+        judge_in = partial(self.examine, *seen, **asked)
         found = judge_in(in_reference=request.in_reference)
         if is_own and request.in_reference and found.outcome is Outcome.INCONCLUSIVE:
             # Who says that it judged there is compared with nobody then; the step is judged all the same.
@@ -252,6 +254,7 @@ class RecomputeWorker(ComputeWorker):
         *,
         committed: Digest = NO_DIGEST,
         pattern: Digest = NO_DIGEST,
+        drawn_by: Digest = NO_DIGEST,
         in_reference: bool = False,
     ) -> Finding:
         """Recompute the drawn part of a step and judge the opened blocks against it.
@@ -265,6 +268,7 @@ class RecomputeWorker(ComputeWorker):
             committed: In a dispute, the sketch digest that the node has opened, if it has; a recompute that
                 does not yield it is a mismatch.
             pattern: In a dispute, the pattern that the witness sketch is drawn from.
+            drawn_by: The seed that drew the step, see `jitter_seed`.
             in_reference: Judge in the reference class although the step is of this machine's own.
 
         Raises:
@@ -278,7 +282,7 @@ class RecomputeWorker(ComputeWorker):
         round_id = int(commit.round)
         theta_P, batch = self.parameters.read(round_id), self.batch(commit.node, round_id)
         sent = decode_contribution(spec, layout, round_id, update)
-        drawn = _Drawn(commit, sent, opening, blocks, segment, theta_P, batch)
+        drawn = _Drawn(commit, sent, opening, blocks, segment, drawn_by, theta_P, batch)
         if not is_exact and not spec.rule.is_gradient:
             return self._between_classes(drawn, pattern)
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
@@ -491,7 +495,7 @@ class RecomputeWorker(ComputeWorker):
 
         Args:
             found: Between classes.
-            drawn: The step; its commit decides how the gradient is jittered, so nobody knew before.
+            drawn: The step; its commit and the seed that drew it decide how the gradient is jittered.
             walk: Takes the step's gradients once more; only where the finding is against the node.
             widened: The outcome within limits that grow as the rounding does, by the `widening` of each
                 gradient, of all blocks. Where it is MISMATCH too, no rounding explains the step.
@@ -507,7 +511,7 @@ class RecomputeWorker(ComputeWorker):
 
         for sample in range(SAMPLES):
             numbers = itertools.count()
-            seed = jitter_seed(drawn.commit, sample)
+            seed = jitter_seed(drawn.commit, sample, drawn.drawn_by)
             walk(partial(self._see_widened, wide, numbers, seed, drawn.round))
             if wide and is_explained():
                 return replace(found, outcome=Outcome.INCONCLUSIVE)

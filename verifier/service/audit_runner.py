@@ -262,6 +262,7 @@ class AuditRunner:
                     segment=audit.segment,
                     committed=sketch,
                     pattern=audit.pattern,
+                    drawn_by=audit.seed,
                     in_reference=self._in_reference(audit),
                 )
                 examined = await self._state_sync.child.call(request, Examined)

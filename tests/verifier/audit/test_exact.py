@@ -374,7 +374,7 @@ def test_an_answer_names_the_class_that_recomputed(tmp_path, monkeypatch, is_own
     request = Examine(
         commit=replace(a_commit(0, NODES[0]), exec_class=of_class), update=b"",
         opening=str(tmp_path / "opening"), blocks=(), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST,
-        in_reference=in_reference,
+        drawn_by=NO_DIGEST, in_reference=in_reference,
     )  # fmt: skip
 
     answer = worker.answer(request)

@@ -19,6 +19,7 @@ from assay.testing.specs import TEXT, a_rule, a_spec, data_of
 from assay.training.codec.contribution import decode_contribution
 from assay.training.data.shards import write_tokens
 from assay.training.model.loss import use_one_thread
+from assay.training.reference.rounding import jittered_gradient
 from assay.verifier.audit import worker
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.messages import Examine, Examined
@@ -102,7 +103,8 @@ def test_an_auditor_of_the_nodes_class_judges_bit_for_bit_what_the_reference_cla
     (tmp_path / "opening").write_bytes(step.opening)
     request = Examine(
         commit=step.commit, update=step.update, opening=str(tmp_path / "opening"),
-        blocks=tuple(step.blocks), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST, in_reference=True,
+        blocks=tuple(step.blocks), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST, drawn_by=SEED,
+        in_reference=True,
     )  # fmt: skip
 
     examined = step.auditor.answer(request)
@@ -117,10 +119,39 @@ def test_an_auditor_of_another_class_says_that_it_cannot_judge(tmp_path):
     (tmp_path / "opening").write_bytes(step.opening)
     request = Examine(
         commit=foreign, update=step.update, opening=str(tmp_path / "opening"),
-        blocks=tuple(step.blocks), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST, in_reference=True,
+        blocks=tuple(step.blocks), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST, drawn_by=SEED,
+        in_reference=True,
     )  # fmt: skip
 
     examined = step.auditor.answer(request)
 
     assert isinstance(examined, Examined)
     assert (examined.finding.outcome, examined.exec_class) == (INCONCLUSIVE, REFERENCE)
+
+
+def test_how_a_gradient_is_jittered_follows_from_the_draw_which_nobody_knew_who_signed_the_commit(
+    tmp_path, monkeypatch
+):
+    step, seeds = Step(tmp_path), list[bytes]()
+
+    def noted(*args, seed: bytes, **more):
+        seeds.append(seed)
+        return jittered_gradient(*args, seed=seed, **more)
+
+    monkeypatch.setattr("assay.training.reference.rounding.jittered_gradient", noted)
+    (tmp_path / "opening").write_bytes(step.opening)
+
+    def seeds_of(drawn_by: Digest) -> list[bytes]:
+        seeds.clear()
+        request = Examine(
+            commit=replace(step.commit, exec_class=Digest(b"f" * 32)), update=step.update,
+            opening=str(tmp_path / "opening"), blocks=tuple(step.blocks), segment=0, committed=NO_DIGEST,
+            pattern=NO_DIGEST, drawn_by=drawn_by, in_reference=True,
+        )  # fmt: skip
+        step.auditor.answer(request)
+        return list(seeds)
+
+    other = Digest(hashlib.sha256(b"another seed").digest())
+
+    assert seeds_of(SEED) == seeds_of(SEED) != []
+    assert not {*seeds_of(SEED)} & {*seeds_of(other)}

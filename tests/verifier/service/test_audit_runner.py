@@ -24,7 +24,7 @@ from assay.testing.members import DOMAIN, RUN_ID, a_peer_key
 from assay.testing.messages import a_sketch_opening, a_verdict, sketch_of
 from assay.testing.run import a_start, grow
 from assay.testing.signed import NODES, a_member, a_spec
-from assay.verifier.audit.messages import Examined, Finding
+from assay.verifier.audit.messages import Examine, Examined, Finding
 from assay.verifier.service.audit_runner import AuditRunner, is_due
 
 NODE, VERIFIER = a_member(NODES[0]).peer, members.VERIFIERS[0]
@@ -218,7 +218,9 @@ def test_what_was_here_and_was_not_looked_into_is_not_recorded_as_an_opening(
     async def reach(_round: int) -> None:
         pass
 
-    async def call(*_: object) -> Examined:
+    async def call(request: Examine, *_: object) -> Examined:
+        assert (request.commit, request.drawn_by) == (audit.commit, audit.seed)
+        assert audit.seed != NO_DIGEST
         return Examined(finding=Finding(outcome, NO_DIGEST, 0, 0), exec_class=NO_DIGEST)
 
     runner._get_update = update
