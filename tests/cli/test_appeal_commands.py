@@ -27,17 +27,21 @@ from assay.participant.directory.find import announce_record
 from assay.participant.files.record import Role
 from assay.protocol.audits import case_id_of
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.update_rule import RuleSpec
 from assay.testing.members import a_hot_key, peer
 from assay.testing.signed import NODES, VERIFIERS
-from assay.testing.specs import a_data_folder
-from assay.training.codec.wire import decode_update, encode_aggregate
+from assay.testing.specs import a_data_folder, a_rule
+from assay.training.codec.contribution import decode_contribution
+from assay.training.execution.execution_class import execution_class
 from assay.training.model.loss import use_one_thread
+from assay.training.optimiser.aggregate import encode_round
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.appeal import accused
-from assay.verifier.audit.limits import shipped
+from assay.verifier.audit.limits import Limits, shipped
 from tests.a_network import NOW, a_record
 from tests.cli.market import Market, wallet
 from tests.conftest import Assay
+from tests.verifier.audit.test_displacement import measured_class
 
 pytestmark = pytest.mark.slow
 NODE, ROUND = NODES[0], 2
@@ -47,11 +51,12 @@ JURORS = (*NODES[1:], "stranger")
 class Trial:
     """A node of the market that trained and was convicted by three verifiers of four."""
 
-    def __init__(self, market: Market) -> None:
+    def __init__(self, market: Market, rule: RuleSpec | None = None, limits: Limits | None = None) -> None:
+        """rule: in place of the market's. limits: in place of those shipped."""
         use_one_thread()
         self.market = market
-        spec = market.spec
-        self.spec = replace(spec, audit=replace(spec.audit, limits=shipped().digest()))
+        spec, agreed = replace(market.spec, rule=rule or market.spec.rule), limits or shipped()
+        self.spec = replace(spec, audit=replace(spec.audit, limits=agreed.digest()))
         market.spec, market.run_id = self.spec, run_id_of(self.spec)
         market.write_run(self.spec)
         market.join_nodes()
@@ -59,6 +64,11 @@ class Trial:
         market.lock(NODE)
         self.data = str(a_data_folder(market.folder / "data"))
         self.config = market.config_of(NODE, data=self.data, folder="state")
+        if limits is not None:
+            (market.folder / "limits.json").write_bytes(limits.encode())
+            self.config = market.config_of(
+                NODE, data=self.data, folder="state", limits=str(market.folder / "limits.json")
+            )
         commit = self._trained()
         self.case_id, statement = case_id_of(commit), commit_statement(self.spec, commit)
         self.statement = statement, self._signed(statement, NODE)
@@ -84,8 +94,9 @@ class Trial:
             parent = Digest(hashlib.sha256(b"manifest %d" % number).digest())
             step = trainer.step(number, parent, base, root)
             base, root = number + 1, step.commit.momentum_after
-            update = decode_update(step.update, blocks, self.spec.rule.compress.k)
-            trainer.apply(number, encode_aggregate(mean_over_senders({peer(NODE): update}, blocks), blocks))
+            update = decode_contribution(self.spec, trainer.layout, number, step.update)
+            mean = mean_over_senders({peer(NODE): update}, blocks)
+            trainer.apply(number, encode_round(self.spec.rule, mean, blocks))
         trainer.parameters.hold([ROUND])  # as a banned node's process does
         return step.commit
 
@@ -198,3 +209,18 @@ def test_nothing_is_sent_by_a_dry_run_and_no_vote_is_given_without_a_seat(trial:
         code, out, err = assay("appeal", *words)
         assert code and len(err.splitlines()) == 1
         assert re.search(reason, err), err
+
+
+def test_a_node_with_inner_steps_appeals_by_the_states_on_its_disk(market: Market, assay: Assay):
+    rule = a_rule("muloco", steps=2, segment=2, sequences=1, keeps_moments=False)
+    limits = measured_class(execution_class(market.spec.compute, "cpu"), steps=2)
+    trial = Trial(market, rule, limits)
+
+    code, out, err = assay("appeal", "open", trial.config, ROUND, "--dry-run")
+    assert (code, err) == (0, ""), err
+    assert "the step holds" in out and trial.case_id.hex() in out
+
+    for path in (market.folder / NODE / "state" / "steps").glob(f"inner-{ROUND:08d}-*"):
+        path.unlink()
+    code, out, err = assay("appeal", "open", trial.config, ROUND, "--dry-run")
+    assert code and f"the inner steps of round {ROUND} are not on this disk" in err
