@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from assay.training.optimiser import step as rules
 from assay.training.optimiser.momentum_root import private_leaves
 from assay.training.optimiser.node_state import commit as private_root
 from assay.training.optimiser.node_state import start_private
+from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.remake import Remake
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.bundle.a_file_server import Serve, serving
@@ -128,9 +130,16 @@ def replay_step_blocks(delivered: Delivered, node: PeerId) -> tuple[int, ...]:
 
 
 def test_a_published_opening_proves_a_step_whose_private_state_is_not_known(
-    recorded_run: Path, tmp_path: Path
+    recorded_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = a_drawn_step(recorded_run, tmp_path / "run")
+    drawn, asked = a_drawn_step(recorded_run, tmp_path / "run"), list[Digest]()
+    true = RecomputeWorker.examine
+
+    def examine(worker: RecomputeWorker, *step: Any, **how: Any) -> Finding:
+        asked.append(how["drawn_by"])
+        return true(worker, *step, **how)
+
+    monkeypatch.setattr(RecomputeWorker, "examine", examine)
     without = drawn.replay()
     assert (without.verdict, without.opening) == (None, "none at hand")
 
@@ -140,6 +149,7 @@ def test_a_published_opening_proves_a_step_whose_private_state_is_not_known(
     done = drawn.replay()
 
     assert (done.verdict, done.is_ok) == (Outcome.MATCH, True)
+    assert asked == [drawn.audit.seed]
     count = f"{len(drawn.body):,} bytes, {len(done.blocks)} blocks"
     assert done.opening == f"the one that was audited, {count}"
     assert drawn.replay(use_opening=False).verdict is None
