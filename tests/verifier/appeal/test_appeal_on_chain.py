@@ -38,10 +38,10 @@ from assay.training.model.loss import use_one_thread
 from assay.training.reference.narrowing import PARTS, START, claimed, ends_of
 from assay.verifier.appeal.accused import Step, conduct, step_of
 from assay.verifier.appeal.answers import is_right, positions_of
-from assay.verifier.audit.limits import agreed_limits
 from assay.verifier.audit.messages import JudgeOperator
 from tests.contracts.chain_world import PURSE, Person, World
 from tests.verifier.appeal.test_appeal import Party, a_party
+from tests.verifier.appeal.test_inner_steps import a_node
 
 pytestmark = pytest.mark.slow
 STAKE = 1_000 * UNIT
@@ -60,7 +60,7 @@ class Hands:
 
     async def positions(self, _case_id: bytes) -> list[bytes]:
         party = self.court.party
-        limits, theta_P = agreed_limits(party.spec), party.sources.theta_P
+        limits, theta_P = party.limits, party.sources.theta_P
         body = positions_of(party.spec, limits, party.commit, theta_P, party.tokens, ALL_TRAINED)
         known = [body[at : at + 32] for at in range(0, len(body), 32)]
         if self.is_honest:
@@ -85,21 +85,25 @@ class Hands:
             end=Digest(state.end),
             evidence=str(path),
         )
-        return is_right(party.spec, agreed_limits(party.spec), request, party.tokens, ALL_TRAINED)
+        return is_right(party.spec, party.limits, request, party.tokens, ALL_TRAINED)
 
 
 class Court:
     """A node's step, a case about it, and everybody's settlers; time is moved by hand."""
 
-    def __init__(self, world: World, folder: Path, behaviour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, world: World, folder: Path, behaviour: str, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        """method: the run's; empty for the usual one, with a gradient a round."""
         self.world, self.folder, self.accused = world, folder, world.operators[0]
         deployment_id = Digest(world.deployment.deployment_id)
-        self.party: Party = a_party(
-            folder,
-            behaviour,
-            Digest(world.run_id),
-            deployment_id=deployment_id,
-            compute=ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=1),
+        changes: dict[str, Any] = {
+            "run_id": Digest(world.run_id),
+            "deployment_id": deployment_id,
+            "compute": ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=1),
+        }
+        self.party: Party = (
+            a_node(folder, behaviour, method, **changes) if method else a_party(folder, behaviour, **changes)
         )
         assert len(self.party.program) > PARTS  # so that there is a part to cut again
         statement = commit_statement(self.party.spec, self.party.commit)
@@ -179,18 +183,19 @@ class Court:
 
 @pytest.fixture
 def court_of(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    return lambda behaviour: Court(world, tmp_path, behaviour, monkeypatch)
+    return lambda behaviour, method="": Court(world, tmp_path, behaviour, monkeypatch, method)
 
 
-def test_an_honest_node_keeps_its_stake_against_three_lying_verifiers_of_four(court_of):
-    court = court_of("honest")
+@pytest.mark.parametrize("method", ["", "muloco"])
+def test_an_honest_node_keeps_its_stake_against_three_lying_verifiers_of_four(court_of, method):
+    court = court_of("honest", method)
     world, bond = court.world, court.world.params.appeal_bond
     party = court.party
     for liar in world.verifiers[:3]:  # the quorum that signed the order
         court.seat(liar, is_honest=False)
     for honest in (world.verifiers[3], *world.jurors):
         court.seat(honest, is_honest=True)
-    step = step_of(party.spec, agreed_limits(party.spec), party.commit, party.sources)
+    step = step_of(party.spec, party.limits, party.commit, party.sources)
 
     told = court.conduct(step)
 
@@ -207,10 +212,10 @@ def test_an_honest_node_keeps_its_stake_against_three_lying_verifiers_of_four(co
     assert all(effect.is_right for _, effect in court.done if isinstance(effect, VoteOnDefence))
 
 
-@pytest.mark.parametrize("friends", [0, 2])
-def test_a_cheats_appeal_fails_and_costs_its_bond(court_of, friends: int):
+@pytest.mark.parametrize(("friends", "method"), [(0, ""), (2, ""), (2, "muloco")])
+def test_a_cheats_appeal_fails_and_costs_its_bond(court_of, friends: int, method: str):
     """Even if all but one of the signers defend as badly as they can."""
-    court = court_of("random-update")
+    court = court_of("random-update", method)
     world, bond = court.world, court.world.params.appeal_bond
     for at, verifier in enumerate(world.verifiers[:3]):
         court.seat(verifier, is_honest=at >= friends)
@@ -322,10 +327,10 @@ def test_a_jury_that_does_not_answer_leaves_the_order_and_half_of_the_bond(court
 def test_honest_software_appeals_no_step_that_does_not_hold(court_of):
     party = court_of("random-update").party
     with pytest.raises(ConfigError, match="would be lost"):
-        step_of(party.spec, agreed_limits(party.spec), party.commit, party.sources)
+        step_of(party.spec, party.limits, party.commit, party.sources)
     wrong = replace(party.sources, theta_P=party.sources.theta_P + 1)
     with pytest.raises(ConfigError, match="not on this disk"):
-        step_of(party.spec, agreed_limits(party.spec), party.commit, wrong)
+        step_of(party.spec, party.limits, party.commit, wrong)
 
 
 def test_no_case_is_appealed_after_its_veto_window(court_of):
