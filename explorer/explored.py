@@ -18,7 +18,7 @@ from assay.bundle.report.charts import Chart, charts_of
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.progress import drafts
 from assay.bundle.report.spending import EpochCost, costs_of
-from assay.bundle.report.training import TrainingReport, stated_report, training_report
+from assay.bundle.report.training import TrainingReport, training_report, with_stated_traffic
 from assay.explorer.drawings import AuditMap, audit_map
 from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.participant.openings import named_openings
@@ -69,7 +69,7 @@ class Explored:
     blobs: frozenset[Digest]  # updates and aggregates that the chain names
     openings: frozenset[Digest]  # of drawn steps, likewise
     commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
-    report: TrainingReport  # as the bundle states it, where updates and aggregates are missing
+    report: TrainingReport  # its traffic as the bundle states it, where updates and aggregates are missing
     charts: tuple[Chart, ...]  # of this report
     map: AuditMap
     audits: Mapping[StepId, Audit]  # in their final status, by round and node
@@ -98,7 +98,8 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         files: Those that a reader may fetch.
 
     Raises:
-        IntegrityError: the file of an update or an aggregate is missing, but not of all of them.
+        IntegrityError: the file of an update or an aggregate is missing, but not of all of them, or those
+            of all are, and `report.json` does not state their sizes.
     """
     commits: dict[PeerId, dict[int, Commit]] = {peer: {} for peer in delivered.run_states[-1].nodes}
     committed: dict[Digest, int] = {}
@@ -139,7 +140,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
     open_tables = drafts(delivered.run_states[-1], len(delivered.tables))
     audits = dict(sorted(final_audits(delivered.run_states).items()))
     if delivered.report is not None and not delivered.sizes:
-        report = stated_report(delivered.report, delivered.calendar.rounds)
+        report = with_stated_traffic(delivered)
     else:
         report = training_report(delivered)
     return Explored(

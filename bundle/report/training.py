@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from assay.bundle.finished import Energy, HeldOut
@@ -29,6 +29,7 @@ from assay.protocol.types import NO_DIGEST, Digest
 FORMAT = "assay/training-report/3"
 FAULTS = ("mismatch", "withheld")
 PASSED = ("match", "dismissed")
+STATED_BYTES_MAX = 2**53  # of one figure that a bundle states: floats and JSON's readers hold it exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +124,16 @@ def training_report(delivered: Delivered) -> TrainingReport:
     Raises:
         IntegrityError: the file of an update or an aggregate is missing, or `report.json` is none.
     """
+    return _report(delivered, None if delivered.is_followed else delivered.sizes)
+
+
+def _report(delivered: Delivered, sizes: Mapping[Digest, int] | None) -> TrainingReport:
     states, tables = delivered.run_states, delivered.tables
     facts = [round_facts(states[at], link, states[at + 1], tables) for at, link in enumerate(delivered.links)]
     times = [link.manifest.time_s for link in delivered.links]
     name = (delivered.spec.name, delivered.run_id)
     beside = Beside() if delivered.report is None else claimed(delivered.report, delivered.spec)
     rounds = delivered.calendar.rounds
-    sizes = None if delivered.is_followed else delivered.sizes
     return report_of_facts(name, rounds, facts, times, tables, sizes, beside)
 
 
@@ -199,16 +203,33 @@ def report_json(report: TrainingReport) -> bytes:
     return canonical_json(plain(report))
 
 
-def stated_report(body: bytes, rounds: int) -> TrainingReport:
-    """The report in a `report.json` of a run of at most this many rounds, as its bundle states it.
+def with_stated_traffic(delivered: Delivered) -> TrainingReport:
+    """The report of a copy without updates and aggregates: their sizes are as its `report.json` states them.
 
     Raises:
-        IntegrityError: the file has another form.
+        IntegrityError: there is no `report.json`, or it is of other rounds, or has no such sizes.
     """
-    found = _parsed(body)
-    if len(found.rounds) > rounds or any(one.round != at for at, one in enumerate(found.rounds)):
-        raise IntegrityError(f"bundle/report.json: other rounds than a run of {rounds} has")
-    return found
+    found, stated = _report(delivered, None), _parsed(delivered.report or b"").rounds
+    if [one.round for one in stated] != [one.round for one in found.rounds]:
+        raise IntegrityError(
+            f"bundle/report.json: {len(stated)} rounds, expected 0 to {len(found.rounds) - 1} in order"
+        )
+    for one in stated:
+        if not all(0 <= size <= STATED_BYTES_MAX for size in (one.sent_bytes, one.aggregate_bytes)):
+            raise IntegrityError(
+                f"bundle/report.json: round {one.round}: a size below 0 or too large, "
+                f"expected 0 to {STATED_BYTES_MAX}"
+            )
+    rounds = tuple(
+        replace(own, sent_bytes=one.sent_bytes, aggregate_bytes=one.aggregate_bytes)
+        for own, one in zip(found.rounds, stated, strict=True)
+    )
+    totals = replace(
+        found.totals,
+        sent_bytes=sum(one.sent_bytes for one in rounds),
+        aggregate_bytes=sum(one.aggregate_bytes for one in rounds),
+    )
+    return replace(found, rounds=rounds, totals=totals)
 
 
 def _parsed(body: bytes) -> TrainingReport:

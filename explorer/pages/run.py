@@ -83,7 +83,7 @@ class RunPage:
     nodes: int
     epochs: int
     charts: Sequence[Chart]
-    is_stated: bool  # by the bundle: a copy without updates and aggregates cannot recompute them
+    is_stated: bool  # sizes in its traffic, by the bundle: the copy has no updates and aggregates
     map: AuditMap
     audits: Mapping[str, int]  # by status
     paid: Mapping[str, int]  # by role

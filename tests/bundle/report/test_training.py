@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,15 @@ from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.read import Delivered, read
 from assay.bundle.report.audits import final_audits, kind_of
 from assay.bundle.report.training import (
+    STATED_BYTES_MAX,
+    RoundFigures,
+    Spread,
     TrainingReport,
     _spread,
     claimed,
     report_json,
     training_report,
+    with_stated_traffic,
 )
 from assay.bundle.report.training_page import figures_of, report_lines, training_page
 from assay.bundle.samples import CHARACTERS_MAX, SAMPLES
@@ -101,6 +106,40 @@ def test_a_missing_update_is_named(delivered: Delivered) -> None:
 
     with pytest.raises(IntegrityError, match=name.hex()):
         training_report(replace(delivered, sizes=sizes))
+
+
+def test_of_a_copy_without_updates_the_bundle_states_sizes_and_nothing_else(
+    delivered: Delivered, report: TrainingReport
+) -> None:
+    spread = Spread(median=1, lowest=0, highest=10**9)
+    lies = [replace(one, accepted=0, tokens=-1, loss_micro=spread, time_s=0) for one in report.rounds]
+    copy = replace(delivered, sizes={}, report=report_json(replace(report, rounds=tuple(lies))))
+
+    assert with_stated_traffic(copy) == report
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rounds: rounds[:-1],
+        lambda rounds: (*rounds[1:], rounds[0]),
+        lambda rounds: (replace(rounds[0], sent_bytes=-1), *rounds[1:]),
+        lambda rounds: (*rounds[:-1], replace(rounds[-1], aggregate_bytes=STATED_BYTES_MAX + 1)),
+        lambda rounds: (*rounds[:-1], replace(rounds[-1], sent_bytes=10**400)),
+    ],
+)
+def test_a_bundle_that_states_other_rounds_or_no_sizes_is_refused(
+    delivered: Delivered,
+    report: TrainingReport,
+    change: Callable[[tuple[RoundFigures, ...]], tuple[RoundFigures, ...]],
+) -> None:
+    most = replace(report.rounds[0], sent_bytes=STATED_BYTES_MAX, aggregate_bytes=0)
+    body = report_json(replace(report, rounds=(most, *report.rounds[1:])))
+    assert with_stated_traffic(replace(delivered, sizes={}, report=body)).rounds[0] == most
+
+    body = report_json(replace(report, rounds=change(report.rounds)))
+    with pytest.raises(IntegrityError, match=r"^bundle/report\.json: .*expected 0 to "):
+        with_stated_traffic(replace(delivered, sizes={}, report=body))
 
 
 def test_what_follows_from_no_chain_is_the_one_part_that_is_copied(
