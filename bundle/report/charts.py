@@ -19,6 +19,7 @@ from assay.chain.text.units import UNIT
 
 CURVE_COLUMNS = 300
 CURVE_WIDTH, CURVE_HEIGHT = 600, 160
+MEDIAN = "median of the nodes"
 BAND_SHARE = 0.25  # of the lines' range, that a band adds to the scale at each end, at most
 MICRO = 10**6
 # For a page with figures, whose own style defines the colours --ink, --soft, --line, --accent and --warn.
@@ -90,16 +91,16 @@ def charts_of(report: TrainingReport, kind: LossKind = NEXT_TOKEN) -> tuple[Char
 def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
     rounds = report.rounds
     spreads = {one.round: one.loss_micro for one in rounds if one.loss_micro is not None}
-    yield _chart(
+    yield chart_of(
         kind.name[0].upper() + kind.name[1:],
         f"{kind.unit.capitalize()}, of a round's accepted steps, as their nodes state and sign it.",
         kind.unit,
-        {"median of the nodes": {at: one.median / MICRO for at, one in spreads.items()}},
+        {MEDIAN: medians_of(rounds)},
         decimals=3,
         is_from_zero=False,
         band=_band({at: (one.lowest / MICRO, one.highest / MICRO) for at, one in spreads.items()}),
     )
-    yield _chart(
+    yield chart_of(
         "Nodes and steps",
         "By round: nodes that could contribute, steps that were accepted, and those that earned nothing.",
         "a round",
@@ -109,7 +110,7 @@ def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
             "not paid": _each(rounds, lambda one: one.unpaid),
         },
     )
-    yield _chart(
+    yield chart_of(
         "Audits",
         "Steps of a round that were drawn to be recomputed, and what became of them.",
         "steps",
@@ -121,7 +122,7 @@ def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
     )
     if not any(one.sent_bytes for one in rounds):  # of a run that is followed, sizes are not known
         return
-    yield _chart(
+    yield chart_of(
         "Traffic",
         "kB by round: updates of all nodes together, and the aggregate that each participant fetches.",
         "kB a round",
@@ -131,20 +132,25 @@ def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
         },
         decimals=1,
     )
-    yield _chart(
+    yield chart_of(
         "Time",
         "Seconds between the agreed times of a round and the one before.",
         "seconds",
         {"a round": {one.round: one.time_s - before.time_s for before, one in pairwise(rounds)}},
     )
     spent = {one.last_round: one.spent / MICRO for one in report.epochs}
-    yield _chart(
+    yield chart_of(
         "Cost",
         f"{UNIT} paid for the epochs so far, at each epoch's last round.",
         UNIT,
         {"so far": {0: 0.0, **spent} if spent else {}},
         decimals=2,
     )
+
+
+def medians_of(rounds: Sequence[RoundFigures]) -> dict[int, float]:
+    """The median loss of each of these rounds that has one, in the loss's unit."""
+    return {one.round: one.loss_micro.median / MICRO for one in rounds if one.loss_micro is not None}
 
 
 def _each(rounds: Sequence[RoundFigures], value: Callable[[RoundFigures], float]) -> dict[int, float]:
@@ -155,7 +161,7 @@ def _count(one: RoundFigures, classes: Sequence[str]) -> int:
     return sum(one.audits.get(name, 0) for name in classes)
 
 
-def _chart(
+def chart_of(
     title: str,
     caption: str,
     unit: str,
@@ -165,6 +171,17 @@ def _chart(
     is_from_zero: bool = True,
     band: Curve | None = None,
 ) -> Chart | None:
+    """A chart of lines by name; None where the first has no value.
+
+    Args:
+        title: Of the chart.
+        caption: What it shows, in a sentence.
+        unit: Of the values.
+        values: By line and round, ascending.
+        decimals: Of the labels.
+        is_from_zero: Whether the scale begins at 0 rather than at the lowest value.
+        band: Behind the lines; it adds `BAND_SHARE` of their range to the scale at most.
+    """
     lines = tuple(curve_of(name, one) for name, one in values.items())
     if not lines[0].points:
         return None

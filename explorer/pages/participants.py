@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from assay.bundle.report.charts import MEDIAN, MICRO, Chart, chart_of, medians_of
+from assay.bundle.report.loss_kind import loss_kind
 from assay.chain.commit_statement import evm_address
 from assay.explorer.explored import Explored, Pay
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
@@ -60,6 +62,7 @@ class NodePage:
     rate_ppm: int  # at which its next step would be drawn
     lists: int  # of verifiers, of what they held of a round in time, in rounds with a commit of the node
     lists_naming: int  # of these, those that name it
+    loss: Chart | None  # of its steps, beside the run's; None without an accepted step
     paid: int
     pay: Sequence[PayLine]
     pay_rows: int
@@ -110,6 +113,7 @@ def node_page(run: Explored, peer: PeerId, page: int) -> NodePage:
         rate_ppm=last.rate_ppm(peer),
         lists=run.arrivals[peer].lists,
         lists_naming=run.arrivals[peer].named,
+        loss=_loss_chart(run, peer),
         paid=paid_to(run, peer),
         pay=_pay_lines(pay),
         pay_rows=len(pay),
@@ -146,6 +150,23 @@ def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
 def _pay_lines(pay: Sequence[Pay]) -> list[PayLine]:
     newest = pay[-PAY_ROWS_MAX:]
     return [PayLine(epoch=one.epoch, index=one.index, amount=one.row.amount) for one in newest]
+
+
+def _loss_chart(run: Explored, peer: PeerId) -> Chart | None:
+    """The losses that a node stated, and the median of all nodes, in the rounds since it has its seat."""
+    kind, first = loss_kind(run.delivered.spec), run.delivered.run_states[-1].nodes[peer].joined_round
+    return chart_of(
+        kind.name[0].upper() + kind.name[1:],
+        f"{kind.unit.capitalize()}, of its accepted steps, as it states and signs it, and the median of all "
+        "nodes, since it has its seat. Its line bridges rounds without an accepted step.",
+        kind.unit,
+        {
+            "this node": {at: one.loss_micro / MICRO for at, one in run.commits[peer].items()},
+            MEDIAN: medians_of(run.report.rounds[first:]),
+        },
+        decimals=3,
+        is_from_zero=False,
+    )
 
 
 def _step_line(run: Explored, peer: PeerId, round_id: int) -> StepLine:

@@ -184,6 +184,37 @@ def test_an_epoch_with_a_milestone_says_what_was_measured_and_what_it_cost():
     assert "Milestone" not in asking().get("/runs/golden/epochs/0").text
 
 
+def test_a_nodes_page_draws_its_own_loss_beside_the_median_of_all_nodes():
+    page = node_page(RUN, BANNED, 1)
+    assert page.loss is not None
+    own, median = page.loss.lines
+
+    assert own.points == tuple(
+        (at, one.loss_micro / 1e6, one.loss_micro / 1e6) for at, one in RUN.commits[BANNED].items()
+    )
+    assert [low for _, low, _ in median.points] == [one.loss_micro.median / 1e6 for one in RUN.report.rounds]
+    assert page.loss.text in asking().get(f"/runs/golden/nodes/{BANNED.hex()}").text
+    twin = asking().get(f"/runs/golden/nodes/{BANNED.hex()}.json").json()
+    assert [tuple(one) for one in twin["loss"]["lines"][0]["points"]] == list(own.points)
+
+
+def test_a_node_that_joined_later_is_compared_since_then_and_one_without_a_step_has_no_curve():
+    states = list(golden().run_states)
+    record = replace(states[-1].nodes[BANNED], joined_round=4)
+    states[-1] = replace(states[-1], nodes={**states[-1].nodes, BANNED: record})
+    commits = {at: one for at, one in RUN.commits[BANNED].items() if at in (6, 7)}
+    joined = replace(
+        RUN, delivered=replace(golden(), run_states=tuple(states)), commits={**RUN.commits, BANNED: commits}
+    )
+    silent = replace(joined, commits={**RUN.commits, BANNED: {}})
+
+    chart = node_page(joined, BANNED, 1).loss
+    assert chart is not None and (chart.first, chart.last) == (4, 9)
+    assert [[at for at, _, _ in line.points] for line in chart.lines] == [[6, 7], list(range(4, 10))]
+    assert node_page(silent, BANNED, 1).loss is None
+    assert "<figure" not in asking(silent).get(f"/runs/golden/nodes/{BANNED.hex()}").text
+
+
 def test_a_nodes_page_says_how_often_verifiers_held_its_commit_in_time():
     delivered = golden()
     link, *others = delivered.links
