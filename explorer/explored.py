@@ -14,12 +14,13 @@ from types import MappingProxyType
 from assay.bundle.milestone import MilestoneFigures, milestones_of
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import final_audits
-from assay.bundle.report.charts import Chart, charts_of
+from assay.bundle.report.charts import Chart, charts_of, medians_of
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.progress import drafts
 from assay.bundle.report.spending import EpochCost, costs_of
 from assay.bundle.report.training import TrainingReport, training_report, with_stated_traffic
 from assay.explorer.drawings import AuditMap, audit_map
+from assay.explorer.losses import NodeLosses, node_losses
 from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.participant.openings import named_openings
 from assay.protocol.agreement.inclusion import listed
@@ -71,6 +72,7 @@ class Explored:
     commits: Mapping[PeerId, Mapping[int, Commit]]  # accepted steps of each node, by round
     report: TrainingReport  # its traffic as the bundle states it, where updates and aggregates are missing
     charts: tuple[Chart, ...]  # of this report
+    losses: NodeLosses | None  # None without an accepted step
     map: AuditMap
     audits: Mapping[StepId, Audit]  # in their final status, by round and node
     verdicts: Mapping[StepId, tuple[CarriedVerdict, ...]]  # on a step, as the chain took them
@@ -143,6 +145,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         report = with_stated_traffic(delivered)
     else:
         report = training_report(delivered)
+    charts, medians = charts_of(report, loss_kind(delivered.spec)), medians_of(report.rounds)
     return Explored(
         name=name,
         delivered=delivered,
@@ -151,7 +154,8 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         openings=frozenset(named_openings(audits.values())),
         commits=commits,
         report=report,
-        charts=charts_of(report, loss_kind(delivered.spec)),
+        charts=charts,
+        losses=node_losses(charts[0], medians, commits) if medians else None,
         map=audit_map(delivered.calendar.rounds, commits, audits),
         audits=audits,
         verdicts={step: tuple(found) for step, found in verdicts.items()},

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from assay.bundle.report.charts import figure_html
 from assay.chain.text.times import span_text
 from assay.chain.text.units import UNIT, money_text
-from assay.explorer import drawings
+from assay.explorer import drawings, losses
 from assay.protocol.encoding.json_text import plain
 
 TIME_S_MAX = 253_402_300_799  # the last second that has a date in four digits
@@ -67,11 +67,13 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "ppm": lambda value: f"{value / 1e4:.4g} %",
     "loss": _loss,
     "figure": lambda chart: Markup(figure_html(chart)),  # it escapes every text
+    "spark_path": lambda curve, scale, last: losses.spark_path(scale, curve, last),
     "map_paths": drawings.map_paths,
 }
 _TEMPLATES.filters |= _FILTERS
 _TEMPLATES.globals |= {
     "UNIT": UNIT,
     "CELL": drawings.CELL,
+    "SPARK_BOX": f"0 0 {losses.SPARK_WIDTH} {losses.SPARK_HEIGHT}",
     "MARK_TEXT": drawings.MARK_TEXT,
 }

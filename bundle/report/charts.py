@@ -208,13 +208,13 @@ def chart_of(
 # ---- curves
 
 
-def curve_of(name: str, values: Mapping[int, float]) -> Curve:
-    """The curve of some values by round, ascending."""
+def curve_of(name: str, values: Mapping[int, float], columns: int = CURVE_COLUMNS) -> Curve:
+    """The curve of some values by round, ascending, in at most so many columns."""
     rounds = list(values)
     first, last = (values[rounds[0]], values[rounds[-1]]) if rounds else (0.0, 0.0)
     return Curve(
         name=name,
-        points=_columns({at: (value, value) for at, value in values.items()}),
+        points=_columns({at: (value, value) for at, value in values.items()}, columns),
         first=first,
         last=last,
     )
@@ -225,9 +225,11 @@ def _band(values: Mapping[int, tuple[float, float]]) -> Curve:
     return Curve(name="lowest to highest", points=_columns(values), first=0.0, last=0.0)
 
 
-def _columns(values: Mapping[int, tuple[float, float]]) -> tuple[tuple[int, float, float], ...]:
+def _columns(
+    values: Mapping[int, tuple[float, float]], columns: int = CURVE_COLUMNS
+) -> tuple[tuple[int, float, float], ...]:
     rounds, points = list(values), []
-    columns = min(CURVE_COLUMNS, len(rounds))
+    columns = min(columns, len(rounds))
     for column in range(columns):
         low, high = (len(rounds) * at // columns for at in (column, column + 1))
         part = [values[one] for one in rounds[low:high]]
