@@ -28,6 +28,8 @@ from assay.explorer.live import GrowthStream, Live, Streams, newest_of
 from assay.explorer.pages.auditor import AuditorPage, auditor_page
 from assay.explorer.pages.buyer import BuyerPage, OrderPage, buyer_page, order_page
 from assay.explorer.pages.epoch import EpochPage, PayoutPage, epoch_page, payout_page, settled_of
+from assay.explorer.pages.methods import PATH as METHODS_PATH
+from assay.explorer.pages.methods import Axis, MethodsPage, methods_page
 from assay.explorer.pages.new_order import NewOrderPage, new_order_page, order_file
 from assay.explorer.pages.operator import OperatorPage, operator_page
 from assay.explorer.pages.paging import NoSuchPage
@@ -151,6 +153,11 @@ def index(catalogue: TheCatalogue, page: PageNumber = 1) -> IndexPage:
     return index_page(runs, [run for run in found if isinstance(run, Damaged)], page)
 
 
+def methods(runs: Runs, x: Axis = Axis.TOKENS, like: str | None = None, page: PageNumber = 1) -> MethodsPage:
+    """The losses of several runs on one scale."""
+    return methods_page(runs, x, like, page)
+
+
 def operator(runs: Runs, account: str, page: PageNumber = 1) -> OperatorPage:
     """All seats of one account."""
     return operator_page(runs, _account(account), page)
@@ -233,6 +240,7 @@ def new_order(request: Request) -> NewOrderPage:
 
 PAGES: dict[str, Callable[..., Page]] = {
     "/": index,
+    METHODS_PATH: methods,
     FORM_PATH: new_order,
     "/operators/{account}": operator,
     "/buyers/{account}": buyer,

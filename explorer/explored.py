@@ -14,13 +14,13 @@ from types import MappingProxyType
 from assay.bundle.milestone import MilestoneFigures, milestones_of
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import final_audits
-from assay.bundle.report.charts import Chart, charts_of, medians_of
+from assay.bundle.report.charts import Chart, Curve, charts_of, medians_of
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.progress import drafts
 from assay.bundle.report.spending import EpochCost, costs_of
 from assay.bundle.report.training import TrainingReport, training_report, with_stated_traffic
 from assay.explorer.drawings import AuditMap, audit_map
-from assay.explorer.losses import NodeLosses, node_losses
+from assay.explorer.losses import NodeLosses, Reached, loss_curves, node_losses, reached
 from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.participant.openings import named_openings
 from assay.protocol.agreement.inclusion import listed
@@ -73,6 +73,8 @@ class Explored:
     report: TrainingReport  # its traffic as the bundle states it, where updates and aggregates are missing
     charts: tuple[Chart, ...]  # of this report
     losses: NodeLosses | None  # None without an accepted step
+    reached: tuple[Reached, ...]  # by rounds with an accepted step
+    loss_curves: Mapping[str, Curve]  # of their losses, by each of the other fields
     map: AuditMap
     audits: Mapping[StepId, Audit]  # in their final status, by round and node
     verdicts: Mapping[StepId, tuple[CarriedVerdict, ...]]  # on a step, as the chain took them
@@ -145,6 +147,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         report = with_stated_traffic(delivered)
     else:
         report = training_report(delivered)
+    by_round = reached(report.rounds)
     charts, medians = charts_of(report, loss_kind(delivered.spec)), medians_of(report.rounds)
     return Explored(
         name=name,
@@ -156,6 +159,8 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         report=report,
         charts=charts,
         losses=node_losses(charts[0], medians, commits) if medians else None,
+        reached=by_round,
+        loss_curves=loss_curves(by_round),
         map=audit_map(delivered.calendar.rounds, commits, audits),
         audits=audits,
         verdicts={step: tuple(found) for step, found in verdicts.items()},

@@ -1,4 +1,4 @@
-"""Losses: the small curve of every node of a run, all on one scale: who leaves the others is seen.
+"""Losses: the small curve of every node of a run, all on one scale, and what a run's loss had cost by then.
 
 Room: explorer (pure). However long the run and however many its nodes, there are at most `LOSS_COLUMNS_MAX`
 columns in all. The scale is that of the run's own chart, which no liar stretches: what lies beyond it is
@@ -7,10 +7,11 @@ drawn at its edge, and the figure beside a curve is as the node states it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from assay.bundle.report.charts import MEDIAN, MICRO, Chart, Curve, curve_of
+from assay.bundle.report.training import RoundFigures
 from assay.protocol.messages import Commit
 from assay.protocol.types import PeerId
 
@@ -37,6 +38,37 @@ class NodeLosses:
     scale: Chart
     rows: tuple[NodeLoss, ...]
     omitted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The loss of one round, the median of its nodes, and what was done until then, this round included."""
+
+    rounds: int
+    tokens: int  # of accepted steps
+    bytes: int  # of one node, both ways: its update, in the mean of the accepted ones, and the aggregate
+    loss_micro: int
+
+
+def reached(rounds: Sequence[RoundFigures]) -> tuple[Reached, ...]:
+    """What each round with a loss reached, ascending; `bytes` are 0 where sizes are not known."""
+    found, tokens, traffic = [], 0, 0
+    for one in rounds:
+        tokens += one.tokens
+        traffic += one.sent_bytes // max(one.accepted, 1) + one.aggregate_bytes
+        if one.loss_micro is not None:
+            found.append(Reached(one.round + 1, tokens, traffic, one.loss_micro.median))
+    return tuple(found)
+
+
+def loss_curves(found: Sequence[Reached]) -> dict[str, Curve]:
+    """The curve of these losses by each of the other fields of `Reached`; none without a loss."""
+    if not found:
+        return {}
+    return {
+        axis: curve_of(axis, {getattr(one, axis): one.loss_micro / MICRO for one in found})
+        for axis in ("rounds", "tokens", "bytes")
+    }
 
 
 def node_losses(

@@ -65,10 +65,11 @@ class Chart:
     decimals: int
     low: float
     high: float
-    first: int  # rounds at the ends
+    first: int  # rounds, or what `axis` counts, at the ends
     last: int
     lines: tuple[Curve, ...]
     band: Curve | None = None
+    axis: str = "round"  # what is counted across: "round", or the plural of another thing
 
     @property
     def text(self) -> str:
@@ -77,6 +78,10 @@ class Chart:
             f"{line.name} from {self.number(line.first)} to {self.number(line.last)}" for line in self.lines
         ]
         return f"{self.title}, {self.unit}: {'; '.join(parts)}."
+
+    def place(self, at: int) -> str:
+        """A place on the axis as the chart's labels have it."""
+        return f"round {at:,}" if self.axis == "round" else f"{at:,} {self.axis}"
 
     def number(self, value: float) -> str:
         """A value as the chart's labels have it."""
@@ -252,8 +257,8 @@ def figure_html(chart: Chart) -> str:
         f"<span>{chart.number(chart.low)}</span></div>\n"
         f'<svg viewBox="0 0 {CURVE_WIDTH} {CURVE_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(chart.text)}">{band}{paths}</svg>\n'
-        f'<div class="ends" aria-hidden="true"><span>round {chart.first:,}</span>'
-        f"<span>round {chart.last:,}</span></div>\n</div>\n"
+        f'<div class="ends" aria-hidden="true"><span>{escape(chart.place(chart.first))}</span>'
+        f"<span>{escape(chart.place(chart.last))}</span></div>\n</div>\n"
         f'<ul class="keys" aria-hidden="true">{"".join(_keys(chart))}</ul>\n'
         f"<figcaption>{escape(chart.caption)}</figcaption></figure>"
     )

@@ -54,18 +54,19 @@ def head_of(run: Explored) -> Head:
     )
 
 
-def cut(rows: Sequence[T], page: int) -> tuple[Sequence[T], Paging]:
+def cut(rows: Sequence[T], page: int, rows_max: int = ROWS_MAX) -> tuple[Sequence[T], Paging]:
     """The rows of one page.
 
     Args:
         rows: All of them.
         page: From 1.
+        rows_max: Of one page.
 
     Raises:
         NoSuchPage: the list is shorter.
     """
-    pages = max(-(-len(rows) // ROWS_MAX), 1)
+    pages = max(-(-len(rows) // rows_max), 1)
     if not 1 <= page <= pages:
         raise NoSuchPage(f"page {page} of this list, which has {pages}")
-    first = (page - 1) * ROWS_MAX
-    return rows[first : first + ROWS_MAX], Paging(page=page, pages=pages, rows=len(rows), first=first)
+    first = (page - 1) * rows_max
+    return rows[first : first + rows_max], Paging(page=page, pages=pages, rows=len(rows), first=first)

@@ -22,6 +22,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import NodeRecord
 from assay.protocol.types import Digest, PeerId
+from assay.training.methods.presets import method_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class RunPage:
     head: Head
     spec: RunSpec
     spec_hash: Digest
+    method: str
     buyer: str
     ending: str
     manifests: int
@@ -214,6 +216,7 @@ def run_page(run: Explored) -> RunPage:
         head=head_of(run),
         spec=delivered.spec,
         spec_hash=digest(delivered.spec),
+        method=method_name(delivered.spec.rule),
         buyer=evm_address(delivered.spec.buyer),
         ending=ending_of(last).text,
         manifests=len(delivered.links),

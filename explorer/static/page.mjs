@@ -256,6 +256,9 @@ async function renew() {
   if (!main.dataset.live) { // delivered, or damaged
     growth.close();
     growth = null;
+  } else if (!growth.url.startsWith(new URL(main.dataset.live.split("?")[0], location))) { // another run goes on
+    growth.close();
+    follow(main.dataset.live);
   }
   const again = [...main.querySelectorAll("a[href], button, summary")].find((one) => labelOf(one) === focused);
   again?.focus({ preventScroll: true });

@@ -66,6 +66,7 @@ def addresses(run: Explored) -> dict[str, str]:
         "operator": f"/operators/{account_of(run)}",
         "buyer": f"/buyers/{evm_address(run.delivered.spec.buyer)}",
         "auditor": f"/verifiers/{evm_address(run.delivered.spec.verifiers[0].account)}",
+        "methods": "/methods",
         "new order": "/orders/new",
         "run": base,
         "order": f"{base}/order",

@@ -36,6 +36,7 @@ KINDS = {
     **addresses(RUN),
     "no page": "/none",
     "order with errors": "/orders/new?rounds=0&nodes=many&preset=none",
+    "methods by bytes": "/methods?x=bytes&like=golden",
     "damaged": "/runs/damaged",
     "live run": "/runs/live",
     "live order": "/runs/live/order",

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -435,6 +436,30 @@ def test_a_page_in_a_browser_shows_later_rounds_without_a_reload(
         assert browser.check()[0] == "proved"
         assert "stands still" in browser.run("document.querySelector('.live').textContent")
         assert all(address.startswith(url) for address in browser.addresses)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: sudo apt-get install chromium")
+def test_losses_by_method_grow_with_a_run_that_goes_on_and_then_with_the_next(
+    folder: Path, store: Store, tmp_path: Path
+):
+    add(store, 0, 4)
+    found: list[Explored] = []
+    first = Live("first", Followed(folder), lambda: found[0] if found else None)
+    rounds = "[...document.querySelectorAll('tbody tr')].map((row) => row.children[5].textContent).join()"
+    with served(first, Live("second", Followed(folder))) as url, a_browser(tmp_path) as browser:
+        browser.open(f"{url}/methods")
+        browser.run("window.isSame = true")
+        assert browser.run(rounds) == "4,4"
+        add(store, 4, 6)
+        browser.until(f"{rounds}.startsWith('6,')")
+
+        found.append(replace(golden_explored(), name="first"))
+        browser.until("document.querySelector('main').dataset.live.startsWith('/runs/second/')")
+        assert browser.run(rounds).startswith("10,")
+        add(store, 6, 9)
+        browser.until(f"{rounds} === '10,9'")
+        assert browser.run("window.isSame") and browser.complaints == []
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from assay.bundle.report.charts import medians_of
 from assay.explorer.drawings import audit_map
 from assay.explorer.explored import Explored, explore
 from assay.explorer.losses import node_losses
+from assay.explorer.pages.methods import RUNS_DRAWN
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.state_transition import RunState
@@ -120,6 +121,14 @@ def measured(client: TestClient, address: str) -> tuple[int, float]:
 def test_the_page_of_a_long_run_of_sixty_four_nodes_is_small_and_quick(long_run: Explored):
     client = asking(with_nodes(long_run, 64))
     for address in ("/runs/golden", "/runs/golden.json"):
+        size, seconds = measured(client, address)
+        assert (size <= BYTES_MAX, seconds <= SECONDS_MAX) == (True, True), (address, size, seconds)
+
+
+@pytest.mark.slow
+def test_the_page_of_many_long_runs_is_small_and_quick(long_run: Explored):
+    client = asking(*(replace(long_run, name=f"run-{at}") for at in range(3 * RUNS_DRAWN)))
+    for address in ("/methods?x=bytes", "/methods.json"):
         size, seconds = measured(client, address)
         assert (size <= BYTES_MAX, seconds <= SECONDS_MAX) == (True, True), (address, size, seconds)
 

@@ -5,6 +5,7 @@ Room: training (pure). A new method is a rule made of these, and a line in `METH
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from assay.protocol.update_rule import (
@@ -154,7 +155,7 @@ DEMO = replace(
     aggregation=replace(DILOCO.aggregation, name="reputation+mean"),
 )
 
-METHODS = {
+METHODS: Mapping[str, RuleSpec] = {
     "demo": DEMO,
     "muloco": MULOCO,
     "sparseloco": SPARSELOCO,
@@ -162,3 +163,14 @@ METHODS = {
     "streaming-diloco": STREAMING_DILOCO,
     "fedavg": FEDAVG,
 }
+
+
+def method_name(rule: RuleSpec) -> str:
+    """The method that a rule is one of, whatever its sizes and rates; of none: by its inner optimiser."""
+    names = {_kind(preset): name for name, preset in METHODS.items()}
+    return names.get(_kind(rule), f"another rule, {rule.local.optimiser.name.lower()} inside")
+
+
+def _kind(rule: RuleSpec) -> tuple[Optimiser, Transform, bool, bool]:
+    sends_part = rule.compress.k < BLOCK_SIZE or rule.compress.rank > 0
+    return rule.local.optimiser, rule.compress.transform, sends_part, rule.fragments > 1
