@@ -20,6 +20,7 @@ from assay.bundle.report.progress import drafts
 from assay.bundle.report.spending import EpochCost, costs_of
 from assay.bundle.report.training import TrainingReport, training_report, with_stated_traffic
 from assay.explorer.drawings import AuditMap, audit_map
+from assay.explorer.latency import Arrivals, Latency, latency_of
 from assay.explorer.losses import NodeLosses, Reached, loss_curves, node_losses, reached
 from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.participant.openings import named_openings
@@ -38,17 +39,6 @@ class CarriedVerdict:
     round: int  # of the manifest that carries it
     committed_round: int  # of the one that carries its commitment; -1: none does
     verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrivals:
-    """How a node's commits arrived, by the inclusion lists of rounds with a commit of it.
-
-    lists: of verifiers, each at its own deadline. named: those that name the node.
-    """
-
-    lists: int = 0
-    named: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +70,8 @@ class Explored:
     verdicts: Mapping[StepId, tuple[CarriedVerdict, ...]]  # on a step, as the chain took them
     judged: Mapping[PeerId, tuple[CarriedVerdict, ...]]  # of each verifier, likewise
     arrivals: Mapping[PeerId, Arrivals]  # of each node's commits
+    latency: Latency | None  # None before the second round
+    unfunded: frozenset[int]  # rounds of training that nobody paid for, by the reports until then
     certified: Mapping[PeerId, int]  # manifests whose certificate a verifier's signature is in
     pay: Mapping[PeerId, tuple[Pay, ...]]
     unpaid: Mapping[StepId, UnpaidReason]
@@ -166,6 +158,12 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
         verdicts={step: tuple(found) for step, found in verdicts.items()},
         judged={peer: tuple(found) for peer, found in judged.items()},
         arrivals=arrivals,
+        latency=latency_of(delivered.links, delivered.calendar.rounds, arrivals),
+        unfunded=frozenset(  # a manifest's own reports count
+            at
+            for at, after in enumerate(delivered.run_states[1:])
+            if at < delivered.calendar.rounds and not after.is_paid_for(at)
+        ),
         certified=certified,
         pay={peer: tuple(found) for peer, found in pay.items()},
         unpaid=unpaid,

@@ -125,18 +125,17 @@ def _charts(report: TrainingReport, kind: LossKind) -> Iterator[Chart | None]:
             "fault confirmed": _each(rounds, lambda one: _count(one, FAULTS)),
         },
     )
-    if not any(one.sent_bytes for one in rounds):  # of a run that is followed, sizes are not known
-        return
-    yield chart_of(
-        "Traffic",
-        "kB by round: updates of all nodes together, and the aggregate that each participant fetches.",
-        "kB a round",
-        {
-            "updates": _each(rounds, lambda one: one.sent_bytes / 1000),
-            "aggregate": _each(rounds, lambda one: one.aggregate_bytes / 1000),
-        },
-        decimals=1,
-    )
+    if any(one.sent_bytes for one in rounds):  # of a run that is followed, sizes are not known
+        yield chart_of(
+            "Traffic",
+            "kB by round: updates of all nodes together, and the aggregate that each participant fetches.",
+            "kB a round",
+            {
+                "updates": _each(rounds, lambda one: one.sent_bytes / 1000),
+                "aggregate": _each(rounds, lambda one: one.aggregate_bytes / 1000),
+            },
+            decimals=1,
+        )
     yield chart_of(
         "Time",
         "Seconds between the agreed times of a round and the one before.",

@@ -5,7 +5,8 @@ Room: explorer (pure).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from assay.explorer.explored import Explored, Pay
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
 from assay.explorer.pages.round import VerdictLine, rounds_of, verdict_lines
 from assay.explorer.pages.run import paid_to, state_text
+from assay.protocol.agreement.inclusion import listed
 from assay.protocol.audits import AuditStatus
 from assay.protocol.types import PeerId, RoundId
 
@@ -35,12 +37,15 @@ class PayLine:
 class StepLine:
     """One round of a node. loss_micro, tokens: of its accepted commit; None without one.
 
-    reason: why there is none, or why the step is unpaid; empty where it is paid.
+    lists: of verifiers, of what they held of the round in time; lists_naming: those that name the node.
+    reason: why there is no commit, or why the step is unpaid; empty where it is paid.
     """
 
     round: int
     loss_micro: int | None
     tokens: int | None
+    lists: int
+    lists_naming: int
     audit: str | None
     reason: str
 
@@ -62,6 +67,8 @@ class NodePage:
     rate_ppm: int  # at which its next step would be drawn
     lists: int  # of verifiers, of what they held of a round in time, in rounds with a commit of the node
     lists_naming: int  # of these, those that name it
+    absences: Mapping[str, int]  # rounds since it has its seat without an accepted step, by reason
+    overdue: int  # openings that it owes, or that came after their deadline
     loss: Chart | None  # of its steps, beside the run's; None without an accepted step
     paid: int
     pay: Sequence[PayLine]
@@ -113,6 +120,10 @@ def node_page(run: Explored, peer: PeerId, page: int) -> NodePage:
         rate_ppm=last.rate_ppm(peer),
         lists=run.arrivals[peer].lists,
         lists_naming=run.arrivals[peer].named,
+        absences=Counter(
+            _absence(run, peer, at) for at in range(record.joined_round, done) if at not in run.commits[peer]
+        ),
+        overdue=sum(ruling in (AuditStatus.OVERDUE, AuditStatus.LATE) for ruling in rulings),
         loss=_loss_chart(run, peer),
         paid=paid_to(run, peer),
         pay=_pay_lines(pay),
@@ -173,10 +184,14 @@ def _step_line(run: Explored, peer: PeerId, round_id: int) -> StepLine:
     commit = run.commits[peer].get(round_id)
     audit = run.audits.get((RoundId(round_id), peer))
     unpaid = run.unpaid.get((RoundId(round_id), peer))
+    members = tuple(run.delivered.run_states[round_id].nodes)
+    lists = [one.inclusion_list.nodes for one in run.delivered.links[round_id].manifest.inclusion_lists]
     return StepLine(
         round=round_id,
         loss_micro=None if commit is None else commit.loss_micro,
         tokens=None if commit is None else commit.tokens,
+        lists=len(lists),
+        lists_naming=sum(peer in listed(members, one) for one in lists),
         audit=None if audit is None else audit.ruling.value,
         reason=_absence(run, peer, round_id) if commit is None else "" if unpaid is None else unpaid.text,
     )
@@ -194,6 +209,6 @@ def _absence(run: Explored, peer: PeerId, round_id: int) -> str:
         return "it had left"
     if peer in before.late:
         return "it owed the opening of an earlier step"
-    if not before.is_funded:
+    if round_id in run.unfunded:
         return "the round was not funded"
     return "no commit of it reached this manifest"

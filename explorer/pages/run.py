@@ -14,6 +14,7 @@ from assay.bundle.report.charts import Chart
 from assay.chain.commit_statement import evm_address
 from assay.explorer.drawings import AuditMap
 from assay.explorer.explored import Explored
+from assay.explorer.latency import Latency
 from assay.explorer.losses import NodeLosses
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
 from assay.ledger.settlement.ending import ending_of
@@ -87,6 +88,7 @@ class RunPage:
     epochs: int
     charts: Sequence[Chart]
     losses: NodeLosses | None
+    latency: Latency | None
     is_stated: bool  # sizes in its traffic, by the bundle: the copy has no updates and aggregates
     map: AuditMap
     audits: Mapping[str, int]  # by status
@@ -227,6 +229,7 @@ def run_page(run: Explored) -> RunPage:
         epochs=len(delivered.tables),
         charts=run.charts,
         losses=run.losses,
+        latency=run.latency,
         is_stated=not delivered.sizes,
         map=run.map,
         audits=_by_status(run),
