@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from assay.protocol.encoding.codec import Max
+from assay.protocol.market import Bid, Clearing, SeatOffer, SignedSeatOffer
 from assay.protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
 from assay.protocol.randomness.drand import SIGNATURE_BYTES
 from assay.protocol.types import Address, Digest, HotSignature, Iteration, PeerId, RoundId, Signature
@@ -741,5 +742,9 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedBlock,
         ModelRequest,
         ModelSignature,
+        SeatOffer,
+        SignedSeatOffer,
+        Bid,
+        Clearing,
     )
 }

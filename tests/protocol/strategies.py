@@ -101,7 +101,8 @@ def _sample_of(hint: Any, path: str) -> Any:
     if issubclass(plain, enum.IntEnum):
         return list(plain)[number % len(plain)]
     if plain is int:
-        return number >> number % 64
+        found = number >> number % 64
+        return found % (bound + 1) if bound else found
     if plain is bytes:
         return stream.digest(min(bound, 40))
     assert plain is str
