@@ -1,8 +1,8 @@
-"""Fitness: what a run asks of a machine, what it pays for that, and why a machine cannot serve it.
+"""Fitness: for how long a run pays, which disk it asks for, and why a machine cannot serve it.
 
 Room: fleet (pure). Everything is computed from the sizes in the spec, and nothing from what its buyer says
-about them. Memory and disk are estimates from above; time is what this machine needed for a step of a
-small model, scaled by the operations of the run's.
+about them. Disk is an estimate from above; time is what this machine needed for a step of a small model,
+scaled by the operations of the run's (participant/market/work.py).
 """
 
 from __future__ import annotations
@@ -13,24 +13,16 @@ from pathlib import Path
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import EscrowState
-from assay.participant.checks import MEMORY_BYTES_MIN
+from assay.participant.market.work import step_ms
 from assay.participant.pruning import kept_bytes_max
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.training.layout import frozen_layout, layout_of
-from assay.training.model.flops import flop_per_token
+from assay.training.layout import layout_of
 from assay.training.model.initial import BASE
 from assay.training.optimiser.public_state import kept_rounds, snapshot_bytes_max
 from assay.verifier.audit.limits import agreed_limits
-
-HOUR_MS = 3_600_000
-ROUND_MS = 1_000  # of a round beside the step: commits, agreement, the aggregate; docs/results/network.md
-TRAINED_COPIES = 16  # of the trained parameters at once, 4 bytes each: both states, gradient, blocks, moments
-FROZEN_COPIES = 2
-LAYER_VALUES = 40  # per token, layer and unit of width, that a backward pass keeps
-LOGIT_COPIES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,45 +33,9 @@ class Machine:
     blob_bytes: int  # that a node is allowed for blobs at least
 
 
-def step_ms(spec: RunSpec, machine: Machine) -> int:
-    """Milliseconds that a step takes here, by its operations.
-
-    With GRPO completions are sampled first: for each of their tokens a forward pass, a third of it.
-    """
-    flop = spec.tokens_per_step * flop_per_token(spec.model) * (3 + spec.compute.grpo.completion) // 3
-    return -(-flop * 1000 // max(machine.flop_per_s, 1))
-
-
-def step_pay_micro(spec: RunSpec) -> int:
-    """What an accepted step earns whatever becomes of the model, in 10^-6 token unit."""
-    return spec.money.sure_operator_price * spec.tokens_per_step
-
-
-def hourly_pay(spec: RunSpec, machine: Machine) -> int:
-    """What a seat earns in an hour if every step of it is accepted, in token units."""
-    return step_pay_micro(spec) * HOUR_MS // (step_ms(spec, machine) + ROUND_MS) // 10**6
-
-
 def funded_hours(spec: RunSpec, escrow: EscrowState, pay: int) -> int:
     """Hours for which an escrow's free part pays all seats as much as this."""
     return escrow.free * spec.money.operators_ppm // PPM // max(pay * spec.seats, 1)
-
-
-def memory_bytes(spec: RunSpec) -> int:
-    """Memory that a node's processes take at most, by the spec's sizes."""
-    model, width = spec.model, spec.model.width
-    group = spec.compute.micro_sequences or spec.rule.local.sequences
-    tokens = group * model.context
-    layers = (
-        tokens * model.layers * (LAYER_VALUES * width + 2 * model.hidden + 2 * model.heads * model.context)
-    )
-    return (
-        MEMORY_BYTES_MIN
-        + 4 * TRAINED_COPIES * layout_of(model).parameters
-        + 4 * FROZEN_COPIES * frozen_layout(model).parameters
-        + 4 * layers
-        + 4 * LOGIT_COPIES * tokens * model.vocabulary
-    )
 
 
 def disk_bytes(spec: RunSpec, machine: Machine) -> int:
@@ -110,7 +66,7 @@ def spec_fault(spec: RunSpec, deployment_id: bytes, data: Path | None, machine: 
             return "judges its auditors' own execution class alone"
     except ConfigError:
         return "judges by limits that this release does not have"
-    if step_ms(spec, machine) > spec.timing.collect_ms:
+    if step_ms(spec, machine.flop_per_s) > spec.timing.collect_ms:
         return "its steps take longer here than its rounds wait"
     return None
 

@@ -23,15 +23,13 @@ from assay.fleet.fitness import (
     disk_bytes,
     escrow_fault,
     funded_hours,
-    hourly_pay,
     is_lapsed,
-    memory_bytes,
     spec_fault,
-    step_pay_micro,
 )
 from assay.fleet.plan import DAY_S, Bounds, Candidate, State, refusal
 from assay.participant.directory.listing import Known, OpenRun, read_open_runs
 from assay.participant.files.run_file import RunFile
+from assay.participant.market.work import hourly_pay, memory_bytes, step_pay_micro
 from assay.participant.wallet.delegation import delegation_fault
 from assay.protocol.types import Digest
 from assay.training.data.shards import MANIFEST, MANIFEST_BYTES_MAX
@@ -130,7 +128,7 @@ def _candidate(
     chain: ChainReader, run: RunFile, escrow: EscrowState, machine: Machine, library: Mapping[Digest, Path]
 ) -> Candidate:
     spec = run.spec
-    pay = hourly_pay(spec, machine)
+    pay = hourly_pay(spec, machine.flop_per_s)
     fault = spec_fault(spec, chain.deployment.deployment_id, library.get(spec.data.manifest), machine)
     return Candidate(
         run_id=run.run_id,

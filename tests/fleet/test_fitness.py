@@ -17,13 +17,10 @@ from assay.fleet.fitness import (
     disk_bytes,
     escrow_fault,
     funded_hours,
-    hourly_pay,
     is_lapsed,
-    memory_bytes,
     spec_fault,
-    step_ms,
-    step_pay_micro,
 )
+from assay.participant.market.work import hourly_pay, memory_bytes, step_ms, step_pay_micro
 from assay.protocol.encoding.codec import digest
 from assay.protocol.grpo import GrpoSpec, Reward
 from assay.protocol.params import AcceptSpec, AdapterSpec, Milestone, Target, check_spec
@@ -64,10 +61,10 @@ def test_pay_an_hour_is_the_operators_share_of_what_steps_count_for_in_that_time
     each = spec.tokens_per_step * flop_per_token(spec.model)
     machine = replace(MACHINE, flop_per_s=each)  # a step takes a second
 
-    assert step_ms(spec, machine) == 1000
+    assert step_ms(spec, machine.flop_per_s) == 1000
     assert step_pay_micro(spec) == 32 * 870_000_000
-    assert hourly_pay(spec, machine) == 32 * 870 * 3_600 // 2  # a round takes a second more
-    assert step_ms(spec, replace(MACHINE, flop_per_s=0)) == each * 1000  # a machine that cannot be measured
+    assert hourly_pay(spec, machine.flop_per_s) == 32 * 870 * 3_600 // 2  # a round takes a second more
+    assert step_ms(spec, 0) == each * 1000  # a machine that cannot be measured
 
 
 def test_with_grpo_each_token_of_a_completion_costs_a_third_of_a_step_more():
@@ -76,7 +73,7 @@ def test_with_grpo_each_token_of_a_completion_costs_a_third_of_a_step_more():
     sampled = replace(spec, compute=replace(spec.compute, grpo=grpo))
     machine = replace(MACHINE, flop_per_s=spec.tokens_per_step * flop_per_token(spec.model))
 
-    assert step_ms(sampled, machine) == 3 * step_ms(spec, machine)
+    assert step_ms(sampled, machine.flop_per_s) == 3 * step_ms(spec, machine.flop_per_s)
 
 
 def test_what_depends_on_milestones_is_no_pay():
@@ -109,7 +106,7 @@ def test_larger_models_batches_and_contexts_ask_for_more():
         a_spec(rule=a_rule(sequences=64)),
     ):
         assert memory_bytes(larger) > memory_bytes(small)
-        assert step_ms(larger, machine) > step_ms(small, machine)
+        assert step_ms(larger, machine.flop_per_s) > step_ms(small, machine.flop_per_s)
     deep = a_spec(model=a_model(width=1024))
     assert disk_bytes(deep, machine) > disk_bytes(small, machine) >= machine.blob_bytes
 
@@ -138,7 +135,7 @@ def test_a_step_that_rounds_do_not_wait_for_is_not_served(tmp_path):
 
     assert spec_fault(spec, spec.deployment_id, tmp_path, MACHINE) is None
     assert "longer here than its rounds wait" in spec_fault(spec, spec.deployment_id, tmp_path, slow)
-    needed = step_ms(spec, MACHINE)
+    needed = step_ms(spec, MACHINE.flop_per_s)
     for collect_ms, is_served in ((needed, True), (needed - 1, False)):
         one = replace(spec, timing=replace(spec.timing, collect_ms=collect_ms))
         assert (spec_fault(one, one.deployment_id, tmp_path, MACHINE) is None) == is_served
@@ -236,6 +233,6 @@ def test_no_spec_that_is_valid_makes_the_estimates_fail_or_go_on(changes):
     except ValueError:
         return
 
-    pay = hourly_pay(spec, MACHINE)
+    pay = hourly_pay(spec, MACHINE.flop_per_s)
     assert funded_hours(spec, an_escrow(spec), pay) >= 0
     assert memory_bytes(spec) > 0 and disk_bytes(spec, MACHINE) > 0

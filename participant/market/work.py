@@ -1,0 +1,111 @@
+"""Work: what a run asks of the machine at a seat, what it pays for that, and which classes of seats serve it.
+
+Room: participant (pure). Everything is computed from the sizes in a spec, or in an order's terms, and nothing
+from what its buyer says about them. Memory is an estimate from above; time follows from operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from assay.participant.checks import MEMORY_BYTES_MIN
+from assay.protocol.market import SeatClass
+from assay.protocol.params import ComputeSpec, ModelSpec, MoneySpec, TimingSpec
+from assay.protocol.update_rule import RuleSpec
+from assay.training.layout import frozen_layout, layout_of
+from assay.training.model.flops import flop_per_token
+
+HOUR_MS = 3_600_000
+ROUND_MS = 1_000  # of a round beside the step: commits, agreement, the aggregate; docs/results/network.md
+TRAINED_COPIES = 16  # of the trained parameters at once, 4 bytes each: both states, gradient, blocks, moments
+FROZEN_COPIES = 2
+LAYER_VALUES = 40  # per token, layer and unit of width, that a backward pass keeps
+LOGIT_COPIES = 4
+PRICE_BITS = 63  # of the highest price per 10^6 tokens that is looked for
+
+
+class Work(Protocol):
+    """What decides about a seat: a run's spec has it, and an order's terms."""
+
+    @property
+    def model(self) -> ModelSpec: ...
+    @property
+    def compute(self) -> ComputeSpec: ...
+    @property
+    def rule(self) -> RuleSpec: ...
+    @property
+    def money(self) -> MoneySpec: ...
+    @property
+    def timing(self) -> TimingSpec: ...
+    @property
+    def tokens_per_step(self) -> int: ...
+
+
+def step_ms(work: Work, flop_per_s: int) -> int:
+    """Milliseconds that a step takes on a machine of this speed, by its operations.
+
+    With GRPO completions are sampled first: for each of their tokens a forward pass, a third of it.
+    """
+    flop = work.tokens_per_step * flop_per_token(work.model) * (3 + work.compute.grpo.completion) // 3
+    return -(-flop * 1000 // max(flop_per_s, 1))
+
+
+def step_pay_micro(work: Work) -> int:
+    """What an accepted step earns whatever becomes of the model, in 10^-6 token unit."""
+    return work.money.sure_operator_price * work.tokens_per_step
+
+
+def hourly_pay(work: Work, flop_per_s: int) -> int:
+    """What a seat earns in an hour if every step of it is accepted, in token units."""
+    return _per_hour(step_pay_micro(work), step_ms(work, flop_per_s))
+
+
+def price_per_mtoken(work: Work, seat_class: SeatClass, pay: int) -> int | None:
+    """The least price of 10^6 tokens at which a seat of this class earns so much an hour; None: at none.
+
+    It is the inverse of `hourly_pay`, so an operator's process that reckons by that finds what was promised.
+    """
+    time_ms = step_ms(work, 1 << seat_class.speed)
+
+    def is_enough(price: int) -> bool:
+        sure = replace(work.money, price_per_mtoken=price).sure_operator_price
+        return _per_hour(sure * work.tokens_per_step, time_ms) >= pay
+
+    if not is_enough(1 << PRICE_BITS):
+        return None
+    price = 0
+    for bit in reversed(range(PRICE_BITS + 1)):  # the highest that is not enough, from the first bit down
+        price |= 0 if is_enough(price | 1 << bit) else 1 << bit
+    return 0 if is_enough(0) else price + 1
+
+
+def memory_bytes(work: Work) -> int:
+    """Memory that a node's processes take at most, by the sizes of its work."""
+    model, width = work.model, work.model.width
+    group = work.compute.micro_sequences or work.rule.local.sequences
+    tokens = group * model.context
+    layers = (
+        tokens * model.layers * (LAYER_VALUES * width + 2 * model.hidden + 2 * model.heads * model.context)
+    )
+    return (
+        MEMORY_BYTES_MIN
+        + 4 * TRAINED_COPIES * layout_of(model).parameters
+        + 4 * FROZEN_COPIES * frozen_layout(model).parameters
+        + 4 * layers
+        + 4 * LOGIT_COPIES * tokens * model.vocabulary
+    )
+
+
+def serves(seat_class: SeatClass, work: Work, days: int, lot: int) -> bool:
+    """Whether a seat of this class can do this work in time, for so many days and with such a lot."""
+    return (
+        step_ms(work, 1 << seat_class.speed) <= work.timing.collect_ms
+        and memory_bytes(work) <= 1 << seat_class.memory
+        and days <= 1 << seat_class.days
+        and lot <= 1 << seat_class.lot
+    )
+
+
+def _per_hour(step_pay_micro: int, time_ms: int) -> int:
+    return step_pay_micro * HOUR_MS // (time_ms + ROUND_MS) // 10**6
