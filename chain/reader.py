@@ -7,7 +7,8 @@ cached between calls, because a restarted local chain may lose a few seconds.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Literal
 
 from eth_typing import BlockNumber
 from eth_utils.crypto import keccak
@@ -40,6 +41,7 @@ from assay.chain.state import (
     EpochState,
     EscrowState,
     FinalEscrow,
+    Head,
     HotKey,
     JuryState,
     LotState,
@@ -90,6 +92,13 @@ class ChainReader:
         self.deployment = deployment
         self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)
         self._contracts: dict[tuple[str, str], Contract] = {}
+        self._as_of: int | None = None
+
+    def as_of(self, number: int) -> ChainReader:
+        """A reader whose view calls answer as after this block, while the endpoint keeps that state."""
+        found = copy(self)
+        found._as_of = number
+        return found
 
     @property
     def address(self) -> Address:
@@ -161,6 +170,16 @@ class ChainReader:
         """The hash of a block of this chain."""
         eth = self._rpc.web3.eth
         return self._rpc.read("block", lambda: bytes(eth.get_block(BlockNumber(number))["hash"]))
+
+    def head(self, at: int | Literal["latest", "finalized"] = "latest") -> Head:
+        """Number, hash and time of a block.
+
+        Raises:
+            Unavailable: the endpoint does not have it.
+        """
+        eth = self._rpc.web3.eth
+        found = self._rpc.read("block", lambda: eth.get_block(BlockNumber(at) if isinstance(at, int) else at))
+        return Head(number=int(found["number"]), hash=bytes(found["hash"]), time_s=int(found["timestamp"]))
 
     def timestamp(self) -> int:
         """The newest block's time, Unix seconds. Windows run on this clock."""
@@ -543,9 +562,10 @@ class ChainReader:
         return self._rpc.read(f"{contract}.{function}", lambda: state_of(kind, found))
 
     def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
-        """A view call, at the newest block or at an earlier one."""
+        """A view call, at an earlier block, at that of `as_of`, or else at the newest one."""
         call = self._contract(contract, function).functions[function](*arguments)
-        at = "latest" if block is None else BlockNumber(block)
+        number = self._as_of if block is None else block
+        at = "latest" if number is None else BlockNumber(number)
         return self._rpc.read(f"{contract}.{function}", lambda: call.call(block_identifier=at))
 
     def _contract(self, name: str, entry: str) -> Contract:

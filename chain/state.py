@@ -127,6 +127,15 @@ class EscrowState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A block, as it is named and when it was made."""
+
+    number: int
+    hash: bytes
+    time_s: int  # Unix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinalEscrow:
     """A run's escrow at the chain's finalised block."""
 

@@ -26,6 +26,7 @@ from assay.cli.ledger.commands import add_commands, earnings, invoice
 from assay.cli.network.commands import network_app
 from assay.cli.network.directory import add_network_list, add_run_list
 from assay.cli.network.join import doctor, join
+from assay.cli.network.offers import add_offers_command
 from assay.cli.network.rotation import add_rotation_commands
 from assay.cli.operator import operator_app
 from assay.cli.orders.commands import add_order_commands
@@ -87,6 +88,7 @@ add_order_commands(order_app)
 add_rotation_commands(network_app)
 add_sign_command(key_app)
 add_network_list(network_app)
+add_offers_command(network_app)
 add_run_list(run_app)
 Tethered = Annotated[bool, typer.Option("--tethered", hidden=True, help="End when standard input closes.")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE.toml", help="The participant's configuration.")]

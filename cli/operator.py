@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.result import AsJson, show
-from assay.cli.spending import ConfigFile
+from assay.cli.result import AsJson, Step, done, dry, nothing, show, stepwise, told
+from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,6 +49,66 @@ def show_runs(file: ConfigFile, as_json: AsJson = False) -> None:
 
     found = read_status(file.parent / operator_table(file)[1].folder)
     show(found, status_lines(found), as_json=as_json)
+
+
+@operator_app.command()
+@stepwise
+def offer(
+    file: ConfigFile,
+    days: Annotated[int, typer.Option(min=1, max=90, help="For which the offer stands.")] = 30,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take back what was offered.")] = False,
+    dry_run: DryRun = False,
+) -> Iterator[Step]:
+    """Offer buyers, on chain, the seats that `operator up` would fill, from its reserve price on.
+
+    Repeating does nothing while the offer is the same and half of its time is left.
+
+    Example: assay operator offer config.toml --dry-run
+    """
+    import trio
+
+    from assay.chain.statements import OPERATOR
+    from assay.chain.text.times import time_text
+    from assay.chain.text.units import token_text
+    from assay.cli.network.offers import class_text
+    from assay.fleet.offer import own_offer, withdrawal
+    from assay.fleet.speed import kept_flop_per_s
+    from assay.participant.market.standing import announce_offer, last_offer, says_the_same
+
+    config, account = fleet_config(file), account_of(file)
+    chain, now = account.chain, account.chain.timestamp()
+    before = last_offer(chain, account.address)
+    if withdraw:
+        if before is None or not before.seats:
+            yield nothing("offer", "nothing is offered; nothing was sent")
+            return
+        signed, text = withdrawal(account.keys, before, now), "nothing any more"
+    else:
+        speed = trio.run(kept_flop_per_s, config)
+        signed = own_offer(
+            account.keys, account.deployment.deployment_id, config.bounds, speed, now, days, before
+        )
+        text = f"{signed.offer.seats} seats, each {class_text(signed.offer.seat_class)}, "
+        text += (
+            f"from {token_text(signed.offer.least_price)} an hour, until {time_text(signed.offer.until_s)}"
+        )
+        is_listed = (
+            chain.staker_block(account.address) > 0
+        )  # an offer of before there was stake is on no list
+        if before is not None and is_listed and says_the_same(before, signed.offer, now):
+            yield nothing("offer", f"offered already until {time_text(before.until_s)}; nothing was sent")
+            return
+        free = chain.stake_of(account.address, OPERATOR).free
+        covered = free >> signed.offer.seat_class.lot
+        if covered < signed.offer.seats:
+            yield told(
+                "stake", f"the free stake, {token_text(free)}, is for {covered} seats: no more count", free
+            )
+    if dry_run:
+        yield dry("offer", f"would announce in Directory {account.deployment.directory}: {text}")
+        return
+    sent = announce_offer(chain, signed)
+    yield done("offer", f"offered {text}: {sent_text(sent)}", sent=sent)
 
 
 def operator_table(file: Path) -> tuple[ProcessFile, OperatorSection]:

@@ -20,12 +20,12 @@ from assay.chain.statements import OPERATOR
 from assay.chain.text.units import money_text
 from assay.fleet import seats as folders
 from assay.fleet.children import Children
-from assay.fleet.config import LOCK, SPEED, FleetConfig, holding, read_state, write_state
+from assay.fleet.config import LOCK, FleetConfig, holding, read_state, write_state
 from assay.fleet.fitness import Machine
 from assay.fleet.market import read_account, read_candidates, read_library, read_on_chain
 from assay.fleet.measure import Sample, measured_pay, with_sample
 from assay.fleet.plan import Action, Candidate, Do, Observed, Seat, Stage, State, View, step
-from assay.fleet.speed import flop_per_s
+from assay.fleet.speed import kept_flop_per_s
 from assay.participant.checks import check_port
 from assay.participant.directory.find import announced_run
 from assay.participant.directory.listing import Known
@@ -84,22 +84,11 @@ class Fleet:
             async with trio.open_nursery() as nursery:
                 self._children = Children(self._config, nursery, self._wake)
                 self._children.want([seat.run_id for seat in self._state.seats if seat.has_process])
-                speed = await self._speed()
+                speed = await kept_flop_per_s(self._config)
                 self._machine = Machine(flop_per_s=speed, blob_bytes=self._config.base.blob_bytes)
                 log.info("operator is up", extra={"account": self._chain.address, "flop_per_s": speed})
                 await self._serve()
                 nursery.cancel_scope.cancel()
-
-    async def _speed(self) -> int:
-        """The machine's speed, measured at the first start."""
-        kept = self._config.folder / SPEED
-        if not kept.exists():
-            base = self._config.base
-            kept.write_text(f"{await flop_per_s(base.device, base.threads)}\n")
-        text = kept.read_text().strip()
-        if not (text.isascii() and text.isdigit() and int(text)):
-            raise ConfigError(f"{kept}: {text[:40]!a}, expected a number above 0; delete it to measure again")
-        return int(text)
 
     async def _serve(self) -> None:
         reason, is_checked = "", False

@@ -13,6 +13,8 @@ import sys
 
 import trio
 
+from assay.fleet.config import SPEED, FleetConfig
+from assay.participant.keys.private_files import make_private_folder
 from assay.participant.worker import ONE_THREAD
 from assay.protocol.errors import ConfigError
 
@@ -39,6 +41,22 @@ async def flop_per_s(device: str, threads: int) -> int:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         raise ConfigError(f"this machine's speed could not be measured: {said[-1] if said else 'no output'}")
     return int(done.stdout)
+
+
+async def kept_flop_per_s(config: FleetConfig) -> int:
+    """The machine's speed, measured the first time that an operator's process or command asks for it.
+
+    Raises:
+        ConfigError: the device cannot be used, or what was kept is no speed.
+    """
+    kept = config.folder / SPEED
+    if not kept.exists():
+        make_private_folder(config.folder)
+        kept.write_text(f"{await flop_per_s(config.base.device, config.base.threads)}\n")
+    text = kept.read_text().strip()
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ConfigError(f"{kept}: {text[:40]!a}, expected a number above 0; delete it to measure again")
+    return int(text)
 
 
 def _measured(device: str, threads: int) -> int:

@@ -142,6 +142,20 @@ def clear(bids: Sequence[Bid], offers: Sequence[SeatOffer], block_hash: Digest) 
         taken = [one for one in taken if one is not short]
 
 
+def price_to_fill(offers: Sequence[SeatOffer], seats: int) -> int | None:
+    """The least that a bid for so many seats must pay at most, so that all of them are filled; None: too few.
+
+    Args:
+        offers: Of one class, with the seats that count; no other bid is there.
+        seats: At least 1.
+    """
+    for one in sorted(offers, key=lambda one: one.least_price):
+        seats -= one.seats
+        if seats <= 0:
+            return one.least_price
+    return None
+
+
 def _check_batch(bids: Sequence[Bid], offers: Sequence[SeatOffer]) -> None:
     for what, accounts in (
         ("bids", [one.account for one in bids]),

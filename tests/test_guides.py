@@ -25,7 +25,7 @@ from tests.test_golden_run import ARCHIVE
 ROOT = Path(__file__).parents[1]
 GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("operators", "auditors", "buyers"))]
 LONG = {
-    "watchtower", "operator up", "operator show",
+    "watchtower", "operator up", "operator show", "operator offer",
     "node run", "verifier run", "ledger serve", "buyer run", "chain dev", "localnet", "redteam", "sim train",
     "audit calibrate", "stake add", "stake lock", "stake release", "claim", "order place", "order data",
     "key new", "key card", "key show", "key backup", "key rotate", "key delegate",

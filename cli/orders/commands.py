@@ -70,8 +70,19 @@ def data(
     show(found, found.lines, as_json=as_json)
 
 
-def quote(file: OrderFile, as_json: AsJson = False) -> None:
-    """Print the largest and the expected cost of a run, and how it is shared; needs no chain.
+def quote(
+    file: OrderFile,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INVITATION", help="Also the price at which the offers of this network would fill it."
+        ),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="With --network: until the run closes by itself.")] = 30,
+    rpc: Annotated[str | None, typer.Option("--rpc", metavar="URL", help="An endpoint of your own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the largest and the expected cost of a run, and how it is shared; needs no chain by itself.
 
     Example: assay order quote run.toml
     """
@@ -79,8 +90,18 @@ def quote(file: OrderFile, as_json: AsJson = False) -> None:
     from assay.orders.load import load_order
     from assay.orders.quoted import quoted
 
-    found = quoted(load_order(file))
-    show(found, quote_lines(found), as_json=as_json)
+    order = load_order(file)
+    if network is None:
+        found = quoted(order)
+        show(found, quote_lines(found), as_json=as_json)
+        return
+    from assay.cli.network.directory import chain_of
+    from assay.cli.orders.market import market_lines
+    from assay.orders.market import market_quote
+    from assay.participant.market.standing import read_standing
+
+    priced = market_quote(order, read_standing(chain_of(network, rpc)), days)
+    show(priced, market_lines(priced), as_json=as_json)
 
 
 def place(

@@ -16,6 +16,7 @@ from assay.participant.files.record import SignedRecord, check_record
 from assay.participant.files.run_file import RunFile, check_run_file, write_run_file
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
+from assay.protocol.market import SignedSeatOffer
 from assay.protocol.types import Digest, PeerId
 
 if TYPE_CHECKING:  # web3 takes a second to import
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # web3 takes a second to import
 
 RECORD_BYTES_MAX = 1024  # Directory.RECORD_BYTES_MAX
 RUN_BYTES_MAX = 98_304  # Directory.RUN_BYTES_MAX
+OFFER_HEAD = bytes([0x83, 0x40 | len(SignedSeatOffer.TAG)]) + SignedSeatOffer.TAG  # of no record's encoding
 
 
 def announced_run(chain: ChainReader, run_id: Digest, now_s: int) -> RunFile | None:
@@ -100,10 +102,15 @@ def last_record(chain: ChainReader, account: EvmAddress, now_s: int) -> SignedRe
         MalformedMessage, PeerFault: what was announced is no record of this account.
         Unavailable: the endpoint is gone, or does not show what was announced.
     """
-    number = chain.staker_block(account)
+    number, whose = chain.staker_block(account), bytes.fromhex(account[2:])
     if not number:
         return None
-    return record_in(chain.announced_record(account, None, number), bytes.fromhex(account[2:]), now_s)
+    body = chain.announced_record(account, None, number)
+    if not body.startswith(OFFER_HEAD):
+        return record_in(body, whose, now_s)
+    peer = decode(SignedSeatOffer, body, RECORD_BYTES_MAX).offer.peer
+    (number,) = chain.record_blocks([(account, peer)])
+    return record_in(chain.announced_record(account, peer, number), whose, now_s) if number else None
 
 
 def announce_record(chain: Chain, signed: SignedRecord) -> Sent:

@@ -21,6 +21,7 @@ import jsonschema
 import pytest
 
 from assay.bundle.read import read
+from assay.chain.statements import OPERATOR
 from assay.cli.main import run
 from assay.cli.schema import documents, schema_of
 from assay.fleet.config import write_state
@@ -29,7 +30,7 @@ from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.testing.signed import NODES
 from tests.a_network import a_record
 from tests.cli.ledger.test_commands import Assay
-from tests.cli.market import Market
+from tests.cli.market import ORDER, Market
 from tests.commands import leaves
 from tests.fleet.test_seats import a_seat
 from tests.test_golden_run import ARCHIVE, VECTORS
@@ -117,6 +118,9 @@ ON_CHAIN = {
     "network show": "INVITATION --offline",
     "network announce": "NODE",
     "network list": "CHECKED",
+    "operator offer": "OPERATOR",
+    "network offers": "CHECKED",
+    "order quote --network": "OPEN-ORDER --network CHECKED --days 1",
     "run list": "CHECKED",
     "run show": "CHECKED RUN-ID",
     "order show": "BUYER",
@@ -239,7 +243,16 @@ def on_chain(market: Market, call: Assay) -> Iterator[tuple[str, tuple[int, str,
     market.fill_store(NODES[0], 3)
     own = market.config_of(NODES[0]).parent / "keys" / OWN_RECORD
     write_record(own, a_record(NODES[0], Role.NODE))
+    operator, order = market.folder / NODES[0] / "operator.toml", market.folder / "open.toml"
+    table = "[operator]\nreserve = 0\nlots = 1\nruns = 1\nmemory_gb = 64\n"
+    operator.write_text(f"{market.config_of(NODES[0]).read_text()}{table}")
+    (operator.parent / "runs").mkdir()
+    (operator.parent / "runs" / "speed").write_text(f"{10**12}\n")
+    market.as_(NODES[0]).stake(OPERATOR, 10**6)
+    order.write_text(ORDER.replace("nodes = 3", "nodes = 2\nseats = 3") + "operator_stake = 0.5\n")
     names = {
+        "OPEN-ORDER": order,
+        "OPERATOR": operator,
         "NODE": market.config_of(NODES[0]),
         "BUYER": market.config_of("buyer"),
         "ORDER": market.order_file,
@@ -249,7 +262,12 @@ def on_chain(market: Market, call: Assay) -> Iterator[tuple[str, tuple[int, str,
     }
     opened = sorted(ON_CHAIN.items(), key=lambda one: one[0] != "order place")
     for name, text in opened:
-        yield name, call(*name.split(), *(names.get(word, word) for word in text.split()), "--json")
+        yield (
+            name,
+            call(
+                *name.partition(" --")[0].split(), *(names.get(word, word) for word in text.split()), "--json"
+            ),
+        )
 
 
 def test_an_error_prints_no_document(anybody: Assay, tmp_path: Path):
@@ -263,7 +281,7 @@ def test_every_command_that_prints_a_result_has_a_document_on_record():
     everything = {name for name, _ in leaves()}
 
     assert everything - listed == WITHOUT & everything
-    assert listed == {name.partition(" --")[0] for name in OFFLINE} | set(ON_CHAIN) | set(ELSEWHERE)
+    assert listed == {name.partition(" --")[0] for name in (*OFFLINE, *ON_CHAIN)} | set(ELSEWHERE)
     assert all((Path(__file__).parents[1] / file).exists() for file in ELSEWHERE.values())
     assert set(recorded()) == (set(OFFLINE) | set(ON_CHAIN)) - REFUSED
 
