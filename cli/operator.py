@@ -177,5 +177,6 @@ def fleet_config(file: Path) -> FleetConfig:
         ports=table.ports or record.port,
         bounds=bounds,
         look_s=table.look_s,
+        offers=table.offer,
         node_lines=tuple((name, value) for name, value in lines.items() if value is not None),
     )

@@ -71,6 +71,7 @@ class OperatorSection(BaseModel):
     takes: Annotated[int, Field(ge=1, le=1000)] = 6  # of runs a day
     patience_s: Annotated[int, Field(ge=10)] = 1800  # for which a run may pay too little before it is left
     look_s: Annotated[int, Field(ge=1, le=3600)] = 30  # between two looks at the chain
+    offer: bool = False  # keep an offer of the free seats on chain, as `assay operator offer` makes one
 
 
 class ProcessFile(BaseModel):

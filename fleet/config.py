@@ -44,6 +44,7 @@ class FleetConfig:
     ports: int  # the first of `bounds.runs_most`
     bounds: Bounds
     look_s: int  # between two looks at the chain
+    offers: bool = False  # whether it keeps an offer of its free seats on chain
     node_lines: tuple[tuple[str, Any], ...] = ()  # further keys of each node's configuration
 
     def seat_folder(self, run_id: Digest) -> Path:

@@ -20,8 +20,10 @@ def own_offer(
     now_s: int,
     days: int,
     before: SeatOffer | None = None,
+    *,
+    taken: int = 0,
 ) -> SignedSeatOffer:
-    """The offer of all seats that an operator allows, each with an equal part of memory and lots.
+    """The offer of the seats that an operator allows, each with an equal part of memory and lots.
 
     Args:
         keys: The operator's.
@@ -31,6 +33,7 @@ def own_offer(
         now_s: The chain's time, from which the offer counts.
         days: For which it stands.
         before: The account's last offer, if it is known.
+        taken: Seats that runs have already.
 
     Raises:
         ConfigError: there is nothing for a seat, or a number is out of its bounds.
@@ -45,7 +48,7 @@ def own_offer(
         keys,
         deployment_id,
         seat_class,
-        seats=bounds.runs_most,
+        seats=bounds.runs_most - taken,
         least_price=bounds.reserve,
         from_s=now_s,
         until_s=now_s + days * DAY_S,

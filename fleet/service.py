@@ -24,6 +24,7 @@ from assay.fleet.config import LOCK, FleetConfig, holding, read_state, write_sta
 from assay.fleet.fitness import Machine
 from assay.fleet.market import read_account, read_candidates, read_library, read_on_chain
 from assay.fleet.measure import Sample, measured_pay, with_sample
+from assay.fleet.offer import own_offer, withdrawal
 from assay.fleet.plan import Action, Candidate, Do, Observed, Seat, Stage, State, View, step
 from assay.fleet.speed import kept_flop_per_s
 from assay.participant.checks import check_port
@@ -32,14 +33,17 @@ from assay.participant.directory.listing import Known
 from assay.participant.files.invitation import check_network, read_invitation
 from assay.participant.keys.keyring import STRONG, load_keys
 from assay.participant.keys.private_files import make_private_folder
+from assay.participant.market.standing import announce_offer, last_offer, says_the_same
 from assay.participant.wallet.discharge import is_bound, read_certificate, send_discharge
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
+from assay.protocol.market import SeatOffer
 from assay.protocol.types import Digest
 from assay.training.data.batches import read_tokens
 
 log = logging.getLogger(__name__)
 SOON_S = 1.0  # between two looks, when a process has ended or the operator asks to end
 RETRY_S = 5.0
+OFFER_DAYS = 30  # for which an offer stands; it is renewed when half of them are over
 
 
 class Fleet:
@@ -65,6 +69,7 @@ class Fleet:
         self._machine: Machine
         self._is_draining = False
         self._fault: str | None = None
+        self._offered: SeatOffer | None = None  # by us, on chain
 
     def drain(self) -> None:
         """Take no more runs, give up every seat, and end when that is done."""
@@ -104,6 +109,8 @@ class Fleet:
                 )
                 reason = ""
                 await self._act(view, now)
+                if self._config.offers:
+                    await self._keep_offer(view.fault is not None, now)
             except Unavailable as error:
                 if reason != str(error):  # once, not at every look
                     reason = str(error)
@@ -115,6 +122,8 @@ class Fleet:
             with trio.move_on_after(wait_s - SOON_S):
                 await self._woken.wait()
             self._woken = trio.Event()
+        if self._offered is not None:
+            await self._keep_offer(True, self._offered.from_s)
 
     def _wake(self) -> None:
         self._woken.set()
@@ -220,6 +229,38 @@ class Fleet:
                 log.warning("not done yet", extra=fields)
             if action.do is Do.FORGET:
                 self._children.forget(action.run_id)
+
+    async def _keep_offer(self, is_closed: bool, now: int) -> None:
+        """Have the chain say which seats are free, of which none are if we can take no run."""
+        try:
+            await trio.to_thread.run_sync(self._announce_offer, is_closed or self._is_draining, now)
+        except AssayError as error:  # runs are taken and left without an offer, too
+            log.warning("not offered", extra={"reason": str(error)})
+
+    def _announce_offer(self, is_closed: bool, now: int) -> None:
+        """Announce our offer, if it is another than the last: few runs a day are taken, so it costs little.
+
+        What the chain has is asked for once: an endpoint that forgot it must not have us pay at every look.
+        """
+        before, bounds = self._offered, self._config.bounds
+        if before is None and self._chain.staker_block(self._chain.address):
+            before = last_offer(self._chain, self._chain.address)
+        self._offered = before
+        taken = sum(seat.holds_machine for seat in self._state.seats)
+        if is_closed or taken >= bounds.runs_most:
+            if before is None or not before.seats:
+                return
+            signed = withdrawal(self._keys, before, now)
+        else:
+            deployment_id, speed = self._invitation.deployment_id, self._machine.flop_per_s
+            signed = own_offer(self._keys, deployment_id, bounds, speed, now, OFFER_DAYS, before, taken=taken)
+            if before is not None and says_the_same(before, signed.offer, now):
+                return
+        if self._chain.in_flight():
+            return
+        announce_offer(self._chain, signed)
+        self._offered = signed.offer
+        log.info("offered", extra={"seats": signed.offer.seats, "least_price": signed.offer.least_price})
 
     def _perform(self, action: Action, seat: Seat) -> None:
         match action.do:

@@ -6,12 +6,14 @@ import json
 import socket
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
 from assay.chain.client import UNIT, Chain
+from assay.chain.events import RecordAnnounced
 from assay.chain.reader import ChainReader
 from assay.chain.statements import OPERATOR
 from assay.cli.operator import fleet_config
@@ -22,7 +24,11 @@ from assay.fleet.service import Fleet
 from assay.node.seat import LEAVE
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.participant.keys.keyring import QUICK
+from assay.participant.market.offer import OFFER_SLOT
+from assay.participant.market.standing import read_standing
+from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.market import SignedSeatOffer
 from tests.a_network import a_record
 from tests.cli.market import Market, wallet
 from tests.cli.test_operator_market import OURS, SEATS, placed  # noqa: F401 - a fixture
@@ -177,6 +183,103 @@ def test_while_a_transaction_is_on_its_way_no_lot_is_locked(
     served(Fleet(config), lambda: len(asked) > 1)
 
     assert stage(config) is Stage.TAKING and lot(placed) == 0
+
+
+def standing(market: Market) -> list[int]:
+    return [one.offer.seats for one in read_standing(market.bank).offers]
+
+
+def test_free_seats_are_offered_until_a_run_takes_them_and_no_more_when_the_process_ends(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+):
+    program(NODE)
+    two = replace(config, offers=True, bounds=replace(config.bounds, runs_most=2))
+    fleet = Fleet(two)
+
+    served(fleet, lambda: has_seat(two) and standing(placed) == [1])
+    sent = placed.bank.block_number()
+    again = Fleet(two)  # after a restart the chain says what was offered
+    looks = count_calls(again, "_look")
+    served(again, lambda: len(looks) > 2, then=again.drain)
+
+    assert standing(placed) == []
+    assert announced_offers(placed, sent) == [0]
+
+
+def test_an_offer_whose_log_the_endpoint_forgot_is_paid_for_once_and_not_at_every_look(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    program(NODE)
+    before = placed.bank.block_number()
+    config = replace(config, offers=True, data=(), bounds=replace(config.bounds, runs_most=3))
+    monkeypatch.setattr(tested, "last_offer", lambda *_: None)
+    fleet = Fleet(config)
+    looks = count_calls(fleet, "_look")
+    served(fleet, lambda: len(looks) > 3)
+
+    assert announced_offers(placed, before) == [3]
+
+
+def test_an_offer_of_before_there_was_stake_is_on_no_list_and_made_again(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    program(NODE)
+    config = replace(config, offers=True, data=())
+    served(Fleet(config), lambda: standing(placed) == [1])
+    before = placed.bank.block_number()
+    monkeypatch.setattr(ChainReader, "staker_block", lambda *_: 0)
+    fleet = Fleet(config)
+    looks = count_calls(fleet, "_look")
+    served(fleet, lambda: len(looks) > 2)
+
+    assert announced_offers(placed, before) == [1]
+
+
+def test_a_machine_that_can_take_no_run_offers_nothing(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    program(NODE)
+    config = replace(config, offers=True, data=())
+    served(Fleet(config), lambda: standing(placed) == [1])
+
+    monkeypatch.setattr(ChainReader, "is_banned", lambda *_: True)
+    before = placed.bank.block_number()
+    fleet = Fleet(config)
+    looks = count_calls(fleet, "_look")
+    served(fleet, lambda: len(looks) > 2)
+
+    assert announced_offers(placed, before) == [0]
+
+
+def count_calls(of: Fleet, method: str) -> list[int]:
+    """Grows by one with each call of a method."""
+    calls: list[int] = []
+    real = getattr(of, method)
+
+    def counted(*given: object) -> object:
+        calls.append(1)
+        return real(*given)
+
+    setattr(of, method, counted)
+    return calls
+
+
+def announced_offers(market: Market, after: int) -> list[int]:
+    """Seats of each offer that was announced after a block, in the order of the chain."""
+    words = (None, f"0x{OFFER_SLOT.hex()}")
+    found = market.bank._events_of(RecordAnnounced, words, after + 1, market.bank.block_number())
+    return [decode(SignedSeatOffer, one.record).offer.seats for one in found]
 
 
 def test_nodes_go_on_while_the_chain_is_away(
