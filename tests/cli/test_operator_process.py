@@ -234,6 +234,7 @@ def test_an_offer_of_before_there_was_stake_is_on_no_list_and_made_again(
     program(NODE)
     config = replace(config, offers=True, data=())
     served(Fleet(config), lambda: standing(placed) == [1])
+    placed.advance(5)
     before = placed.bank.block_number()
     monkeypatch.setattr(ChainReader, "staker_block", lambda *_: 0)
     fleet = Fleet(config)
