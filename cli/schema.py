@@ -61,10 +61,12 @@ DOCUMENTS = (
     "assay.orders.check:OrderReport",
     "assay.orders.data.tokenise:MadeData",
     "assay.orders.examples:Examples",
+    "assay.orders.market:MarketQuote",
     "assay.orders.purchase:Escrow",
     "assay.orders.quoted:Quoted",
     "assay.participant.directory.listing:Offers",
     "assay.participant.directory.listing:Stakers",
+    "assay.participant.market.standing:Standing",
     "assay.participant.wallet.stake:StakeStatus",
 )
 _SIMPLE = {
