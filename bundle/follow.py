@@ -23,6 +23,8 @@ from assay.orders.toml import read_tables
 from assay.participant.files.invitation import read_invitation
 from assay.participant.files.run_file import read_run_file, read_run_id
 from assay.participant.store import read_link_bodies
+from assay.participant.telemetry import round_trips
+from assay.participant.telemetry.round_trips import RoundTrips, read_round_trips
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import start
@@ -69,9 +71,11 @@ class Followed:
         """
         folder = next((one for one in (root, root / LOCAL) if (one / CONFIG).is_file()), None)
         bundle, held = root / OBSERVED, None
+        self._round_trips: Path | None = None
         if folder is not None:
             spec, deployment, store, held = _participants(folder)
             self._place, self._bodies = STORE, partial(_stored, store)
+            self._round_trips = store.with_name(round_trips.FILE)
         elif bundle.is_dir():
             spec, deployment = read_terms(root, OBSERVED)
             self._place, self._bodies = OBSERVED, partial(_fetched, bundle)
@@ -96,6 +100,10 @@ class Followed:
             is_followed=True,
             held=held,
         )
+
+    def round_trips(self, now_s: float) -> RoundTrips | None:
+        """What the participant measured lately; None where it does not run, or this is no participant's."""
+        return None if self._round_trips is None else read_round_trips(self._round_trips, now_s)
 
     def read(self, fold_s: float = math.inf) -> Delivered:
         """The run as far as it has got; the same value as before if nothing was added.

@@ -106,18 +106,25 @@ class Supervisor:
         return name in self._done
 
     def stop(self) -> None:
-        """Ask every process to end, then kill the rest."""
-        for _, process in self._running.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_S
-        for _, process in self._running.values():
-            if process.wait(max(deadline - time.monotonic(), 0.1)) is None:
-                process.send_signal(signal.SIGKILL)
-                process.wait(STOP_S)
-        for tether in self._tethers:
-            os.close(tether)
-        self._tethers.clear()
+        """Ask every process to end, then kill the rest.
+
+        Raises:
+            AssayError: a fork server has ended, so that nobody can say which of its processes still run; all
+                of them are told to end.
+        """
+        try:
+            for _, process in self._running.values():
+                if process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_S
+            for _, process in self._running.values():
+                if process.wait(max(deadline - time.monotonic(), 0.1)) is None:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait(STOP_S)
+        finally:
+            for tether in self._tethers:  # without a server, it is their end that ends a process
+                os.close(tether)
+            self._tethers.clear()
 
     def _server(self, prefix: tuple[str, ...]) -> ForkServer:
         if prefix not in self._servers:

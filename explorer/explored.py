@@ -24,6 +24,7 @@ from assay.explorer.latency import Arrivals, Latency, latency_of
 from assay.explorer.losses import NodeLosses, Reached, loss_curves, node_losses, reached
 from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.participant.openings import named_openings
+from assay.participant.telemetry.round_trips import RoundTrips
 from assay.protocol.agreement.inclusion import listed
 from assay.protocol.audits import Audit
 from assay.protocol.encoding.codec import digest
@@ -78,6 +79,9 @@ class Explored:
     drafts: Mapping[int, Settlement]  # tables, as they stand, of epochs that have begun and are not settled
     costs: Sequence[EpochCost]  # of every ordered epoch
     milestones: Sequence[MilestoneFigures]
+    round_trips: RoundTrips | None = (
+        None  # of a live run: as the participant whose folder this is measured them
+    )
 
     @property
     def is_live(self) -> bool:

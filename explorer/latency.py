@@ -1,7 +1,7 @@
 """Latency: how long rounds took, as far as the certified chain says.
 
 Room: explorer (pure). Agreed time is in whole seconds, from leaders' clocks within bounds (decision 0027).
-Round trips are not here: each process measures its own for its metrics, and no manifest or folder has them.
+Round trips are not here: each process measures its own, and no manifest has them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, StreamingResponse
@@ -114,13 +114,13 @@ class Live:
         """The run as its store has it now: all of it at first, then as much as one step takes."""
         try:
             fold_s = math.inf if known is None else max(FOLD_S, SHARE * self._show_s)
-            delivered = self._followed.read(fold_s)
+            delivered, trips = self._followed.read(fold_s), self._followed.round_trips(time.time())
             if isinstance(known, Explored) and delivered is known.delivered:
-                return known
+                return known if trips == known.round_trips else replace(known, round_trips=trips)
             started_s = time.monotonic()
             found = explore(self.name, delivered)
             self._show_s = time.monotonic() - started_s
-            return found
+            return replace(found, round_trips=trips)
         except IntegrityError as error:
             return Damaged(name=self.name, reason=str(error))
 

@@ -66,6 +66,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "span": span_text,
     "ppm": lambda value: f"{value / 1e4:.4g} %",
     "loss": _loss,
+    "ms": lambda us: f"{us / 1000:,.1f} ms",
     "figure": lambda chart: Markup(figure_html(chart)),  # it escapes every text
     "spark_path": lambda curve, scale, last: losses.spark_path(scale, curve, last),
     "map_paths": drawings.map_paths,

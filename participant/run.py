@@ -20,6 +20,7 @@ from assay.participant.health import watch_health
 from assay.participant.metrics import serving_metrics
 from assay.participant.pushes import Pushes
 from assay.participant.refresh import refresh_records
+from assay.participant.telemetry.round_trips import FILE, write_round_trips
 from assay.participant.telemetry.traces import trace_chain, tracing
 from assay.protocol.encoding.codec import decode_any
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
@@ -90,6 +91,8 @@ async def participate(
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))
         nursery.start_soon(refresh_records, me, host)
         nursery.start_soon(watch_health, me)
+        members = frozenset((*me.addresses, *me.spec.verifier_peers))
+        nursery.start_soon(write_round_trips, me.config.folder / FILE, members, host)
         nursery.start_soon(_read_notifications, host, take or follow, is_ready)
         if take is None:
             nursery.start_soon(follower.poll, host, me.spec.verifier_peers)

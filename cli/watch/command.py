@@ -23,6 +23,8 @@ def watch(
 ) -> None:
     """Show a run: round, loss, who is drawn, audits, stake, pay, spend against budget, time left, events.
 
+    Round trips are those that the process measures whose folder is read.
+
     On a terminal a page that follows the run: n, a, v and e show nodes, audits, verifiers and events, q ends
     it. Elsewhere, or with --json, it prints the present state once.
 

@@ -21,16 +21,17 @@ def picture_lines(found: Picture) -> Iterator[str]:
     yield f"loss      {loss_text(found)}"
     yield f"audits    {audits_text(found)}"
     yield f"peers     {peers_text(found)}"
+    yield f"latency   {latency_text(found)}"
     for name, text in money_rows(found):
         yield f"{name:<9} {text}"
     if found.note:
         yield f"note      {found.note}"
     for node in found.nodes:
-        name, status, audit, last, steps, clean, pay, stake = node_cells(node)
+        name, status, audit, last, steps, clean, pay, stake, trip = node_cells(node)
         drawn = f", {audit}" if audit else ""
         yield (
             f"node      {name}  {status}{drawn}, last step {last}, {steps} steps accepted, "
-            f"{clean} audits passed in a row, pay {pay}, stake {stake}"
+            f"{clean} audits passed in a row, pay {pay}, stake {stake}, round trip {trip}"
         )
     for event in found.events:
         yield f"event     round {event.round}: {event.text}"
@@ -91,6 +92,18 @@ def peers_text(found: Picture) -> str:
     return f"{nodes}/{len(found.nodes)} nodes, {verifiers}/{len(found.verifiers)} verifiers"
 
 
+def latency_text(found: Picture) -> str:
+    """How far the peers are from the process whose store this is."""
+    if found.longest_round_trip_us is None:
+        return "no round trip measured"
+    return f"{trip_text(found.round_trip_us)} median, {trip_text(found.longest_round_trip_us)} longest"
+
+
+def trip_text(us: int | None) -> str:
+    """One round trip."""
+    return UNKNOWN if us is None else f"{us / 1000:,.1f} ms"
+
+
 def node_cells(node: NodeView) -> tuple[str, ...]:
     """One node as the cells of a table."""
     return (
@@ -102,6 +115,7 @@ def node_cells(node: NodeView) -> tuple[str, ...]:
         str(node.clean),
         amount_text(node.paid + node.earned),
         amount_text(node.stake),
+        trip_text(node.round_trip_us),
     )
 
 

@@ -19,10 +19,12 @@ from assay.cli.watch.lines import (
     amount_text,
     audits_text,
     head,
+    latency_text,
     loss_text,
     money_rows,
     node_cells,
     peers_text,
+    trip_text,
 )
 from assay.cli.watch.picture import Picture
 from assay.orders.config_errors import one_line
@@ -30,9 +32,9 @@ from assay.protocol.errors import AssayError
 
 REFRESH_S = 1.0
 COLUMNS = {
-    "nodes": ("node", "state", "audit", "last", "steps", "clean", "pay", "stake"),
+    "nodes": ("node", "state", "audit", "last", "steps", "clean", "pay", "stake", "round trip"),
     "audits": ("step", "node", "state", "auditor", "verdicts"),
-    "verifiers": ("verifier", "state", "verdicts", "paid", "stake"),
+    "verifiers": ("verifier", "state", "verdicts", "paid", "stake", "round trip"),
     "events": ("round", "event"),
 }
 KEYS = {"n": "nodes", "a": "audits", "v": "verifiers", "e": "events"}
@@ -43,7 +45,7 @@ class WatchPage(App[None]):
 
     CSS = """
     #head { height: 1; background: $primary-darken-2; color: $text; padding: 0 1; }
-    #top { height: 38%; min-height: 8; }
+    #top { height: 38%; min-height: 10; }
     #chart { width: 1fr; height: 100%; padding: 0 1; border: round $primary-darken-2; }
     #figures { width: 42; height: 100%; padding: 0 1; border: round $primary-darken-2; }
     #chart, #figures, #head { text-wrap: nowrap; text-overflow: ellipsis; }
@@ -159,6 +161,7 @@ class WatchPage(App[None]):
                     str(one.judged),
                     amount_text(one.paid),
                     amount_text(one.stake),
+                    trip_text(one.round_trip_us),
                 )
                 for one in found.verifiers
             ],
@@ -187,7 +190,13 @@ class WatchPage(App[None]):
 
 def _figures(found: Picture) -> Text:
     text = Text()
-    for name, value in [("audits", audits_text(found)), ("peers", peers_text(found)), *money_rows(found)]:
+    rows = [
+        ("audits", audits_text(found)),
+        ("peers", peers_text(found)),
+        ("latency", latency_text(found)),
+        *money_rows(found),
+    ]
+    for name, value in rows:
         text.append(f"{name:<8}", "bold")
         text.append(f"{value}\n")
     return text

@@ -14,6 +14,7 @@ from assay.bundle.report.progress import PACE_ROUNDS, drafts, left_s, phase_of, 
 from assay.ledger.settlement.payouts import settle
 from assay.orders.amounts import token_text
 from assay.participant.links import extend
+from assay.participant.telemetry.round_trips import RoundTrips
 from assay.protocol.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
@@ -39,6 +40,7 @@ class NodeView:
     paid: int  # token units in settled epochs
     earned: int  # token units of accepted steps in later epochs, if nothing is found against them
     stake: int | None = None  # token units; None where the chain was not asked
+    round_trip_us: int | None = None  # as the process that keeps the store measured it; None: it did not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class VerifierView:
     is_disqualified: bool
     paid: int
     stake: int | None = None
+    round_trip_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,8 @@ class Picture:
     budget: int | None
     spent: int
     stake: int | None  # mine, or all
+    round_trip_us: int | None  # median of the peers that the process is connected to, as it measured them
+    longest_round_trip_us: int | None
     note: str
     events: tuple[EventView, ...]  # newest last
 
@@ -167,16 +172,18 @@ class Chronicle:
         """Note an event at the last manifest."""
         self._events.append(EventView(round=int(self.state.round) - 1, text=text, is_alarm=is_alarm))
 
-    def picture(self, me: PeerId | None, money: MoneyView) -> Picture:
+    def picture(self, me: PeerId | None, money: MoneyView, trips: RoundTrips | None = None) -> Picture:
         """The run as it is now.
 
         Args:
             me: Whose pay and stake are summed; None for everybody's.
             money: What the chain says.
+            trips: What the process that keeps the store measured.
         """
         state, calendar = self.state, self.state.calendar
         done = int(state.round)
-        nodes, verifiers = self._nodes(money), self._verifiers(money)
+        us: Mapping[PeerId, int] = {} if trips is None else trips.us
+        nodes, verifiers = self._nodes(money, us), self._verifiers(money, us)
         everybody: tuple[NodeView | VerifierView, ...] = (*nodes, *verifiers)
         mine = [one for one in everybody if me is None or one.peer == me]
         stakes = [one.stake for one in mine if one.stake is not None]
@@ -204,6 +211,8 @@ class Chronicle:
             budget=money.budget,
             spent=max(self._spent, money.spent or 0),  # a table that follows may not be posted yet
             stake=sum(stakes) if stakes else None,
+            round_trip_us=None if trips is None else trips.median_us,
+            longest_round_trip_us=max(us.values(), default=None),
             note=money.note,
             events=tuple(self._events),
         )
@@ -234,7 +243,7 @@ class Chronicle:
         if after.returns > before.returns:
             self.tell(f"{name} is back")
 
-    def _nodes(self, money: MoneyView) -> tuple[NodeView, ...]:
+    def _nodes(self, money: MoneyView, us: Mapping[PeerId, int]) -> tuple[NodeView, ...]:
         state = self.state
         earned: Counter[PeerId] = Counter()
         for table in drafts(state, self._settled).values():
@@ -251,11 +260,12 @@ class Chronicle:
                 paid=self._paid[peer],
                 earned=earned[peer],
                 stake=(money.stakes or {}).get(peer),
+                round_trip_us=us.get(peer),
             )
             for peer, record in state.nodes.items()
         )
 
-    def _verifiers(self, money: MoneyView) -> tuple[VerifierView, ...]:
+    def _verifiers(self, money: MoneyView, us: Mapping[PeerId, int]) -> tuple[VerifierView, ...]:
         return tuple(
             VerifierView(
                 peer=peer,
@@ -264,6 +274,7 @@ class Chronicle:
                 is_disqualified=record.is_disqualified,
                 paid=self._paid[peer],
                 stake=(money.stakes or {}).get(peer),
+                round_trip_us=us.get(peer),
             )
             for peer, record in self.state.verifiers.items()
         )

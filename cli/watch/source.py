@@ -1,7 +1,8 @@
 """Source: reads what the processes of a run keep and publish, without disturbing them.
 
 Room: cli (edge: files and, now and then, the chain). The manifests come from a participant's store, which is
-only read; events of money from a ledger service's status file; escrow and stakes from the run's endpoint.
+only read, and round trips from beside it; events of money from a ledger service's status file; escrow and
+stakes from the run's endpoint.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from assay.observer.ledger_service.status import (
 from assay.participant.config import read_run
 from assay.participant.files.record import OWN_RECORD, Role, read_record
 from assay.participant.store import read_link_bodies
+from assay.participant.telemetry.round_trips import FILE, read_round_trips
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
@@ -84,7 +86,8 @@ class Source:
         if self._asked_at is None or now - self._asked_at >= ASK_CHAIN_S:
             self._ask_chain()
             self._asked_at = time.monotonic()
-        return self._chronicle.picture(self.me, self._money)
+        trips = read_round_trips(self._config.folder / FILE, time.time())
+        return self._chronicle.picture(self.me, self._money, trips)
 
     def _read_status(self) -> None:
         for report in () if self._status is None else self._status.news():

@@ -69,6 +69,7 @@ class NodePage:
     lists_naming: int  # of these, those that name it
     absences: Mapping[str, int]  # rounds since it has its seat without an accepted step, by reason
     overdue: int  # openings that it owes, or that came after their deadline
+    round_trip_us: int | None  # as the participant whose folder this is measured it; None: it did not
     loss: Chart | None  # of its steps, beside the run's; None without an accepted step
     paid: int
     pay: Sequence[PayLine]
@@ -88,6 +89,7 @@ class VerifierPage:
     hot: str
     certified: int
     manifests: int
+    round_trip_us: int | None  # as a node's
     fault_round: int
     paid: int
     pay: Sequence[PayLine]
@@ -123,6 +125,7 @@ def node_page(run: Explored, peer: PeerId, page: int) -> NodePage:
         absences=Counter(
             _absence(run, peer, at) for at in range(record.joined_round, done) if at not in run.commits[peer]
         ),
+        round_trip_us=_round_trip_us(run, peer),
         overdue=sum(ruling in (AuditStatus.OVERDUE, AuditStatus.LATE) for ruling in rulings),
         loss=_loss_chart(run, peer),
         paid=paid_to(run, peer),
@@ -148,6 +151,7 @@ def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
         hot=evm_address(member.hot),
         certified=run.certified[peer],
         manifests=len(run.delivered.links),
+        round_trip_us=_round_trip_us(run, peer),
         fault_round=run.delivered.run_states[-1].verifiers[peer].fault_round,
         paid=paid_to(run, peer),
         pay=_pay_lines(pay),
@@ -156,6 +160,11 @@ def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
         evidence=rounds_of(verdicts),
         paging=paging,
     )
+
+
+def _round_trip_us(run: Explored, peer: PeerId) -> int | None:
+    """The round trip to a peer of a live run."""
+    return None if run.round_trips is None else run.round_trips.us.get(peer)
 
 
 def _pay_lines(pay: Sequence[Pay]) -> list[PayLine]:

@@ -70,6 +70,17 @@ class VerifierLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTripFigures:
+    """Round trips between the participant whose folder this is and its peers, as it measured them."""
+
+    at_s: int  # Unix time
+    peers: int
+    median_us: int
+    longest_us: int
+    longest_peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
     """One run: its terms, parties, charts, audits and money. Amounts are token units."""
 
@@ -89,6 +100,7 @@ class RunPage:
     charts: Sequence[Chart]
     losses: NodeLosses | None
     latency: Latency | None
+    round_trips: RoundTripFigures | None  # None where nobody measures: the run is delivered, or fetched
     is_stated: bool  # sizes in its traffic, by the bundle: the copy has no updates and aggregates
     map: AuditMap
     audits: Mapping[str, int]  # by status
@@ -230,6 +242,7 @@ def run_page(run: Explored) -> RunPage:
         charts=run.charts,
         losses=run.losses,
         latency=run.latency,
+        round_trips=_round_trips(run),
         is_stated=not delivered.sizes,
         map=run.map,
         audits=_by_status(run),
@@ -245,6 +258,19 @@ def run_page(run: Explored) -> RunPage:
             )
             for member in delivered.spec.verifiers
         ],
+    )
+
+
+def _round_trips(run: Explored) -> RoundTripFigures | None:
+    trips = run.round_trips
+    if trips is None or trips.median_us is None:
+        return None
+    return RoundTripFigures(
+        at_s=trips.at_s,
+        peers=len(trips.us),
+        median_us=trips.median_us,
+        longest_us=max(trips.us.values()),
+        longest_peer=max(trips.us, key=trips.us.__getitem__),
     )
 
 

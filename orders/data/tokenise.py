@@ -76,7 +76,7 @@ def collect_data(
     writer = ShardWriter(folder, width, is_masked=template is not None)
     chat = None if template is None else _chat_writer(order, template, writer)
     places = [_place(source, order.folder) for source in order.data]
-    sizes = [sum(path.stat().st_size for path in paths) for _, paths in places]
+    sizes = [sum(map(_size, paths)) for _, paths in places]
     of = sum(min(source.bytes_max, size) for source, size in zip(order.data, sizes, strict=True))
     read = 0
 
@@ -109,6 +109,13 @@ def collect_data(
             (folder / CHOICES).write_bytes(order.choices.to_json())
         (folder / MANIFEST).write_bytes(manifest.to_json())
     return manifest
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise ConfigError(f"data {path}: cannot be read ({error.strerror})") from None
 
 
 def _chat_writer(order: Order, template: ChatTemplate, writer: ShardWriter) -> TemplatedWriter:

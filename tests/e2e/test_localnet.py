@@ -11,6 +11,7 @@ import pytest
 
 from assay.participant.files.index import write_index
 from assay.participant.keys.keyring import load_keys
+from assay.participant.telemetry import round_trips
 from assay.participant.telemetry.figures import BY_NAME
 from tests.conftest import Assay
 from tests.e2e.conftest import KILLED, Finished
@@ -200,6 +201,16 @@ def test_processes_that_are_asked_for_metrics_answer_with_those_of_their_role(fi
         assert values["assay_lot_end_timestamp_seconds"][0] > time.time()
     assert sum(finished.metrics["verifier-1"][COUNTED]) > 0
     assert len(finished.metrics["ledger"]["assay_results"]) == 4
+
+
+def test_every_process_leaves_the_round_trips_that_it_measured(finished: Finished) -> None:
+    files = sorted(finished.run.glob("participants/*/" + round_trips.FILE))
+    assert len(files) == len(list(finished.run.glob("participants/*/config.toml")))
+    found = [json.loads(one.read_text()) for one in files]
+    peers = set[str]().union(*(one["us"] for one in found))
+    assert all(0 < us < 10**7 for one in found for us in one["us"].values())
+    assert len(peers) >= len(finished.summary["nodes"])
+    assert all(abs(one["at_s"] - file.stat().st_mtime) < 60 for one, file in zip(found, files, strict=True))
 
 
 def test_processes_that_were_started_again_add_to_one_trace_a_round(finished: Finished) -> None:

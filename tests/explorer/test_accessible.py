@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from assay.explorer.pages.run import Damaged
+from assay.participant.telemetry.round_trips import FORMAT, RoundTrips
 from tests.explorer.a_browser import CHROMIUM, Browser
 from tests.explorer.an_explorer import addresses, golden_explored, served
 from tests.explorer.test_auditor import disputed
@@ -26,9 +27,13 @@ pytestmark = [
     pytest.mark.skipif(not AXE.exists(), reason="no axe: make setup-dev"),
 ]
 RUN = golden_explored()
+JUDGE = RUN.delivered.spec.verifier_peers[1]
 SERVED = (
     RUN,
-    live(late=frozenset({PEER}), funding_reports={}),
+    replace(
+        live(late=frozenset({PEER}), funding_reports={}),
+        round_trips=RoundTrips(format=FORMAT, at_s=1_700_000_000, us={PEER: 1500, JUDGE: 81_300}),
+    ),
     replace(disputed(), name="disputed"),
     Damaged(name="damaged", reason="no index.json"),
 )

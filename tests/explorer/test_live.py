@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sqlite3
 import tarfile
@@ -23,6 +24,7 @@ from assay.explorer.live import CLIENT_STREAMS_MAX, STREAMS_MAX, Live, Streams, 
 from assay.participant.files.index import IntegrityError
 from assay.participant.links import extend
 from assay.participant.store import Store
+from assay.participant.telemetry import round_trips
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.state_transition import RunState
@@ -141,6 +143,34 @@ def test_a_folder_without_a_configuration_or_with_a_file_that_is_no_store_is_tol
     (folder / CONFIG).unlink()
     with pytest.raises(ConfigError, match="expected a folder with `bundle`, `observed` or"):
         Followed(folder)
+
+
+def test_a_live_runs_pages_show_the_round_trips_that_the_participant_measured_lately(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lives, "POLL_S", 0.0)
+    monkeypatch.setattr(lives, "SHARE", 0)
+    monkeypatch.setattr(lives, "WAIT_S", 120.0)
+    node, verifier = golden().spec.nodes[0].peer, golden().spec.verifier_peers[1]
+    add(store, 0, 4)
+    client = asking(Live("follower", Followed(folder)))
+
+    def tell(age_s: int) -> None:
+        us = {node.hex(): 1500, verifier.hex(): 80_000}
+        found = {"format": round_trips.FORMAT, "at_s": int(time.time()) - age_s, "us": us}
+        (folder / round_trips.FILE).write_text(json.dumps(found))
+
+    assert client.get("/runs/follower.json").json()["round_trips"] is None
+    tell(0)  # no manifest is added: the page is renewed for its own sake
+    found = client.get("/runs/follower.json").json()["round_trips"]
+    assert (found["peers"], found["median_us"], found["longest_us"]) == (2, 40_750, 80_000)
+    assert found["longest_peer"] == verifier.hex()
+    assert "80.0 ms" in client.get("/runs/follower").text
+    assert "1.5 ms" in client.get(f"/runs/follower/nodes/{node.hex()}").text
+    assert client.get(f"/runs/follower/verifiers/{verifier.hex()}.json").json()["round_trip_us"] == 80_000
+    tell(3600)
+    assert client.get("/runs/follower.json").json()["round_trips"] is None
+    assert "round trip," not in client.get(f"/runs/follower/nodes/{node.hex()}").text
 
 
 def test_a_live_runs_pages_say_so_and_show_the_next_round_without_a_restart(

@@ -14,6 +14,7 @@ from pathlib import Path
 from assay.bundle.read import Delivered, read
 from assay.cli.watch.page import WatchPage
 from assay.cli.watch.picture import Chronicle, MoneyView, Picture
+from assay.participant.telemetry.round_trips import FORMAT, RoundTrips
 from assay.protocol.types import PeerId
 from tests.test_golden_run import ARCHIVE
 
@@ -37,9 +38,11 @@ def chronicle_of(links: int) -> Chronicle:
 
 
 def a_picture(links: int, me: PeerId | None = None, money: MoneyView | None = None) -> Picture:
-    """The recorded run after so many manifests, with a thousand tokens of stake for each node."""
+    """The recorded run after so many manifests, with stakes, and round trips to all nodes but one."""
     stakes = {member.peer: 10**9 for member in golden().spec.nodes}
-    return chronicle_of(links).picture(me, money or MoneyView(budget=5 * 10**9, stakes=stakes))
+    us = {member.peer: 900 + 1100 * at for at, member in enumerate(golden().spec.nodes[1:])}
+    trips = RoundTrips(format=FORMAT, at_s=0, us=us)
+    return chronicle_of(links).picture(me, money or MoneyView(budget=5 * 10**9, stakes=stakes), trips)
 
 
 def screen_of(page: WatchPage) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from assay.cli.watch.source import Source
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.participant.store import Store
+from assay.participant.telemetry.round_trips import FILE, FORMAT, STALE_S
 from assay.protocol.errors import ConfigError
 from assay.testing.members import peer
 from assay.testing.signed import NODES
@@ -52,6 +55,22 @@ def test_it_follows_a_store_that_another_process_has_open(node: Path, market: Ma
         assert source.read().round == LINKS + 1
     finally:
         writer.close()
+
+
+def test_round_trips_are_those_that_the_process_measured_lately(node: Path, market: Market):
+    assert Source(node).read().round_trip_us is None
+    own, other = peer(NODES[1]), market.spec.verifier_peers[0]
+    us = {own.hex(): 2000, other.hex(): 30_000}
+    file = node.parent / FILE
+    file.write_text(json.dumps({"format": FORMAT, "at_s": int(time.time()), "us": us}))
+
+    found = Source(node).read()
+
+    assert (found.round_trip_us, found.longest_round_trip_us) == (16_000, 30_000)
+    assert {one.peer: one.round_trip_us for one in found.nodes}[own] == 2000
+    assert {one.peer: one.round_trip_us for one in found.verifiers}[other] == 30_000
+    file.write_text(json.dumps({"format": FORMAT, "at_s": int(time.time()) - STALE_S - 60, "us": us}))
+    assert Source(node).read().round_trip_us is None
 
 
 def test_without_a_chain_the_rest_is_still_shown(node: Path, market: Market):

@@ -9,6 +9,7 @@ import tracemalloc
 
 import pytest
 
+from assay.orders.data import tokenise
 from assay.orders.data.tokenise import collect_data, collect_tokens, make_data
 from assay.orders.load import load_order
 from assay.protocol.errors import ConfigError
@@ -35,6 +36,22 @@ def test_files_of_every_kind_in_one_folder_become_one_stream(tmp_path):
     (source,) = manifest.sources
     assert (source.files, source.documents, source.bytes, source.tokens) == (2, 3, 11, 14)
     assert (source.source, source.licence) == (tmp_path.name, "CC0-1.0")
+
+
+def test_a_file_that_is_gone_after_its_folder_was_listed_is_named(tmp_path, monkeypatch):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.txt").write_text("something")
+    listed = tokenise._place
+
+    def listed_and_gone(*given):
+        place = listed(*given)
+        (source / "a.txt").unlink()
+        return place
+
+    monkeypatch.setattr(tokenise, "_place", listed_and_gone)
+    with pytest.raises(ConfigError, match=r"data .*a\.txt: cannot be read \(No such file"):
+        collect_data(an_order({"source": str(source)}), None)
 
 
 def test_a_bad_line_is_named_from_the_order_on(tmp_path):
