@@ -84,10 +84,10 @@ def found_sources(given: list[str], run_id: str | None, network: str, rpc: str |
     from assay.cli.network.commands import read_given
     from assay.cli.network.directory import chain_of
     from assay.participant.directory.explorers import holders, is_local, newest_records
-    from assay.participant.directory.listing import read_offer
+    from assay.participant.directory.listing import read_listed_run
 
     now_s, chain = int(time.time()), chain_of(network, rpc)
-    _, run = read_offer(chain, found, now_s)
+    _, run = read_listed_run(chain, found, now_s)
     records = newest_records(chain, run, now_s)
     is_here = is_local(read_given(network).endpoints)
     explorers = holders(records, is_local=is_here)

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from assay.cli.result import AsJson
+from assay.cli.result import AsJson, document
 from assay.protocol.errors import ConfigError
 
 
@@ -36,7 +36,7 @@ def redteam(
     """
     from assay.cli.progress import progress
     from assay.redteam.false_positives import ROUNDS_QUICK, Honest, audit_everywhere
-    from assay.redteam.table import as_markdown, counts, honest_lines, named, table_json, try_all
+    from assay.redteam.table import AttackTable, as_markdown, counts, honest_lines, named, try_all
 
     chosen = [one for one in named(attack) if not (quick and one.is_slow)]
     if not chosen:
@@ -56,7 +56,7 @@ def redteam(
     if markdown is not None:
         markdown.write_text(as_markdown(rows, honest) + "\n")
     if as_json:
-        typer.echo(table_json(rows, honest))
+        typer.echo(document(AttackTable.of(rows, honest)))
     else:
         for row in rows:
             out = row.outcome

@@ -28,6 +28,7 @@ DOCUMENTS = (
     "assay.bundle.fetch:Fetched",
     "assay.bundle.proof:Proved",
     "assay.bundle.replay_step:ReplayReport",
+    "assay.bundle.report.run:AuditReport",
     "assay.bundle.report.training:TrainingReport",
     "assay.bundle.spot_check:SpotCheck",
     "assay.bundle.verify:Verified",
@@ -64,10 +65,12 @@ DOCUMENTS = (
     "assay.orders.market:MarketQuote",
     "assay.orders.purchase:Escrow",
     "assay.orders.quoted:Quoted",
-    "assay.participant.directory.listing:Offers",
+    "assay.participant.directory.listing:ListedRuns",
     "assay.participant.directory.listing:Stakers",
     "assay.participant.market.standing:Standing",
     "assay.participant.wallet.stake:StakeStatus",
+    "assay.redteam.table:AttackTable",
+    "assay.verifier.calibration.classes:CalibrationReport",
 )
 _SIMPLE = {
     int: {"type": "integer"},
@@ -82,7 +85,7 @@ _SIMPLE = {
 # Types that the modules above name for type checkers alone, since importing them takes long.
 _LATE = {
     "Check": "assay.participant.checks:Check",
-    "Offer": "assay.participant.directory.listing:Offer",
+    "ListedRun": "assay.participant.directory.listing:ListedRun",
     "Sent": "assay.chain.client:Sent",
     "Token": "assay.api.access:Token",
 }

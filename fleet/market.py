@@ -110,7 +110,7 @@ def read_candidates(
         return refusal(one, state, now_s, bounds) is None and not _is_ours(chain, run)
 
     def is_on_time(one: OpenRun) -> bool:
-        return not is_lapsed(one.file.spec, one.offer.seats_taken, now_s)
+        return not is_lapsed(one.file.spec, one.listed.seats_taken, now_s)
 
     found = read_open_runs(chain, now_s, known, suits)
     return tuple(

@@ -15,7 +15,7 @@ from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
 from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
 from assay.ledger.settlement.funding import check_close_delay
 from assay.orders.amounts import DECIMALS, bytes_text, money_text, scaled, token_text
-from assay.orders.data.tokenise import collect_data
+from assay.orders.data.tokenise import OnBytes, collect_data, nobody
 from assay.orders.load import load_order
 from assay.orders.order import Order, keys_text, public_start
 from assay.orders.quote import audit_share
@@ -60,8 +60,12 @@ class OrderReport:
         return [f"{name:<9} {text}" for name, text in self.rows.items()]
 
 
-def check_order(path: Path | None) -> OrderReport:
+def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
     """What an order would do; the order and its data are sound if this returns.
+
+    Args:
+        path: Of the order; None is the default one.
+        on_bytes: As `collect_data`'s.
 
     Raises:
         ConfigError: one line per problem of the order, or the problem of its data.
@@ -70,7 +74,7 @@ def check_order(path: Path | None) -> OrderReport:
     check_penalties(money_spec(order, Address(bytes(20))), CASE_PPM_MAX)
     check_absence(audit_spec(order), EVIDENCE_WINDOW_S)
     check_close_delay(order_closing_s(order), CLOSE_DELAY_S)
-    manifest = collect_data(order, None)
+    manifest = collect_data(order, None, on_bytes)
     data, model = data_spec(order, manifest), model_spec(order)
     layout = layout_of(model)
     rule = order.rule

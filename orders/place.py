@@ -14,7 +14,7 @@ from assay.chain.client import ChainReader
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.text.units import UNIT, money_text
-from assay.orders.data.tokenise import collect_data
+from assay.orders.data.tokenise import OnBytes, collect_data, nobody
 from assay.orders.model import base_folder
 from assay.orders.order import Order
 from assay.orders.spec import build_spec, data_spec
@@ -98,13 +98,17 @@ def new_run(
     )
 
 
-def described(order: Order) -> tuple[DataSpec, Digest]:
+def described(order: Order, on_bytes: OnBytes = nobody) -> tuple[DataSpec, Digest]:
     """An order's data and imported starting parameters, read from their sources; nothing is written.
+
+    Args:
+        order: What is bought.
+        on_bytes: As `collect_data`'s.
 
     Raises:
         ConfigError: as `collect_data`.
     """
-    data = data_spec(order, collect_data(order, None))
+    data = data_spec(order, collect_data(order, None, on_bytes))
     if order.model.base is None:
         return data, NO_DIGEST
     return data, state_digest(read_theta(base_folder(order.model, order.folder), order.sizes.whole))

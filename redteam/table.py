@@ -1,11 +1,10 @@
 """Table: the result of every attack, and of honest audits.
 
-Room: redteam. Rows are in the order of the packages they attack; `table_json` is the machine-readable form.
+Room: redteam. Rows are in the order of the packages they attack; `AttackTable` is what a program reads.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,29 +69,40 @@ def try_all(
     return rows
 
 
-def table_json(rows: Sequence[Row], honest: Sequence[Honest]) -> str:
-    """The table as JSON. With attacks alone the honest counts are 0."""
-    whole = total(list(honest))
-    found = {
-        "attacks": [
-            {
-                "name": row.attack.name,
-                "defence": row.attack.defence,
-                "detection_rate": round(row.rate, 4),
-                "cost": round(row.outcome.cost, 4),
-                "harm": row.outcome.harm,
-                "verdict": row.finding.value,
-            }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedAttack:
+    """What a program reads of a row. detection_rate: of its attempts."""
+
+    name: str
+    defence: str
+    detection_rate: float
+    cost: float
+    harm: str
+    verdict: AttackResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackTable:
+    """Every row, and the audits of honest steps in all; none where attacks alone were asked for."""
+
+    attacks: tuple[TriedAttack, ...]
+    honest: Honest
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], honest: Sequence[Honest]) -> AttackTable:
+        """Of what was tried."""
+        attacks = tuple(
+            TriedAttack(
+                name=row.attack.name,
+                defence=row.attack.defence,
+                detection_rate=round(row.rate, 4),
+                cost=round(row.outcome.cost, 4),
+                harm=row.outcome.harm,
+                verdict=row.finding,
+            )
             for row in rows
-        ],
-        "honest": {
-            "audits": whole.audits,
-            "blocks": whole.blocks,
-            "undecided": whole.undecided,
-            "false_slashes": whole.false_slashes,
-        },
-    }
-    return json.dumps(found, indent=1)
+        )
+        return cls(attacks=attacks, honest=total(list(honest)))
 
 
 def as_markdown(rows: Sequence[Row], honest: Sequence[Honest]) -> str:

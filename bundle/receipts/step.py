@@ -190,12 +190,14 @@ def _receipt(text: bytes) -> StepReceipt:
     if len(text) > RECEIPT_BYTES_MAX:
         raise IntegrityError(f"receipt: {len(text)} bytes, at most {RECEIPT_BYTES_MAX} expected")
     try:
-        receipt = read_plain(StepReceipt, parse_json(text))
+        found = parse_json(text)
+        given = found.get("format") if isinstance(found, dict) else None
+        if given != FORMAT:
+            arrived = "none" if given is None else f"{given!r:.60}"
+            raise IntegrityError(f"format: {arrived}, expected {FORMAT!r}: a file of `assay receipt make`")
+        return read_plain(StepReceipt, found)
     except ValueError as error:
         raise IntegrityError(f"receipt: {error}") from None
-    if receipt.format != FORMAT:
-        raise IntegrityError(f"format: {receipt.format!r:.60}, expected {FORMAT!r}")
-    return receipt
 
 
 def _spec(receipt: StepReceipt) -> RunSpec:

@@ -5,7 +5,6 @@ Room: bundle (edge: reads a folder, writes a page).
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from assay.bundle.read import read
 from assay.bundle.report.auditors import AuditorsReport, auditors_of
 from assay.bundle.report.audits import AuditFigures, audit_figures, final_audits, node_reports
 from assay.bundle.report.labels import read_labels
-from assay.protocol.encoding.json_text import plain
 from assay.protocol.errors import ConfigError
 
 
@@ -39,15 +37,6 @@ def report_of(run: Path) -> AuditReport:
         audits=audit_figures(delivered.spec, delivered.run_id, reports),
         auditors=auditors_of(delivered.spec, audits, labels.verifiers),
     )
-
-
-def report_json(report: AuditReport) -> str:
-    """The report as one JSON object."""
-    nodes = [
-        {"peer": one.peer.hex(), "behaviour": one.behaviour, "caught": one.is_caught, **plain(one.counts)}
-        for one in report.audits.nodes
-    ]
-    return json.dumps({**plain(report.audits), "nodes": nodes, **plain(report.auditors)}, indent=2)
 
 
 def write_page(path: Path, page: str) -> None:

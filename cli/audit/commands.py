@@ -155,12 +155,12 @@ def audit_report(
     Example: assay audit report runs/quickstart --html report.html
     """
     from assay.bundle.report.page import report_group, report_page
-    from assay.bundle.report.run import report_json, report_of, write_page
+    from assay.bundle.report.run import report_of, write_page
 
     found = report_of(run)
     if html is not None:
         write_page(html, report_page(found))
-    _print(report_json(found) if as_json else report_group(found))
+    _print(document(found) if as_json else report_group(found))
 
 
 @audit_app.command("replay")
@@ -274,7 +274,6 @@ def audit_calibrate(
         STEPS,
         calibrate,
         calibration_group,
-        calibration_json,
     )
 
     with progress("models") as tell:
@@ -287,7 +286,7 @@ def audit_calibrate(
         )
     if out is not None:
         out.write_bytes(found.limits.encode())
-    _print(calibration_json(found) if as_json else calibration_group(found))
+    _print(document(found.document) if as_json else calibration_group(found))
     raise typer.Exit(0 if found.is_sound else 1)
 
 

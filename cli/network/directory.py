@@ -20,7 +20,7 @@ from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from assay.chain.reader import ChainReader
-    from assay.participant.directory.listing import Offer, Offers, Stakers
+    from assay.participant.directory.listing import ListedRun, ListedRuns, Stakers
 
 Rpc = Annotated[str | None, typer.Option("--rpc", metavar="URL", help="An endpoint of your own.")]
 
@@ -86,10 +86,10 @@ def list_runs(
 
     Example: assay run list network.txt --open
     """
-    from assay.participant.directory.listing import read_offers
+    from assay.participant.directory.listing import read_listed
 
-    found = read_offers(chain_of(invitation, rpc), int(time.time()), open_only=open_only)
-    show(found, offer_lines(found), as_json=as_json)
+    found = read_listed(chain_of(invitation, rpc), int(time.time()), open_only=open_only)
+    show(found, listed_lines(found), as_json=as_json)
 
 
 def show_run(
@@ -122,7 +122,7 @@ class MemberShown:
 class RunShown:
     """A run, and who takes part in it from its beginning."""
 
-    run: Offer
+    run: ListedRun
     as_of: int  # the newest block's time
     members: tuple[MemberShown, ...]
 
@@ -135,16 +135,16 @@ def run_shown(invitation: str, run: str, rpc: str | None) -> RunShown:
     """
     from assay.chain.commit_statement import evm_address
     from assay.participant.directory.explorers import newest_records
-    from assay.participant.directory.listing import read_offer
+    from assay.participant.directory.listing import read_listed_run
     from assay.participant.files.run_file import read_run_id
 
     run_id = read_run_id(run)
     if run_id is None:
         raise ConfigError(f"run {run[:80]!a}: expected its id, 64 hexadecimal digits")
     chain = chain_of(invitation, rpc)
-    offer, found = read_offer(chain, run_id, int(time.time()))
+    listed, found = read_listed_run(chain, run_id, int(time.time()))
     return RunShown(
-        run=offer,
+        run=listed,
         as_of=chain.timestamp(),
         members=tuple(
             MemberShown(
@@ -178,17 +178,17 @@ def chain_of(invitation: str, rpc: str | None) -> ChainReader:
 # ---- for people
 
 
-def offer_lines(found: Offers) -> Iterator[str]:
+def listed_lines(found: ListedRuns) -> Iterator[str]:
     """Runs, a few lines each."""
     for one in found.runs:
-        yield from _offer_lines(one, found.as_of)
+        yield from _listed_lines(one, found.as_of)
         yield ""
     yield f"{len(found.runs)} listed of {found.announced} announced; {found.unreadable} could not be read"
 
 
 def run_lines(found: RunShown) -> Iterator[str]:
     """One run and its members."""
-    yield from _offer_lines(found.run, found.as_of)
+    yield from _listed_lines(found.run, found.as_of)
     yield f"buyer     {found.run.buyer}"
     yield f"data      {found.run.data.hex()}"
     for one in found.members:
@@ -197,7 +197,7 @@ def run_lines(found: RunShown) -> Iterator[str]:
             yield f"          explorer {one.explorer}"
 
 
-def _offer_lines(one: Offer, now: int) -> Iterator[str]:
+def _listed_lines(one: ListedRun, now: int) -> Iterator[str]:
     from assay.chain.text.times import when_text
     from assay.chain.text.units import money_text, token_text
     from assay.orders.amounts import accept_text

@@ -30,9 +30,11 @@ def check(file: OrderFile, as_json: AsJson = False) -> None:
 
     Example: assay order check run.toml
     """
+    from assay.cli.progress import progress
     from assay.orders.check import check_order
 
-    found = check_order(file)
+    with progress("bytes") as tell:
+        found = check_order(file, tell)
     show(found, found.lines, as_json=as_json)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from assay.chain.commit_statement import evm_address
 from assay.chain.text.settlement_phase import phase_text
 from assay.chain.text.times import span_text, time_text, when_text
+from assay.cli.progress import progress
 from assay.cli.result import Step, done, dry, nothing, told
 from assay.cli.spending import account_of, name_payee, sent_text
 from assay.node.known_answer import write_known_answers
@@ -180,7 +181,8 @@ def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
     if own.exists():
         found |= {one.record.peer: one for one in [read_record(own, now_s)]}
     learn_records(account.config.records, found.values(), now_s)
-    data, base = described(order)
+    with progress("bytes") as tell:
+        data, base = described(order, tell)
     return new_run(
         order,
         found.values(),

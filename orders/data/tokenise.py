@@ -48,6 +48,7 @@ from assay.training.data.tokenizer import Tokenizer, pieces
 from assay.training.model.hugging_face import read_theta
 from assay.training.model.initial import BASE, state_digest
 
+OnBytes = Callable[[int, int], None]  # how many bytes are read, and how many there are
 _KINDS = {"chat": CONVERSATIONS, "preferences": PREFERENCES, "tasks": TASKS}
 _NOTHING = {
     "chat": "no conversation that is trained on, expected JSON Lines with messages",
@@ -57,9 +58,11 @@ _NOTHING = {
 _NOT_SOURCES = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-def collect_data(
-    order: Order, folder: Path | None, on_bytes: Callable[[int, int], None] = lambda _done, _of: None
-) -> DataManifest:
+def nobody(_done: int, _of: int) -> None:
+    """Whom progress is told where nobody waits for it."""
+
+
+def collect_data(order: Order, folder: Path | None, on_bytes: OnBytes = nobody) -> DataManifest:
     """Tokenise all of an order's data, source after source.
 
     Args:
@@ -151,9 +154,7 @@ class MadeData:
         ]
 
 
-def make_data(
-    file: Path, folder: Path, on_bytes: Callable[[int, int], None] = lambda _done, _of: None
-) -> MadeData:
+def make_data(file: Path, folder: Path, on_bytes: OnBytes = nobody) -> MadeData:
     """Write an order's data as `localnet` does, for participants on other machines; see `collect_data`.
 
     Raises:

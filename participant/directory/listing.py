@@ -38,7 +38,7 @@ class RunPhase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ListedRun:
     """A run as its contracts and its announced file show it; amounts in token units."""
 
     run_id: bytes
@@ -62,13 +62,13 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
+class ListedRuns:
     """Runs of a network, newest first."""
 
     announced: int  # runs in the directory; the newest `RUNS_MAX` were looked at
     unreadable: int  # of these: the file does not verify, or the endpoint does not show it
     as_of: int  # the newest block's time
-    runs: tuple[Offer, ...]
+    runs: tuple[ListedRun, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Stakers:
 class OpenRun:
     """A run as its contracts and its announced file show it, with both."""
 
-    offer: Offer
+    listed: ListedRun
     file: RunFile
     escrow: EscrowState
 
@@ -132,7 +132,7 @@ class Known:
         self.holders = {one: found for one, found in self.holders.items() if one in run_ids}
 
 
-def read_offers(chain: ChainReader, now_s: int, *, open_only: bool) -> Offers:
+def read_listed(chain: ChainReader, now_s: int, *, open_only: bool) -> ListedRuns:
     """The runs of a network.
 
     Args:
@@ -147,12 +147,12 @@ def read_offers(chain: ChainReader, now_s: int, *, open_only: bool) -> Offers:
     total, run_ids = chain.newest_runs(RUNS_MAX)
     found, unreadable = _read_runs(chain, run_ids, as_of, now_s, Known(), open_only=open_only)
     taken = _seats_taken(chain, found, as_of, Known())
-    offers = [_offer(run, escrow, taken[run.run_id], as_of) for run, escrow in found]
-    return Offers(
+    listed = [_listed(run, escrow, taken[run.run_id], as_of) for run, escrow in found]
+    return ListedRuns(
         announced=total,
         unreadable=unreadable,
         as_of=as_of,
-        runs=tuple(one for one in offers if not open_only or one.seats_taken < one.seats),
+        runs=tuple(one for one in listed if not open_only or one.seats_taken < one.seats),
     )
 
 
@@ -177,10 +177,10 @@ def read_open_runs(
     found = [(run, escrow) for run, escrow in found if wanted(run, escrow)]
     taken = _seats_taken(chain, found, as_of, known)
     runs = [
-        OpenRun(offer=_offer(run, escrow, taken[run.run_id], as_of), file=run, escrow=escrow)
+        OpenRun(listed=_listed(run, escrow, taken[run.run_id], as_of), file=run, escrow=escrow)
         for run, escrow in found
     ]
-    return [one for one in runs if one.offer.seats_taken < one.offer.seats]
+    return [one for one in runs if one.listed.seats_taken < one.listed.seats]
 
 
 def _read_runs(
@@ -208,7 +208,7 @@ def _read_runs(
     return found, unreadable
 
 
-def read_offer(chain: ChainReader, run_id: Digest, now_s: int) -> tuple[Offer, RunFile]:
+def read_listed_run(chain: ChainReader, run_id: Digest, now_s: int) -> tuple[ListedRun, RunFile]:
     """One run of a network, and its announced file.
 
     Raises:
@@ -221,7 +221,7 @@ def read_offer(chain: ChainReader, run_id: Digest, now_s: int) -> tuple[Offer, R
         raise ConfigError(f"run {run_id.hex()}: not open on this network, or its buyer announced no run file")
     as_of = chain.timestamp()
     taken = _seats_taken(chain, [(run, escrow)], as_of, Known())
-    return _offer(run, escrow, taken[run_id], as_of), run
+    return _listed(run, escrow, taken[run_id], as_of), run
 
 
 def _phase(escrow: EscrowState, as_of: int) -> RunPhase:
@@ -274,9 +274,9 @@ def _look_for_lots(chain: ChainReader, run_ids: set[Digest], known: Known) -> No
     known.last_block = last
 
 
-def _offer(run: RunFile, escrow: EscrowState, seats_taken: int, as_of: int) -> Offer:
+def _listed(run: RunFile, escrow: EscrowState, seats_taken: int, as_of: int) -> ListedRun:
     spec, model = run.spec, run.spec.model
-    return Offer(
+    return ListedRun(
         run_id=run.run_id,
         name=spec.name,
         state=_phase(escrow, as_of),

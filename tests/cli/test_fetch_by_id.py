@@ -36,7 +36,7 @@ def announced(
     monkeypatch.setattr(
         "assay.cli.network.commands.read_given", lambda _: SimpleNamespace(endpoints=endpoints)
     )
-    monkeypatch.setattr("assay.participant.directory.listing.read_offer", lambda *_: (None, RUN))
+    monkeypatch.setattr("assay.participant.directory.listing.read_listed_run", lambda *_: (None, RUN))
 
 
 def test_the_explorers_of_a_runs_members_are_asked_for_it_by_its_id(

@@ -61,3 +61,11 @@ def test_a_long_command_shows_it(tmp_path: Path):
     subprocess.run(["tar", "xf", ARCHIVE, "-C", tmp_path], check=True)
     shown = terminal([sys.executable, "-m", "assay.cli.main", "run", "verify", str(tmp_path)])
     assert "rounds" in shown and re.search(r"m(\d+)/\1\x1b", shown) and "anchor" in shown
+
+
+@pytest.mark.slow
+def test_checking_an_order_shows_how_much_of_its_data_is_read(tmp_path: Path):
+    (tmp_path / "text.txt").write_text("some words of a corpus\n" * 200_000)
+    (tmp_path / "run.toml").write_text('[[data]]\nsource = "text.txt"\nlicence = "CC0-1.0"\n')
+    shown = terminal([sys.executable, "-m", "assay.cli.main", "order", "check", str(tmp_path / "run.toml")])
+    assert "bytes" in shown and "/4600000" in shown and "price" in shown

@@ -7,15 +7,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from typer.testing import CliRunner
 
 import assay.verifier.audit.exact
 import assay.verifier.audit.worker
 from assay.cli.main import app
+from assay.cli.result import document
+from assay.cli.schema import schema_of
 from assay.redteam.attack import without
 from assay.redteam.false_positives import Honest, Judging, audit_honest, total
-from assay.redteam.table import ATTACKS, as_markdown, named, table_json, try_all
+from assay.redteam.table import ATTACKS, AttackTable, as_markdown, named, try_all
 from assay.training.model.loss import use_one_thread
 from assay.training.transform.compress import transition
 from assay.verifier.audit.tolerance import judged_blocks
@@ -64,9 +67,13 @@ def test_code_paths_add_up() -> None:
 
 def test_a_row_has_its_fields_and_no_others() -> None:
     rows = try_all(named("index bomb"), 2)
-    plain = json.loads(table_json(rows, [Honest("own", "avx2", 2, 30, 1, 0)]))
+    honest = [Honest("own", "avx2", 2, 30, 1, 0), Honest("own", "sse2", 3, 40, 0, 0)]
+    plain = json.loads(document(AttackTable.of(rows, honest)))
+    jsonschema.validate(plain, schema_of(AttackTable))
 
-    assert plain["honest"] == {"audits": 2, "blocks": 30, "undecided": 1, "false_slashes": 0}
+    assert plain["honest"] == {
+        "judging": "all", "path": "avx2, sse2", "audits": 5, "blocks": 70, "undecided": 1, "false_slashes": 0
+    }  # fmt: skip
     assert [sorted(row) for row in plain["attacks"]] == [
         ["cost", "defence", "detection_rate", "harm", "name", "verdict"]
     ]

@@ -10,10 +10,9 @@ Shape suffixes: N = blocks, C = 4096, K = sent per block.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,6 @@ from assay.training.methods.choices import SEGMENT_STEPS as SEGMENT_STEPS
 from assay.training.model.presets import PRESETS
 from assay.training.transform.compress import Transition, transition
 from assay.verifier.audit.limits import POLICIES, Limit, Limits, MeasuredClass
-from assay.verifier.audit.segment_limits import plain_segment
 from assay.verifier.audit.tolerance import Grade, Measured, floor_of, grades, measure, median_of
 from assay.verifier.calibration.code_paths import (
     LEAD,
@@ -59,7 +57,6 @@ STEPS = 8
 SEGMENT_MAX = 1000
 _LEAST_STEPS = 2
 _NOISE = 10  # times T1
-FEW = ("few_audits", "few_matches", "few_false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +89,15 @@ class LieRow:
     test: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationReport:
+    """A calibration, whether it is sound, and the digest of the limits that it yields."""
+
+    digest: Digest
+    is_sound: bool
+    measured: Calibration
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """All measurements. missing: code paths that this machine does not have, and why."""
@@ -109,6 +115,11 @@ class Calibration:
         return Limits(
             tuple(row.measured for row in self.honest), tuple(row.measured for row in self.segments)
         )
+
+    @property
+    def document(self) -> CalibrationReport:
+        """What a program reads of it."""
+        return CalibrationReport(digest=self.limits.digest(), is_sound=self.is_sound, measured=self)
 
     @property
     def is_sound(self) -> bool:
@@ -358,35 +369,6 @@ def _steps_of(
         moved = {path: transition(rule.compress, before[path], x_NC) for path, x_NC in x.items()}
         yield step, x, moved, before
         before = {path: one.after_BC for path, one in moved.items()}
-
-
-def calibration_json(found: Calibration) -> str:
-    """All rows, as JSON."""
-    plain = {
-        "steps": found.steps,
-        "digest": found.limits.digest().hex(),
-        "is_sound": found.is_sound,
-        "honest": [
-            {
-                **{name: getattr(row.measured, name) for name in ("path", "blocks", "median", "p99", "most")},
-                "dtype": row.measured.dtype.name.lower(),
-                "limit": asdict(row.limit),
-                "audits": row.audits,
-                "matches": row.matches,
-                **{name: getattr(row, name) for name in FEW},
-                "bound": row.bound,
-            }
-            for row in found.honest
-        ],
-        "lies": [asdict(row) for row in found.lies],
-        "segments": [
-            plain_segment(row.measured) | {name: getattr(row, name) for name in ("audits", "matches", *FEW)}
-            for row in found.segments
-        ],
-        "segment_lies": [asdict(row) for row in found.segment_lies],
-        "missing": found.missing,
-    }
-    return json.dumps(plain, indent=2)
 
 
 def calibration_group(found: Calibration) -> Group:

@@ -245,6 +245,7 @@ def other_result() -> EpochResult:
 
 EDITS: dict[str, tuple[Edit, str]] = {
     "another format": (lambda t: t.update(format="assay/step-receipt/3"), "^format: "),
+    "another file": (lambda t: t.clear(), "^format: none, expected .*: a file of `assay receipt make`"),
     "a field more": (lambda t: t.update(more=1), "^receipt: 'more': unknown"),
     "a field less": (lambda t: t.pop("headers"), "^receipt: headers: missing"),
     "another run id": (lambda t: t.update(run_id="00" * 32), "^run_id: it does not follow"),

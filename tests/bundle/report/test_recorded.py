@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.bundle.report.page import report_page
-from assay.bundle.report.run import report_json, report_of
+from assay.bundle.report.run import report_of
+from assay.cli.result import document
 
 FIGURES = Path(__file__).parents[2] / "vectors" / "golden_report.json"
 PAGE = FIGURES.with_suffix(".html")
@@ -20,10 +21,10 @@ def figures(text: str) -> Any:
 
 
 def test_the_report_of_the_recorded_run_has_the_recorded_figures(recorded_run: Path) -> None:
-    text = report_json(report_of(recorded_run))
+    text = document(report_of(recorded_run))
 
     assert figures(text) == figures(FIGURES.read_text())
-    assert text == json.dumps(json.loads(text), indent=2)
+    assert text == json.dumps(json.loads(text), indent=2, ensure_ascii=False)
 
 
 def test_its_page_is_the_recorded_one(recorded_run: Path) -> None:
@@ -32,5 +33,5 @@ def test_its_page_is_the_recorded_one(recorded_run: Path) -> None:
 
 if __name__ == "__main__":
     report = report_of(Path(sys.argv[1]))
-    FIGURES.write_text(report_json(report) + "\n")
+    FIGURES.write_text(document(report) + "\n")
     PAGE.write_text(report_page(report))

@@ -12,8 +12,8 @@ from assay.chain.client import UNIT
 from assay.chain.events import LotLocked
 from assay.chain.reader import ChainReader
 from assay.chain.statements import OPERATOR
-from assay.cli.network.directory import offer_lines
-from assay.participant.directory.listing import Offer, Offers, RunPhase
+from assay.cli.network.directory import listed_lines
+from assay.participant.directory.listing import ListedRun, ListedRuns, RunPhase
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.participant.files.run_file import read_run_file, write_run_file
 from assay.protocol.encoding.codec import encode
@@ -129,20 +129,20 @@ def test_lots_of_other_runs_and_roles_that_an_endpoint_makes_up_take_no_seat(
 
 
 def test_a_run_that_waits_for_nodes_says_how_many_and_until_when():
-    offer = Offer(
+    listed = ListedRun(
         run_id=bytes(32), name="later", state=RunPhase.OPEN, model="gpt 1 x 64, context 32", rounds=6,
         price_per_mtoken=1, accept_ppm=250_000, seats=5, seats_taken=0, least_nodes=4, start_by_s=1_000_060,
         lot=1, budget=1, free=1, deadline=2_000_000, closes_at=2_000_000, buyer=wallet("buyer"),
         data=bytes(32),
     )  # fmt: skip
 
-    def said(one: Offer) -> str:
-        return "\n".join(offer_lines(Offers(announced=1, unreadable=0, as_of=1_000_000, runs=(one,))))
+    def said(one: ListedRun) -> str:
+        return "\n".join(listed_lines(ListedRuns(announced=1, unreadable=0, as_of=1_000_000, runs=(one,))))
 
-    assert "starts    with 4 nodes by 1970-01-12 13:47:40 UTC (in 1 min), or never" in said(offer)
-    assert "price     0.000001 aUSD per 10^6 tokens; 25 % less in epochs whose milestone" in said(offer)
-    assert "milestone" not in said(replace(offer, accept_ppm=0))
-    assert "starts" not in said(replace(offer, start_by_s=0))
+    assert "starts    with 4 nodes by 1970-01-12 13:47:40 UTC (in 1 min), or never" in said(listed)
+    assert "price     0.000001 aUSD per 10^6 tokens; 25 % less in epochs whose milestone" in said(listed)
+    assert "milestone" not in said(replace(listed, accept_ppm=0))
+    assert "starts" not in said(replace(listed, start_by_s=0))
 
 
 def test_one_run_is_shown_with_its_members(assay: Assay, placed: Market):

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import jsonschema
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from assay.cli.main import app
+from assay.cli.result import document
+from assay.cli.schema import schema_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import Precision
 from assay.verifier.audit.limits import POLICIES, parse_limits
 from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, Regime
 from assay.verifier.calibration import code_paths as codepaths
-from assay.verifier.calibration.classes import Calibration, calibrate, calibration_group, calibration_json
+from assay.verifier.calibration.classes import Calibration, CalibrationReport, calibrate, calibration_group
 from assay.verifier.calibration.code_paths import LEAD, CodePath
 
 pytestmark = pytest.mark.slow
@@ -94,9 +97,10 @@ def test_segments_of_every_kind_are_measured_and_every_lie_about_one_is_found(fo
 @pytest.mark.slow
 def test_the_limits_it_writes_can_be_read_and_the_rows_are_json(found):
     assert parse_limits(found.limits.encode()) == found.limits
-    plain = json.loads(calibration_json(found))
-    assert plain["digest"] == found.limits.digest().hex()
-    assert len(plain["honest"]) == 4 and len(plain["segments"]) == 14 and plain["is_sound"] is True
+    told = json.loads(document(found.document))
+    jsonschema.validate(told, schema_of(CalibrationReport))
+    assert told["digest"] == found.limits.digest().hex() and told["is_sound"] is True
+    assert len(told["measured"]["honest"]) == 4 and len(told["measured"]["segments"]) == 14
 
 
 @pytest.mark.slow
