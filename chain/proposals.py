@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
 
 from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
@@ -55,29 +54,35 @@ def certified_result_of(data: bytes) -> CertifiedResult | None:
 def double_results(
     deployment: Deployment, proposals: Sequence[CertifiedResult], account_of: Callable[[Address], Address]
 ) -> Iterator[DoubleResult]:
-    """Every pair of different results for one epoch of a run, with each account that signed both.
+    """Two different results for one epoch of a run, for each account that signed such.
+
+    An account that signed more than two of them has one pair for each but its first: whoever posts many does
+    not make its readers compare all with all.
 
     Args:
-        deployment: The contracts that both were proposed to.
+        deployment: The contracts that all were proposed to.
         proposals: What was proposed, with its certificates.
         account_of: The account of a hot key, replaced or not.
     """
-    for one, other in combinations(proposals, 2):
-        if (one.result.run_id, one.result.epoch) != (other.result.run_id, other.result.epoch):
-            continue
-        if one.result == other.result:
-            continue
-        first, second = _signatures(deployment, one), _signatures(deployment, other)
-        again = {account_of(signer): signer for signer in second}
-        for signer in first:
-            if account_of(signer) in again:
-                yield DoubleResult(
-                    signer=signer,
-                    first=one.result,
-                    first_signature=first[signer],
-                    second=other.result,
-                    second_signature=second[again[account_of(signer)]],
-                )
+    by_epoch: dict[tuple[bytes, int], list[CertifiedResult]] = {}
+    for one in proposals:
+        by_epoch.setdefault((one.result.run_id, one.result.epoch), []).append(one)
+    for posted in by_epoch.values():
+        if all(one.result == posted[0].result for one in posted):
+            continue  # nearly always: nobody has to recover the signatures
+        firsts: dict[Address, tuple[Address, EpochResult, bytes]] = {}
+        for one in posted:
+            for signer, signature in _signatures(deployment, one).items():
+                own = (signer, one.result, signature)
+                first_signer, first, first_signature = firsts.setdefault(account_of(signer), own)
+                if first != one.result:
+                    yield DoubleResult(
+                        signer=first_signer,
+                        first=first,
+                        first_signature=first_signature,
+                        second=one.result,
+                        second_signature=signature,
+                    )
 
 
 def _signatures(deployment: Deployment, certified: CertifiedResult) -> dict[Address, bytes]:
