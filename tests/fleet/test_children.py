@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import trio.testing
 from assay.fleet import children as tested
 from assay.fleet.children import Child, Children
 from assay.fleet.config import holding
-from assay.fleet.seats import LOG, RUNNING
+from assay.fleet.seats import LOG, LOG_BYTES_MAX, RUNNING
 from assay.protocol.types import Digest
 
 RUN = Digest(bytes([5]) * 32)
@@ -109,9 +110,45 @@ def test_no_second_process_runs_in_a_folder_whose_first_has_not_ended(tmp_path, 
 
 
 def test_a_log_that_has_grown_is_put_aside_at_a_start(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(tested, "LOG_BYTES_MAX", 3)
-    (folder / LOG).write_text("1234")
+    (folder / LOG).touch()
+    os.truncate(folder / LOG, LOG_BYTES_MAX)
     a_program(tmp_path, monkeypatch, "echo new >&2")
     kept_up(tmp_path, lambda one: one.is_done)
+    assert (folder / LOG).stat().st_size == LOG_BYTES_MAX + 4 and not (folder / f"{LOG}.1").exists()
 
-    assert (folder / LOG).read_text() == "new\n" and (folder / f"{LOG}.1").read_text() == "1234"
+    kept_up(tmp_path, lambda one: one.is_done)
+    assert (folder / LOG).read_text() == "new\n"
+    assert (folder / f"{LOG}.1").stat().st_size == LOG_BYTES_MAX + 4
+
+
+def test_a_process_that_dies_at_once_is_started_again_ever_more_slowly(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(tested, "FIRST_S", 0.05)
+    a_program(tmp_path, monkeypatch, "exit 1")
+    began_s = time.monotonic()
+    kept_up(tmp_path, lambda one: one.starts == 5)
+
+    assert time.monotonic() - began_s >= 0.05 * (1 + 2 + 4 + 8)
+
+
+def test_a_process_that_had_run_for_a_while_is_started_again_soon(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(tested, "FIRST_S", 0.05)
+    monkeypatch.setattr(tested, "MOST_S", 60.0)
+    monkeypatch.setattr(tested, "STEADY_S", -1.0)  # as if it had
+    a_program(tmp_path, monkeypatch, "exit 1")
+    waits = []
+    monkeypatch.setattr(tested.trio, "sleep", noting(waits))
+    kept_up(tmp_path, lambda one: one.starts == 4)
+
+    assert waits[:3] == [0.05, 0.05, 0.05]
+
+
+def noting(waits):
+    """A sleep that notes how long the keeper waits between two starts."""
+    sleep = trio.sleep
+
+    async def noted(seconds: float) -> None:
+        if seconds != 0.01:  # the test's own
+            waits.append(seconds)
+        await sleep(seconds)
+
+    return noted

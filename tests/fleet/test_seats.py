@@ -177,6 +177,11 @@ def test_of_a_long_log_the_end_alone_is_read(tmp_path: Path):
     assert read_log(tmp_path).round == 9
     assert read_log(a_log(tmp_path, a_round(round=1), "x" * (2**18 - 9), "")).round is None
     assert read_log(a_log(tmp_path, a_round(round=1), "x" * (2**18 - 100))).round == 1
+    whole = (json.dumps(a_round(round=1)) + "\n").ljust(2**18, "x")
+    (tmp_path / LOG).write_text(whole)
+    assert read_log(tmp_path).round == 1
+    (tmp_path / LOG).write_text(whole + "x")  # the first line is not whole any more
+    assert read_log(tmp_path).round is None
     assert last_words(a_log(tmp_path, "first", "assay: it is broken", "")) == "assay: it is broken"
     assert last_words(a_log(tmp_path, "first", "y" * 999)) == "y" * 300
 
