@@ -136,7 +136,7 @@ def test_a_process_that_had_run_for_a_while_is_started_again_soon(tmp_path, fold
     monkeypatch.setattr(tested, "STEADY_S", -1.0)  # as if it had
     a_program(tmp_path, monkeypatch, "exit 1")
     waits = []
-    monkeypatch.setattr(tested.trio, "sleep", noting(waits))
+    monkeypatch.setattr(trio, "sleep", noting(waits))
     kept_up(tmp_path, lambda one: one.starts == 4)
 
     assert waits[:3] == [0.05, 0.05, 0.05]
