@@ -15,8 +15,9 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,7 @@ class Host:
     Attributes:
         peer: Our own peer id.
         address: Our listening address.
-        notifications: One-way messages from all peers, round-robin; bounded per peer.
+        notifications: One-way messages from all peers, bounded per peer; handle each within `metered`.
     """
 
     def __init__(
@@ -92,6 +93,18 @@ class Host:
     def dropped_notifications(self) -> Mapping[PeerId, int]:
         """Count of notifications dropped so far because their sender flooded us, by sender."""
         return dict(self._inbox.dropped)
+
+    @contextmanager
+    def metered(self, peer: PeerId) -> Iterator[None]:
+        """Charge this thread's processor time in the block to a peer, whose next notifications wait for it.
+
+        The block must not await: other tasks' time would be the peer's too.
+        """
+        since_s = time.thread_time()
+        try:
+            yield
+        finally:
+            self._inbox.charge(peer, time.thread_time() - since_s)
 
     async def keep_connected(self, addresses: Sequence[PeerAddress]) -> None:
         """Keep connections to these members, redialling when one ends; ends only by cancellation."""

@@ -1,12 +1,15 @@
 """Inbox: merges notifications from all peers into one channel, fairly and with a bound per peer.
 
-Room: network (edge: trio, no sockets). Each peer has its own bounded queue; a
-pump takes one notification from each, round-robin. A peer that floods fills its own queue,
-is throttled per notification, and then loses notifications, which are counted.
+Room: network (edge: trio, no sockets). Each peer has its own bounded queue; a pump takes one notification at
+a time, from the peer whose notifications took the least processor time lately, and round-robin among equals.
+So ten peers whose messages are dear to decode delay another's notification by the one that is being handled
+and the one chosen next, not by ten each time. A peer that floods fills its own queue, is throttled per
+notification, and then loses notifications, which are counted.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -37,6 +40,7 @@ class Inbox:
         self._queues: dict[PeerId, deque[Notification]] = {}
         self._held_bytes: dict[PeerId, int] = {}
         self._turns: deque[PeerId] = deque()  # peers whose queue is not empty, each once
+        self._spent: dict[PeerId, tuple[float, float]] = {}  # processor seconds, and the time of this figure
         self._news = trio.Event()
         self._space = trio.Event()
         self.dropped: dict[PeerId, int] = {}
@@ -69,20 +73,37 @@ class Inbox:
         """Count one dropped notification of this peer."""
         self.dropped[peer] = self.dropped.get(peer, 0) + 1
 
+    def charge(self, peer: PeerId, cpu_s: float) -> None:
+        """Note that a notification of this peer took so much processor time to handle."""
+        now_s = trio.current_time()
+        self._spent[peer] = (self._spent_lately(peer, now_s) + cpu_s, now_s)
+
+    def _spent_lately(self, peer: PeerId, now_s: float) -> float:
+        """Processor seconds that this peer took, of which half is forgotten in `SPENT_HALF_S`."""
+        spent_s, at_s = self._spent.get(peer, (0.0, now_s))
+        return spent_s * math.pow(0.5, (now_s - at_s) / limits.SPENT_HALF_S)
+
+    def _next_peer(self) -> PeerId:
+        """Take the peer out whose turn it is: who took the least time, and of equals who waits longest."""
+        now_s = trio.current_time()
+        peer = min(self._turns, key=lambda one: self._spent_lately(one, now_s))
+        self._turns.remove(peer)
+        return peer
+
     def forget(self, peer: PeerId) -> None:
-        """Free an absent peer's empty queue."""
+        """Free an absent peer's empty queue; what it took stays, or it would connect again to be first."""
         if not self._queues.get(peer):
             self._queues.pop(peer, None)
             self._held_bytes.pop(peer, None)
 
     async def pump(self) -> None:
-        """Deliver notifications round-robin, as long as the host runs."""
+        """Deliver notifications, as long as the host runs."""
         async with self._send:
             while True:
                 while not self._turns:
                     self._news = trio.Event()
                     await self._news.wait()
-                peer = self._turns.popleft()
+                peer = self._next_peer()
                 notification = self._queues[peer].popleft()
                 self._held_bytes[peer] -= len(notification.payload)
                 if self._queues[peer]:

@@ -47,6 +47,7 @@ NOTIFICATIONS_PER_PEER_PER_S = (
 NOTIFICATIONS_PER_PEER_BURST = 1000.0
 INBOX_NOTIFICATIONS_PER_PEER = 256  # queued notifications, per sender
 INBOX_BYTES_PER_PEER = 4 * MIB  # the same in bytes, for large notifications
+SPENT_HALF_S = 10.0  # in which half of the processor time is forgotten that a peer's notifications took
 REPLIES_MAX = 64  # frames waiting for a peer that does not read; beyond, its stream is reset
 REQUESTS_PER_PEER_MAX = 16  # handlers running and responses unsent for one peer; beyond, it gets "busy"
 PENDING_REQUESTS_MAX = 256  # our own, per peer

@@ -104,7 +104,8 @@ async def _read_notifications(host: Host, take: Callable[[Notification], None], 
     await is_ready.wait()
     async for notification in host.notifications:
         try:
-            take(notification)
+            with host.metered(notification.peer):
+                take(notification)
         except OutOfPhase as late:
             log.debug("out of phase", extra={"reason": str(late)})
         except (PeerFault, MalformedMessage) as fault:
