@@ -104,7 +104,7 @@ def vote(
     case_id = Digest(bytes.fromhex(case[-64:])) if given is None else case_id_of(given.commit)
     shown = {} if given is None else {given.index: Path(case)}
     appeal = chain.appeal(case_id)
-    votes = 0
+    votes, answers = 0, dict[JudgeOperator, bool]()  # of several defences the same operator may be left
     with TemporaryDirectory(prefix="assay-evidence-") as folder:
         for defender, state, jury in chain.defences(case_id):
             voted = jury.right | jury.wrong
@@ -124,7 +124,10 @@ def vote(
                 end=Digest(state.end),
                 evidence=str(shown[state.first]),
             )
-            answer = is_right(spec, limits, judged, read_tokens(config.data, spec.data), _frozen(account))
+            if judged not in answers:
+                tokens = read_tokens(config.data, spec.data)
+                answers[judged] = is_right(spec, limits, judged, tokens, _frozen(account))
+            answer = answers[judged]
             found = f"operator {state.first} of case {case_id.hex()[:8]} is {'right' if answer else 'wrong'}"
             votes += 1
             if dry_run:
@@ -188,7 +191,7 @@ def _own_step(account: Account, round_id: int) -> OwnStep:
     from assay.training.layout import layout_of
     from assay.training.optimiser.public_state import THETA, held_parameters, kept_rounds
     from assay.verifier.appeal.accused import step_of
-    from assay.verifier.appeal.evidence import StepSources, batch_of, inner_rows
+    from assay.verifier.appeal.evidence import StepSources, batch_of, compared_rows
     from assay.verifier.audit.limits import agreed_limits
 
     config, spec = account.config, account.spec
@@ -207,12 +210,13 @@ def _own_step(account: Account, round_id: int) -> OwnStep:
     before, after = steps.private(record.commit.base), steps.private(round_id + 1)
     if before is None or after is None:
         raise Diverged(f"the private state of round {round_id} is not on this disk")
-    end = steps.end(round_id)
-    if end is None and not spec.rule.is_gradient:
+    ends = steps.ends(round_id)
+    if ends is None:
         raise Diverged(f"the inner steps of round {round_id} are not on this disk")
     batch = batch_of(spec, record.commit, read_tokens(config.data, spec.data))
-    end_SP = None if end is None else inner_rows(end)
-    sources = StepSources(theta_P, batch, before.error_NC, after.error_NC, record.update, end_SP)
+    end_SP = compared_rows(spec.rule, ends)
+    errors = before.error_NC, after.error_NC
+    sources = StepSources(theta_P, batch, *errors, record.update, end_SP, before.inner)
     return step_of(spec, agreed_limits(spec, config.limits), record.commit, sources, _frozen(account))
 
 

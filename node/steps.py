@@ -77,9 +77,11 @@ class StepFiles:
         carried = self._inner(base - 1, self._rule.segments - 1)
         return None if carried is None else NodeState(error, carried, base)
 
-    def end(self, round_id: int) -> InnerState | None:
-        """The inner state that a round ended in; None if there is none, or it is damaged."""
-        return None if self._rule.is_gradient else self._inner(round_id, self._rule.segments - 1)
+    def ends(self, round_id: int) -> tuple[InnerState, ...] | None:
+        """The inner state after each segment of a round; None if one is absent or damaged."""
+        ends = tuple(self._inner(round_id, segment) for segment in range(self._rule.segments))
+        whole = tuple(end for end in ends if end is not None)
+        return whole if len(whole) == len(ends) else None
 
     def tree(self, private: NodeState) -> Tree:
         """The Merkle tree over this state, whose root a commit names."""

@@ -16,6 +16,7 @@ import assay.verifier.appeal.program
 import assay.verifier.audit.worker
 from assay.protocol.audits import case_id_of
 from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import Precision, RunSpec
@@ -32,7 +33,7 @@ from assay.training.reference.narrowing import START, claimed, ends_of, first_wr
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import output_digest, trace_of
 from assay.training.transform.compress import distance_blocks
-from assay.verifier.appeal.evidence import StepSources, evidence_of, holds, inner_rows, parse_evidence
+from assay.verifier.appeal.evidence import StepSources, compared_rows, evidence_of, holds, parse_evidence
 from assay.verifier.appeal.program import FINDING, HOLDS, STATE, program_of
 from assay.verifier.audit.limits import Limits, shipped
 from assay.verifier.audit.segment_limits import MeasuredSegment, Regime, Seen
@@ -54,10 +55,10 @@ class Trial:
         lab: TestBed,
         told: StepClaim,
         theta_P: Floats | None = None,
-        stepped: tuple[Commit, InnerState] | None = None,
+        stepped: tuple[Commit, Sequence[InnerState]] | None = None,
     ) -> None:
         """theta_P: the round's parameters; None: those of the test bed. stepped: with inner steps, the commit
-        and the last inner state.
+        and the inner state after each segment.
         """
         limits = shipped() if stepped is None else _measured(stepped[0].exec_class)
         self.spec: RunSpec = replace(lab.spec, audit=replace(lab.spec.audit, limits=limits.digest()))
@@ -70,7 +71,8 @@ class Trial:
             told.before.error_NC,
             told.after.error_NC,
             told.update,
-            None if stepped is None else inner_rows(stepped[1]),
+            None if stepped is None else compared_rows(lab.spec.rule, stepped[1]),
+            told.before.inner,
         )
         self.program: tuple[Operator, ...] = program_of(self.spec, limits, self.commit)
         arrays, self.outputs = self.sources.arrays(self.spec), list[Array]()
@@ -179,29 +181,61 @@ def _cheats_with_inner_steps(is_defended: bool, seed: int) -> Outcome:
     return tallied(len(bends), caught, 0.0, "none: the bond is lost beside the stake")
 
 
-def _inner_trial(seed: int, *, is_honest: bool) -> Trial:
+@APPEAL_ATTACKS.attack(
+    "a lying quorum takes the stake of an honest node with kept moments",
+    26,
+    "an appeal: a jury is shown the moments and takes all inner steps",
+)
+def _framed_with_kept_moments(is_defended: bool, seed: int) -> Outcome:
+    """As `_framed`, where rounds begin with kept moments: there is one operator to doubt."""
+    trial = _inner_trial(seed, is_honest=True, keeps_moments=True)
+    kept = trial.is_won(trial.honestly)
+    harm = "the node is banned and unpaid; its stake returns" if is_defended else "it loses its stake"
+    return tallied(1, int(kept and is_defended), 0.0, harm)
+
+
+@APPEAL_ATTACKS.attack(
+    "appeal about moments that only the cheat has", 26, "one honest signer doubts it; jurors are shown them"
+)
+def _cheats_with_kept_moments(is_defended: bool, seed: int) -> Outcome:
+    """A node that took no inner step appeals; it shows its moments, others than it committed to, or none."""
+    trial = _inner_trial(seed, is_honest=False, keeps_moments=True)
+    start = trial.sources.start
+    assert start is not None
+    others = tuple(np.zeros_like(moment_P) for moment_P in start.moments)
+    caught, starts = 0, (start, replace(start, moments=others), None)
+    for shown in starts:
+        trial.sources = replace(trial.sources, start=shown)
+        try:
+            caught += is_defended and not trial.is_won(trial.honestly)
+        except MalformedMessage:  # nothing is shown, and the jury's time passes
+            caught += is_defended
+    return tallied(len(starts), caught, 0.0, "none: the bond is lost beside the stake")
+
+
+def _inner_trial(seed: int, *, is_honest: bool, keeps_moments: bool = False) -> Trial:
     """A step of a node that took its inner steps, or made their end up."""
-    lab, record = lab_with_inner_steps(seed)
+    lab, record = lab_with_inner_steps(seed, keeps_moments=keeps_moments)
     steps, round_id, commit = lab.trainer.steps, lab.round, record.commit
-    before, after, end = steps.private(commit.base), steps.private(round_id + 1), steps.end(round_id)
-    assert before is not None and after is not None and end is not None
-    update = record.update
+    before, after, ends = steps.private(commit.base), steps.private(round_id + 1), steps.ends(round_id)
+    assert before is not None and after is not None and ends is not None
+    update, end = record.update, ends[-1]
     if not is_honest:
         spec, layout, start_P = lab.spec, lab.trainer.layout, lab.trainer.parameters.read(round_id)
         noise_P = np.random.default_rng(seed).standard_normal(len(start_P)).astype(np.float32)
         way_P = end.theta_P - start_P
         far = np.float32(np.linalg.norm(way_P) / np.linalg.norm(noise_P))
-        end = replace(end, theta_P=start_P + noise_P * far)
-        x_NC = distance_blocks(spec.rule, layout, start_P, end.theta_P)
-        after, update = encode_step(spec, layout, round_id, before, Work(x_NC, 5.0, (end,)))
+        ends = (replace(end, theta_P=start_P + noise_P * far),)
+        x_NC = distance_blocks(spec.rule, layout, start_P, ends[-1].theta_P)
+        after, update = encode_step(spec, layout, round_id, before, Work(x_NC, 5.0, ends))
         commit = replace(
             commit,
             update=blob_digest(update),
             momentum_after=steps.tree(after).root,
-            inner=steps.inner_digests((end,)),
+            inner=steps.inner_digests(ends),
         )
     told = StepClaim(before=before, after=after, update=update, sketches=record.sketches)
-    return Trial(lab, told, stepped=(commit, end))
+    return Trial(lab, told, stepped=(commit, ends))
 
 
 def _measured(exec_class: Digest) -> Limits:

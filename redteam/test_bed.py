@@ -300,11 +300,18 @@ def lab_of(seed: int) -> TestBed:
 
 
 @functools.lru_cache(maxsize=4)
-def lab_with_inner_steps(seed: int) -> tuple[TestBed, StepRecord]:
-    """One whose rounds are steps of Muon from public parameters, and the adversary's honest step."""
+def lab_with_inner_steps(seed: int, *, keeps_moments: bool = False) -> tuple[TestBed, StepRecord]:
+    """One whose rounds are steps of Muon from public parameters, and the adversary's honest step.
+
+    keeps_moments: the rounds begin with the moments of the round before.
+    """
     choices = Choices(
-        sequences=2, steps=INNER_STEPS, segment=INNER_STEPS, inner_warmup_rounds=0, keeps_moments=False
+        sequences=2,
+        steps=INNER_STEPS,
+        segment=INNER_STEPS,
+        inner_warmup_rounds=0,
+        keeps_moments=keeps_moments,
     )
-    folder = Path(_scratch().name) / f"inner-{seed}"
+    folder = Path(_scratch().name) / f"inner-{keeps_moments}-{seed}"
     lab = TestBed(folder, seed, rule=method_rule("muloco", choices))
     return lab, lab.step_of(NODE)

@@ -211,8 +211,11 @@ def test_nothing_is_sent_by_a_dry_run_and_no_vote_is_given_without_a_seat(trial:
         assert re.search(reason, err), err
 
 
-def test_a_node_with_inner_steps_appeals_by_the_states_on_its_disk(market: Market, assay: Assay):
-    rule = a_rule("muloco", steps=2, segment=2, sequences=1, keeps_moments=False)
+@pytest.mark.parametrize("keeps_moments", [False, True])
+def test_a_node_with_inner_steps_appeals_by_the_states_on_its_disk(
+    market: Market, assay: Assay, keeps_moments: bool
+):
+    rule = a_rule("muloco", steps=2, segment=1, sequences=1, keeps_moments=keeps_moments)
     limits = measured_class(execution_class(market.spec.compute, "cpu"), steps=2)
     trial = Trial(market, rule, limits)
 

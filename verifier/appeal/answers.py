@@ -35,6 +35,8 @@ def positions_of(
     if why_not(spec, limits, commit):
         return b""
     program = program_of(spec, limits, commit)[:-1]
+    if not program:  # all of it follows from what only the node has
+        return bytes(START)
     arrays = public_sources(spec, theta_P, batch_of(spec, commit, tokens), frozen)
     try:
         return b"".join(traced(program, arrays)[0].positions)

@@ -1,7 +1,7 @@
 """Evidence: what the accused shows jurors of one operator of its step, as a file, and how they check it.
 
 Room: verifier (pure). Everything is bound by the case's id: that is the digest of a commit, and the commit
-binds the parameters, the batch, the message, the error before and after and the last inner state. Outputs of
+binds the parameters, the batch, the message, the error before and after and the inner states. Outputs of
 operators are bound by the position before the operator, which the appeal court has. Nothing here is believed.
 
 Shape suffixes: P = parameters, N = blocks, C = 4096, S = 1 and the inner optimiser's moments.
@@ -24,12 +24,13 @@ from assay.protocol.encoding.codec import INT_MAX, Max, decode, encode
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest
-from assay.protocol.update_rule import BLOCK_SIZE
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.data.batches import Tokens, batch_positions, batch_tokens
 from assay.training.frozen import ALL_TRAINED, Frozen
-from assay.training.layout import layout_of
+from assay.training.layout import Layout, layout_of
 from assay.training.model.initial import state_digest
+from assay.training.optimiser.carry import begins_anew
 from assay.training.optimiser.inner import InnerState, roots_of
 from assay.training.optimiser.momentum_root import private_leaves
 from assay.training.reference.narrowing import OPERATORS_MAX
@@ -37,12 +38,12 @@ from assay.training.reference.operators import TOKENS, Array, Operator
 from assay.training.reference.operators import sources as gradient_sources
 from assay.training.reference.referee import Shown, is_right, show
 from assay.training.reference.trace import Trace
-from assay.verifier.appeal.program import AFTER, BEFORE, END, THETA, UPDATE
+from assay.verifier.appeal.program import AFTER, BEFORE, END, START, START_COUNT, THETA, UPDATE
 
 DTYPES = ("<f4", "<f8", "<i8")
 INPUTS_MAX = 4096  # of one operator: the slopes of all parameters are inputs of its last but one
 NAME_CHARS_MAX = 200
-_NODES_OWN = (BEFORE, AFTER, END, UPDATE)
+_NODES_OWN = (BEFORE, AFTER, END, UPDATE, START, START_COUNT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class ShownArray:
 class StepEvidence:
     """The evidence about one operator. Sources that it does not need are empty."""
 
-    TAG: ClassVar[bytes] = b"assay/step-evidence/2"
+    TAG: ClassVar[bytes] = b"assay/step-evidence/3"
     commit: Commit
     index: int
     outputs: Annotated[bytes, Max(32 * OPERATORS_MAX)]  # digests of all outputs before it
@@ -68,6 +69,8 @@ class StepEvidence:
     theta: Annotated[bytes, Max(INT_MAX)]
     before: Annotated[bytes, Max(INT_MAX)]
     after: Annotated[bytes, Max(INT_MAX)]
+    start: Annotated[bytes, Max(INT_MAX)]  # of kept moments: the inner state that the step before ended in
+    start_count: int
     end: Annotated[bytes, Max(INT_MAX)]
     update: Annotated[bytes, Max(INT_MAX)]
 
@@ -76,7 +79,8 @@ class StepEvidence:
 class StepSources:
     """All that a step starts from, as its node has it.
 
-    end_SP: the inner state that the round ended in, see `inner_rows`; None without inner steps.
+    end_SP: the inner states that the finding compares, see `compared_rows`; None without inner steps.
+    start: the inner state that the node's step before ended in; None where none is carried into the round.
     """
 
     theta_P: NDArray[np.float32]
@@ -85,6 +89,7 @@ class StepSources:
     after_NC: NDArray[np.float32]
     update: bytes
     end_SP: NDArray[np.float32] | None = None
+    start: InnerState | None = None
 
     def arrays(self, spec: RunSpec, frozen: Frozen = ALL_TRAINED) -> dict[str, Array]:
         """By the names that the program's operators use."""
@@ -95,6 +100,7 @@ class StepSources:
             BEFORE: self.before_NC,
             AFTER: self.after_NC,
             UPDATE: np.frombuffer(self.update, np.uint8),
+            **_start_arrays(spec, self.start),
         }
 
 
@@ -108,6 +114,25 @@ def public_sources(
 def inner_rows(state: InnerState) -> NDArray[np.float32]:
     """An inner state as a program reads it: the parameters, then each moment. Shape (S, P)."""
     return np.stack((state.theta_P, *state.moments))
+
+
+def compared_rows(rule: RuleSpec, ends: Sequence[InnerState]) -> NDArray[np.float32] | None:
+    """The inner states that a finding compares with its own: the last, or with kept moments each segment's.
+
+    Args:
+        rule: Of the run.
+        ends: After each segment; none without inner steps.
+    """
+    compared = ends if rule.carries_inner else ends[-1:]
+    return np.concatenate([inner_rows(end) for end in compared]) if compared else None
+
+
+def _start_arrays(spec: RunSpec, start: InnerState | None) -> dict[str, Array]:
+    parameters = layout_of(spec.model).parameters
+    return {
+        START: np.zeros((0, parameters), np.float32) if start is None else inner_rows(start),
+        START_COUNT: np.array([0 if start is None else start.count], np.int64),
+    }
 
 
 def batch_of(spec: RunSpec, commit: Commit, tokens: Tokens) -> NDArray[np.int64]:
@@ -136,6 +161,8 @@ def evidence_of(
             theta=_bytes(sources.theta_P) if needs_theta else b"",
             before=_bytes(sources.before_NC) if BEFORE in wanted else b"",
             after=_bytes(sources.after_NC) if AFTER in wanted else b"",
+            start=_bytes(inner_rows(sources.start)) if START in wanted and sources.start else b"",
+            start_count=sources.start.count if START in wanted and sources.start else 0,
             end=_bytes(sources.end_SP) if END in wanted and sources.end_SP is not None else b"",
             update=sources.update if UPDATE in wanted else b"",
         )
@@ -200,26 +227,68 @@ def _sources(
         if state_digest(theta_P) != commit.state:
             raise MalformedMessage("evidence: parameters that are not the commit's")
         found.update(public_sources(spec, theta_P, np.zeros((0, 0), np.int64), ALL_TRAINED) | found)
-    states = (BEFORE, evidence.before, commit.momentum_before), (AFTER, evidence.after, commit.momentum_after)
-    for name, data, root in states:
+    carried = _carried(spec, layout, evidence) if START in needed else (None, None)
+    if START in needed:
+        found.update(_start_arrays(spec, carried[0]))
+    if END in needed:
+        found[END] = _ends(spec, layout, evidence, carried[0])
+    states = (
+        (BEFORE, evidence.before, commit.momentum_before, carried[1]),
+        (AFTER, evidence.after, commit.momentum_after, commit.inner[-1] if spec.rule.carries_inner else None),
+    )
+    for name, data, root, inner in states:
         if name in needed:
             blocks_NC = _floats(data, layout.blocks * BLOCK_SIZE).reshape(layout.blocks, BLOCK_SIZE)
-            if merkle.tree(private_leaves(commit.run_id, blocks_NC, None)).root != root:
+            if merkle.tree(private_leaves(commit.run_id, blocks_NC, inner)).root != root:
                 raise MalformedMessage(f"evidence: a private state ({name}) that is not the commit's")
             found[name] = blocks_NC
-    if END in needed:
-        local = spec.rule.local
-        rows = 1 + local.moments
-        end_SP = _floats(evidence.end, rows * layout.parameters).reshape(rows, layout.parameters)
-        state = InnerState(end_SP[0], tuple(end_SP[1:]), local.steps)
-        if commit.inner[-1:] != (roots_of(commit.run_id, layout, state).digest,):
-            raise MalformedMessage("evidence: a last inner state that is not the commit's")
-        found[END] = end_SP
     if UPDATE in needed:
         if blob_digest(evidence.update) != commit.update:
             raise MalformedMessage("evidence: a message that is not the commit's")
         found[UPDATE] = np.frombuffer(evidence.update, np.uint8)
     return found
+
+
+def _carried(spec: RunSpec, layout: Layout, evidence: StepEvidence) -> tuple[InnerState | None, Digest]:
+    """The inner state that a round with kept moments continues, and its digest before the step."""
+    if not evidence.commit.base:
+        if evidence.start or evidence.start_count:
+            raise MalformedMessage("evidence: a start state of a step that begins afresh")
+        return None, NO_DIGEST
+    if evidence.start_count < 0:
+        raise MalformedMessage(f"evidence: a start state after {evidence.start_count} steps")
+    start = _state(_inner_floats(spec, layout, evidence.start, 1), evidence.start_count)
+    return start, roots_of(evidence.commit.run_id, layout, start).digest
+
+
+def _ends(
+    spec: RunSpec, layout: Layout, evidence: StepEvidence, start: InnerState | None
+) -> NDArray[np.float32]:
+    """The inner states to compare, each with the digest of its entry in the commit."""
+    commit, rule, local = evidence.commit, spec.rule, spec.rule.local
+    counts = [
+        min(last, local.steps) for last in range(local.segment, local.steps + local.segment, local.segment)
+    ]
+    begun = 0 if start is None or begins_anew(rule, int(commit.round)) else start.count
+    compared = counts if rule.carries_inner else counts[-1:]
+    rows_RP = _inner_floats(spec, layout, evidence.end, len(compared))
+    states = zip(np.split(rows_RP, len(compared)), compared, strict=True)
+    digests = tuple(
+        roots_of(commit.run_id, layout, _state(state_SP, begun + count)).digest for state_SP, count in states
+    )
+    expected = commit.inner if rule.carries_inner else commit.inner[-1:]
+    if digests != expected:
+        raise MalformedMessage("evidence: an inner state after a segment that is not the commit's")
+    return rows_RP
+
+
+def _inner_floats(spec: RunSpec, layout: Layout, data: bytes, states: int) -> NDArray[np.float32]:
+    rows = states * (1 + spec.rule.local.moments)
+    return _floats(data, rows * layout.parameters).reshape(rows, layout.parameters)
+
+
+def _state(state_SP: NDArray[np.float32], count: int) -> InnerState:
+    return InnerState(state_SP[0], tuple(state_SP[1:]), count)
 
 
 def _floats(data: bytes, count: int) -> NDArray[np.float32]:

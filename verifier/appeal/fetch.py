@@ -35,14 +35,15 @@ def evidence_bytes_max(spec: RunSpec) -> int:
 
     The digests of all outputs; error before and after, message; parameters, and of earlier outputs the
     slopes of all of them or four arrays over a batch, or else the gradient and its probe; with inner steps
-    two inner states.
+    two inner states, or with kept moments the start and each segment's end.
     """
     layout, model, local = layout_of(spec.model), spec.model, spec.rule.local
     tokens = spec.rule.sequences_per_round * (model.context + 1)
     widest = max(model.vocabulary, 3 * model.width, 2 * model.hidden, model.heads * model.context)
     sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE
     if not spec.rule.is_gradient:
-        sources += 8 * (1 + local.moments) * layout.parameters
+        states = 1 + spec.rule.segments if spec.rule.carries_inner else 2
+        sources += 4 * states * (1 + local.moments) * layout.parameters
     return (
         sources
         + contribution_bytes_max(spec.rule, layout.blocks)

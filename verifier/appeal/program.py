@@ -18,6 +18,9 @@ node's ended, within the limits of a segment of as many steps, and the message w
     parameters --gradient 0--> state 0 --gradient 1--> ... --> last state --+
     the node's end, error before, error after, message --------------------+--> finding
 
+Where moments are kept from round to round, the round's start is private too, so that nobody else knows what
+follows from it. There the finding is the whole program, and a juror takes all inner steps (inner.py).
+
 All sources are bound by the commit, and the commit by the case's id: docs/protocol.md, section 7b. Those that
 only the node has are read by the finding alone: whoever has the public ones knows every output before it.
 """
@@ -33,9 +36,9 @@ from numpy.typing import NDArray
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import BLOCK_SIZE, Outer
+from assay.protocol.update_rule import Outer
 from assay.training.codec.contribution import decode_contribution
-from assay.training.layout import Layout, layout_of, to_blocks
+from assay.training.layout import Layout, frozen_layout, layout_of
 from assay.training.optimiser.carry import mean_block
 from assay.training.optimiser.inner import InnerState, fresh, inner_step
 from assay.training.optimiser.schedule import rate
@@ -43,10 +46,9 @@ from assay.training.reference.narrowing import OPERATORS_MAX
 from assay.training.reference.operators import TOKENS, Array, Operator, operators
 from assay.training.reference.rounding import JITTERED, jittered_operators
 from assay.training.transform.blocked_dct import row_lengths
-from assay.training.transform.compress import distance_blocks
-from assay.verifier.audit.carried import carried, carried_as_shown, is_synced
+from assay.verifier.appeal.inner import has_limits, judge_message, judge_round, rows_of
+from assay.verifier.audit.carried import carried_as_shown
 from assay.verifier.audit.displacement import ModelledSegment, judge_movement, wider, worse_of
-from assay.verifier.audit.exact import compare
 from assay.verifier.audit.limits import Limit, Limits
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.segment import OpenedSegment
@@ -63,6 +65,10 @@ from assay.verifier.audit.tolerance import (
 
 FINDING, WIDENING, WIDEST_SO_FAR, STATE = "finding", "widening", "widest", "state"
 THETA = "step/theta"  # flat; operators of a gradient read its tensors by their own names
+START, START_COUNT = (
+    "step/start",
+    "step/start-count",
+)  # of kept moments: the state that the step before ended in
 BEFORE, AFTER, END, UPDATE = "step/before", "step/after", "step/end", "step/update"
 HOLDS = np.ones(1, np.int8)
 
@@ -78,8 +84,8 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
     rule = spec.rule
     if spec.compute.is_grpo:
         return "its rollouts are sampled in its node's execution class, which has no operators"
-    if rule.carries_inner:
-        return "its inner steps begin in a state that outlives a round, which only its node has"
+    if rule.is_local_kept:
+        return "its node goes on from parameters of its own (fragments)"
     if rule.read_lag or rule.apply_lag or rule.outer.kind not in (Outer.SIGN, Outer.SGD):
         return "its commits do not name the parameters alone"
     if spec.audit.limits == NO_DIGEST or limits is None:
@@ -88,15 +94,22 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
         return (
             f"the commit of round {int(commit.round)} names no parameters (state_every = {spec.state_every})"
         )
-    if not rule.is_gradient and _inner_limits(spec, limits, commit) is None:
-        return f"no limits were measured for {rule.local.steps} inner steps of its node's execution class"
-    if (count := operator_count(spec)) > OPERATORS_MAX:
-        return f"its program has {count:,} operators, at most {OPERATORS_MAX:,} can be narrowed down"
+    steps = rule.local.segment if rule.carries_inner else rule.local.steps
+    if not (rule.is_gradient or _is_measured(spec, limits, commit)):
+        return f"no limits were measured for {steps} inner steps of its node's execution class"
+    if (count := computed_count(spec)) > OPERATORS_MAX:
+        last = "jurors compute" if rule.carries_inner else "can be narrowed down"
+        return f"its program has {count:,} operators, at most {OPERATORS_MAX:,} {last}"
     return None
 
 
 def operator_count(spec: RunSpec) -> int:
-    """How many operators `program_of` a step of this run has."""
+    """How many operators `program_of` a step of this run has: with kept moments one, which contains all."""
+    return 1 if spec.rule.carries_inner else computed_count(spec)
+
+
+def computed_count(spec: RunSpec) -> int:
+    """How many operators are computed for a step of this run, those within another one included."""
     local = spec.rule.local
     gradient = len(operators(spec.model, local.sequences, spec.compute))
     one_step = gradient * (1 + SAMPLES) + SAMPLES
@@ -115,6 +128,8 @@ def program_of(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Operator,
         commit: The step, of which `why_not` says nothing; its execution class decides the limit.
     """
     layout = layout_of(spec.model)
+    if spec.rule.carries_inner:
+        return _one_finding(spec, limits, layout, commit)
     if not spec.rule.is_gradient:
         return _inner_program(spec, limits, layout, commit)
     made, last, wide = _gradients(spec, layout, commit)
@@ -172,6 +187,20 @@ def _inner_program(spec: RunSpec, limits: Limits, layout: Layout, commit: Commit
         raise ValueError("no limits for these inner steps, see why_not")
     holds = partial(_inner_holds, spec, found, layout, commit)
     return (*made, Operator(FINDING, (*state, THETA, END, BEFORE, AFTER, UPDATE, *widest), holds))
+
+
+def _one_finding(spec: RunSpec, limits: Limits, layout: Layout, commit: Commit) -> tuple[Operator, ...]:
+    """The finding alone: all of the step's sources are its inputs."""
+    names = frozen_layout(spec.model).names
+    own = START, START_COUNT, END, BEFORE, AFTER, UPDATE
+    holds = partial(_round_holds, spec, limits, layout, commit, names)
+    return (Operator(FINDING, (THETA, TOKENS, *own, *names), holds),)
+
+
+def _is_measured(spec: RunSpec, limits: Limits, commit: Commit) -> bool:
+    if spec.rule.carries_inner:
+        return has_limits(spec, limits, commit)
+    return _inner_limits(spec, limits, commit) is not None
 
 
 def _inner_limits(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Limit, ...] | None:
@@ -235,31 +264,46 @@ def _inner_holds(
     Raises:
         ArithmeticError: it does not hold.
     """
-    local, rule, round_id, blocks = spec.rule.local, spec.rule, int(commit.round), range(layout.blocks)
+    local, round_id = spec.rule.local, int(commit.round)
     _check_shape("an inner state", state_SP, (1 + local.moments, layout.parameters))
     _check_shape("a widening", wide_N, (layout.blocks,))
-    sent = decode_contribution(spec, layout, round_id, update.tobytes())
     lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=local.steps - 1)
     ours = InnerState(state_SP[0], tuple(state_SP[1:]), local.steps)
     walked = ModelledSegment(local, layout, local.steps, lr, fresh(local, theta_P), ours)
-    end = tuple(to_blocks(layout, part_P).reshape(-1, BLOCK_SIZE) for part_P in end_SP)
+    end = rows_of(layout, end_SP)
     shown = OpenedSegment(None, local.steps, end, end[0])
     within = wider(limits, max(1.0, float(wide_N.max())))
     with np.errstate(all="ignore"):
-        moved, _ = judge_movement(walked, shown, within, blocks, recomputed=NO_DIGEST)
-        x_NC = distance_blocks(rule, layout, theta_P, end_SP[0])
-        compared = compare(
-            rule.compress,
-            blocks,
-            is_synced(spec, layout, round_id),
-            carried(spec, layout, round_id, blocks, before_NC, x_NC, 0.0),
-            after_NC,
-            sent,
-            x_NC,
-            recomputed=NO_DIGEST,
-            is_work_equal=True,
-        )
+        moved, _ = judge_movement(walked, shown, within, range(layout.blocks), recomputed=NO_DIGEST)
+        compared = judge_message(spec, layout, round_id, theta_P, end_SP[0], before_NC, after_NC, update)
     return _unless_false(worse_of(moved, compared))
+
+
+def _round_holds(
+    spec: RunSpec,
+    limits: Limits,
+    layout: Layout,
+    commit: Commit,
+    names: Sequence[str],
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    start_SP: NDArray[np.float32],
+    start_count_1: NDArray[np.int64],
+    ends_RP: NDArray[np.float32],
+    before_NC: NDArray[np.float32],
+    after_NC: NDArray[np.float32],
+    update: NDArray[np.uint8],
+    *frozen: Array,
+) -> Array:
+    """`HOLDS`, unless a segment of a round whose moments are kept is false, or its message is.
+
+    Raises:
+        ArithmeticError: one is.
+    """
+    start = InnerState(start_SP[0], tuple(start_SP[1:]), int(start_count_1[0])) if len(start_SP) else None
+    others = dict(zip(names, frozen, strict=True))
+    private = start, ends_RP, before_NC, after_NC, update
+    return _unless_false(judge_round(spec, limits, layout, commit, theta_P, tokens, others, *private))
 
 
 def _unless_false(found: Finding) -> Array:

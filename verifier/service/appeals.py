@@ -46,6 +46,9 @@ class Appeals:
         self._tried: set[bytes] = set()
         self._asking: set[Path] = set()
         self._fetched: Counter[Path] = Counter()
+        self._judged: dict[
+            JudgeOperator, bool
+        ] = {}  # a juror may sit in as many defences as there are signers
         self._wanted, self._wanting = trio.open_memory_channel[Wanted](ASKED_MAX)
 
     async def run(self, host: Host) -> None:
@@ -95,8 +98,12 @@ class Appeals:
             end=Digest(defence.state.end),
             evidence=str(path),
         )
+        if request in self._judged:
+            return self._judged[request]
         try:
-            return (await self._state_sync.child.call(request, Judged)).is_right
+            found = (await self._state_sync.child.call(request, Judged)).is_right
+            self._judged[request] = found
+            return found
         except MalformedMessage as error:
             log.warning("evidence shows nothing", extra={"file": path.name, "reason": str(error)})
             path.unlink(missing_ok=True)  # the accused may show better

@@ -29,9 +29,9 @@ from assay.verifier.appeal import program
 from assay.verifier.appeal.evidence import (
     StepSources,
     batch_of,
+    compared_rows,
     evidence_of,
     holds,
-    inner_rows,
     parse_evidence,
 )
 from assay.verifier.appeal.fetch import evidence_bytes_max
@@ -128,14 +128,14 @@ def a_party(
             public.theta_P[:] = learned_by_heart(spec.model, public.theta_P, batch, loss_at_most=loss)
         theta = trainer.parameters.read(number).copy()
         step = trainer.step(number, Digest(hashlib.sha256(b"manifest %d" % number).digest()), base_, root)
-        before = trainer.steps.private(base_)
+        before = trainer.steps.private(step.commit.base)
         base_, root = number + 1, step.commit.momentum_after
         update = decode_contribution(spec, trainer.layout, number, step.update)
         trainer.apply(number, encode_round(spec.rule, mean_over_senders({node: update}, blocks), blocks))
-    after, end = trainer.steps.private(base_), trainer.steps.end(CHEAT_ROUND)
-    end_SP = None if end is None else inner_rows(end)
+    after, end_SP = trainer.steps.private(base_), compared_rows(spec.rule, trainer.steps.ends(CHEAT_ROUND))
     batch = batch_of(spec, step.commit, tokens)
-    sources = StepSources(theta, batch, before.error_NC, after.error_NC, step.update, end_SP)
+    errors = before.error_NC, after.error_NC
+    sources = StepSources(theta, batch, *errors, step.update, end_SP, before.inner)
     return Party(spec, step.commit, sources, tokens, agreed)
 
 

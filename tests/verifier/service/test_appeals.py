@@ -105,6 +105,8 @@ def test_a_juror_gets_the_evidence_from_the_accused_and_then_has_an_opinion(tmp_
             assert await opinion(juror) is None  # asked for meanwhile; nobody waits
             await until(lambda: bool(fetched(juror)))
             assert await opinion(juror) is True
+            juror._state_sync.child = None  # type: ignore[assignment]  # not asked about it again
+            assert await opinion(juror) is True
 
     run(whole)
     assert fetched(juror)[0].read_bytes() == BODY
