@@ -339,9 +339,7 @@ def test_what_no_program_decides_says_why(honest):
         return why_not(replace(spec, **changes), limits, commit)
 
     assert reason() is None
-    assert "outlives a round" in reason(rule=replace(rule, fragments=2))
-    if local.moments:
-        assert "outlives a round" in reason(rule=replace(rule, local=replace(local, keeps_moments=True)))
+    assert "parameters of its own" in reason(rule=replace(rule, fragments=2))
     outer = replace(rule.outer, kind=Outer.NESTEROV)
     assert "name the parameters" in reason(rule=replace(rule, outer=outer))
     assert "no limits were measured" in reason(commit=replace(commit, exec_class=NO_DIGEST))
