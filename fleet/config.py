@@ -28,7 +28,7 @@ from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
 
-STATE, LOCK, SPEED = "state.json", "lock", "speed"
+STATE, LOCK = "state.json", "lock"
 STATE_BYTES_MAX = 1 << 22
 
 

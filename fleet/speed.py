@@ -10,13 +10,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import trio
 
-from assay.fleet.config import SPEED, FleetConfig
 from assay.participant.keys.private_files import make_private_folder
 from assay.participant.worker import ONE_THREAD
 from assay.protocol.errors import ConfigError
+
+if TYPE_CHECKING:  # the process that measures has no use for web3
+    from assay.fleet.config import FleetConfig
+
+SPEED = "speed"  # the file of an operator's folder that keeps it
 
 
 async def flop_per_s(device: str, threads: int) -> int:

@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_der_private_key,
 )
-from eth_keyfile.keyfile import create_keyfile_json, decode_keyfile_json
 from eth_keys.datatypes import PrivateKey
 from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey
@@ -400,6 +399,8 @@ def _exactly_32(secret: bytes, path: Path) -> bytes:
 
 
 def _keystore(key: bytes, password: str, work: Work) -> bytes:
+    from eth_keyfile.keyfile import create_keyfile_json  # imports py_ecc
+
     store = create_keyfile_json(key, password.encode(), kdf="scrypt", iterations=work.scrypt_n)
     return json.dumps(store).encode()
 
@@ -410,6 +411,8 @@ def _secret_of(path: Path, body: bytes, password: str) -> bytes:
     Raises:
         ConfigError: the file is damaged, or the password is wrong.
     """
+    from eth_keyfile.keyfile import decode_keyfile_json  # imports py_ecc
+
     try:
         store: dict[str, Any] = json.loads(body)
         asked = store["crypto"]["kdfparams"]

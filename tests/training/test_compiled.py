@@ -128,13 +128,24 @@ def test_threads_that_call_first_at_the_same_time_compile_once(monkeypatch):
     assert sum(asked) == 1
 
 
-def test_participants_import_no_compiler():
-    code = "import sys, assay.verifier.service.process, assay.node.service; print('numba' in sys.modules)"
+def is_imported(package, *modules):
+    """Whether a process that imports the modules has imported the package."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"import sys, {', '.join(modules)}; print({package!r} in sys.modules)"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
     )
+    assert done.stdout in ("True\n", "False\n"), done.stderr
+    return done.stdout == "True\n"
 
-    assert done.stdout == "False\n", done.stderr
+
+def test_participants_import_no_compiler():
+    assert not is_imported("numba", "assay.verifier.service.process", "assay.node.service")
+
+
+def test_processes_without_chain_or_keystore_do_not_import_py_ecc():
+    # web3 imports it through eth_account, eth_keyfile does for keystores of BLS keys: 0.65 s of CPU.
+    modules = ("cli.main", "participant.keys.keyring", "fleet.speed", "node.trainer", "verifier.audit.worker")
+
+    assert not is_imported("py_ecc", *(f"assay.{module}" for module in modules))
