@@ -53,9 +53,12 @@ def make_server(config: ServerFile, base: Path) -> Server:
 
 def make_app(server: Server) -> FastAPI:
     """The app without its guard, as for its documentation."""
+    shape = {"schema": {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"}}
     problem: dict[int | str, dict[str, Any]] = {
-        status: {"model": ProblemAnswer, "content": {MEDIA_TYPE: {}}} for status in _ERRORS
+        status: {"content": {"application/json": shape, MEDIA_TYPE: {}}} for status in _ERRORS
     }
+    # FastAPI compiles a model anew for each status of each route: one of them puts it into the schema.
+    problem[_ERRORS[0]]["model"] = ProblemAnswer
     app = FastAPI(
         title="Assay", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, responses=problem
     )
