@@ -7,10 +7,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:  # web3 costs a second to import: only tests that use the chain pay it
@@ -94,15 +97,20 @@ def world(first_day: World) -> Iterator[World]:
     assert first_day.rpc("evm_revert", snapshot)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_built_once() -> Iterator[None]:
+    """An app's tree of commands is built at its first call; of ours that takes as long as a test of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        once = cache(typer.main.get_command)
+        patch.setattr(typer.main, "get_command", once)
+        patch.setattr(typer.testing, "_get_command", once)
+        yield
+
+
 @pytest.fixture
 def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
     """The command line, in this process."""
-    import typer.main
-
     from assay.cli.main import run
-    from tests.commands import COMMANDS
-
-    monkeypatch.setattr(typer.main, "get_command", lambda _app: COMMANDS)
 
     def call(*words: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["assay", *map(str, words)])
