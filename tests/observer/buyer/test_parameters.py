@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -44,6 +45,7 @@ AGGREGATES = [an_aggregate(round_id) for round_id in range(SPEC.rounds)]
 BLOBS = {blob_digest(body): body for body in AGGREGATES}
 
 
+@cache
 def states() -> list[Digest]:
     """The digest of the parameters before each round, computed without Replay."""
     public = start_public(SPEC, initial_parameters(SPEC.seed, LAYOUT.names, LAYOUT.shapes))
@@ -52,9 +54,6 @@ def states() -> list[Digest]:
         public = apply(SPEC, LAYOUT, public, round_id, aggregate)
         found.append(public_digest(public))
     return found
-
-
-STATES = states()
 
 
 def links(liar: str = "", lies_in: int = -1) -> list[CertifiedManifest]:
@@ -68,7 +67,7 @@ def links(liar: str = "", lies_in: int = -1) -> list[CertifiedManifest]:
         commits = []
         for signed in manifest.commits:
             is_lie = at == lies_in and signed.commit.node == peer(liar)
-            state = a_digest("elsewhere") if is_lie else STATES[at]
+            state = a_digest("elsewhere") if is_lie else states()[at]
             if at % 2 == 0:
                 signed = replace(signed, commit=replace(signed.commit, state=state))
             commits.append(signed)
@@ -116,9 +115,9 @@ def test_the_buyer_ends_with_the_parameters_that_the_aggregates_make(tmp_path: P
 
     made = [step(one, certified) for certified in links()]
 
-    assert made[: SPEC.rounds] == STATES[1:]
-    assert set(made[SPEC.rounds :]) == {STATES[-1]}  # after training nothing moves
-    assert state_digest(one.theta) == STATES[-1]
+    assert made[: SPEC.rounds] == states()[1:]
+    assert set(made[SPEC.rounds :]) == {states()[-1]}  # after training nothing moves
+    assert state_digest(one.theta) == states()[-1]
     assert one.compared() == (3, ())
 
 
@@ -132,7 +131,7 @@ def test_a_node_that_used_other_parameters_is_named_on_rounds_that_check(
         step(one, certified)
 
     elsewhere = a_digest("elsewhere").hex()
-    expected = Mismatch(round=2, who=peer("mallory").hex(), claimed=elsewhere, ours=STATES[2].hex())
+    expected = Mismatch(round=2, who=peer("mallory").hex(), claimed=elsewhere, ours=states()[2].hex())
     assert one.compared() == (3, (expected,) * found)
 
 
@@ -152,9 +151,9 @@ def test_a_restart_forgets_no_finding_and_changes_no_bit(
     for certified in story[second.round :]:
         step(second, certified)
 
-    assert state_digest(second.theta) == STATES[-1]
+    assert state_digest(second.theta) == states()[-1]
     assert len(second.compared()[1]) == 1
-    assert [second.state(round_id) for round_id in range(SPEC.rounds + 1)] == STATES
+    assert [second.state(round_id) for round_id in range(SPEC.rounds + 1)] == states()
 
 
 def test_a_blob_that_is_away_changes_nothing_and_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -175,5 +174,5 @@ def test_a_blob_that_is_away_changes_nothing_and_comes_later(tmp_path: Path, mon
         step(one, links()[0])
     assert (one.round, one.compared()) == (0, (0, ()))
 
-    assert step(one, links()[0]) == STATES[1]
+    assert step(one, links()[0]) == states()[1]
     assert me.blobs.put_back == [AGGREGATES[0]]
