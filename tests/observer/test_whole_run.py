@@ -50,7 +50,7 @@ from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_man
 from assay.testing.specs import MANIFEST, a_data_folder
 from assay.training.data.inventory import inventory
 from tests.network.memory_blobs import MemoryBlobs
-from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, STATES
+from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, states
 from tests.observer.ledger_service.test_bookkeeper import settlements_of
 
 BUDGET = 10**9
@@ -129,7 +129,7 @@ def a_story(run_state: RunState) -> list[CertifiedManifest]:
         commits = tuple(
             replace(signed, commit=replace(signed.commit, state=state, update=blob_digest(update)))
             for signed in manifest.commits
-            for state in [STATES[at] if at % 2 == 0 else NO_DIGEST]
+            for state in [states()[at] if at % 2 == 0 else NO_DIGEST]
             for update in [UPDATES[name_of(signed.commit.node)]]
         )
         chain = next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate)
@@ -150,7 +150,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
     async def sign_result(_peer: PeerId, body: bytes) -> bytes:
         previous = NO_DIGEST
         for epoch in range(decode(StepRequest, body).number + 1):
-            model = STATES[min((epoch + 1) * 3, 6)]
+            model = states()[min((epoch + 1) * 3, 6)]
             result, before = epoch_result(run.spec, tables[epoch], model, previous, 1), previous
             previous = result_digest(run.deployment, result)
         return encode(
@@ -168,7 +168,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
     async def sign_model(_peer: PeerId, body: bytes) -> bytes:
         previous = NO_DIGEST
         for epoch in range(run.spec.epochs):
-            model = STATES[min((epoch + 1) * 3, 6)]
+            model = states()[min((epoch + 1) * 3, 6)]
             result = epoch_result(run.spec, tables[epoch], model, previous, 1)
             previous = result_digest(run.deployment, result)
         trained_on = inventory(run.spec.data, MANIFEST).sha256()
@@ -296,7 +296,7 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
     (agreement,) = [line for line in bought if line["kind"] == "agreement"]
     assert (agreement["ok"], agreement["rounds"], agreement["mismatches"]) == (True, 3, [])
     assert bought[-1]["kind"] == "bundle"
-    assert bought[-1]["state"] == STATES[-1].hex()
+    assert bought[-1]["state"] == states()[-1].hex()
     assert [one["kind"] for one in bought if "refund" in one["kind"]] == ["refund-due", "refunded"]
     assert [one["amount"] for one in bought if one["kind"] == "refunded"] == [told["refunded"]]
     certificates = [
@@ -306,7 +306,7 @@ def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_a
     assert [len(bytes.fromhex(one)) for one in certificates] == [3 * 65] * 2
     record = json.loads((tmp_path / "bundle" / "registry" / "record.json").read_text())
     chain = Chain(run.rpc_url, run.deployment, an_account_key("buyer"))
-    assert chain.model_of(bytes.fromhex(record["record_id"])) == STATES[6]
+    assert chain.model_of(bytes.fromhex(record["record_id"])) == states()[6]
     on_record = [one for one in chain.events(0) if isinstance(one, ModelRegistered)]
     assert [one.record_id.hex() for one in on_record] == [record["record_id"]]
     assert on_record[0].data_inventory_hash.hex() == record["data_inventory_hash"]
