@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from hashlib import sha256
 
@@ -15,6 +13,7 @@ from assay.testing.members import a_hot_key, an_account_key
 from assay.testing.signed import NODES, VERIFIERS
 from tests.cli.market import PURSE, Market, wallet
 from tests.conftest import Assay
+from tests.forked_commands import command
 
 pytestmark = pytest.mark.slow
 
@@ -261,17 +260,15 @@ def test_an_endpoint_of_another_chain_is_refused(assay: Assay, market: Market):
 def test_a_process_of_its_own_stakes_and_shows_no_key(market: Market):
     file = market.config_of(NODE)
 
-    def assay(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "assay.cli.main", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+    added, shown, refused = (
+        command(market.folder, "stake", *words, timeout_s=300)
+        for words in (("add", file, "--to", "300"), ("show", file), ("add", file, "1e400"))
+    )
 
-    added, shown = assay("stake", "add", file, "--to", "300"), assay("stake", "show", file)
-    refused = assay("stake", "add", file, "1e400")
-
-    assert (added.returncode, shown.returncode, refused.returncode) == (0, 0, 2)
+    assert [status for status, *_ in (added, shown, refused)] == [0, 0, 2]
     assert active(market) == 300 * UNIT
-    assert "300.000000 aUSD" in shown.stdout and "Traceback" not in refused.stderr
-    said = "".join(one.stdout + one.stderr for one in (added, shown, refused)).lower()
+    assert "300.000000 aUSD" in shown[1] and "Traceback" not in refused[2]
+    said = "".join(out + err for _, out, err in (added, shown, refused)).lower()
     for secret in (an_account_key(NODE).hex(), a_hot_key(NODE).hex(), "a password of nobody"):
         assert secret not in said
 

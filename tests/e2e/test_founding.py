@@ -21,8 +21,8 @@ from assay.bundle.read import read
 from assay.devnet.fork_server import ForkedProcess
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.protocol.types import PeerId
-from tests.e2e.commands import command, running
 from tests.e2e.nets import TINY, WAIT_S, need_anvil, write_order
+from tests.forked_commands import command, running
 
 pytestmark = pytest.mark.slow
 

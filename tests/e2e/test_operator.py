@@ -42,9 +42,9 @@ from assay.participant.wallet.delegation import delegate
 from assay.participant.wallet.founding import found_network
 from assay.protocol.encoding.codec import digest
 from assay.protocol.types import Digest
-from tests.e2e.commands import command, running
 from tests.e2e.nets import WAIT_S, need_anvil
 from tests.e2e.test_founding import ports
+from tests.forked_commands import command, running
 
 pytestmark = pytest.mark.slow
 

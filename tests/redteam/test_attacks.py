@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = [attack for attack in ATTACKS if not attack.is_slow]
 SWITCHED = [attack for attack in QUICK if attack.has_off]
+SEEDS = (1, 2, 3)  # who is drawn, and by whom, is chance: one seed may never ask the liar
 # What this system does not stop. A row that leaves or joins this list changes docs/threat-model.md as well.
 OPEN = {
     "momentum injection, one block, once",
@@ -35,12 +36,20 @@ def by_name(attacks: list[Attack]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("attack", attacks, ids=lambda attack: attack.name)
 
 
+def undefended_outcome(attack: Attack) -> Outcome:
+    """Of the seeds up to the first with which it succeeds; of all, where the defence only makes it rarer."""
+    outcomes: list[Outcome] = []
+    for seed in SEEDS:
+        outcomes.append(attack.run(False, seed))
+        if outcomes[-1].succeeded and attack.name not in OPEN:
+            break
+    return together(outcomes)
+
+
 @by_name(SWITCHED)
 def test_it_succeeds_without_the_defence_and_less_or_not_at_all_with_it(attack: Attack) -> None:
-    # Who is drawn, and by whom, is chance: one seed may never ask the liar.
-    defended, undefended = (
-        together([attack.run(is_defended, seed) for seed in (1, 2, 3)]) for is_defended in (True, False)
-    )
+    defended = together([attack.run(True, seed) for seed in SEEDS])
+    undefended = undefended_outcome(attack)
 
     assert undefended.succeeded, undefended
     assert undefended.succeeded / undefended.attempts > defended.succeeded / defended.attempts

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +27,7 @@ from tests.a_network import NOW, a_record, keys_of, records_of
 from tests.chain.moves import transfer_token
 from tests.cli.market import ORDER, PURSE, Market, wallet
 from tests.conftest import Assay
+from tests.forked_commands import command
 
 pytestmark = pytest.mark.slow
 
@@ -283,20 +282,19 @@ def test_processes_of_their_own_quote_place_and_show_no_key(market: Market):
     market.join_nodes()
     file = market.config_of("buyer")
 
-    def assay(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "assay.cli.main", "order", *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
     done = [
-        assay("quote", market.order_file),
-        assay("place", file, market.order_file),
-        assay("show", file),
-        assay("cancel", file),
-        assay("refund", file),
+        command(market.folder, "order", *words, timeout_s=300)
+        for words in (
+            ("quote", market.order_file),
+            ("place", file, market.order_file),
+            ("show", file),
+            ("cancel", file),
+            ("refund", file),
+        )
     ]
 
-    assert [one.returncode for one in done] == [0, 0, 0, 0, 1]
-    said = "".join(one.stdout + one.stderr for one in done).lower()
+    assert [status for status, *_ in done] == [0, 0, 0, 0, 1]
+    said = "".join(out + err for _, out, err in done).lower()
     assert "traceback" not in said and an_account_key("buyer").hex() not in said
     assert "a password of nobody" not in said
 
@@ -400,6 +398,6 @@ def test_an_empty_order_is_refused(assay: Assay, tmp_path: Path):
     empty = tmp_path / "run.toml"
     empty.write_text("# nothing\n")
 
-    for command in ("check", "quote"):
-        code, _, err = assay("order", command, empty)
+    for word in ("check", "quote"):
+        code, _, err = assay("order", word, empty)
         assert code == 2 and "is empty, expected an order" in err
