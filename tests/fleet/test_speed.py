@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from assay.fleet.config import SPEED
-from assay.fleet.speed import flop_per_s, kept_flop_per_s
+from assay.fleet.speed import SPEED, flop_per_s, kept_flop_per_s
 from assay.protocol.errors import ConfigError
 
 
