@@ -43,6 +43,7 @@ from assay.verifier.appeal.program import AFTER, BEFORE, END, START, START_COUNT
 DTYPES = ("<f4", "<f8", "<i8")
 INPUTS_MAX = 4096  # of one operator: the slopes of all parameters are inputs of its last but one
 NAME_CHARS_MAX = 200
+STEPS_MAX = 1 << 48  # that an inner state counts; no run has as many
 _NODES_OWN = (BEFORE, AFTER, END, UPDATE, START, START_COUNT)
 
 
@@ -255,8 +256,10 @@ def _carried(spec: RunSpec, layout: Layout, evidence: StepEvidence) -> tuple[Inn
         if evidence.start or evidence.start_count:
             raise MalformedMessage("evidence: a start state of a step that begins afresh")
         return None, NO_DIGEST
-    if evidence.start_count < 0:
-        raise MalformedMessage(f"evidence: a start state after {evidence.start_count} steps")
+    if not 0 <= evidence.start_count <= STEPS_MAX:
+        raise MalformedMessage(
+            f"evidence: a start state after {evidence.start_count} steps, expected 0 to {STEPS_MAX}"
+        )
     start = _state(_inner_floats(spec, layout, evidence.start, 1), evidence.start_count)
     return start, roots_of(evidence.commit.run_id, layout, start).digest
 

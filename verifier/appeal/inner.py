@@ -46,10 +46,8 @@ from assay.verifier.audit.tolerance import SAMPLES, WIDEST, jitter_seed, step_wi
 def has_limits(spec: RunSpec, limits: Limits, commit: Commit) -> bool:
     """Whether every segment of a round has limits, however old the moments are that it begins with."""
     local, dtype = spec.rule.local, spec.compute.dtype
-    lengths = {
-        local.segment,
-        local.steps - local.segment * (spec.rule.segments - 1),
-    }  # the last may be shorter
+    last = local.steps - local.segment * (spec.rule.segments - 1)  # it may be shorter
+    lengths = {local.segment, last}
     found = (
         limits_of(limits.segments, commit.exec_class, dtype, regime_of(local, age), length)
         for age in (0, FRESH_STEPS)

@@ -65,10 +65,8 @@ from assay.verifier.audit.tolerance import (
 
 FINDING, WIDENING, WIDEST_SO_FAR, STATE = "finding", "widening", "widest", "state"
 THETA = "step/theta"  # flat; operators of a gradient read its tensors by their own names
-START, START_COUNT = (
-    "step/start",
-    "step/start-count",
-)  # of kept moments: the state that the step before ended in
+# Of kept moments: the inner state that the step before ended in.
+START, START_COUNT = "step/start", "step/start-count"
 BEFORE, AFTER, END, UPDATE = "step/before", "step/after", "step/end", "step/update"
 HOLDS = np.ones(1, np.int8)
 

@@ -46,9 +46,8 @@ class Appeals:
         self._tried: set[bytes] = set()
         self._asking: set[Path] = set()
         self._fetched: Counter[Path] = Counter()
-        self._judged: dict[
-            JudgeOperator, bool
-        ] = {}  # a juror may sit in as many defences as there are signers
+        # A juror may sit in as many defences as there are signers.
+        self._judged: dict[JudgeOperator, bool] = {}
         self._wanted, self._wanting = trio.open_memory_channel[Wanted](ASKED_MAX)
 
     async def run(self, host: Host) -> None:
