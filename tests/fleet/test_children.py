@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,11 +122,13 @@ def test_a_log_that_has_grown_is_put_aside_at_a_start(tmp_path, folder, monkeypa
 
 def test_a_process_that_dies_at_once_is_started_again_ever_more_slowly(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(tested, "FIRST_S", 0.05)
+    monkeypatch.setattr(tested, "MOST_S", 0.3)
     a_program(tmp_path, monkeypatch, "exit 1")
-    began_s = time.monotonic()
-    kept_up(tmp_path, lambda one: one.starts == 5)
+    waits = []
+    monkeypatch.setattr(trio, "sleep", noting(waits))
+    kept_up(tmp_path, lambda one: one.starts == 6)
 
-    assert time.monotonic() - began_s >= 0.05 * (1 + 2 + 4 + 8)
+    assert waits[:5] == [0.05, 0.1, 0.2, 0.3, 0.3]
 
 
 def test_a_process_that_had_run_for_a_while_is_started_again_soon(tmp_path, folder, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from assay.cli.process import read_process_file
-from assay.fleet.config import FleetConfig, holding, is_held, read_state, write_state
+from assay.fleet.config import STATE_BYTES_MAX, FleetConfig, holding, is_held, read_state, write_state
 from assay.fleet.plan import Seat, Stage, State
 from assay.fleet.seats import (
     CONFIG,
@@ -201,6 +201,11 @@ def test_a_state_survives_its_file_and_a_damaged_one_is_never_begun_anew(tmp_pat
         (folder / "state.json").write_text(damaged)
         with pytest.raises(ConfigError, match="cannot be read"):
             read_state(folder)
+    (folder / "state.json").write_text(text.ljust(STATE_BYTES_MAX))
+    assert read_state(folder) == state
+    (folder / "state.json").write_text(text.ljust(STATE_BYTES_MAX + 1))
+    with pytest.raises(ConfigError, match=f"more than {STATE_BYTES_MAX} bytes"):
+        read_state(folder)
 
 
 def test_two_supervisors_cannot_have_one_folder(tmp_path: Path):
