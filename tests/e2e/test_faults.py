@@ -78,7 +78,7 @@ def test_an_auditor_who_recomputes_nothing_loses_stake_and_no_node_does_for_it(
     assert lazy["slashed"] > 0
     assert lazy["paid"] == 0
     assert assay("run", "verify", faulty.run)[0] == 0
-    report = json.loads(assay("audit", "report", faulty.run, "--json")[1])
+    report = json.loads(assay("audit", "report", faulty.run, "--json")[1])["auditors"]
     found = next(one for one in report["verifiers"] if one["behaviour"] == "pass-all")
     assert found["faults"]
     assert all(not one["faults"] for one in report["verifiers"] if one is not found)

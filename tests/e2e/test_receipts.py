@@ -140,7 +140,7 @@ def test_the_report_names_the_planted_liar_and_writes_a_page(
 ) -> None:
     done = assay("audit", "report", finished.run, "--json", "--html", tmp_path / "page.html")
     assert done.status == 0, done.err
-    told = json.loads(done.out)
+    told = json.loads(done.out)["audits"]
 
     assert told["cheats"]["caught"] == [finished.peer("stale-parameters")]
     # On a slow machine an honest opening may come late, and be accused; it is never confirmed.
