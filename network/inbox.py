@@ -2,9 +2,9 @@
 
 Room: network (edge: trio, no sockets). Each peer has its own bounded queue; a pump takes one notification at
 a time, from the peer whose notifications took the least processor time lately, and round-robin among equals.
-So ten peers whose messages are dear to decode delay another's notification by the one that is being handled
-and the one chosen next, not by ten each time. A peer that floods fills its own queue, is throttled per
-notification, and then loses notifications, which are counted.
+So ten peers whose messages are expensive to decode delay another's notification by the one that is being
+handled and the one chosen next, not by ten each time. A peer that floods fills its own queue, is throttled
+per notification, and then loses notifications, which are counted.
 """
 
 from __future__ import annotations

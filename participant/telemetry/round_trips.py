@@ -30,6 +30,7 @@ FORMAT = "assay/round-trips/1"
 EVERY_S = 10.0
 STALE_S = 60  # older ones are of a process that has ended, or hangs
 BYTES_MAX = 1 << 20
+US_MAX = 10**12  # that are read: more has no place on a page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,9 @@ def read_round_trips(path: Path, now_s: float) -> RoundTrips | None:
             found = read_plain(RoundTrips, parse_json(file.read(BYTES_MAX)))
     except (OSError, ValueError):
         return None
-    return found if found.format == FORMAT and found.at_s <= now_s <= found.at_s + STALE_S else None
+    is_new = found.at_s <= now_s <= found.at_s + STALE_S
+    is_sane = found.format == FORMAT and all(0 <= us <= US_MAX for us in found.us.values())
+    return found if is_new and is_sane else None
 
 
 async def write_round_trips(path: Path, members: frozenset[PeerId], host: Host) -> None:

@@ -86,6 +86,8 @@ def test_what_an_ended_process_or_another_clock_left_is_not_shown(
         '{"format": "assay/round-trips/2", "at_s": 1000, "us": {}}',
         '{"format": "assay/round-trips/1", "at_s": 1000, "us": {"00": "5"}}',
         '{"format": "assay/round-trips/1", "at_s": 1000}',
+        '{"format": "assay/round-trips/1", "at_s": 1000, "us": {"00": -1}}',
+        '{"format": "assay/round-trips/1", "at_s": 1000, "us": {"00": 1' + 400 * "0" + "}}",
     ],
 )
 def test_a_file_of_another_kind_says_nothing(tmp_path: Path, text: str) -> None:
