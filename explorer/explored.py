@@ -79,9 +79,7 @@ class Explored:
     drafts: Mapping[int, Settlement]  # tables, as they stand, of epochs that have begun and are not settled
     costs: Sequence[EpochCost]  # of every ordered epoch
     milestones: Sequence[MilestoneFigures]
-    round_trips: RoundTrips | None = (
-        None  # of a live run: as the participant whose folder this is measured them
-    )
+    round_trips: RoundTrips | None = None  # of a live run, by the participant whose folder this is
 
     @property
     def is_live(self) -> bool:
