@@ -43,6 +43,17 @@ def test_nothing_moves_while_a_page_loads(browser: Browser, site: str, kind: str
         assert browser.run(SHIFTED) <= SHIFT_MAX
 
 
+def test_a_page_that_grows_past_the_screen_stays_where_it_is(browser: Browser, site: str):
+    """A long page is first painted with what has come of it: its scroll bar must not push it aside then."""
+    lefts = set()
+    with browser.screen(1200):
+        browser.open(site + KINDS["nodes"])
+        for height in ("10px", "2000px"):
+            browser.run(f"document.querySelector('main').style.cssText = 'overflow: hidden; height: {height}'")
+            lefts.add(browser.run("document.querySelector('main').getBoundingClientRect().left"))
+    assert len(lefts) == 1
+
+
 def test_a_page_that_moves_is_noticed(browser: Browser, site: str):
     with browser.screen(360):
         browser.open(site + KINDS["run"])
