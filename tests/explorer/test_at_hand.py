@@ -49,7 +49,9 @@ def test_a_page_that_grows_past_the_screen_stays_where_it_is(browser: Browser, s
     with browser.screen(1200):
         browser.open(site + KINDS["nodes"])
         for height in ("10px", "2000px"):
-            browser.run(f"document.querySelector('main').style.cssText = 'overflow: hidden; height: {height}'")
+            browser.run(
+                f"document.querySelector('main').style.cssText = 'overflow: hidden; height: {height}'"
+            )
             lefts.add(browser.run("document.querySelector('main').getBoundingClientRect().left"))
     assert len(lefts) == 1
 
