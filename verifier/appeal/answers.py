@@ -18,7 +18,7 @@ from assay.training.frozen import Frozen
 from assay.training.reference.narrowing import START
 from assay.training.reference.trace import traced
 from assay.verifier.appeal.evidence import batch_of, holds, parse_evidence, public_sources
-from assay.verifier.appeal.program import program_of, why_not
+from assay.verifier.appeal.program import operator_count, program_of, why_not
 from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.messages import JudgeOperator
 
@@ -56,11 +56,9 @@ def is_right(spec: RunSpec, limits: Limits, request: JudgeOperator, tokens: Toke
     except OSError as error:
         raise Unavailable(f"evidence {request.evidence}: {error.strerror}") from None
     evidence = parse_evidence(body, request.case_id)
-    if why_not(spec, limits, evidence.commit):
-        return False
-    program = program_of(spec, limits, evidence.commit)
     if evidence.index != request.index:
         raise MalformedMessage(f"evidence about operator {evidence.index}, expected {request.index}")
-    if len(program) != request.operators:
+    if why_not(spec, limits, evidence.commit) or operator_count(spec) != request.operators:
         return False  # the claim itself, whoever shows the evidence
+    program = program_of(spec, limits, evidence.commit)
     return holds(spec, program, evidence, (request.start, request.end), tokens, frozen)

@@ -26,6 +26,7 @@ from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
+from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import Tokens, batch_positions, batch_tokens
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout, layout_of
@@ -203,17 +204,72 @@ def holds(
         frozen: The run's frozen parameters, checked.
 
     Raises:
-        MalformedMessage: a source is not the one that the commit binds, so that nothing is shown.
+        MalformedMessage: a source is not the one that the commit binds, so that nothing is shown. Sizes, the
+            message and digests are checked before anything is computed.
     """
     if not 0 <= evidence.index < len(program):
         return False
-    if len(evidence.outputs) % 32:
-        raise MalformedMessage(f"evidence: {len(evidence.outputs)} bytes of digests")
+    inputs, names = set(program[evidence.index].inputs), {operator.name for operator in program}
+    needed = inputs - names
+    _check_sizes(spec, evidence, needed, frozen)
+    if sorted(one.name for one in evidence.arrays) != sorted(inputs & names):
+        raise MalformedMessage(
+            f"evidence: {len(evidence.arrays)} outputs, expected the operator's {len(inputs & names)}"
+        )
+    if UPDATE in needed and not _is_message(spec, evidence):
+        return False
     outputs = tuple(Digest(evidence.outputs[at : at + 32]) for at in range(0, len(evidence.outputs), 32))
     arrays = {one.name: _unpacked(one) for one in evidence.arrays}
-    needed = set(program[evidence.index].inputs) - {operator.name for operator in program}
     sources = _sources(spec, evidence, needed, tokens, frozen)
     return is_right(program, sources, evidence.index, positions, Shown(outputs, arrays))
+
+
+def _check_sizes(spec: RunSpec, evidence: StepEvidence, needed: set[str], frozen: Frozen) -> None:
+    """Whatever the operator needs is as large as it has to be: known before anything is hashed or computed.
+
+    Raises:
+        MalformedMessage: it is not.
+    """
+    layout, rule, base = layout_of(spec.model), spec.rule, evidence.commit.base
+    state = 4 * (1 + rule.local.moments) * layout.parameters
+    error = 4 * layout.blocks * BLOCK_SIZE
+    expected = {"outputs": 32 * evidence.index}
+    if _needs_theta(needed, frozen):
+        expected["theta"] = 4 * layout.parameters
+    if BEFORE in needed:
+        expected |= {"before": error, "after": error}
+    if END in needed:
+        expected["end"] = state * (rule.segments if rule.carries_inner else 1)
+    if START in needed:
+        expected["start"] = state if base else 0
+        steps_max = STEPS_MAX if base else 0
+        if not 0 <= evidence.start_count <= steps_max:
+            raise MalformedMessage(
+                f"evidence: a start state after {evidence.start_count} steps, expected 0 to {steps_max}"
+            )
+    for name, size in expected.items():
+        found = len(getattr(evidence, name))
+        if found != size:
+            raise MalformedMessage(f"evidence: {found} bytes of {name}, expected {size}")
+
+
+def _needs_theta(needed: set[str], frozen: Frozen) -> bool:
+    return bool(needed - {TOKENS, *_NODES_OWN} - set(frozen.arrays()))
+
+
+def _is_message(spec: RunSpec, evidence: StepEvidence) -> bool:
+    """Whether the commit's message is one of this rule. If not, no computation shows that the step holds.
+
+    Raises:
+        MalformedMessage: what is shown is not the commit's.
+    """
+    if blob_digest(evidence.update) != evidence.commit.update:
+        raise MalformedMessage("evidence: a message that is not the commit's")
+    try:
+        decode_contribution(spec, layout_of(spec.model), int(evidence.commit.round), evidence.update)
+    except MalformedMessage:
+        return False
+    return True
 
 
 def _sources(
@@ -223,8 +279,8 @@ def _sources(
     commit, layout, found = evidence.commit, layout_of(spec.model), dict[str, Array](frozen.arrays())
     if TOKENS in needed:
         found[TOKENS] = batch_of(spec, commit, tokens)
-    if needed - {TOKENS, *_NODES_OWN} - set(found):
-        theta_P = _floats(evidence.theta, layout.parameters)
+    if _needs_theta(needed, frozen):
+        theta_P = _floats(evidence.theta)
         if state_digest(theta_P) != commit.state:
             raise MalformedMessage("evidence: parameters that are not the commit's")
         found.update(public_sources(spec, theta_P, np.zeros((0, 0), np.int64), ALL_TRAINED) | found)
@@ -239,13 +295,11 @@ def _sources(
     )
     for name, data, root, inner in states:
         if name in needed:
-            blocks_NC = _floats(data, layout.blocks * BLOCK_SIZE).reshape(layout.blocks, BLOCK_SIZE)
+            blocks_NC = _floats(data).reshape(layout.blocks, BLOCK_SIZE)
             if merkle.tree(private_leaves(commit.run_id, blocks_NC, inner)).root != root:
                 raise MalformedMessage(f"evidence: a private state ({name}) that is not the commit's")
             found[name] = blocks_NC
     if UPDATE in needed:
-        if blob_digest(evidence.update) != commit.update:
-            raise MalformedMessage("evidence: a message that is not the commit's")
         found[UPDATE] = np.frombuffer(evidence.update, np.uint8)
     return found
 
@@ -253,13 +307,7 @@ def _sources(
 def _carried(spec: RunSpec, layout: Layout, evidence: StepEvidence) -> tuple[InnerState | None, Digest]:
     """The inner state that a round with kept moments continues, and its digest before the step."""
     if not evidence.commit.base:
-        if evidence.start or evidence.start_count:
-            raise MalformedMessage("evidence: a start state of a step that begins afresh")
         return None, NO_DIGEST
-    if not 0 <= evidence.start_count <= STEPS_MAX:
-        raise MalformedMessage(
-            f"evidence: a start state after {evidence.start_count} steps, expected 0 to {STEPS_MAX}"
-        )
     start = _state(_inner_floats(spec, layout, evidence.start, 1), evidence.start_count)
     return start, roots_of(evidence.commit.run_id, layout, start).digest
 
@@ -287,16 +335,14 @@ def _ends(
 
 def _inner_floats(spec: RunSpec, layout: Layout, data: bytes, states: int) -> NDArray[np.float32]:
     rows = states * (1 + spec.rule.local.moments)
-    return _floats(data, rows * layout.parameters).reshape(rows, layout.parameters)
+    return _floats(data).reshape(rows, layout.parameters)
 
 
 def _state(state_SP: NDArray[np.float32], count: int) -> InnerState:
     return InnerState(state_SP[0], tuple(state_SP[1:]), count)
 
 
-def _floats(data: bytes, count: int) -> NDArray[np.float32]:
-    if len(data) != 4 * count:
-        raise MalformedMessage(f"evidence: {len(data)} bytes, expected {4 * count}")
+def _floats(data: bytes) -> NDArray[np.float32]:
     values = np.frombuffer(data, "<f4").astype(np.float32)
     if not np.isfinite(values).all():
         raise MalformedMessage("evidence: a value that is not finite")

@@ -179,8 +179,8 @@ def test_a_step_that_begins_afresh_shows_no_start(honest, tmp_path):
     party = a_keeper(tmp_path, "honest", "muloco", Newcomer)
     assert party.commit.base == 0 and party.sources.start is None
     assert party.doubted() == (0, True)
-    refused(party, "afresh", start=parsed(honest).start)
-    refused(party, "afresh", start_count=1)
+    refused(party, "bytes of start, expected 0", start=parsed(honest).start)
+    refused(party, "after 1 steps, expected 0 to 0", start_count=1)
 
 
 def test_moments_that_are_renewed_in_the_round_are_zero_whatever_was_carried(tmp_path):
