@@ -189,7 +189,7 @@ def _own_step(account: Account, round_id: int) -> OwnStep:
     from assay.protocol.types import PeerId
     from assay.training.data.batches import read_tokens
     from assay.training.layout import layout_of
-    from assay.training.optimiser.public_state import THETA, held_parameters, kept_rounds
+    from assay.training.optimiser.public_state import THETA, held_parameters, held_rest, kept_rounds
     from assay.verifier.appeal.accused import step_of
     from assay.verifier.appeal.evidence import StepSources, batch_of, compared_rows
     from assay.verifier.audit.limits import agreed_limits
@@ -215,8 +215,8 @@ def _own_step(account: Account, round_id: int) -> OwnStep:
         raise Diverged(f"the inner steps of round {round_id} are not on this disk")
     batch = batch_of(spec, record.commit, read_tokens(config.data, spec.data))
     end_SP = compared_rows(spec.rule, ends)
-    errors = before.error_NC, after.error_NC
-    sources = StepSources(theta_P, batch, *errors, record.update, end_SP, before.inner)
+    errors, rest = (before.error_NC, after.error_NC), held_rest(config.folder / THETA, round_id)
+    sources = StepSources(theta_P, batch, *errors, record.update, end_SP, before.inner, rest)
     return step_of(spec, agreed_limits(spec, config.limits), record.commit, sources, _frozen(account))
 
 

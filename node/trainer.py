@@ -73,7 +73,8 @@ class Trainer(ComputeWorker):
         known_answers: frozenset[int] = frozenset(),
     ) -> None:
         keep = kept_rounds(spec)
-        super().__init__(PublicState(spec, folder / THETA, keep, base), frozen_parameters(spec, base))
+        parameters = PublicState(spec, folder / THETA, keep, base, holds_rest=True)
+        super().__init__(parameters, frozen_parameters(spec, base))
         self.spec, self.run_id, self.node = spec, run_id, node
         self.device, self.known_answers = device, known_answers
         self._salt_key = salt_key

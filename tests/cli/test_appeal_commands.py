@@ -35,6 +35,7 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.execution.execution_class import execution_class
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser.aggregate import encode_round
+from assay.training.optimiser.public_state import THETA
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.appeal import accused
 from assay.verifier.audit.limits import Limits, shipped
@@ -211,18 +212,29 @@ def test_nothing_is_sent_by_a_dry_run_and_no_vote_is_given_without_a_seat(trial:
         assert re.search(reason, err), err
 
 
-@pytest.mark.parametrize("keeps_moments", [False, True])
+@pytest.mark.parametrize(
+    ("method", "keeps_moments"), [("muloco", False), ("muloco", True), ("diloco", True), ("diloco", False)]
+)
 def test_a_node_with_inner_steps_appeals_by_the_states_on_its_disk(
-    market: Market, assay: Assay, keeps_moments: bool
+    market: Market, assay: Assay, method: str, keeps_moments: bool
 ):
     use_one_thread()  # the class that the node trains in
-    rule = a_rule("muloco", steps=2, segment=1, sequences=1, keeps_moments=keeps_moments)
+    rule = a_rule(method, steps=2, segment=1, sequences=1, keeps_moments=keeps_moments)
     limits = measured_class(execution_class(market.spec.compute, "cpu"), steps=2)
     trial = Trial(market, rule, limits)
 
     code, out, err = assay("appeal", "open", trial.config, ROUND, "--dry-run")
     assert (code, err) == (0, ""), err
     assert "the step holds" in out and trial.case_id.hex() in out
+
+    held = market.folder / NODE / "state" / THETA / f"held-{ROUND:08d}.rest"
+    assert held.exists() == (method == "diloco")
+    if method == "diloco":  # the velocity, which its commit names with the parameters
+        rest = held.read_bytes()
+        held.write_bytes(bytes(len(rest)))
+        code, out, err = assay("appeal", "open", trial.config, ROUND, "--dry-run")
+        assert code and "the parameters of that round are not on this disk" in err
+        held.write_bytes(rest)
 
     for path in (market.folder / NODE / "state" / "steps").glob(f"inner-{ROUND:08d}-00*"):
         path.unlink()

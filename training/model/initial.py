@@ -23,10 +23,14 @@ from assay.training.layout import frozen_layout, layout_of
 BASE = "base.npy"
 
 
-def state_digest(theta_P: NDArray[np.float32]) -> Digest:
-    """BLAKE3 of the parameters: dtype and length, then little-endian values."""
+def state_digest(theta_P: NDArray[np.float32], *rest: bytes | memoryview) -> Digest:
+    """BLAKE3 of the parameters: dtype and length, then little-endian values; then the rest of a public state.
+
+    Whoever knows the rest as bytes can show by it which parameters a digest covers: their length is in front.
+    """
     whole = blake3(b"assay/state/1|float32|" + len(theta_P).to_bytes(8, "big"))
-    whole.update(np.ascontiguousarray(theta_P, "<f4").view(np.uint8).data)
+    for part in (np.ascontiguousarray(theta_P, "<f4").view(np.uint8).data, *rest):
+        whole.update(part)
     return Digest(whole.digest())
 
 

@@ -10,7 +10,7 @@ Shape suffixes: N = blocks, P = parameters, S = 64.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,11 +23,13 @@ from assay.protocol.update_rule import PPM, Outer, OuterSpec, Transform
 from assay.training.codec.wire import Aggregate
 from assay.training.exact import apply_signs, inverse_values, scatter_values
 from assay.training.fragments import fragment_positions
-from assay.training.layout import Layout, from_blocks
+from assay.training.layout import Layout, from_blocks, layout_of
+from assay.training.model.initial import state_digest
 from assay.training.optimiser.aggregate import decode_round, decode_step
 from assay.training.optimiser.schedule import rate
 
 Floats = NDArray[np.float32]
+BUFFERS = {Outer.SIGN: 0, Outer.SGD: 0, Outer.NESTEROV: 1, Outer.ADAM: 2, Outer.YOGI: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +47,31 @@ class OuterState:
 
 def start_public(spec: RunSpec, theta_P: Floats) -> OuterState:
     """The public state before the first round."""
-    count = {Outer.SIGN: 0, Outer.SGD: 0, Outer.NESTEROV: 1, Outer.ADAM: 2, Outer.YOGI: 2}
-    return OuterState(theta_P, tuple(np.zeros_like(theta_P) for _ in range(count[spec.rule.outer.kind])))
+    return OuterState(theta_P, tuple(np.zeros_like(theta_P) for _ in range(BUFFERS[spec.rule.outer.kind])))
 
 
 def public_digest(public: OuterState) -> Digest:
     """BLAKE3 of the parameters and the rest of the public state."""
-    whole = blake3(b"assay/state/1|float32|" + len(public.theta_P).to_bytes(8, "big"))
-    for part_P in (public.theta_P, *public.buffers):
-        whole.update(np.ascontiguousarray(part_P, "<f4").view(np.uint8).data)
+    return state_digest(public.theta_P, *_rest(public))
+
+
+def rest_of(public: OuterState) -> bytes:
+    """What the digest of a public state covers behind the parameters: buffers, and digests of what waits."""
+    return b"".join(_rest(public))
+
+
+def rest_bytes(spec: RunSpec, round_id: int) -> int:
+    """The size of `rest_of` the public state before a round."""
+    rule = spec.rule
+    buffers = 4 * BUFFERS[rule.outer.kind] * layout_of(spec.model).parameters
+    return buffers + 32 * min(round_id, rule.apply_lag)
+
+
+def _rest(public: OuterState) -> Iterator[bytes | memoryview]:
+    for buffer_P in public.buffers:
+        yield np.ascontiguousarray(buffer_P, "<f4").view(np.uint8).data
     for body in public.pending:
-        whole.update(blake3(body).digest())
-    return Digest(whole.digest())
+        yield blake3(body).digest()
 
 
 def apply(spec: RunSpec, layout: Layout, public: OuterState, round_id: int, aggregate: bytes) -> OuterState:

@@ -31,9 +31,18 @@ from assay.protocol.types import Digest
 from assay.training.layout import layout_of
 from assay.training.model.initial import starting_parameters
 from assay.training.model.initial import state_digest as state_digest
-from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
+from assay.training.optimiser.outer import (
+    BUFFERS,
+    OuterState,
+    apply,
+    public_digest,
+    rest_bytes,
+    rest_of,
+    start_public,
+)
 
 THETA = "theta"  # folder of the checkpoints, in that of the participant
+REST = ".rest"  # suffix of what is held beside theta
 RECENT_BYTES = 1 << 30  # of the theta of recent rounds in memory
 
 
@@ -49,8 +58,7 @@ def checkpoint_rounds(spec: RunSpec, save_every: int) -> int:
 
 def snapshot_bytes_max(spec: RunSpec) -> int:
     """The most bytes that a checkpoint has, but for aggregates that wait for their round."""
-    arrays = 1 + len(start_public(spec, np.zeros(0, np.float32)).buffers)
-    return 4 * arrays * layout_of(spec.model).parameters + (1 << 16)
+    return 4 * (1 + BUFFERS[spec.rule.outer.kind]) * layout_of(spec.model).parameters + (1 << 16)
 
 
 def checkpoints(folder: Path) -> dict[int, Path]:
@@ -71,6 +79,17 @@ def held_parameters(folder: Path, round_id: int) -> NDArray[np.float32] | None:
     return held
 
 
+def held_rest(folder: Path, round_id: int) -> bytes:
+    """`rest_of` the public state whose theta is held, if that was kept, too; else empty."""
+    path = _held_path(folder, round_id).with_suffix(REST)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise Diverged(f"{path.name} cannot be read ({error.strerror})") from None
+
+
 def _held_path(folder: Path, round_id: int) -> Path:
     return folder / f"held-{round_id:08d}.npy"
 
@@ -87,6 +106,7 @@ class PublicState:
         *,
         save_every: int | None = None,
         room_bytes: int = RECENT_BYTES,
+        holds_rest: bool = False,
     ) -> None:
         """Resume from the checkpoint that lets `keep` earlier rounds be replayed, else from the start.
 
@@ -97,6 +117,7 @@ class PublicState:
             base: The file of imported parameters, for a run that starts from such.
             save_every: Rounds between checkpoints, `keep` at least; None: `keep`.
             room_bytes: Of the theta of recent rounds in memory. What local work reads is always there.
+            holds_rest: What is held is the whole state, as a node shows it to jurors; it is replayed then.
 
         Raises:
             ConfigError: the run starts from imported parameters, and `base` is not their file.
@@ -106,6 +127,7 @@ class PublicState:
         self._save_every = checkpoint_rounds(spec, save_every or keep)
         fit = room_bytes // (4 * self.layout.parameters)
         self._in_memory = min(max(fit, 1 + spec.rule.read_lag), keep + 1)
+        self._holds_rest = holds_rest and rest_bytes(spec, spec.rounds) > 0
         folder.mkdir(parents=True, exist_ok=True)
         found = list(checkpoints(folder).items())
         # A first checkpoint that is no first one was restored from a snapshot: nothing before it is here.
@@ -150,14 +172,14 @@ class PublicState:
             raise Diverged(
                 f"no parameters of round {round_id}: rounds {self._oldest} to {self.round} are kept"
             )
-        return self._replay(round_id)
+        return self._replay(round_id).theta_P
 
     @property
     def _oldest(self) -> int:
         return max(self.round - self._keep, self._start)
 
-    def _replay(self, round_id: int) -> NDArray[np.float32]:
-        """theta of a round that is not in memory, from the nearest state before it."""
+    def _replay(self, round_id: int) -> OuterState:
+        """The state of a round that is not in memory, from the nearest one before it."""
         nearest = max(saved for saved in self._saved if saved <= round_id)
         if self._replayed is None or not nearest <= self._replayed[0] <= round_id:
             self._replayed = None  # before another state is loaded, so that there are never three
@@ -166,7 +188,7 @@ class PublicState:
         for earlier in range(at, round_id):
             public = apply(self.spec, self.layout, public, earlier, self._aggregate(earlier))
         self._replayed = round_id, public
-        return public.theta_P
+        return public
 
     def _checkpoint(self, round_id: int) -> OuterState:
         """The state that this process saved, or began with, in this round.
@@ -208,7 +230,7 @@ class PublicState:
         self._recent[self.round] = self.public.theta_P
         for old in [r for r in self._recent if r <= self.round - self._in_memory]:
             del self._recent[old]
-        if self._in_memory <= self._keep:
+        if self._in_memory <= self._keep or self._holds_rest:
             self._remember(round_id, aggregate)
         if self.round % self._save_every == 0:
             self._save(self.round)
@@ -222,13 +244,18 @@ class PublicState:
             Unavailable: a file cannot be written.
         """
         wanted = {max(round_id - self.spec.rule.read_lag, 0) for round_id in rounds}
-        for path in self._folder.glob("held-*.npy"):
+        for path in self._folder.glob("held-*"):
             if int(path.stem.split("-")[1]) not in wanted:
                 path.unlink()
         for round_id in sorted(wanted & set(range(self._oldest, self.round + 1))):
-            if not _held_path(self._folder, round_id).exists():
+            path = _held_path(self._folder, round_id)
+            if not path.exists():
                 try:
-                    write_array(_held_path(self._folder, round_id), self.at(round_id))
+                    if self._holds_rest:
+                        public = self.public if round_id == self.round else self._replay(round_id)
+                        with durably(path.with_suffix(REST)) as file:
+                            file.write(rest_of(public))
+                    write_array(path, self.at(round_id))
                 except OSError as error:
                     raise Unavailable(
                         f"parameters of round {round_id} cannot be kept ({error.strerror})"
@@ -297,7 +324,7 @@ class PublicState:
             arrays = load_file(path)
         except (OSError, SafetensorError) as error:
             raise Diverged(f"{path.name} is no checkpoint: {error}") from None
-        shape, count = (self.layout.parameters,), len(self._first_buffers())
+        shape, count = (self.layout.parameters,), BUFFERS[self.spec.rule.outer.kind]
         floats = ["theta", *(f"buffer{i}" for i in range(count))]
         bodies = [f"pending{i}" for i in range(len(arrays) - len(floats))]
         if (
@@ -309,9 +336,6 @@ class PublicState:
             raise Diverged(f"{path.name} holds other arrays than a state of this run: {sorted(arrays)}")
         theta_P, *buffers = (arrays[name] for name in floats)
         return OuterState(theta_P, tuple(buffers), tuple(arrays[name].tobytes() for name in bodies))
-
-    def _first_buffers(self) -> tuple[NDArray[np.float32], ...]:
-        return start_public(self.spec, np.zeros(0, np.float32)).buffers
 
     def _save(self, round_id: int) -> None:
         public = self.public

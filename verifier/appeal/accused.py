@@ -61,7 +61,7 @@ def step_of(
     reason = why_not(spec, limits, commit)
     if reason is not None or limits is None:
         raise ConfigError(f"no appeal covers this step: {reason}")
-    if state_digest(sources.theta_P) != commit.state:
+    if state_digest(sources.theta_P, sources.rest) != commit.state:
         raise ConfigError("the parameters of that round are not on this disk")
     program, arrays = program_of(spec, limits, commit), sources.arrays(spec, frozen)
     try:

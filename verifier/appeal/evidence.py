@@ -34,6 +34,7 @@ from assay.training.model.initial import state_digest
 from assay.training.optimiser.carry import begins_anew
 from assay.training.optimiser.inner import InnerState, roots_of
 from assay.training.optimiser.momentum_root import private_leaves
+from assay.training.optimiser.outer import rest_bytes
 from assay.training.reference.narrowing import OPERATORS_MAX
 from assay.training.reference.operators import TOKENS, Array, Operator
 from assay.training.reference.operators import sources as gradient_sources
@@ -63,12 +64,13 @@ class ShownArray:
 class StepEvidence:
     """The evidence about one operator. Sources that it does not need are empty."""
 
-    TAG: ClassVar[bytes] = b"assay/step-evidence/3"
+    TAG: ClassVar[bytes] = b"assay/step-evidence/4"
     commit: Commit
     index: int
     outputs: Annotated[bytes, Max(32 * OPERATORS_MAX)]  # digests of all outputs before it
     arrays: Annotated[tuple[ShownArray, ...], Max(INPUTS_MAX)]
     theta: Annotated[bytes, Max(INT_MAX)]
+    rest: Annotated[bytes, Max(INT_MAX)]  # of the public state whose digest the commit is bound to
     before: Annotated[bytes, Max(INT_MAX)]
     after: Annotated[bytes, Max(INT_MAX)]
     start: Annotated[bytes, Max(INT_MAX)]  # of kept moments: the inner state that the step before ended in
@@ -83,6 +85,7 @@ class StepSources:
 
     end_SP: the inner states that the finding compares, see `compared_rows`; None without inner steps.
     start: the inner state that the node's step before ended in; None where none is carried into the round.
+    rest: `rest_of` the public state that the parameters are of.
     """
 
     theta_P: NDArray[np.float32]
@@ -92,6 +95,7 @@ class StepSources:
     update: bytes
     end_SP: NDArray[np.float32] | None = None
     start: InnerState | None = None
+    rest: bytes = b""
 
     def arrays(self, spec: RunSpec, frozen: Frozen = ALL_TRAINED) -> dict[str, Array]:
         """By the names that the program's operators use."""
@@ -161,6 +165,7 @@ def evidence_of(
             outputs=b"".join(shown.outputs),
             arrays=tuple(_packed(name, array) for name, array in sorted(shown.arrays.items())),
             theta=_bytes(sources.theta_P) if needs_theta else b"",
+            rest=sources.rest if needs_theta else b"",
             before=_bytes(sources.before_NC) if BEFORE in wanted else b"",
             after=_bytes(sources.after_NC) if AFTER in wanted else b"",
             start=_bytes(inner_rows(sources.start)) if START in wanted and sources.start else b"",
@@ -235,7 +240,8 @@ def _check_sizes(spec: RunSpec, evidence: StepEvidence, needed: set[str], frozen
     error = 4 * layout.blocks * BLOCK_SIZE
     expected = {"outputs": 32 * evidence.index}
     if _needs_theta(needed, frozen):
-        expected["theta"] = 4 * layout.parameters
+        rest = rest_bytes(spec, int(evidence.commit.round))
+        expected |= {"theta": 4 * layout.parameters, "rest": rest}
     if BEFORE in needed:
         expected |= {"before": error, "after": error}
     if END in needed:
@@ -281,7 +287,7 @@ def _sources(
         found[TOKENS] = batch_of(spec, commit, tokens)
     if _needs_theta(needed, frozen):
         theta_P = _floats(evidence.theta)
-        if state_digest(theta_P) != commit.state:
+        if state_digest(theta_P, evidence.rest) != commit.state:
             raise MalformedMessage("evidence: parameters that are not the commit's")
         found.update(public_sources(spec, theta_P, np.zeros((0, 0), np.int64), ALL_TRAINED) | found)
     carried = _carried(spec, layout, evidence) if START in needed else (None, None)

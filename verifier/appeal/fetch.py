@@ -22,6 +22,7 @@ from assay.protocol.types import Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.layout import layout_of
+from assay.training.optimiser.outer import rest_bytes
 from assay.training.reference.narrowing import OPERATORS_MAX
 
 ASK_S = 10.0
@@ -34,13 +35,13 @@ def evidence_bytes_max(spec: RunSpec) -> int:
     """Upper bound in bytes of any evidence about a step of this run.
 
     The digests of all outputs; error before and after, message; parameters, and of earlier outputs the
-    slopes of all of them or four arrays over a batch, or else the gradient and its probe; with inner steps
-    two inner states, or with kept moments the start and each segment's end.
+    slopes of all of them or four arrays over a batch, or else the gradient and its probe; the rest of the
+    public state; with inner steps two inner states, or with kept moments the start and each segment's end.
     """
     layout, model, local = layout_of(spec.model), spec.model, spec.rule.local
     tokens = spec.rule.sequences_per_round * (model.context + 1)
     widest = max(model.vocabulary, 3 * model.width, 2 * model.hidden, model.heads * model.context)
-    sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE
+    sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE + rest_bytes(spec, spec.rounds)
     if not spec.rule.is_gradient:
         states = 1 + spec.rule.segments if spec.rule.carries_inner else 2
         sources += 4 * states * (1 + local.moments) * layout.parameters

@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import Outer
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import Layout, frozen_layout, layout_of
 from assay.training.optimiser.carry import mean_block
@@ -84,8 +83,8 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
         return "its rollouts are sampled in its node's execution class, which has no operators"
     if rule.is_local_kept:
         return "its node goes on from parameters of its own (fragments)"
-    if rule.read_lag or rule.apply_lag or rule.outer.kind not in (Outer.SIGN, Outer.SGD):
-        return "its commits do not name the parameters alone"
+    if rule.read_lag:
+        return f"its commits name other parameters than its node reads (read_lag = {rule.read_lag})"
     if spec.audit.limits == NO_DIGEST or limits is None:
         return "the run names no limits between execution classes"
     if commit.state == NO_DIGEST:

@@ -14,9 +14,16 @@ from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import Outer
 from assay.testing.signed import a_spec
 from assay.testing.specs import a_rule
-from assay.training.model.initial import starting_parameters
-from assay.training.optimiser.outer import apply, public_digest, start_public
-from assay.training.optimiser.public_state import PublicState, checkpoints, kept_rounds, snapshot_bytes_max
+from assay.training.model.initial import starting_parameters, state_digest
+from assay.training.optimiser.outer import apply, public_digest, rest_bytes, start_public
+from assay.training.optimiser.public_state import (
+    PublicState,
+    checkpoints,
+    held_parameters,
+    held_rest,
+    kept_rounds,
+    snapshot_bytes_max,
+)
 from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of
 
 pytestmark = pytest.mark.slow
@@ -178,6 +185,42 @@ def test_what_is_held_outlives_rounds_and_restarts_until_it_is_let_go(tmp_path, 
     again.hold([])
     with pytest.raises(Diverged, match="no parameters of round"):
         again.read(3)
+
+
+@every_rule
+@pytest.mark.parametrize("room_bytes", [0, 1 << 30])
+def test_what_a_node_holds_is_the_whole_state_whose_digest_it_committed_to(tmp_path, name, room_bytes):
+    spec = a_run(name)
+    bodies, digests = bodies_of(spec), expected(spec)
+    first = PublicState(spec, tmp_path, KEEP, room_bytes=room_bytes, holds_rest=True)
+    for round_id in range(6):
+        first.apply(round_id, bodies[round_id])
+    second = PublicState(spec, tmp_path, KEEP, room_bytes=room_bytes, holds_rest=True)
+    while second.round < ROUNDS:
+        second.apply(second.round, bodies[second.round])
+    rounds = {round_id: max(round_id - spec.rule.read_lag, 0) for round_id in range(ROUNDS - 2, ROUNDS + 1)}
+
+    second.hold(rounds)
+
+    for at in rounds.values():
+        rest = held_rest(tmp_path, at)
+        assert len(rest) == rest_bytes(spec, at)
+        assert state_digest(held_parameters(tmp_path, at), rest) == digests[at]
+    second.hold([])
+    assert held_rest(tmp_path, ROUNDS) == b"" and held_parameters(tmp_path, ROUNDS) is None
+    assert not list(tmp_path.glob("held-*"))
+
+
+def test_an_auditor_holds_parameters_alone_and_a_node_writes_no_aggregate_for_rules_without_a_rest(tmp_path):
+    for name, holds_rest in (("nesterov", False), ("demo", True)):
+        spec, folder = a_run(name), tmp_path / name
+        bodies, parameters = bodies_of(spec), PublicState(spec, folder, KEEP, holds_rest=holds_rest)
+        for round_id in range(ROUNDS):
+            parameters.apply(round_id, bodies[round_id])
+        parameters.hold([ROUNDS])
+
+        assert held_rest(folder, ROUNDS) == b"" and held_parameters(folder, ROUNDS) is not None
+        assert not list(folder.glob("aggregate-*"))
 
 
 def test_the_start_is_held_for_rounds_that_read_it(tmp_path):

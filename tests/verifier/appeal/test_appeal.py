@@ -21,6 +21,7 @@ from assay.training.data.shards import write_tokens
 from assay.training.execution.execution_class import execution_class
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser.aggregate import encode_round
+from assay.training.optimiser.outer import rest_of
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
 from assay.training.reference.operators import run_one
 from assay.training.reference.trace import Trace, output_digest, trace_of
@@ -126,7 +127,7 @@ def a_party(
             batch = batch_tokens(tokens, batch_positions(spec, node, number), spec.model.context)
             public = trainer.parameters.public
             public.theta_P[:] = learned_by_heart(spec.model, public.theta_P, batch, loss_at_most=loss)
-        theta = trainer.parameters.read(number).copy()
+        theta, rest = trainer.parameters.read(number).copy(), rest_of(trainer.parameters.public)
         step = trainer.step(number, Digest(hashlib.sha256(b"manifest %d" % number).digest()), base_, root)
         before = trainer.steps.private(step.commit.base)
         base_, root = number + 1, step.commit.momentum_after
@@ -135,7 +136,7 @@ def a_party(
     after, end_SP = trainer.steps.private(base_), compared_rows(spec.rule, trainer.steps.ends(CHEAT_ROUND))
     batch = batch_of(spec, step.commit, tokens)
     errors = before.error_NC, after.error_NC
-    sources = StepSources(theta, batch, *errors, step.update, end_SP, before.inner)
+    sources = StepSources(theta, batch, *errors, step.update, end_SP, before.inner, rest)
     return Party(spec, step.commit, sources, tokens, agreed)
 
 
@@ -225,9 +226,7 @@ def test_what_no_program_decides_says_why(honest):
     assert "limits" in why_not(spec, None, commit)
     assert "limits" in why_not(replace(spec, audit=replace(spec.audit, limits=NO_DIGEST)), limits, commit)
     assert "state_every" in why_not(spec, limits, replace(commit, state=NO_DIGEST))
-    assert "name the parameters" in why_not(
-        replace(spec, rule=replace(spec.rule, apply_lag=1)), limits, commit
-    )
+    assert "other parameters" in why_not(replace(spec, rule=replace(spec.rule, read_lag=1)), limits, commit)
 
 
 def test_the_evidence_about_every_operator_is_within_what_jurors_accept(honest):

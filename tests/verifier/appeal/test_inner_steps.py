@@ -12,7 +12,6 @@ from assay.protocol.audits import case_id_of
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import Outer
 from assay.testing.members import NODES
 from assay.testing.specs import a_rule
 from assay.training.data.shards import write_tokens
@@ -340,8 +339,7 @@ def test_what_no_program_decides_says_why(honest):
 
     assert reason() is None
     assert "parameters of its own" in reason(rule=replace(rule, fragments=2))
-    outer = replace(rule.outer, kind=Outer.NESTEROV)
-    assert "name the parameters" in reason(rule=replace(rule, outer=outer))
+    assert "other parameters" in reason(rule=replace(rule, read_lag=1))
     assert "no limits were measured" in reason(commit=replace(commit, exec_class=NO_DIGEST))
     longer = replace(rule, local=replace(local, steps=STEPS + 1))
     assert f"for {STEPS + 1} inner steps" in reason(rule=longer)
