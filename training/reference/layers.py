@@ -38,8 +38,13 @@ def linear_back(slope_TX: Floats, weight_XD: Floats, beside_TD: Floats | None = 
     return _beside(_product(slope_TX, weight_XD), beside_TD)
 
 
-def linear_weight_back(slope_TX: Floats, x_TD: Floats) -> Floats:
-    """Slope along the weight of `linear`: summed over tokens in order."""
+def linear_weight_back(slope_TX: Floats, x_TD: Floats, *, shape: tuple[int, ...]) -> Floats:
+    """Slope along the weight of `linear`: summed over tokens in order.
+
+    shape: the weight's. Of two short and wide arrays the product would take far more room than they do.
+    """
+    if (slope_TX.shape[1], x_TD.shape[1]) != shape:
+        raise ValueError(f"{slope_TX.shape} and {x_TD.shape} for a weight of shape {shape}")
     return _product(slope_TX.T, x_TD)
 
 
@@ -86,6 +91,7 @@ def _beside(fresh: Floats, beside: Floats | None) -> Floats:
 
 def embedded(tokens_T: Whole, table_VD: Floats) -> Floats:
     """The row of each token."""
+    expect_shape(tokens_T.shape[:1], tokens_T)
     _expect_below(len(table_VD), tokens_T)
     return table_VD[tokens_T]
 
@@ -107,8 +113,9 @@ def placed(x_TD: Floats, position_CD: Floats) -> Floats:
 
 def placed_back(slope_TD: Floats, context: int) -> Floats:
     """Slope along the positions: summed over sequences in order."""
-    out_CD = np.zeros((context, slope_TD.shape[1]), np.float32)
-    for slope_CD in slope_TD.reshape(-1, *out_CD.shape):
+    slope_SCD = slope_TD.reshape(-1, context, slope_TD.shape[1])
+    out_CD = np.zeros(slope_SCD.shape[1:], np.float32)
+    for slope_CD in slope_SCD:
         out_CD += slope_CD
     return out_CD
 
@@ -221,6 +228,7 @@ def cross_entropy(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole) ->
 
 def _token_losses(logits_TV: Floats, partition_2T: Doubles, targets_T: Whole) -> Doubles:
     expect_shape((2, len(logits_TV)), partition_2T)
+    expect_shape(logits_TV.shape[:1], targets_T)
     reached_T = logits_TV[np.arange(len(logits_TV)), visible(targets_T)].astype(np.float64)
     loss_T = log64(partition_2T[1]) + (partition_2T[0] - reached_T)
     masked_T: Doubles = np.where(targets_T < 0, 0.0, loss_T)

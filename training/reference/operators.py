@@ -32,7 +32,7 @@ from assay.protocol.params import ComputeSpec, Family, ModelSpec, model_faults
 from assay.training.data.mask import target_count, visible
 from assay.training.data.preferences import reference_nats
 from assay.training.frozen import ALL_TRAINED, Frozen
-from assay.training.layout import LORA_A, LORA_B, Layout, adapted_names, layout_of
+from assay.training.layout import LORA_A, LORA_B, Layout, adapted_names, frozen_layout, layout_of
 from assay.training.reference import layers
 from assay.training.reference.attention import Attention
 
@@ -71,8 +71,12 @@ def operators(model: ModelSpec, sequences: int, compute: ComputeSpec) -> tuple[O
     if compute.is_dpo and (sequences % 2 or rows % 2):
         raise ValueError(f"groups of {rows} out of {sequences} sequences, expected whole preference pairs")
     made: list[Operator] = []
+    layouts = frozen_layout(model), layout_of(model)
+    shapes = {name: shape for one in layouts for name, shape in zip(one.names, one.shapes, strict=True)}
     for group, first in enumerate(range(0, sequences, rows)):
-        _group(_List(model, group, made, compute.beta_micro), slice(first, first + rows))
+        tokens = min(rows, sequences - first) * model.context
+        to = _List(model, group, made, compute.beta_micro, tokens, shapes)
+        _group(to, slice(first, first + rows))
     return _needed(made) if model.is_adapted else tuple(made)
 
 
@@ -114,6 +118,8 @@ class _List:
     group: int
     made: list[Operator]
     beta_micro: int
+    tokens: int  # of the group
+    shapes: Mapping[str, tuple[int, ...]]  # of the parameters
 
     @property
     def is_gpt(self) -> bool:
@@ -132,25 +138,32 @@ class _List:
         return self.made[-1].name
 
     def linear(self, weight: str, x: str, *beside: str) -> str:
-        plain = self.add(f"forward/{weight}", layers.linear, x, weight, *beside)
+        linear = partial(_of_tokens, self.tokens, layers.linear)
+        plain = self.add(f"forward/{weight}", linear, x, weight, *beside)
         if weight not in self.adapted:
             return plain
-        low = self.add(f"forward/{weight}{LORA_A}", layers.linear, x, weight + LORA_A)
-        low = self.add(f"forward/{weight}{LORA_B}", layers.linear, low, weight + LORA_B)
+        low = self.add(f"forward/{weight}{LORA_A}", linear, x, weight + LORA_A)
+        low = self.add(f"forward/{weight}{LORA_B}", linear, low, weight + LORA_B)
         return self.add(f"forward/{weight}.adapted", partial(layers.added, self.scale), plain, low)
 
     def linear_back(self, weight: str, slope: str, x: str, *beside: str, part: Any = ...) -> str:
         """`part` of the slope is the one along this layer's output."""
-        self.add(f"slope/{weight}", partial(_weight_back, part), slope, x)
-        plain = self.add(f"slope/{weight}.x", partial(_input_back, part), slope, weight, *beside)
+        self.weight_back(weight, slope, x, part)
+        back = partial(_of_tokens, self.tokens, layers.linear_back)
+        plain = self.add(f"slope/{weight}.x", partial(_input_back, part, back), slope, weight, *beside)
         if weight not in self.adapted:
             return plain
         low = f"{self.group}/forward/{weight}{LORA_A}"
         slope = self.add(f"slope/{weight}.scaled", partial(_scaled_part, part, self.scale), slope)
-        self.add(f"slope/{weight}{LORA_B}", layers.linear_weight_back, slope, low)
-        slope = self.add(f"slope/{weight}{LORA_B}.x", layers.linear_back, slope, weight + LORA_B)
-        self.add(f"slope/{weight}{LORA_A}", layers.linear_weight_back, slope, x)
-        return self.add(f"slope/{weight}{LORA_A}.x", layers.linear_back, slope, weight + LORA_A, plain)
+        self.weight_back(weight + LORA_B, slope, low)
+        slope = self.add(f"slope/{weight}{LORA_B}.x", back, slope, weight + LORA_B)
+        self.weight_back(weight + LORA_A, slope, x)
+        return self.add(f"slope/{weight}{LORA_A}.x", back, slope, weight + LORA_A, plain)
+
+    def weight_back(self, weight: str, slope: str, x: str, part: Any = ..., name: str = "") -> str:
+        """`name` of the slope, where it is not the weight's."""
+        back = partial(_weight_back, part, self.shapes[weight])
+        return self.add(f"slope/{name or weight}", back, slope, x)
 
     def normed(self, name: str, x: str) -> str:
         found = partial(layers.statistics, is_centred=self.is_gpt, epsilon=self.model.norm_epsilon_nano / 1e9)
@@ -172,7 +185,7 @@ def _group(to: _List, rows: slice) -> None:
     model, layout = to.model, layout_of(to.model)
     inputs = to.add("inputs", partial(_inputs, rows), TOKENS)
     targets = to.add("targets", partial(_targets, rows), TOKENS)
-    x = to.add("forward/embed", layers.embedded, inputs, "embed")
+    x = to.add("forward/embed", partial(_of_tokens, to.tokens, layers.embedded), inputs, "embed")
     if to.is_gpt:
         x = to.add("forward/position", layers.placed, x, "position")
     backs: list[Back] = []
@@ -182,7 +195,7 @@ def _group(to: _List, rows: slice) -> None:
             backs.append(back)
     h = to.normed("norm", x)
     head = "embed" if model.is_tied else "head"
-    logits = to.add("forward/head", layers.linear, h, head)
+    logits = to.add("forward/head", partial(_of_tokens, to.tokens, layers.linear), h, head)
     partition = to.add("forward/partition", layers.partition, logits)
     backward: Callable[..., Array] = _loss_back
     if to.beta_micro:
@@ -192,8 +205,8 @@ def _group(to: _List, rows: slice) -> None:
     else:
         to.add("loss", layers.cross_entropy, logits, partition, targets)
     slope = to.add("slope/loss.x", backward, logits, partition, targets, TOKENS)
-    on_head = to.add("slope/head", layers.linear_weight_back, slope, h)
-    slope = to.add("slope/head.x", layers.linear_back, slope, head)
+    on_head = to.weight_back(head, slope, h, name="head")
+    slope = to.add("slope/head.x", partial(_of_tokens, to.tokens, layers.linear_back), slope, head)
     slope = to.normed_back("norm", slope, x)
     for back in reversed(backs):
         slope = back(slope)
@@ -202,7 +215,7 @@ def _group(to: _List, rows: slice) -> None:
     if model.is_tied:
         to.add("slope/embed", layers.embedded_back, slope, inputs, on_head)
     else:
-        fresh = partial(_fresh_embedded_back, model.vocabulary)
+        fresh = partial(_fresh_embedded_back, to.shapes["embed"])
         to.add("slope/embed", fresh, slope, inputs)
     slopes = [f"{to.group}/slope/{name}" for name in layout.names]
     if to.group:
@@ -280,20 +293,27 @@ def _dpo_back(
     return layers.dpo_back(logits, partition, targets, reference, beta=beta_micro / 1e6, pairs=pairs)
 
 
-def _weight_back(part: Any, slope: Array, x: Array) -> Array:
-    return layers.linear_weight_back(slope[part], x)
+def _weight_back(part: Any, shape: tuple[int, ...], slope: Array, x: Array) -> Array:
+    return layers.linear_weight_back(slope[part], x, shape=shape)
 
 
 def _scaled_part(part: Any, scale: np.float32, slope: Array) -> Array:
     return layers.scaled(scale, slope[part])
 
 
-def _input_back(part: Any, slope: Array, weight: Array, *beside: Array) -> Array:
-    return layers.linear_back(slope[part], weight, *beside)
+def _input_back(part: Any, back: Callable[..., Array], slope: Array, weight: Array, *beside: Array) -> Array:
+    return back(slope[part], weight, *beside)
 
 
-def _fresh_embedded_back(vocabulary: int, slope: Array, inputs: Array) -> Array:
-    return layers.embedded_back(slope, inputs, np.zeros((vocabulary, slope.shape[1]), np.float32))
+def _of_tokens(tokens: int, function: Callable[..., Array], x_TX: Array, *others: Array) -> Array:
+    """A function of an array with a row for each token; one with more rows would take far more room."""
+    if len(x_TX) != tokens:
+        raise ValueError(f"{len(x_TX)} rows for {tokens} tokens")
+    return function(x_TX, *others)
+
+
+def _fresh_embedded_back(shape: tuple[int, ...], slope: Array, inputs: Array) -> Array:
+    return layers.embedded_back(slope, inputs, np.zeros(shape, np.float32))
 
 
 def _flat(*slopes: Array) -> Array:
@@ -301,4 +321,6 @@ def _flat(*slopes: Array) -> Array:
 
 
 def _added_flat(before: Array, *slopes: Array) -> Array:
-    return before + _flat(*slopes)
+    found = _flat(*slopes)
+    layers.expect_shape(found.shape, before)
+    return before + found

@@ -137,3 +137,11 @@ def test_rows_of_tables_are_added_token_by_token_and_sequence_by_sequence():
 
     assert np.array_equal(layers.embedded_back(slope, tokens, start), table)
     assert np.array_equal(layers.placed_back(slope, 10), place)
+
+
+def test_tables_in_the_place_of_vectors_are_refused_before_they_are_spread_out():
+    long, logits = np.zeros((9, 1), np.int64), drawn(1, 9, 1)
+    with pytest.raises(ValueError, match=r"shape \(9, 1\), expected \(9,\)"):
+        layers.cross_entropy(logits, layers.partition(logits), long)
+    with pytest.raises(ValueError, match=r"shape \(9, 1\), expected \(9,\)"):
+        layers.embedded(long, drawn(2, 3, 4))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import tracemalloc
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +41,10 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def a_program(name):
-    model = MODELS[name]
+    return a_program_of(MODELS[name])
+
+
+def a_program_of(model):
     layout = layout_of(model)
     theta = initial_parameters(4, layout.names, layout.shapes)
     tokens = np.random.default_rng(1).integers(0, model.vocabulary, (3, model.context + 1))
@@ -276,3 +282,35 @@ def test_a_whole_batch_is_one_group(name):
     names = [one.name for one in operators(MODELS[name], 3, FLOAT32_WHOLE)]
 
     assert all(one.startswith("0/") for one in names) and len(set(names)) == len(names)
+
+
+LONG = 3000  # so that LONG times LONG values are 36 MB, and LONG for each token of a sequence or word 3 MB
+SHAPES = ((1, LONG), (LONG, 1), (LONG,), (2, 1, LONG), (2, LONG, 1), (LONG, 12))  # 12: the width
+LARGE = {"width": 12, "heads": 2, "context": 256, "vocabulary": 257, "layers": 1}
+LARGE_LLAMA = llama_spec(**LARGE, kv_heads=1, hidden=7)
+LARGE_MODELS = (gpt_spec(**LARGE), LARGE_LLAMA, replace(LARGE_LLAMA, adapter=MODELS["an adapter"].adapter))
+
+
+@pytest.mark.parametrize("model", LARGE_MODELS, ids=MODELS)
+def test_arrays_of_other_shapes_take_a_judge_no_more_room_than_a_few_of_their_own_size(model):
+    """A claimant may show whatever its claim has the digests of, to a judge that has less memory."""
+    program, arrays = a_program_of(model)
+    made, held = {operator.name for operator in program}, dict(arrays)
+    for operator in program:
+        held[operator.name] = run_one(operator, held)
+    tracemalloc.start()
+    for operator in program:
+        shown = [one for one in operator.inputs if one in made]
+        for first, others in itertools.product(SHAPES, SHAPES):
+            shapes = [first, *[others] * (len(shown) - 1)]
+            inputs = {one: held[one] for one in operator.inputs} | {
+                one: np.zeros(shape, held[one].dtype) for one, shape in zip(shown, shapes, strict=False)
+            }
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            with np.errstate(all="ignore"), suppress(ValueError, TypeError, LookupError, ArithmeticError):
+                run_one(operator, inputs)
+            _, peak = tracemalloc.get_traced_memory()
+            room = (1 << 21) + 4 * sum(one.nbytes for one in inputs.values())
+            assert peak - before < room, (operator.name, first, others)
+    tracemalloc.stop()
