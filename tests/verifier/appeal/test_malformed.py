@@ -18,6 +18,7 @@ from assay.training.frozen import ALL_TRAINED
 from assay.training.layout import layout_of
 from assay.training.model.loss import use_one_thread
 from assay.training.reference import referee
+from assay.training.reference.narrowing import OPERATORS_MAX
 from assay.training.reference.operators import run_one
 from assay.verifier.appeal import answers
 from assay.verifier.appeal.evidence import ShownArray, StepEvidence, evidence_of, holds, parse_evidence
@@ -167,3 +168,12 @@ def test_a_claim_of_another_length_or_about_another_operator_makes_no_program(pa
         judge(index=index + 1)
     assert made == []
     assert judge() and made == [party.commit]
+
+
+def test_a_file_has_room_for_the_digests_of_the_longest_program_and_no_more(party):
+    most, case_id = 32 * OPERATORS_MAX, case_id_of(party.commit)
+    largest = replace(shown(party), outputs=bytes(most))
+
+    assert parse_evidence(encode(largest), case_id) == largest
+    with pytest.raises(ValueError, match=f"outputs: expected bytes of at most {most}"):
+        encode(replace(largest, outputs=bytes(most + 1)))
