@@ -177,3 +177,15 @@ def test_a_file_has_room_for_the_digests_of_the_longest_program_and_no_more(part
     assert parse_evidence(encode(largest), case_id) == largest
     with pytest.raises(ValueError, match=f"outputs: expected bytes of at most {most}"):
         encode(replace(largest, outputs=bytes(most + 1)))
+
+
+def test_evidence_has_no_source_that_its_operator_does_not_read(party):
+    """All of them are the finding's: of kept moments there is no other operator."""
+    whole = {"before", "after", "end", "update", "start"}
+    for index in range(0, len(party.program) - 1, 50):
+        body = evidence_of(party.commit, party.program, party.sources, party.told, party.trace, index)
+        evidence = parse_evidence(body, case_id_of(party.commit))
+        assert not any(getattr(evidence, name) for name in whole)
+    finding = {name for name in whole if getattr(shown(party), name)}
+    steps = party.spec.rule.segments > 0
+    assert finding == whole - ({"start"} if len(party.program) > 1 else set()) - (set() if steps else {"end"})
