@@ -12,6 +12,7 @@ from assay.protocol.audits import case_id_of
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.update_rule import BLOCK_SIZE
 from assay.testing.learned import learned_by_heart
 from assay.testing.members import NODES, RUN_ID
 from assay.testing.messages import a_commit
@@ -19,7 +20,9 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
 from assay.training.data.shards import write_tokens
 from assay.training.execution.execution_class import execution_class
+from assay.training.layout import layout_of
 from assay.training.model.loss import use_one_thread
+from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.outer import rest_of
 from assay.training.reference.narrowing import START, claimed, ends_of, first_wrong
@@ -236,6 +239,17 @@ def test_the_evidence_about_every_operator_is_within_what_jurors_accept(honest):
     ]
 
     assert max(sizes) <= evidence_bytes_max(honest.spec)
+
+
+def test_the_bound_on_evidence_covers_the_finding_of_a_wide_model_and_the_loss_of_a_large_vocabulary(honest):
+    """Of the small model above, any digests of outputs would fit into what the longest program has."""
+    wide = gpt_spec(layers=2, width=512, heads=2, context=8, vocabulary=257)
+    layout = layout_of(wide)
+    errors = 2 * 4 * layout.blocks * BLOCK_SIZE
+    assert evidence_bytes_max(replace(honest.spec, model=wide)) > 4 * layout.parameters + errors
+    words = gpt_spec(layers=1, width=8, heads=2, context=512, vocabulary=50_000)
+    logits = 4 * honest.spec.rule.sequences_per_round * words.context * words.vocabulary
+    assert evidence_bytes_max(replace(honest.spec, model=words)) > logits
 
 
 @pytest.mark.parametrize("behaviour", ["honest", "stale-parameters"])
