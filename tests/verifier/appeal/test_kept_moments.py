@@ -240,6 +240,8 @@ def test_what_no_juror_can_compute_says_why(honest):
         for row in limits.segments
     )  # the last segment is a shorter one
     assert "no limits" in reason(limits=Limits(segments=(*limits.segments, *noisy)))
+    even = replace(rule, local=replace(local, steps=2 * SEGMENT))  # here it is as long as all others
+    assert reason(rule=even, limits=Limits(segments=(*limits.segments, *noisy))) is None
 
 
 def evidence(party: Party) -> bytes:
