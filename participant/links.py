@@ -51,9 +51,10 @@ def extend(run_state: RunState, certified: CertifiedManifest) -> RunState:
         MalformedMessage: it does not extend this state, or its parts disagree.
         PeerFault: a signature of its certificate does not verify.
     """
-    check_place(run_state, certified.manifest)
+    # First, because of a forgery it costs a hash and a signature: what a manifest carries has thousands.
     domain = Domain(run_state.spec.deployment_id, run_state.run_id)
     check_certified(certified, domain, run_state.spec.verifier_peers)
+    check_place(run_state, certified.manifest)
     return advance(run_state, certified.manifest)
 
 

@@ -170,6 +170,17 @@ def test_a_link_needs_a_quorum_of_this_runs_verifiers():
         extend(run_state, a_certified(manifest, signers=[*VERIFIERS[:2], "nora"]))
 
 
+def test_of_a_forgery_the_certificate_is_checked_before_anything_that_it_carries():
+    run_state = later(1)
+    misplaced = replace(a_manifest(run_state, NODES), parent=a_digest("other parent"))
+    forged = a_certified(misplaced, signers=VERIFIERS[:2])
+
+    with pytest.raises(MalformedMessage, match="does not extend"):
+        check_place(run_state, misplaced)
+    with pytest.raises(MalformedMessage, match="2 signatures, expected 3"):
+        extend(run_state, forged)
+
+
 def test_a_certificate_is_about_this_block_and_no_other():
     run_state = later(1)
     link = a_certified(a_manifest(run_state, NODES))
