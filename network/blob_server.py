@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
 from assay.network import frames, limits
 from assay.network.blob_store import BlobSource
+from assay.network.cpu_time import CpuTime
 from assay.network.fetch import Threads, blaming
 from assay.network.frames import Kind
 from assay.network.guard import reset_quietly
@@ -26,6 +28,7 @@ from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
 from assay.protocol.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class BlobServer:
@@ -37,11 +40,13 @@ class BlobServer:
         blobs: BlobSource,
         on_fault: Callable[[PeerFault], None],
         threads: Threads,
+        cpu_time: CpuTime,
         timing: limits.Timing,
     ) -> None:
         self._blobs = blobs
         self._on_fault = on_fault
         self._threads = threads
+        self._cpu_time = cpu_time
         self._timing = timing
         self._lists: OrderedDict[Digest, ChunkList] = OrderedDict()
         self._serving: dict[PeerId, int] = {}  # streams that each peer opened to us
@@ -54,7 +59,7 @@ class BlobServer:
             return
         self._serving[peer] = self._serving.get(peer, 0) + 1
         try:
-            await blaming(peer, self._serve_chunks, stream)
+            await self._cpu_time.share(peer, blaming(peer, self._serve_chunks, peer, stream))
         except PeerFault as fault:
             self._on_fault(fault)
         except Unavailable as error:
@@ -65,7 +70,7 @@ class BlobServer:
                 del self._serving[peer]
             await reset_quietly(stream)
 
-    async def _serve_chunks(self, stream: Any) -> None:
+    async def _serve_chunks(self, peer: PeerId, stream: Any) -> None:
         """Serve until the puller closes the stream.
 
         Raises:
@@ -80,7 +85,7 @@ class BlobServer:
                 if len(body) != 32:
                     raise MalformedMessage(f"digest of {len(body)} bytes")
                 digest = Digest(body)
-                chunks = await self._list_of(digest)
+                chunks = await self._list_of(peer, digest)
                 if chunks is None:
                     await frames.write_frame(stream, Kind.MISSING)
                 else:
@@ -91,15 +96,26 @@ class BlobServer:
             index, _ = frames.unpack_id(body)
             if index >= len(chunks.hashes):
                 raise MalformedMessage(f"chunk {index} of {len(chunks.hashes)}")
-            chunk = await self._threads.run(self._read_verified, digest, chunks, index)
+            chunk = await self._in_thread(peer, self._read_verified, digest, chunks, index)
             await frames.write_frame(stream, Kind.CHUNK, frames.pack_id(index, chunk))
 
-    async def _list_of(self, digest: Digest) -> ChunkList | None:
+    async def _in_thread(self, peer: PeerId, call: Callable[..., T], *args: Any) -> T:
+        """`call(*args)` in a thread, whose processor time the peer is charged with."""
+
+        def timed() -> tuple[T, float]:
+            since_s = time.thread_time()
+            return call(*args), time.thread_time() - since_s
+
+        result, cpu_s = await self._threads.run(timed)
+        self._cpu_time.charge(peer, cpu_s)
+        return result
+
+    async def _list_of(self, peer: PeerId, digest: Digest) -> ChunkList | None:
         known = self._lists.get(digest)
         if known is not None:
             self._lists.move_to_end(digest)
             return known
-        chunks = await self._threads.run(self._hash_stored, digest)
+        chunks = await self._in_thread(peer, self._hash_stored, digest)
         if chunks is not None:
             self._lists[digest] = chunks
             if len(self._lists) > limits.CHUNK_LISTS_CACHED:

@@ -27,6 +27,7 @@ from assay.network import limits
 from assay.network.blob_server import BlobServer
 from assay.network.blob_store import BlobSource
 from assay.network.connection import Connection, RemoteError
+from assay.network.cpu_time import CpuTime
 from assay.network.fetch import Pull, Threads, fetch
 from assay.network.inbox import Inbox, Notification
 from assay.network.peers import PeerAddress, Peers
@@ -61,13 +62,20 @@ class Host:
     """
 
     def __init__(
-        self, *, peers: Peers, inbox: Inbox, request_server: RequestServer, address: PeerAddress
+        self,
+        *,
+        peers: Peers,
+        inbox: Inbox,
+        cpu_time: CpuTime,
+        request_server: RequestServer,
+        address: PeerAddress,
     ) -> None:
         self.peer = address.peer
         self.address = address
         self.notifications = inbox.receive
         self._peers = peers
         self._inbox = inbox
+        self._cpu_time = cpu_time
         self._request_server = request_server
         self._connections: dict[PeerId, Connection] = {}
         self._threads = Threads()
@@ -96,7 +104,7 @@ class Host:
 
     @contextmanager
     def metered(self, peer: PeerId) -> Iterator[None]:
-        """Charge this thread's processor time in the block to a peer, whose next notifications wait for it.
+        """Charge this thread's processor time in the block to a peer, whose next messages wait for it.
 
         The block must not await: other tasks' time would be the peer's too.
         """
@@ -104,7 +112,7 @@ class Host:
         try:
             yield
         finally:
-            self._inbox.charge(peer, time.thread_time() - since_s)
+            self._cpu_time.charge(peer, time.thread_time() - since_s)
 
     async def keep_connected(self, addresses: Sequence[PeerAddress]) -> None:
         """Keep connections to these members, redialling when one ends; ends only by cancellation."""
@@ -257,25 +265,28 @@ async def open_host(
     report = on_fault or _log_fault
     port = _free_port(listen_ip, listen_port)
     peers = Peers(seed=seed, is_member=is_member, takes_strangers=takes_strangers, timing=timing)
-    inbox = Inbox()
+    cpu_time = CpuTime()
+    inbox = Inbox(cpu_time)
     open_to_all = public or {}
     request_server = RequestServer(
         handlers={**handlers, **open_to_all},
         public=open_to_all,
         is_member=is_member,
         inbox=inbox,
+        cpu_time=cpu_time,
         timing=timing,
     )
     host = Host(
         peers=peers,
         inbox=inbox,
+        cpu_time=cpu_time,
         request_server=request_server,
         address=PeerAddress(peer=peers.me, host=listen_ip, port=port),
     )
     protocols = _Protocols(network_id)
     host._protocols, host._timing, host._on_fault = protocols, timing, report
     host._blob_server = server = BlobServer(
-        blobs=blobs, on_fault=report, threads=host._threads, timing=timing
+        blobs=blobs, on_fault=report, threads=host._threads, cpu_time=cpu_time, timing=timing
     )
     peers.serve(protocols.ctl, request_server.serve, members_only=not open_to_all)
     peers.serve(protocols.blob, server.serve, members_only=True)

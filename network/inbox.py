@@ -9,13 +9,13 @@ per notification, and then loses notifications, which are counted.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass
 
 import trio
 
 from assay.network import limits
+from assay.network.cpu_time import CpuTime
 from assay.protocol.types import PeerId
 
 
@@ -36,11 +36,11 @@ class Notification:
 class Inbox:
     """Holds at most `INBOX_NOTIFICATIONS_PER_PEER` messages and `INBOX_BYTES_PER_PEER` bytes per peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_time: CpuTime) -> None:
+        self._cpu_time = cpu_time
         self._queues: dict[PeerId, deque[Notification]] = {}
         self._held_bytes: dict[PeerId, int] = {}
         self._turns: deque[PeerId] = deque()  # peers whose queue is not empty, each once
-        self._spent: dict[PeerId, tuple[float, float]] = {}  # processor seconds, and the time of this figure
         self._news = trio.Event()
         self._space = trio.Event()
         self.dropped: dict[PeerId, int] = {}
@@ -73,25 +73,8 @@ class Inbox:
         """Count one dropped notification of this peer."""
         self.dropped[peer] = self.dropped.get(peer, 0) + 1
 
-    def charge(self, peer: PeerId, cpu_s: float) -> None:
-        """Note that a notification of this peer took so much processor time to handle."""
-        now_s = trio.current_time()
-        self._spent[peer] = (self._spent_lately(peer, now_s) + cpu_s, now_s)
-
-    def _spent_lately(self, peer: PeerId, now_s: float) -> float:
-        """Processor seconds that this peer took, of which half is forgotten in `SPENT_HALF_S`."""
-        spent_s, at_s = self._spent.get(peer, (0.0, now_s))
-        return spent_s * math.pow(0.5, (now_s - at_s) / limits.SPENT_HALF_S)
-
-    def _next_peer(self) -> PeerId:
-        """Take the peer out whose turn it is: who took the least time, and of equals who waits longest."""
-        now_s = trio.current_time()
-        peer = min(self._turns, key=lambda one: self._spent_lately(one, now_s))
-        self._turns.remove(peer)
-        return peer
-
     def forget(self, peer: PeerId) -> None:
-        """Free an absent peer's empty queue; what it took stays, or it would connect again to be first."""
+        """Free an absent peer's empty queue."""
         if not self._queues.get(peer):
             self._queues.pop(peer, None)
             self._held_bytes.pop(peer, None)
@@ -103,7 +86,8 @@ class Inbox:
                 while not self._turns:
                     self._news = trio.Event()
                     await self._news.wait()
-                peer = self._next_peer()
+                peer = self._cpu_time.least(self._turns)  # and of equals who waits longest
+                self._turns.remove(peer)
                 notification = self._queues[peer].popleft()
                 self._held_bytes[peer] -= len(notification.payload)
                 if self._queues[peer]:

@@ -1,29 +1,32 @@
 """Request server: serves peers' control streams: receives notifications, answers requests and pings.
 
 Room: network (edge: trio and libp2p streams that peers opened to us). Bad input from a
-peer ends at most its own stream. Reading is delayed only by the
-peer's own rate limit, never by a handler, a disk or another peer.
+peer ends at most its own stream. Reading waits for the peer's own rate limit and, like its handlers,
+for its share of the processor (cpu_time.py), never for a disk, nor until another peer's handler ends.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
 from assay.network import frames, limits
+from assay.network.cpu_time import CpuTime
 from assay.network.frames import Kind
 from assay.network.guard import reset_quietly
 from assay.network.inbox import Inbox, Notification
 from assay.protocol.errors import AssayError, MalformedMessage, Unavailable
-from assay.protocol.types import PeerId
+from assay.protocol.types import NO_DIGEST, PeerId
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+T = TypeVar("T")
+Handler = Callable[[PeerId, bytes], Coroutine[Any, Any, bytes]]
+_STRANGERS = PeerId(NO_DIGEST)
 _EXPECTED = (Kind.NOTIFICATION, Kind.PING, Kind.REQUEST)
 
 
@@ -52,10 +55,12 @@ class RequestServer:
         public: Collection[str],
         is_member: Callable[[PeerId], bool],
         inbox: Inbox,
+        cpu_time: CpuTime,
         timing: limits.Timing,
     ) -> None:
         self._handlers, self._public, self._is_member = handlers, public, is_member
         self._inbox = inbox
+        self._cpu_time = cpu_time
         self._timing = timing
         self._running: dict[PeerId, int] = {}  # handlers running and responses unsent
         self._rates: dict[PeerId, _Rate] = {}
@@ -69,7 +74,7 @@ class RequestServer:
             if len(scopes) > limits.CTL_STREAMS_PER_PEER_MAX:
                 scopes[0].cancel()
             try:
-                await self._converse(peer, stream)
+                await self._share(peer, self._converse(peer, stream))
             finally:
                 scopes.remove(scope)
                 if not scopes:
@@ -150,7 +155,7 @@ class RequestServer:
             return _refusal(number, f"no method {method}")
         try:
             with trio.fail_after(self._timing.handler_s):
-                answer = await handler(peer, request)
+                answer = await self._share(peer, handler(peer, request))
             if len(answer) > limits.RESPONSE_BYTES_MAX:
                 raise ValueError(f"answer of {len(answer)} bytes to {method}")
             return frames.encode_frame(Kind.ANSWER, frames.pack_id(number, answer))
@@ -175,7 +180,7 @@ class RequestServer:
     ) -> None:
         async for frame, holds_place in receive:
             try:
-                await frames.write_pieces(stream, frame)
+                await self._share(peer, frames.write_pieces(stream, frame))
             except Exception as error:  # supervision: the peer does not read, or is gone
                 log.debug("answer not written", extra={"peer": peer.hex()[:8], "error": _error_text(error)})
                 scope.cancel()
@@ -183,6 +188,10 @@ class RequestServer:
             finally:
                 if holds_place:
                     self._leave(peer)
+
+    async def _share(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> T:
+        # Strangers have one account together: keys cost nothing, so a new one must not be first.
+        return await self._cpu_time.share(peer if self._is_member(peer) else _STRANGERS, work)
 
     def _leave(self, peer: PeerId) -> None:
         self._running[peer] -= 1

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -48,6 +49,13 @@ def peer_of(name: str) -> PeerId:
 
 async def echo(_peer: PeerId, body: bytes) -> bytes:
     return body
+
+
+def burn(cpu_s: float) -> None:
+    """Take this much processor time of this thread."""
+    since_s = time.thread_time()
+    while time.thread_time() < since_s + cpu_s:
+        pass
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from assay.network.blob_store import DiskBlobs
 from assay.network.frames import Kind, encode_frame, read_frame
 from assay.protocol.encoding.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
 from assay.protocol.errors import PeerFault, Unavailable
-from tests.network.loopback import a_host, answers, connected, run, until
+from tests.network.loopback import a_host, answers, burn, connected, run, until
 from tests.network.memory_blobs import MemoryBlobs
 
 pytestmark = pytest.mark.slow
@@ -205,6 +205,24 @@ def test_a_slow_reader_gets_its_blob_and_delays_nobody():
                 await trio.sleep(0.05)
                 got += (await read_frame(stream, (Kind.CHUNK,)))[1][4:]
             assert bytes(got) == DATA
+
+    run(main)
+
+
+def test_what_reading_a_blob_takes_is_on_the_readers_account_thread_time_included():
+    class Dear(CountingBlobs):
+        def read(self, digest, offset, length):
+            burn(0.005)
+            return super().read(digest, offset, length)
+
+    async def main() -> None:
+        async with (
+            a_host("holder", blobs=Dear(DATA)) as holder,
+            a_host("reader") as reader,
+            connected(holder, reader),
+        ):
+            assert await fetch(reader, holder) == DATA
+            assert holder._cpu_time._spent[reader.peer][0] >= 0.005 * CHUNK_COUNT
 
     run(main)
 

@@ -22,6 +22,7 @@ from tests.network.loopback import (
     a_child,
     a_host,
     answers,
+    burn,
     connected,
     echo,
     peer_of,
@@ -382,6 +383,38 @@ def test_a_frozen_peer_with_a_full_socket_delays_neither_others_nor_closing():
                     closing_since = trio.current_time()
                     nursery.cancel_scope.cancel()
             assert trio.current_time() - closing_since < PATIENCE_S / 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_what_a_request_takes_is_on_its_members_account_and_strangers_have_one_together(is_member):
+    async def dear(_peer, body):
+        for _ in range(4):
+            await trio.sleep(0)
+            burn(0.005)
+        return body
+
+    async def main() -> None:
+        async with (
+            a_host("alice") as alice,
+            a_host(
+                "bob",
+                is_member=lambda peer: is_member or peer != alice.peer,
+                takes_strangers=lambda: True,
+                public={"dear": dear},
+                timing=replace(QUICK, ping_interval_s=PATIENCE_S),
+            ) as bob,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(alice.keep_connected, [bob.address])
+            await until(lambda: bob.peer in alice.connected())
+            assert await alice.request(bob.peer, "dear", b"x", timeout_s=PATIENCE_S) == b"x"
+            payer = alice.peer if is_member else bytes(32)
+            assert bob._cpu_time.least([payer, peer_of("nobody")]) == peer_of("nobody")
+            assert bob._cpu_time._spent[payer][0] >= 0.01  # of 0.02, since some is forgotten already
+            assert set(bob._cpu_time._spent) == {payer}
+            nursery.cancel_scope.cancel()
 
     run(main)
 

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from assay.network import limits
+from assay.network.cpu_time import CpuTime
 from assay.network.host import Host
 from assay.network.inbox import Inbox, Notification
 from assay.participant.run import _read_notifications
@@ -20,7 +21,7 @@ LOUD, QUIET = PeerId(b"l" * 32), PeerId(b"q" * 32)
 
 def test_a_flood_does_not_delay_another_peers_fact():
     async def main() -> None:
-        inbox = Inbox()
+        inbox = Inbox(CpuTime())
         while inbox.offer(Notification(LOUD, b"noise")):
             pass
         assert inbox.offer(Notification(QUIET, b"word"))
@@ -46,7 +47,7 @@ def test_a_peer_holds_at_most_its_share_in_facts_and_in_bytes():
 
 def test_a_fact_waits_for_room_and_is_then_dropped_and_counted():
     async def main() -> None:
-        inbox = Inbox()
+        inbox = Inbox(CpuTime())
         while inbox.offer(Notification(LOUD, b"noise")):
             pass
         await inbox.offer_or_drop(Notification(LOUD, b"too much"), wait_s=5)
@@ -66,12 +67,13 @@ def _order(charges: dict[bytes, float], *, flooders: int = 10, rest_s: float = 0
     """The payloads in the order of delivery: flooders' noise is queued, then one peer's words come in."""
 
     async def main() -> list[bytes]:
-        inbox, found = Inbox(), []
+        cpu_time = CpuTime()
+        inbox, found = Inbox(cpu_time), []
         for number in range(flooders):
             for _ in range(20):
                 inbox.offer(Notification(PeerId(bytes([number]) * 32), b"noise"))
         for peer, cpu_s in charges.items():
-            inbox.charge(PeerId(peer), cpu_s)
+            cpu_time.charge(PeerId(peer), cpu_s)
         await trio.sleep(rest_s)
         for _ in range(20):
             inbox.offer(Notification(QUIET, b"word"))
@@ -80,7 +82,7 @@ def _order(charges: dict[bytes, float], *, flooders: int = 10, rest_s: float = 0
             while len(found) < 20 * (flooders + 1):
                 notification = await inbox.receive.receive()
                 found.append(notification.payload)
-                inbox.charge(notification.peer, 0.008 if notification.payload == b"noise" else 0.0001)
+                cpu_time.charge(notification.peer, 0.008 if notification.payload == b"noise" else 0.0001)
             nursery.cancel_scope.cancel()
         return found
 
@@ -103,8 +105,9 @@ def test_what_a_peer_took_is_forgotten_with_time():
 
 def test_a_peer_that_comes_back_is_not_first_again():
     async def main() -> None:
-        inbox = Inbox()
-        inbox.charge(LOUD, 1.0)
+        cpu_time = CpuTime()
+        inbox = Inbox(cpu_time)
+        cpu_time.charge(LOUD, 1.0)
         inbox.forget(LOUD)
         inbox.offer(Notification(LOUD, b"noise"))
         inbox.offer(Notification(QUIET, b"word"))
@@ -122,7 +125,8 @@ def test_who_took_processor_time_waits_for_others_even_if_its_notification_was_r
             """A host that has three notifications, and the part of a real one that meters."""
 
             def __init__(self) -> None:
-                self._inbox = Inbox()
+                self._cpu_time = CpuTime()
+                self._inbox = Inbox(self._cpu_time)
                 self.notifications = self._inbox.receive
                 self.metered = functools.partial(Host.metered, self)  # type: ignore[arg-type]
 
@@ -156,4 +160,4 @@ def test_who_took_processor_time_waits_for_others_even_if_its_notification_was_r
 
 
 async def _new_inbox() -> Inbox:
-    return Inbox()
+    return Inbox(CpuTime())

@@ -1,0 +1,118 @@
+"""CPU time: expensive work for some peers costs another two steps of theirs at a time, whatever they do."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from assay.network.cpu_time import CpuTime
+from assay.protocol.types import PeerId
+from tests.network.loopback import burn
+
+QUIET, LOUD = PeerId(b"q" * 32), PeerId(b"l" * 32)
+DEAR_S = 0.003
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_ten_peers_with_dear_requests_cost_another_two_steps_of_theirs_for_each_of_its_own(is_begun):
+    cpu_time, steps = CpuTime(), []
+
+    async def dear() -> None:
+        for _ in range(3):
+            burn(DEAR_S)
+            steps.append("dear")
+            await trio.lowlevel.checkpoint()
+
+    async def cheap() -> None:
+        for _ in range(5):
+            steps.append("cheap")
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        if is_begun:  # else nobody knows yet what a flooder's requests cost
+            for number in range(10):
+                cpu_time.charge(PeerId(bytes([number]) * 32), DEAR_S)
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                for _ in range(4):
+                    nursery.start_soon(cpu_time.share, PeerId(bytes([number]) * 32), dear())
+            nursery.start_soon(cpu_time.share, QUIET, cheap())
+
+    trio.run(main)
+    last = max(index for index, step in enumerate(steps) if step == "cheap")
+    # One may be under way when the cheap one is ready again, and one chosen.
+    assert steps[: last + 1].count("dear") <= 2 * 6 + (0 if is_begun else 10)
+    assert steps.count("dear") == 120  # and nobody starves
+
+
+def test_steps_of_peers_run_one_in_a_pass_of_the_loop():
+    cpu_time, passes, steps = CpuTime(), [], []
+
+    async def work() -> None:
+        for _ in range(5):
+            steps.append(len(passes))
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(cpu_time.share, PeerId(bytes([number]) * 32), work())
+            while len(steps) < 50:
+                passes.append(None)
+                await trio.lowlevel.checkpoint()
+
+    trio.run(main)
+    assert max(steps.count(one) for one in steps) <= 2  # our own task runs first or second in a pass
+
+
+def test_a_step_cancelled_before_its_turn_still_takes_what_it_waited_for():
+    async def main() -> None:
+        cpu_time, lock, ended = CpuTime(), trio.Lock(), []
+        cpu_time.charge(LOUD, 1.0)
+
+        async def take() -> None:
+            async with lock:
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    ended.append("with the lock")
+
+        async def fill() -> None:
+            for _ in range(20):
+                await trio.lowlevel.checkpoint()
+
+        await lock.acquire()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cpu_time.share, LOUD, take())
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(cpu_time.share, QUIET, fill())
+            for _ in range(4):
+                await trio.lowlevel.checkpoint()
+            lock.release()  # the loud one has the lock now, and no turn
+            await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        assert ended == ["with the lock"]
+        assert not lock.locked()
+
+    trio.run(main)
+
+
+def test_what_work_returns_or_raises_comes_out_and_the_next_runs():
+    async def give(value: int) -> int:
+        await trio.lowlevel.checkpoint()
+        if not value:
+            raise ZeroDivisionError("as it is")
+        return value
+
+    async def main() -> None:
+        cpu_time = CpuTime()
+        assert await cpu_time.share(QUIET, give(1)) == 1
+        with pytest.raises(ZeroDivisionError, match="as it is"):
+            await cpu_time.share(QUIET, give(0))
+        with trio.move_on_after(0) as scope:
+            await cpu_time.share(QUIET, give(1))
+        assert scope.cancelled_caught
+        assert await cpu_time.share(LOUD, give(2)) == 2
+
+    trio.run(main)
