@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
 from assay.network import frames, limits
 from assay.network.blob_store import BlobSource
 from assay.network.cpu_time import CpuTime
-from assay.network.fetch import Threads, blaming
+from assay.network.fetch import blaming
 from assay.network.frames import Kind
 from assay.network.guard import reset_quietly
 from assay.protocol.encoding.blob import ChunkList, chunk_list_bytes, encode_chunk_list, span_of
@@ -28,7 +27,6 @@ from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
 from assay.protocol.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class BlobServer:
@@ -39,36 +37,55 @@ class BlobServer:
         *,
         blobs: BlobSource,
         on_fault: Callable[[PeerFault], None],
-        threads: Threads,
         cpu_time: CpuTime,
         timing: limits.Timing,
     ) -> None:
         self._blobs = blobs
         self._on_fault = on_fault
-        self._threads = threads
         self._cpu_time = cpu_time
         self._timing = timing
         self._lists: OrderedDict[Digest, ChunkList] = OrderedDict()
-        self._serving: dict[PeerId, int] = {}  # streams that each peer opened to us
+        self._serving: dict[PeerId, list[trio.CancelScope]] = {}  # a scope for each stream, oldest first
 
     async def serve(self, peer: PeerId, stream: Any) -> None:
         """Answer one puller until it leaves; whatever it sends ends only this stream."""
-        total = sum(self._serving.values())
-        if self._serving.get(peer, 0) >= limits.BLOB_STREAMS_PER_PEER_MAX or total >= limits.BLOB_STREAMS_MAX:
+        if not self._has_room_for(peer):
             await reset_quietly(stream)
             return
-        self._serving[peer] = self._serving.get(peer, 0) + 1
-        try:
-            await self._cpu_time.share(peer, blaming(peer, self._serve_chunks, peer, stream))
-        except PeerFault as fault:
-            self._on_fault(fault)
-        except Unavailable as error:
-            log.debug("blob stream ended", extra={"peer": peer.hex()[:8], "error": str(error)})
-        finally:
-            self._serving[peer] -= 1
-            if not self._serving[peer]:
-                del self._serving[peer]
-            await reset_quietly(stream)
+        with trio.CancelScope() as scope:
+            self._serving.setdefault(peer, []).append(scope)
+            try:
+                await self._cpu_time.share(peer, blaming(peer, self._serve_chunks, peer, stream))
+            except PeerFault as fault:
+                self._on_fault(fault)
+            except Unavailable as error:
+                log.debug("blob stream ended", extra={"peer": peer.hex()[:8], "error": str(error)})
+            finally:
+                self._end(peer, scope)
+                await reset_quietly(stream)
+
+    def _has_room_for(self, peer: PeerId) -> bool:
+        """Whether this peer may have one more stream, for which one of a peer that has more may end."""
+        own_count = len(self._serving.get(peer, ()))
+        if own_count >= limits.BLOB_STREAMS_PER_PEER_MAX:
+            return False
+        if sum(map(len, self._serving.values())) < limits.BLOB_STREAMS_MAX:
+            return True
+        # Few peers could otherwise keep every place, and all others from reading anything.
+        greedy = max(self._serving, key=lambda one: len(self._serving[one]))
+        if len(self._serving[greedy]) <= own_count + 1:
+            return False
+        oldest = self._serving[greedy][0]
+        self._end(greedy, oldest)
+        oldest.cancel()
+        return True
+
+    def _end(self, peer: PeerId, scope: trio.CancelScope) -> None:
+        scopes = self._serving.get(peer, [])
+        if scope in scopes:
+            scopes.remove(scope)
+        if not scopes:
+            self._serving.pop(peer, None)
 
     async def _serve_chunks(self, peer: PeerId, stream: Any) -> None:
         """Serve until the puller closes the stream.
@@ -96,26 +113,15 @@ class BlobServer:
             index, _ = frames.unpack_id(body)
             if index >= len(chunks.hashes):
                 raise MalformedMessage(f"chunk {index} of {len(chunks.hashes)}")
-            chunk = await self._in_thread(peer, self._read_verified, digest, chunks, index)
+            chunk = await self._cpu_time.in_thread(peer, self._read_verified, digest, chunks, index)
             await frames.write_frame(stream, Kind.CHUNK, frames.pack_id(index, chunk))
-
-    async def _in_thread(self, peer: PeerId, call: Callable[..., T], *args: Any) -> T:
-        """`call(*args)` in a thread, whose processor time the peer is charged with."""
-
-        def timed() -> tuple[T, float]:
-            since_s = time.thread_time()
-            return call(*args), time.thread_time() - since_s
-
-        result, cpu_s = await self._threads.run(timed)
-        self._cpu_time.charge(peer, cpu_s)
-        return result
 
     async def _list_of(self, peer: PeerId, digest: Digest) -> ChunkList | None:
         known = self._lists.get(digest)
         if known is not None:
             self._lists.move_to_end(digest)
             return known
-        chunks = await self._in_thread(peer, self._hash_stored, digest)
+        chunks = await self._cpu_time.in_thread(peer, self._hash_stored, digest)
         if chunks is not None:
             self._lists[digest] = chunks
             if len(self._lists) > limits.CHUNK_LISTS_CACHED:

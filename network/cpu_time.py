@@ -5,6 +5,7 @@ notifications, its requests and the blobs that it reads. A coroutine that serves
 step is what it does between two of its waits. Steps run one in each pass of the event loop, first that of
 the peer that took the least; so however many peers ask for expensive work, a step of another peer waits for
 the one that is under way and the one chosen next, and tasks of the host's own for one in each pass.
+Threads that read and hash for peers are given out by the same order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import time
 import types
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, TypeVar
 
 import trio
@@ -29,8 +30,9 @@ class CpuTime:
 
     def __init__(self) -> None:
         self._spent: dict[PeerId, tuple[float, float]] = {}  # CPU seconds, and the time of this figure
-        self._waiting: dict[PeerId, deque[trio.Event]] = {}  # steps that may not run yet, by peer
-        self._is_running = False  # whether a step runs, or was told to
+        self._steps = _Turns(self.least, limits.STEPS_AT_ONCE)
+        self._in_threads = _Turns(self.least, limits.SERVE_THREADS)
+        self._limiter = trio.CapacityLimiter(limits.SERVE_THREADS)
 
     def charge(self, peer: PeerId, cpu_s: float) -> None:
         """Note that work for this peer took so many seconds."""
@@ -59,7 +61,8 @@ class CpuTime:
     def _in_steps(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         sent: Any = None
         while True:
-            yield from self._turn(peer).__await__()
+            # What the step waited for has come (a lock, say), so it must run now, cancelled or not.
+            yield from self._steps.take(peer, is_shielded=True).__await__()
             since_s = time.thread_time()
             try:
                 wait = work.send(sent)
@@ -67,26 +70,64 @@ class CpuTime:
                 return end.value  # type: ignore[no-any-return]
             finally:
                 self.charge(peer, time.thread_time() - since_s)
-                self._is_running = False
-                self._tell_next()
+                self._steps.leave()
             sent = yield wait  # trio sends an outcome here, errors and cancellation included
 
-    async def _turn(self, peer: PeerId) -> None:
+    async def in_thread(self, peer: PeerId, call: Callable[..., T], *args: Any) -> T:
+        """`call(*args)` for a peer in a thread, when it is the peer's turn and at the peer's charge."""
+        cpu_s = 0.0
+
+        def timed() -> T:
+            nonlocal cpu_s
+            since_s = time.thread_time()
+            try:
+                return call(*args)
+            finally:
+                cpu_s = time.thread_time() - since_s
+
+        await self._in_threads.take(peer)
+        try:
+            return await trio.to_thread.run_sync(timed, limiter=self._limiter)
+        finally:
+            self.charge(peer, cpu_s)
+            self._in_threads.leave()
+
+
+class _Turns:
+    """At most so many at once, of those that wait first the peer that took the least."""
+
+    def __init__(self, least: Callable[[Iterable[PeerId]], PeerId], at_once: int) -> None:
+        self._least = least
+        self._free = at_once
+        self._waiting: dict[PeerId, deque[trio.Event]] = {}  # not empty, by peer
+
+    async def take(self, peer: PeerId, *, is_shielded: bool = False) -> None:
+        """Return when it is this peer's turn, in a later pass of the loop: first all who are ready queue."""
         told = trio.Event()
         self._waiting.setdefault(peer, deque()).append(told)
-        self._tell_next()
-        # What the step was waiting for has come (a lock, say), so it must run now, cancelled or not.
-        with trio.CancelScope(shield=True):
-            await told.wait()
+        self._tell()
+        try:
+            with trio.CancelScope(shield=is_shielded):
+                await told.wait()
+        except trio.Cancelled:
+            if told.is_set():
+                self.leave()
+            else:
+                self._waiting[peer].remove(told)
+                if not self._waiting[peer]:
+                    del self._waiting[peer]
+            raise
 
-    def _tell_next(self) -> None:
-        """Let the next step run, in the next pass of the loop: those that are ready in this one all queue."""
-        if self._is_running or not self._waiting:
-            return
-        peer = self.least(self._waiting)
-        steps = self._waiting[peer]
-        steps.popleft().set()
-        del self._waiting[peer]
-        if steps:
-            self._waiting[peer] = steps  # behind its equals
-        self._is_running = True
+    def leave(self) -> None:
+        """End a turn, and begin the next."""
+        self._free += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        while self._free and self._waiting:
+            self._free -= 1
+            peer = self._least(self._waiting)
+            queue = self._waiting.pop(peer)
+            queue.popleft().set()
+            if queue:
+                self._waiting[peer] = queue  # behind its equals

@@ -285,9 +285,7 @@ async def open_host(
     )
     protocols = _Protocols(network_id)
     host._protocols, host._timing, host._on_fault = protocols, timing, report
-    host._blob_server = server = BlobServer(
-        blobs=blobs, on_fault=report, threads=host._threads, cpu_time=cpu_time, timing=timing
-    )
+    host._blob_server = server = BlobServer(blobs=blobs, on_fault=report, cpu_time=cpu_time, timing=timing)
     peers.serve(protocols.ctl, request_server.serve, members_only=not open_to_all)
     peers.serve(protocols.blob, server.serve, members_only=True)
     try:

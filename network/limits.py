@@ -29,6 +29,7 @@ STREAMS_PER_CONNECTION_MAX = 64  # one more is reset at once
 WINDOW_BYTES_MAX = 4 * MIB  # receive window per stream: what a stalled handler can hold
 CTL_STREAMS_PER_PEER_MAX = 2  # the newest is kept: a reconnecting peer must not wait for its old stream
 BLOB_STREAMS_PER_PEER_MAX = 4
+# Beyond, who has fewer streams takes a place of who has most.
 BLOB_STREAMS_MAX = 32  # 32 streams x 8 chunks x 256 KiB = 64 MiB in flight
 CHUNKS_IN_FLIGHT = 8  # per blob stream; 2 MiB covers 100 ms at 160 Mbit/s
 FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side
@@ -51,7 +52,11 @@ SPENT_HALF_S = 10.0  # in which half of the processor time is forgotten that a p
 REPLIES_MAX = 64  # frames waiting for a peer that does not read; beyond, its stream is reset
 REQUESTS_PER_PEER_MAX = 16  # handlers running and responses unsent for one peer; beyond, it gets "busy"
 PENDING_REQUESTS_MAX = 256  # our own, per peer
-HASH_THREADS = 2  # threads for hashing and disk
+STEPS_AT_ONCE = 1  # of work for peers, in each pass of the event loop
+HASH_THREADS = 2  # threads for hashing and disk of our own fetches
+SERVE_THREADS = 2  # the same for the blobs that peers read
+PINGS_PER_PEER_PER_S = 5.0  # fifty times what a host sends; beyond, a peer's stream is reset
+PINGS_PER_PEER_BURST = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,22 +27,27 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handler = Callable[[PeerId, bytes], Coroutine[Any, Any, bytes]]
 _STRANGERS = PeerId(NO_DIGEST)
+_RATES = {
+    Kind.NOTIFICATION: (limits.NOTIFICATIONS_PER_PEER_PER_S, limits.NOTIFICATIONS_PER_PEER_BURST),
+    Kind.PING: (limits.PINGS_PER_PEER_PER_S, limits.PINGS_PER_PEER_BURST),
+}
 _EXPECTED = (Kind.NOTIFICATION, Kind.PING, Kind.REQUEST)
 
 
 @dataclass(slots=True)
 class _Rate:
-    """Token bucket that limits a peer's notifications."""
+    """Token bucket that limits what a peer sends."""
 
-    tokens: float = limits.NOTIFICATIONS_PER_PEER_BURST
-    at_s: float = 0.0
+    per_s: float
+    burst: float
+    tokens: float
+    at_s: float
 
     def wait_s(self, now_s: float) -> float:
         """Take one token; returns the seconds until it is available."""
-        earned = (now_s - self.at_s) * limits.NOTIFICATIONS_PER_PEER_PER_S
-        self.tokens = min(limits.NOTIFICATIONS_PER_PEER_BURST, self.tokens + earned) - 1
+        self.tokens = min(self.burst, self.tokens + (now_s - self.at_s) * self.per_s) - 1
         self.at_s = now_s
-        return max(0.0, -self.tokens / limits.NOTIFICATIONS_PER_PEER_PER_S)
+        return max(0.0, -self.tokens / self.per_s)
 
 
 class RequestServer:
@@ -63,7 +68,7 @@ class RequestServer:
         self._cpu_time = cpu_time
         self._timing = timing
         self._running: dict[PeerId, int] = {}  # handlers running and responses unsent
-        self._rates: dict[PeerId, _Rate] = {}
+        self._rates: dict[tuple[PeerId, Kind], _Rate] = {}
         self._streams: dict[PeerId, list[trio.CancelScope]] = {}
 
     async def serve(self, peer: PeerId, stream: Any) -> None:
@@ -91,6 +96,8 @@ class RequestServer:
                     if kind is Kind.NOTIFICATION:
                         await self._take(Notification(peer, body))
                     elif kind is Kind.PING:
+                        if self._wait_s(peer, kind):
+                            raise MalformedMessage(f"pings above {limits.PINGS_PER_PEER_PER_S} a second")
                         number, _ = frames.unpack_id(body)
                         send.send_nowait((frames.encode_frame(Kind.PONG, frames.pack_id(number)), False))
                     else:
@@ -110,8 +117,7 @@ class RequestServer:
     async def _take(self, notification: Notification) -> None:
         if not self._is_member(notification.peer):
             raise MalformedMessage("a notification by a stranger")
-        rate = self._rates.setdefault(notification.peer, _Rate(at_s=trio.current_time()))
-        wait_s = rate.wait_s(trio.current_time())
+        wait_s = self._wait_s(notification.peer, Kind.NOTIFICATION)
         if wait_s:
             await trio.sleep(wait_s)
         await self._inbox.offer_or_drop(notification, wait_s=self._timing.inbox_wait_s)
@@ -189,9 +195,21 @@ class RequestServer:
                 if holds_place:
                     self._leave(peer)
 
-    async def _share(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> T:
+    def _payer(self, peer: PeerId) -> PeerId:
         # Strangers have one account together: keys cost nothing, so a new one must not be first.
-        return await self._cpu_time.share(peer if self._is_member(peer) else _STRANGERS, work)
+        return peer if self._is_member(peer) else _STRANGERS
+
+    async def _share(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> T:
+        return await self._cpu_time.share(self._payer(peer), work)
+
+    def _wait_s(self, peer: PeerId, kind: Kind) -> float:
+        """Take a token of the peer's rate for this kind; returns the seconds until it is available."""
+        payer, now_s = self._payer(peer), trio.current_time()
+        rate = self._rates.get((payer, kind))
+        if rate is None:
+            per_s, burst = _RATES[kind]
+            rate = self._rates[payer, kind] = _Rate(per_s, burst, tokens=burst, at_s=now_s)
+        return rate.wait_s(now_s)
 
     def _leave(self, peer: PeerId) -> None:
         self._running[peer] -= 1

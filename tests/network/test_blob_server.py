@@ -265,6 +265,36 @@ def test_more_streams_than_a_peer_may_have_are_refused_and_the_rest_serve_on():
     run(main)
 
 
+def test_when_every_place_is_taken_a_reader_gets_one_of_a_peer_that_has_several(monkeypatch):
+    monkeypatch.setattr(limits, "BLOB_STREAMS_MAX", 2 * limits.BLOB_STREAMS_PER_PEER_MAX)
+
+    async def main() -> None:
+        async with (
+            reader_and_holders(1) as (reader, [holder], _),
+            a_host("greedy 0") as one,
+            a_host("greedy 1") as other,
+            connected(one, holder),
+            connected(other, holder),
+        ):
+            streams = []
+            for greedy in (one, other) * limits.BLOB_STREAMS_PER_PEER_MAX:
+                stream = await greedy._peers.open_stream(holder.peer, greedy._protocols.blob)
+                await stream.write(encode_frame(Kind.GET, DIGEST))
+                assert (await read_frame(stream, (Kind.CHUNKS,)))[0] is Kind.CHUNKS
+                streams.append(stream)
+            stream = await reader._peers.open_stream(holder.peer, reader._protocols.blob)
+            await stream.write(encode_frame(Kind.GET, DIGEST))
+            assert (await read_frame(stream, (Kind.CHUNKS,)))[0] is Kind.CHUNKS
+            counts = {peer: len(scopes) for peer, scopes in holder._blob_server._serving.items()}
+            assert sum(counts.values()) == limits.BLOB_STREAMS_MAX
+            assert counts[reader.peer] == 1
+            # Among those that have as many each, or one more, nobody takes another's place.
+            assert not holder._blob_server._has_room_for(one.peer)
+            assert not holder._blob_server._has_room_for(other.peer)
+
+    run(main)
+
+
 def test_a_bit_flipped_on_the_holders_disk_is_never_served(tmp_path):
     async def main() -> None:
         store = DiskBlobs(tmp_path, bytes_max=10 * len(DATA))

@@ -6,9 +6,10 @@ import pytest
 import trio
 import trio.testing
 
+from assay.network import limits
 from assay.network.cpu_time import CpuTime
 from assay.protocol.types import PeerId
-from tests.network.loopback import burn
+from tests.network.loopback import PATIENCE_S, burn
 
 QUIET, LOUD = PeerId(b"q" * 32), PeerId(b"l" * 32)
 DEAR_S = 0.003
@@ -114,5 +115,34 @@ def test_what_work_returns_or_raises_comes_out_and_the_next_runs():
             await cpu_time.share(QUIET, give(1))
         assert scope.cancelled_caught
         assert await cpu_time.share(LOUD, give(2)) == 2
+
+    trio.run(main)
+
+
+def test_threads_go_first_to_who_took_the_least_and_who_is_cancelled_leaves_its_place():
+    cpu_time, order = CpuTime(), []
+
+    async def read(peer: PeerId, name: str) -> None:
+        await cpu_time.in_thread(peer, burn, DEAR_S)
+        order.append(name)
+
+    async def main() -> None:
+        cpu_time.charge(LOUD, 1.0)
+        with trio.fail_after(PATIENCE_S):
+            await read_all()
+
+    async def read_all() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(read, LOUD, "loud")
+            await trio.lowlevel.checkpoint()
+            for _ in range(limits.SERVE_THREADS):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await read(QUIET, "nobody")
+            nursery.start_soon(read, QUIET, "quiet")
+        assert len(order) == 7
+        assert order.index("quiet") <= limits.SERVE_THREADS
+        await read(QUIET, "again")
 
     trio.run(main)

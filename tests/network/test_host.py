@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
@@ -13,7 +14,7 @@ import pytest
 import trio
 
 from assay.network import limits
-from assay.network.frames import Kind, read_frame
+from assay.network.frames import Kind, encode_frame, read_frame
 from assay.network.host import Notification, RemoteError
 from assay.protocol.errors import ConfigError, OutOfPhase, PeerFault, Unavailable
 from tests.network.loopback import (
@@ -415,6 +416,23 @@ def test_what_a_request_takes_is_on_its_members_account_and_strangers_have_one_t
             assert bob._cpu_time._spent[payer][0] >= 0.01  # of 0.02, since some is forgotten already
             assert set(bob._cpu_time._spent) == {payer}
             nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_pings_above_their_rate_end_the_stream_and_those_within_it_are_answered():
+    async def main() -> None:
+        async with a_host("bob") as bob, a_host("mallory") as mallory, connected(bob, mallory):
+            stream = await mallory._peers.open_stream(bob.peer, mallory._protocols.ctl)
+            count = 0
+            with contextlib.suppress(Exception):  # libp2p's errors share no base class
+                while count < 20 * limits.PINGS_PER_PEER_BURST:
+                    await stream.write(encode_frame(Kind.PING, bytes(4)))
+                    await read_frame(stream, (Kind.PONG,))
+                    count += 1
+            assert limits.PINGS_PER_PEER_BURST <= count < 20 * limits.PINGS_PER_PEER_BURST
+            await trio.sleep(1)  # earns a few
+            assert await answers(mallory, bob.peer)
 
     run(main)
 
