@@ -2,9 +2,9 @@
 
 Room: network (edge: trio and the thread's CPU clock, no sockets). One account for each peer covers its
 notifications, its requests and the blobs that it reads. A coroutine that serves a peer runs in *steps*: a
-step is what it does between two of its waits. Steps run one in each pass of the event loop, first that of
-the peer that took the least; so however many peers ask for expensive work, a step of another peer waits for
-the one that is under way and the one chosen next, and tasks of the host's own for one in each pass.
+step is what it does between two of its waits. Steps of peers that took little run at once. Those of others
+run one in each pass of the event loop, first that of the peer that took the least; so however many peers
+ask for expensive work, tasks of the host's own and of peers that took little wait for one such step.
 Threads that read and hash for peers are given out by the same order.
 """
 
@@ -61,8 +61,10 @@ class CpuTime:
     def _in_steps(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         sent: Any = None
         while True:
-            # What the step waited for has come (a lock, say), so it must run now, cancelled or not.
-            yield from self._steps.take(peer, is_shielded=True).__await__()
+            is_light = self._spent_lately(peer, trio.current_time()) < limits.LIGHT_S
+            if not is_light:
+                # What the step waited for has come (a lock, say), so it must run now, cancelled or not.
+                yield from self._steps.take(peer, is_shielded=True).__await__()
             since_s = time.thread_time()
             try:
                 wait = work.send(sent)
@@ -70,7 +72,8 @@ class CpuTime:
                 return end.value  # type: ignore[no-any-return]
             finally:
                 self.charge(peer, time.thread_time() - since_s)
-                self._steps.leave()
+                if not is_light:
+                    self._steps.leave()
             sent = yield wait  # trio sends an outcome here, errors and cancellation included
 
     async def in_thread(self, peer: PeerId, call: Callable[..., T], *args: Any) -> T:

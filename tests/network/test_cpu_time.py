@@ -13,10 +13,16 @@ from assay.network.cpu_time import CpuTime
 from assay.protocol.types import PeerId
 from tests.network.loopback import PATIENCE_S, burn
 
-QUIET, LOUD = PeerId(b"q" * 32), PeerId(b"l" * 32)
+QUIET, LOUD, OTHER = PeerId(b"q" * 32), PeerId(b"l" * 32), PeerId(b"o" * 32)
 DEAR_S = 0.003
 
 
+@pytest.fixture
+def none_is_light(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LIGHT_S", 0.0)
+
+
+@pytest.mark.usefixtures("none_is_light")
 @pytest.mark.parametrize("is_begun", [True, False])
 def test_ten_peers_with_dear_requests_cost_another_two_steps_of_theirs_for_each_of_its_own(is_begun):
     cpu_time, steps = CpuTime(), []
@@ -49,6 +55,30 @@ def test_ten_peers_with_dear_requests_cost_another_two_steps_of_theirs_for_each_
     assert steps.count("dear") == 120  # and nobody starves
 
 
+def test_who_took_little_waits_for_no_turn_and_who_took_much_does():
+    cpu_time, passes, ended = CpuTime(), [], dict[str, int]()
+
+    async def work(name: str) -> None:
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        ended[name] = len(passes)
+
+    async def main() -> None:
+        for one in (LOUD, OTHER):
+            cpu_time.charge(one, limits.LIGHT_S)
+        cpu_time.charge(QUIET, limits.LIGHT_S * 0.9)
+        async with trio.open_nursery() as nursery:
+            for name, one in (("loud", LOUD), ("other", OTHER), ("quiet", QUIET)):
+                nursery.start_soon(cpu_time.share, one, work(name))
+            while len(ended) < 3:
+                passes.append(None)
+                await trio.lowlevel.checkpoint()
+
+    trio.run(main, clock=trio.testing.MockClock())
+    assert ended["quiet"] <= 22 and min(ended["loud"], ended["other"]) >= 38
+
+
+@pytest.mark.usefixtures("none_is_light")
 def test_steps_of_peers_run_one_in_a_pass_of_the_loop():
     cpu_time, passes, steps = CpuTime(), [], []
 
