@@ -227,6 +227,22 @@ def test_what_reading_a_blob_takes_is_on_the_readers_account_thread_time_include
     run(main)
 
 
+def test_what_sending_a_blob_takes_is_on_the_readers_account_too(monkeypatch):
+    monkeypatch.setattr(limits, "SEND_CPU_S_PER_BYTE", 1e-3)
+
+    async def main() -> None:
+        async with (
+            a_host("holder", blobs=CountingBlobs(DATA)) as holder,
+            a_host("reader") as reader,
+            connected(holder, reader),
+        ):
+            assert await fetch(reader, holder) == DATA
+            # Far more than reading can take, and than what is forgotten meanwhile.
+            assert holder._cpu_time._spent[reader.peer][0] >= len(DATA) * 1e-3 / 4
+
+    run(main)
+
+
 def test_a_reader_that_reads_nothing_at_all_loses_its_stream_only():
     async def main() -> None:
         async with (
