@@ -110,6 +110,7 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     )
     need(is_used or not manifest.drand_next, "names a drand round in a run without them")
     need(manifest.disqualified == run_state.disqualified, "names other verifiers than those at fault")
+    need(not manifest.hand_over, "hands over a seat, which no rule decides yet")
     pairs = manifest.contradictions
     nodes = [pair.first.commit.node for pair in pairs]
     need(all(a < b for a, b in pairwise(nodes)), "contradictions must ascend by node, one each")

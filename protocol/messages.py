@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from assay.protocol.encoding.codec import Max
+from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.market import Bid, Clearing, SeatOffer, SignedSeatOffer
 from assay.protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
 from assay.protocol.randomness.drand import SIGNATURE_BYTES
@@ -393,6 +393,15 @@ class SignedInclusionList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver:
+    """A verifier's seat goes to another holder, whose key signs for it from the next round on."""
+
+    TAG: ClassVar[bytes] = b"assay/hand-over/1"
+    seat: PeerId  # its name: the key of its first holder
+    holder: PeerId  # a reserve that held no seat before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
 
@@ -426,6 +435,7 @@ class Manifest:
     disqualified: Annotated[tuple[PeerId, ...], Max(VERIFIERS_MAX)]  # verifiers at fault, ascending
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
+    hand_over: Annotated[tuple[HandOver, ...], Max(1), Later()] = ()  # the last of its configuration: 0051
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,6 +448,7 @@ class Block:
     round: RoundId
     parent: Digest  # digest of the previous (non-dummy) block; zero for round 0
     manifest: Digest
+    is_closing: Annotated[bool, Later()] = False  # its round and manifest are its parent's, which hands over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -498,7 +509,8 @@ class Proposal:
     """A leader's block with its body and the proof that the parent may be extended.
 
     `dummies` certify every iteration between the parent's and this one as dummy;
-    `parent` is the parent block's notarisation (absent, so empty, for round 0).
+    `parent` is the parent block's notarisation (empty for round 0, and where the
+    parent is the final block with which the configuration before ended).
     """
 
     TAG: ClassVar[bytes] = b"assay/proposal/13"
@@ -742,6 +754,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedBlock,
         ModelRequest,
         ModelSignature,
+        HandOver,
         SeatOffer,
         SignedSeatOffer,
         Bid,

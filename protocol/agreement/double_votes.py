@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
+from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, PeerFault
@@ -34,8 +35,11 @@ def double_vote(one: Statement, other: Statement) -> DoubleVote:
     )
 
 
-def check_double_vote(domain: Domain, pair: DoubleVote) -> None:
+def check_double_vote(domain: Domain, pair: DoubleVote, configuration: Configuration = FIRST) -> None:
     """Do nothing if an honest verifier signs at most one of these statements, and this one signed both.
+
+    The fault is of whoever held the seat `pair.verifier` in their iteration; `configuration` is the run's
+    present one.
 
     Raises:
         MalformedMessage: the statements do not exclude each other, or stand in the wrong order.
@@ -47,9 +51,10 @@ def check_double_vote(domain: Domain, pair: DoubleVote) -> None:
         raise MalformedMessage(f"double vote of {culprit}: of another run")
     if not digest(first) < digest(second) or not _exclude(first, second):
         raise MalformedMessage(f"double vote of {culprit}: its two statements do not exclude each other")
+    key = configuration.of(first.iteration).key(pair.verifier)
     try:
-        verify(pair.verifier, domain, first, pair.first_signature)
-        verify(pair.verifier, domain, second, pair.second_signature)
+        verify(key, domain, first, pair.first_signature)
+        verify(key, domain, second, pair.second_signature)
     except PeerFault as fault:
         raise MalformedMessage(f"double vote: {fault}") from None
 

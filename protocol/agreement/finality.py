@@ -1,7 +1,7 @@
 """Finality: checks one certified manifest, from its quorum certificate alone, as a light client does.
 
-Room: protocol (pure). The check needs the certified manifest, the run's domain and the set of
-verifiers; no other manifest and no state.
+Room: protocol (pure). The check needs the certified manifest, the run's domain, the set of
+verifiers and the hand-overs of its seats so far; no other manifest and no state.
 
 A FINALISE certificate names the block, and either the block's own iteration
 (the verifiers saw it notarised in time) or `SETTLED` (they saw a descendant
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
@@ -22,8 +23,19 @@ from assay.protocol.types import Iteration, PeerId
 SETTLED = Iteration(0)  # no iteration has this number: they start at 1
 
 
-def check_certified(certified: CertifiedManifest, domain: Domain, verifiers: Collection[PeerId]) -> None:
+def check_certified(
+    certified: CertifiedManifest,
+    domain: Domain,
+    verifiers: Collection[PeerId],
+    configuration: Configuration = FIRST,
+) -> None:
     """Do nothing if this manifest is final in this run. Its position is its `round` and `parent`.
+
+    Args:
+        certified: The manifest, its block and its certificate.
+        domain: The run's.
+        verifiers: The names of its seats.
+        configuration: That of the round, or a later one of the same run.
 
     Raises:
         MalformedMessage: the parts do not refer to each other, or the certificate lacks signatures.
@@ -38,4 +50,6 @@ def check_certified(certified: CertifiedManifest, domain: Domain, verifiers: Col
         raise MalformedMessage("certified manifest: the certificate is not a finalisation of its block")
     if vote.iteration not in (block.iteration, SETTLED):
         raise MalformedMessage("certified manifest: the certificate is of another iteration")
-    check_certificate(certified.certificate, domain, verifiers)
+    if block.is_closing:  # it is in no chain; the block that it closes has a certificate of its own
+        raise MalformedMessage("certified manifest: its block is a closing one")
+    check_certificate(certified.certificate, domain, verifiers, configuration.of(block.iteration))

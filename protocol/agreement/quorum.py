@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import QuorumCertificate, SignedVote
@@ -60,8 +61,15 @@ def commitment_rounds(dispute_rounds: int) -> int:
     return max(dispute_rounds * 2 // 3, 1)
 
 
-def check_certificate(certificate: QuorumCertificate, domain: Domain, verifiers: Collection[PeerId]) -> None:
-    """Do nothing if a quorum of `verifiers` signed the certificate's vote.
+def check_certificate(
+    certificate: QuorumCertificate,
+    domain: Domain,
+    verifiers: Collection[PeerId],
+    configuration: Configuration = FIRST,
+) -> None:
+    """Do nothing if a quorum of the seats `verifiers` signed the certificate's vote with this one's keys.
+
+    A vote in iteration `SETTLED` names no configuration: the caller knows that of the block.
 
     Raises:
         MalformedMessage: too few, repeated, unsorted or unknown signers, or another run.
@@ -78,7 +86,7 @@ def check_certificate(certificate: QuorumCertificate, domain: Domain, verifiers:
     for signer, signature in zip(signers, certificate.signatures, strict=True):
         if signer not in known:
             raise MalformedMessage(f"certificate: {signer.hex()[:8]} is not a verifier of this run")
-        verify(signer, domain, certificate.vote, signature)
+        verify(configuration.key(signer), domain, certificate.vote, signature)
 
 
 def assemble(votes: Collection[SignedVote]) -> QuorumCertificate:

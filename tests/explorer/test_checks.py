@@ -25,7 +25,7 @@ from assay.explorer.app import STATIC
 from assay.ledger.settlement.results import result_digest, run_id_of
 from assay.protocol import messages, params
 from assay.protocol.agreement.quorum import assemble
-from assay.protocol.encoding.codec import digest, encode, field_types
+from assay.protocol.encoding.codec import digest, encode, field_types, is_later
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import CertifiedManifest, Manifest, Outcome, SignedVote, VoteKind
@@ -83,7 +83,8 @@ def test_the_table_of_messages_is_the_protocols():
     for name, (tag, *fields) in layout.items():
         kind = getattr(messages, name, None) or getattr(params, name)
         assert tag == kind.TAG.decode()
-        assert fields == [field for field, _ in field_types(kind)]
+        # A message with a later field, of a run that handed a seat over, is refused here: it has too many.
+        assert fields == [field for field, hint in field_types(kind) if not is_later(hint)]
     assert outcomes == {str(int(one)): one.name.lower() for one in Outcome}
     assert f"FINALISE = {int(VoteKind.FINALISE)};" in text
 

@@ -1,6 +1,6 @@
 """Every life of the first iterations of agreement among four verifiers, of which one lies.
 
-    python -m tests.simulation.explore_agreement [ITERATIONS]
+    python -m tests.simulation.explore_agreement [ITERATIONS [ITERATIONS_AFTER]]
 
 The production state machine (`verifier/consensus/machine.py`) of the three honest verifiers is driven
 through every reachable state, states seen before left out. Messages arrive in any order or never, and any
@@ -8,6 +8,11 @@ verifier may give up its iteration at any time. Votes need not be delivered one 
 votes exist that the liar's own makes them a quorum, the certificate may reach anybody. The liar votes for
 everything, and in the iteration that it leads it proposes two blocks on every parent that it can prove. A
 proposal of a later iteration is delivered when the verifier gets there, after the certificates it needs.
+
+With iterations after a hand-over, the manifests of round 0 hand one seat to a reserve, but one of the liar's
+two hands over none. The liar lies in both configurations, also where the seat is its own: then its holders
+before and after are the two liars, one of each configuration. Links that are final somewhere may reach
+anybody; whoever holds no seat learns nothing else, since it says nothing and forgets it with the hand-over.
 
 What must hold in every state: one block a round is final; no honest verifier signs two statements that
 exclude each other; none finds that its certificates contradict each other.
@@ -24,12 +29,15 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from assay.protocol.agreement.configurations import before_first, number_of
 from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import Diverged, OutOfPhase
+from assay.protocol.errors import Diverged, PeerFault
 from assay.protocol.messages import (
     Block,
+    CertifiedManifest,
+    HandOver,
     Proposal,
     QuorumCertificate,
     Vote,
@@ -50,11 +58,13 @@ from assay.verifier.consensus.types import (
     SignAndSend,
     SignAndSendProposal,
     State,
+    Synced,
     Tick,
 )
 from tests.simulation.world import GENESIS, RUN_ID, toy_manifest
 
 VERIFIERS = tuple(PeerId(bytes([n + 1]) * 32) for n in range(4))
+RESERVE = PeerId(bytes([9]) * 32)
 NOBODYS = Signature(bytes(64))
 LATE_MS = 1 << 40
 WORLDS_MAX = 10**7
@@ -124,25 +134,32 @@ class Numbered(Generic[T]):
 class Exploration:
     """All states of a run whose liar has one place in the order of leaders."""
 
-    def __init__(self, liar: int, iterations: int) -> None:
+    def __init__(self, liar: int, iterations: int, handed: int | None = None, after: int = 0) -> None:
         """
         Args:
             liar: Its place among the verifiers.
             iterations: Beyond the last of them verifiers only learn certificates.
+            handed: The place of the seat that round 0 hands to a reserve.
+            after: Like `iterations`, in the configuration after that.
         """
-        self._iterations, self._liar = iterations, VERIFIERS[liar]
+        self._iterations, self._liar = (iterations, after), VERIFIERS[liar]
+        reserves = () if handed is None else (RESERVE,)
+        self._hand_over: tuple[HandOver, ...] = ()
+        if handed is not None:
+            self._hand_over = (HandOver(seat=VERIFIERS[handed], holder=RESERVE),)
         self._configs = [
-            ConsensusConfig(run_id=RUN_ID, genesis=GENESIS, verifiers=VERIFIERS, me=peer)
-            for peer in VERIFIERS
+            ConsensusConfig(run_id=RUN_ID, genesis=GENESIS, verifiers=VERIFIERS, me=peer, reserves=reserves)
+            for peer in (*VERIFIERS, *(reserves if handed != liar else ()))
             if peer != self._liar
         ]
+        self._links: dict[Digest, CertifiedManifest] = {}
         self._states: list[State] = []
         self._state_ids: dict[object, int] = {}
         self._votes = Numbered[Vote]()
         self._proposals = Numbered[Proposal](lambda proposal: block_digest(proposal.block))
         self._blocks = Numbered[tuple[int, Digest]]()
         self._moves: dict[tuple[int, int, object], Moved | None] = {}
-        self._lies_of: dict[tuple[frozenset[Vote], int], int] = {}
+        self._lies_of: dict[tuple[frozenset[Vote], int, int], int] = {}
 
     def run(self) -> Explored:
         """Visit every state.
@@ -170,39 +187,52 @@ class Exploration:
 
     def _next(self, world: World) -> Iterator[World]:
         votes = self._certifiable(world)
-        offered = world.pool | self._lies(frozenset(votes), world.pool)
+        offered = world.pool | self._lies(frozenset(votes), world.pool, world.final)
         proposals = list(self._proposals.of(offered))
+        links = [self._links[name] for _, name in self._blocks.of(world.final)] if self._hand_over else []
         for index, number in enumerate(world.states):
             state = self._states[number]
-            is_over = state.iteration > self._iterations  # it only learns what became of the others
-            events: list[tuple[object, Event]] = []
-            for proposal in () if is_over else proposals:
-                name = block_digest(proposal.block)
-                is_due = proposal.block.iteration == state.iteration or _is_wanted(state, name)
-                if is_due and name not in state.bodies:
-                    events.append((name, Received(proposal, 0)))
-            for vote in votes:
-                held = state.certificates.get((vote.iteration, vote.kind))
-                if (held is None or held.vote != vote) and vote.block not in state.settled:
-                    events.append((vote, Received(_certificate(vote), 0)))
-            if not is_over and (state.iteration, VoteKind.DUMMY) not in state.own:
-                events.append((None, Tick(LATE_MS)))
-            for name, event in events:
+            for name, event in self._events(state, votes, proposals, links):
                 after = self._after(world, index, name, event)
                 if after is not None:
                     yield after
 
+    def _events(
+        self, state: State, votes: list[Vote], proposals: list[Proposal], links: list[CertifiedManifest]
+    ) -> Iterator[tuple[object, Event]]:
+        """What may happen next at a verifier in this state, and a name for it."""
+        for link in links:
+            if link.block.round == state.tip.round + 1:
+                yield link, Synced((link,), 0)
+        if state.config.seat is None:
+            return
+        configuration = number_of(state.iteration)
+        for vote in votes:
+            held = state.certificates.get((vote.iteration, vote.kind))
+            is_new = (held is None or held.vote != vote) and vote.block not in state.settled
+            if is_new and (vote.iteration == SETTLED or number_of(vote.iteration) == configuration):
+                yield vote, Received(_certificate(vote), 0)
+        if state.iteration - before_first(configuration) > self._iterations[configuration]:
+            return  # it only learns what became of the others
+        for proposal in proposals:
+            name = block_digest(proposal.block)
+            is_due = proposal.block.iteration == state.iteration or _is_wanted(state, name)
+            if is_due and name not in state.bodies:
+                yield name, Received(proposal, 0)
+        if (state.iteration, VoteKind.DUMMY) not in state.own:
+            yield None, Tick(LATE_MS)
+
     def _certifiable(self, world: World) -> list[Vote]:
         """Votes that a quorum signs if the liar does."""
-        need = quorum(len(VERIFIERS)) - 1
+        need = quorum(len(VERIFIERS)) - 1  # a seat's two holders never sign the same vote
         enough = 0
         for some in itertools.combinations(world.signed, need):
             enough |= functools.reduce(operator.and_, some)
         return list(self._votes.of(enough))
 
-    def _lies(self, votes: frozenset[Vote], pool: int) -> int:
+    def _lies(self, votes: frozenset[Vote], pool: int, final: int) -> int:
         """Two proposals of the liar in each iteration that it leads, on every parent that it can prove."""
-        known = self._lies_of.get((votes, pool))
+        known = self._lies_of.get((votes, pool, final))
         if known is not None:
             return known
         skipped = {vote.iteration for vote in votes if vote.kind is VoteKind.DUMMY}
@@ -212,17 +242,26 @@ class Exploration:
             vote = notarised.get(block_digest(proposal.block))
             if vote is not None:
                 parents.append((proposal.block.iteration, proposal, vote))
+        if self._hand_over:
+            for _, name in self._blocks.of(final):
+                if self._links[name].manifest.hand_over:
+                    ended = next(one for one in self._proposals.of(pool) if block_digest(one.block) == name)
+                    parents.append((before_first(1), ended, None))
         found = 0
-        for number in range(1, self._iterations + 1):
+        numbers = [
+            before_first(c) + 1 + at for c, count in enumerate(self._iterations) for at in range(count)
+        ]
+        for number in numbers:
             if self._configs[0].leader(Iteration(number)) != self._liar:
                 continue
             for below, parent, vote in parents:
                 between = range(below + 1, number)
-                if below < number and skipped.issuperset(between):
+                is_near = below < number and number_of(Iteration(below)) == number_of(Iteration(number))
+                if is_near and skipped.issuperset(between):
                     dummies = tuple(_certificate(_dummy(one)) for one in between)
-                    for variant in range(2):
+                    for variant in range(3 if self._hand_over and parent else 2):
                         found |= self._proposals.bit(self._lie(number, parent, vote, dummies, variant))
-        self._lies_of[(votes, pool)] = found
+        self._lies_of[(votes, pool, final)] = found
         return found
 
     def _lie(
@@ -242,12 +281,18 @@ class Exploration:
             follows=True,
         )
         manifest = toy_manifest(request, len(VERIFIERS) + variant)
+        if not request.round and variant != 1:
+            manifest = replace(manifest, hand_over=self._hand_over)
+        is_closing = variant == 2 and parent is not None
+        if is_closing and parent is not None:
+            manifest = parent.manifest
         block = Block(
             run_id=RUN_ID,
             iteration=request.iteration,
-            round=request.round,
+            round=manifest.round,
             parent=request.parent,
             manifest=digest(manifest),
+            is_closing=is_closing,
         )
         return Proposal(
             block=block,
@@ -286,7 +331,7 @@ class Exploration:
         while todo:
             try:
                 state, effects = machine.step(state, todo.pop(0))
-            except OutOfPhase:
+            except PeerFault:
                 return None
             except Diverged as fault:
                 raise Violation(f"{me.hex()[:4]}: {fault}") from fault
@@ -302,11 +347,16 @@ class Exploration:
                         proposals |= self._proposals.bit(made)
                         todo.append(Received(made, 0))
                     case BuildProposal():
-                        todo.append(Built(effect.iteration, toy_manifest(effect, index)))
+                        manifest = toy_manifest(effect, index)
+                        if not effect.round:
+                            manifest = replace(manifest, hand_over=self._hand_over)
+                        todo.append(Built(effect.iteration, manifest))
                     case Examine(proposal, _):
                         todo.append(Examined(block_digest(proposal.block), True))
                     case Finalised(certified):
-                        final |= self._blocks.bit((int(certified.block.round), block_digest(certified.block)))
+                        name = block_digest(certified.block)
+                        self._links.setdefault(name, certified)
+                        final |= self._blocks.bit((int(certified.block.round), name))
         return Moved(self._known(_still(state)), votes, proposals, final)
 
     def _known(self, state: State) -> int:
@@ -364,12 +414,15 @@ def _certificate(vote: Vote) -> QuorumCertificate:
 def main() -> None:
     """Explore every place of the liar, and print what was seen."""
     iterations = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    for liar in range(len(VERIFIERS)):
+    after = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    seats = range(len(VERIFIERS)) if after else (None,)
+    for liar, handed in itertools.product(range(len(VERIFIERS)), seats):
         began = time.process_time()
-        found = Exploration(liar, iterations).run()
+        found = Exploration(liar, iterations, handed, after).run()
         spent = time.process_time() - began
         counts = f"{found.worlds:,} worlds, {found.steps:,} steps, {found.rounds} rounds"
-        print(f"liar {liar}: {counts}, {spent:.0f} s", flush=True)
+        which = f"liar {liar}" if handed is None else f"liar {liar}, seat {handed} handed over"
+        print(f"{which}: {counts}, {spent:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

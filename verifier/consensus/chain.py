@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+from assay.protocol.agreement.configurations import before_first
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Block, Manifest, Proposal, QuorumCertificate, VoteKind
 from assay.protocol.types import Digest, Iteration, RoundId
@@ -59,8 +60,40 @@ def best_parent(state: State) -> tuple[Proposal, ...] | None:
             return found
         if (number, VoteKind.DUMMY) not in state.certificates:
             return None
-    if state.tip.round < 0 or certified_block(state, state.tip.iteration):
+    if begins_configuration(state, state.tip.iteration) or certified_block(state, state.tip.iteration):
         return ()
+    return None
+
+
+def begins_configuration(state: State, after: Iteration) -> bool:
+    """Whether this configuration's first block is due: it extends the tip, which ended the one before."""
+    return after == state.tip.iteration == before_first(state.config.configuration.number)
+
+
+def hands_over(ancestors: tuple[Proposal, ...]) -> bool:
+    """Whether this configuration has stopped at the end of a path: nothing but closing blocks may follow."""
+    return bool(ancestors) and bool(ancestors[-1].manifest.hand_over)
+
+
+def flaw(state: State, proposal: Proposal, ancestors: tuple[Proposal, ...]) -> str | None:
+    """Why no honest verifier votes for this proposal on `ancestors`, which its block names; or None."""
+    block = proposal.block
+    if hands_over(ancestors):
+        above = ancestors[-1].block
+        if not block.is_closing:
+            return f"block of round {block.round} on one that hands a seat over, expected a closing block"
+        if (block.round, block.manifest) != (above.round, above.manifest):
+            return f"closing block of round {block.round}, expected its parent's round and manifest"
+    else:
+        expected = link(state, ancestors)
+        if block.is_closing:
+            return "closing block on one that hands over no seat"
+        if block.round != expected.round:
+            return f"block of round {block.round}, expected {expected.round}"
+        if proposal.manifest.parent != expected.parent_manifest:
+            return f"manifest of round {block.round} names another parent"
+    if not proposal.parent and not begins_configuration(state, parent_iteration(state, ancestors)):
+        return f"block of round {block.round} without its parent's certificate"
     return None
 
 

@@ -9,15 +9,25 @@ Fault attribution: for what a signature covers, the signer (`PeerFault`); for th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
+from assay.protocol.agreement.configurations import before_first, number_of
 from assay.protocol.agreement.finality import SETTLED, check_certified
 from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import MalformedMessage, PeerFault
+from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
-from assay.protocol.messages import CertifiedManifest, Proposal, QuorumCertificate, SignedVote, Vote, VoteKind
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.messages import (
+    Block,
+    CertifiedManifest,
+    Proposal,
+    QuorumCertificate,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.types import NO_DIGEST, PeerId, Signature
 from assay.verifier.consensus.types import ConsensusConfig
 
 DUMMIES_MAX = 64  # as in `Proposal.dummies`; the receiver must hold older ones already
@@ -30,11 +40,25 @@ def authenticate(
 ) -> None:
     """Do nothing if `message` is well formed, of this run, and every signature in it holds.
 
+    Args:
+        config: With the present configuration: that of the round after the last final one.
+        domain: The run's.
+        message: Of this configuration by `number_in`; a certified manifest of this one or an earlier one.
+
     Raises:
+        OutOfPhase: it settles a block, perhaps of another configuration, and not by this one's keys.
         PeerFault: a verifier signed an invalid statement, or a signature is not the claimed signer's.
         MalformedMessage: the sender combined parts that their signer did not sign together.
     """
     match message:
+        case SignedVote(vote=vote) | QuorumCertificate(vote=vote) if (
+            config.reserves and vote.iteration == SETTLED
+        ):
+            signer = message.verifier if isinstance(message, SignedVote) else config.verifiers[0]
+            try:
+                authenticate(replace(config, reserves=()), domain, message)
+            except AssayError as fault:
+                raise OutOfPhase(signer, str(fault)) from None
         case SignedVote():
             _check_signed_vote(config, domain, message)
         case QuorumCertificate():
@@ -43,15 +67,35 @@ def authenticate(
             _check_proposal(config, domain, message)
         case CertifiedManifest():
             try:
-                check_certified(message, domain, config.verifiers)
+                check_certified(message, domain, config.verifiers, config.configuration)
             except PeerFault as fault:
                 raise MalformedMessage(f"certified manifest: {fault}") from None
+
+
+def number_in(message: SignedVote | Proposal | QuorumCertificate) -> int | None:
+    """The configuration that a message says it belongs to; None if it settles a block, and says nothing.
+
+    In another than the present one it is of no use: a driver drops it, and tells the machine of a later one
+    (`Overtaken`).
+    """
+    iteration = message.block.iteration if isinstance(message, Proposal) else message.vote.iteration
+    return None if iteration == SETTLED else number_of(iteration)
+
+
+def _verify(
+    config: ConsensusConfig, seat: PeerId, domain: Domain, statement: Vote | Block, signature: Signature
+) -> None:
+    """Do nothing if the seat's present holder signed this; a fault is the seat's."""
+    try:
+        verify(config.configuration.key(seat), domain, statement, signature)
+    except PeerFault as fault:
+        raise PeerFault(seat, fault.reason) from None
 
 
 def _check_signed_vote(config: ConsensusConfig, domain: Domain, signed: SignedVote) -> None:
     if signed.verifier not in config.verifiers:
         raise PeerFault(signed.verifier, "vote by a stranger; expected a verifier of this run")
-    verify(signed.verifier, domain, signed.vote, signed.signature)
+    _verify(config, signed.verifier, domain, signed.vote, signed.signature)
     flaw = _flaw(config, signed.vote)
     if flaw:
         raise PeerFault(signed.verifier, flaw)
@@ -62,7 +106,7 @@ def _check_quorum(config: ConsensusConfig, domain: Domain, certificate: QuorumCe
     if flaw:
         raise MalformedMessage(f"certificate: {flaw}")
     try:
-        check_certificate(certificate, domain, config.verifiers)
+        check_certificate(certificate, domain, config.verifiers, config.configuration)
     except PeerFault as fault:
         raise MalformedMessage(f"certificate: {fault}") from None
 
@@ -70,6 +114,8 @@ def _check_quorum(config: ConsensusConfig, domain: Domain, certificate: QuorumCe
 def _flaw(config: ConsensusConfig, vote: Vote) -> str | None:
     if vote.run_id != config.run_id:
         return "vote for another run"
+    if vote.iteration != SETTLED and number_of(vote.iteration) != config.configuration.number:
+        return f"vote in iteration {vote.iteration}, expected configuration {config.configuration.number}"
     if vote.iteration == SETTLED and vote.kind is not VoteKind.FINALISE:
         return "vote in iteration 0, where blocks can only be settled"
     if (vote.block == NO_DIGEST) != (vote.kind is VoteKind.DUMMY):
@@ -81,29 +127,37 @@ def _check_proposal(config: ConsensusConfig, domain: Domain, proposal: Proposal)
     block, leader = proposal.block, proposal.proposer
     if leader not in config.verifiers:
         raise PeerFault(leader, "proposal by a stranger; expected a verifier of this run")
-    verify(leader, domain, block, proposal.signature)
+    _verify(config, leader, domain, block, proposal.signature)
     if block.run_id != config.run_id:
         raise PeerFault(leader, "proposal for another run")
-    if block.iteration < 1 or config.leader(block.iteration) != leader:
+    number = config.configuration.number
+    if number_of(block.iteration) != number or block.iteration == before_first(number):
+        raise PeerFault(leader, f"proposal for iteration {block.iteration}, expected configuration {number}")
+    if config.leader(block.iteration) != leader:
         raise PeerFault(leader, f"proposal for iteration {block.iteration}, which it does not lead")
-    if (block.parent == NO_DIGEST) != (block.round == 0):
+    if (block.parent == NO_DIGEST) != (block.round == 0 and not block.is_closing):
         raise PeerFault(leader, "round 0, and only round 0, has no parent block")
     manifest = proposal.manifest
     if digest(manifest) != block.manifest:
         raise MalformedMessage("proposal: the block is about another manifest")
     if manifest.run_id != block.run_id or manifest.round != block.round:
         raise PeerFault(leader, "manifest of another run or round than its block")
+    for one in manifest.hand_over:
+        if not config.may_hand_over(one):
+            named = f"seat {one.seat.hex()[:8]} to {one.holder.hex()[:8]}"
+            raise PeerFault(leader, f"manifest hands {named}, expected a verifier's to a reserve without one")
     _check_proof(config, domain, proposal)
 
 
 def _check_proof(config: ConsensusConfig, domain: Domain, proposal: Proposal) -> None:
     """Check that the certificates cover every iteration from the parent's to the one before this."""
     block = proposal.block
-    covered = 0  # the parent's iteration
+    number = config.configuration.number
+    covered = before_first(number)  # the parent's iteration, or where its configuration begins
     if block.parent == NO_DIGEST:
         if proposal.parent:
             raise MalformedMessage("proposal: a certificate for the parent of round 0")
-    else:
+    elif proposal.parent or not number:  # whether the parent begins the configuration, `chain.flaw` knows
         if len(proposal.parent) != 1:
             raise MalformedMessage("proposal: no certificate for its parent")
         vote = proposal.parent[0].vote

@@ -9,16 +9,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from assay.protocol.agreement.configurations import before_first, number_of
 from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Diverged, MalformedMessage
-from assay.protocol.messages import CertifiedManifest, Proposal, QuorumCertificate, Vote, VoteKind
+from assay.protocol.messages import (
+    Block,
+    CertifiedManifest,
+    Manifest,
+    Proposal,
+    QuorumCertificate,
+    Vote,
+    VoteKind,
+)
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, RoundId
 from assay.verifier.consensus.chain import (
+    begins_configuration,
     best_parent,
     block_digest,
+    certified_block,
     deadline_ms,
     dummies_between,
+    flaw,
+    hands_over,
     is_certified,
     link,
     manifests,
@@ -27,6 +41,7 @@ from assay.verifier.consensus.chain import (
     skipped,
     wanted_bodies,
 )
+from assay.verifier.consensus.check import DUMMIES_MAX
 from assay.verifier.consensus.types import (
     Effect,
     Examine,
@@ -36,6 +51,7 @@ from assay.verifier.consensus.types import (
     Persist,
     Send,
     SignAndSend,
+    SignAndSendProposal,
     State,
     Tick,
     Tip,
@@ -68,20 +84,26 @@ def notarise(state: State, proposal: Proposal, out: list[Effect]) -> State:
 
 def may_notarise(state: State) -> bool:
     """One NOTARISE per iteration."""
-    return state.iteration > state.silent_through and (state.iteration, VoteKind.NOTARISE) not in state.own
+    return _may_sign(state) and (state.iteration, VoteKind.NOTARISE) not in state.own
 
 
 def may_give_up(state: State) -> bool:
     """One DUMMY per iteration, and none after FINALISE."""
     own_votes = ((state.iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
-    return state.iteration > state.silent_through and not any(own_votes)
+    return _may_sign(state) and not any(own_votes)
+
+
+def _may_sign(state: State) -> bool:
+    """Whether we hold a seat, and have forgotten nothing that we may have signed in this iteration."""
+    return state.config.seat is not None and state.iteration > state.silent_through
 
 
 def may_finalise(state: State, iteration: Iteration) -> bool:
     """One FINALISE per iteration, none after DUMMY, and none before we left the iteration."""
     own_votes = ((iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
     begin = max(state.tip.iteration, state.silent_through)
-    return begin < iteration < state.iteration and not any(own_votes)
+    is_past = begin < iteration < state.iteration
+    return state.config.seat is not None and is_past and not any(own_votes)
 
 
 def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
@@ -92,7 +114,9 @@ def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
     if state.now_ms >= state.resend_at_ms:
         _resend(state, out)
         resend_at_ms = state.now_ms + state.config.resend_ms
-        state = replace(state, resend_at_ms=resend_at_ms, resend_count=state.resend_count + 1)
+        state = replace(
+            state, resend_at_ms=resend_at_ms, resend_count=state.resend_count + 1, is_overtaken=False
+        )
     is_away = state.config.leader(state.iteration) in tick.away
     # On a parent that is not final the leader makes another round's manifest, of which the tick says nothing.
     is_held_up = tick.is_held_up and not skipped(state) and not best_parent(state)
@@ -116,10 +140,10 @@ def follow(state: State, certified: CertifiedManifest, out: list[Effect]) -> Sta
 
 def tip_of(certified: CertifiedManifest) -> Tip:
     """The tip that this certified manifest leads to."""
-    block = certified.block
-    return Tip(
-        block=block_digest(block), manifest=block.manifest, round=block.round, iteration=block.iteration
-    )
+    block, iteration = certified.block, certified.block.iteration
+    if certified.manifest.hand_over:
+        iteration = before_first(number_of(iteration) + 1)
+    return Tip(block=block_digest(block), manifest=block.manifest, round=block.round, iteration=iteration)
 
 
 def pruned(state: State) -> State:
@@ -167,7 +191,8 @@ def _finalise(state: State, out: list[Effect]) -> State:
     """Make the ancestors of the latest final block final, and emit those with a certificate of their own."""
     final = [one.vote.block for (_, kind), one in state.certificates.items() if kind is VoteKind.FINALISE]
     chain = max((path(state, block) or () for block in (*final, *state.settled)), key=len, default=())
-    for proposal in chain:
+    chain = tuple(proposal for proposal in chain if not proposal.block.is_closing)
+    for proposal in chain if state.config.seat is not None else ():
         block = block_digest(proposal.block)
         if _final_certificate(state, proposal) is None and block not in state.vouched:
             state = _vote(state, SETTLED, VoteKind.FINALISE, block, out)
@@ -188,7 +213,9 @@ def _advance(state: State, certified: CertifiedManifest, out: list[Effect]) -> S
     if certified.certificate.vote.iteration != SETTLED:
         key = (certified.block.iteration, VoteKind.FINALISE)
         certificates = {**certificates, key: certified.certificate}
-    return pruned(replace(state, tip=tip_of(certified), certificates=certificates))
+    configuration = state.config.configuration.after(certified.manifest.hand_over)
+    config = replace(state.config, configuration=configuration)
+    return pruned(replace(state, config=config, tip=tip_of(certified), certificates=certificates))
 
 
 def _enter(state: State) -> State:
@@ -223,12 +250,11 @@ def _consider(state: State, out: list[Effect]) -> State:
     block, ancestors = proposal.block, path(state, proposal.block.parent)
     if block_digest(block) == state.examining or ancestors is None:
         return state
-    expected = link(state, ancestors)
-    if (block.round, proposal.manifest.parent) != (expected.round, expected.parent_manifest):
+    if flaw(state, proposal, ancestors) is not None:
         return state  # it came before its parent; a Byzantine leader only loses its iteration
     if dummies_between(state, parent_iteration(state, ancestors), state.iteration) is None:
         return state
-    if proposal.proposer == state.config.me:
+    if proposal.proposer == state.config.seat or block.is_closing:  # its manifest is a notarised one
         return notarise(state, proposal, out)
     out.append(Examine(proposal, manifests(ancestors)))
     return replace(state, examining=block_digest(block))
@@ -236,16 +262,39 @@ def _consider(state: State, out: list[Effect]) -> State:
 
 def _request_manifest(state: State, out: list[Effect]) -> State:
     """Ask the driver for a manifest if we lead and can prove what we extend."""
-    if state.config.leader(state.iteration) != state.config.me or state.iteration <= state.silent_through:
+    if state.config.leader(state.iteration) != state.config.seat or state.iteration <= state.silent_through:
         return state
     if state.iteration in state.drafts or state.asked is not None:
         return state
     ancestors = best_parent(state)
     if ancestors is None:
         return state
+    if hands_over(ancestors):
+        return propose(state, ancestors, ancestors[-1].manifest, out)
     request = link(state, ancestors)
     out.append(request)
     return replace(state, asked=request)
+
+
+def propose(state: State, ancestors: tuple[Proposal, ...], manifest: Manifest, out: list[Effect]) -> State:
+    """Sign this iteration's block, on top of `ancestors`; the caller has signed none for it."""
+    request, is_closing = link(state, ancestors), hands_over(ancestors)
+    covered = parent_iteration(state, ancestors)
+    dummies = dummies_between(state, covered, state.iteration)
+    certificate = certified_block(state, covered)
+    assert dummies is not None and (certificate is not None or begins_configuration(state, covered))
+    block = Block(
+        run_id=state.config.run_id,
+        iteration=state.iteration,
+        round=manifest.round if is_closing else request.round,
+        parent=request.parent,
+        manifest=digest(manifest),
+        is_closing=is_closing,
+    )
+    out.append(Persist(block))
+    parent = () if certificate is None else (certificate,)
+    out.append(SignAndSendProposal(block, manifest, parent, dummies[-DUMMIES_MAX:]))
+    return replace(state, drafts={**state.drafts, state.iteration: block})
 
 
 def _resend(state: State, out: list[Effect]) -> None:
@@ -258,14 +307,15 @@ def _resend(state: State, out: list[Effect]) -> None:
     out += (SignAndSend(vote) for block, vote in sorted(state.vouched.items()) if block not in state.settled)
     out += (Send(one) for _, one in sorted(state.settled.items()))
     proposal = state.proposals.get(now)
-    if proposal is not None and proposal.proposer == config.me:
+    if proposal is not None and proposal.proposer == config.seat:
         out.append(Send(proposal))
     out += (Send(one) for one in _guiding_certificates(state))
     out += (NeedBlock(block) for block in (*wanted_bodies(state), *_rumoured_blocks(state)))
     final = [
         key for key in state.certificates if key[1] is VoteKind.FINALISE and key[0] > state.tip.iteration
     ]
-    if final or state.settled:
+    # The others of a configuration that ended are silent in it, and answer with its last manifest.
+    if final or state.settled or state.is_overtaken:
         out.append(NeedSync(RoundId(state.tip.round + 1)))
 
 

@@ -25,6 +25,10 @@ when it holds that block's certificate and the path between, which cannot change
 are honest, so the certificate is true. SETTLED votes belong to no iteration, so they contradict no vote, and
 DUMMY with FINALISE in one iteration stays evidence.
 
+A manifest that hands a seat over is the last of its configuration: whoever holds its body votes for no block
+on it but a closing one, which has no manifest of its own and only makes it final. Everybody goes on in the
+next configuration's iterations from that final block, with nothing else of the ones before (0051).
+
 Bounds: per iteration one proposal, three votes per verifier, three certificates; votes only AHEAD and BEHIND
 of our iteration. What outlives that window (certificates, certified bodies) takes a quorum to make: one
 certificate per timed-out iteration, until the next block is final and all of it is pruned.
@@ -35,9 +39,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from assay.protocol.agreement.configurations import number_of
 from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.agreement.quorum import assemble, quorum
-from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Diverged, OutOfPhase, PeerFault
 from assay.protocol.messages import (
     Block,
@@ -51,15 +55,20 @@ from assay.protocol.messages import (
 from assay.protocol.types import Digest, Iteration, PeerId
 from assay.verifier.consensus.chain import (
     block_digest,
-    certified_block,
-    dummies_between,
+    flaw,
     is_certified,
-    link,
-    parent_iteration,
     path,
 )
-from assay.verifier.consensus.check import DUMMIES_MAX
-from assay.verifier.consensus.follow import BEHIND, follow, notarise, on_tick, progress, pruned, tip_of
+from assay.verifier.consensus.follow import (
+    BEHIND,
+    follow,
+    notarise,
+    on_tick,
+    progress,
+    propose,
+    pruned,
+    tip_of,
+)
 from assay.verifier.consensus.types import (
     Accuse,
     BuildProposal,
@@ -68,11 +77,11 @@ from assay.verifier.consensus.types import (
     Effect,
     Event,
     Examined,
+    Overtaken,
     Persist,
     Ready,
     Received,
     Record,
-    SignAndSendProposal,
     State,
     Synced,
     Tick,
@@ -111,6 +120,8 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             state = _propose(state, state.asked, event, out)
         case Ready(round_id, now_ms) if state.ready is None or state.ready[0] < round_id:
             state = replace(state, ready=(round_id, now_ms))
+        case Overtaken():
+            state = replace(state, is_overtaken=True)
         case Synced(certified, _):
             for one in certified:
                 state = follow(state, one, out)
@@ -133,7 +144,7 @@ def restore(
     is emitted again on the first `Tick`.
 
     Args:
-        config: As before the restart.
+        config: As before the restart; its configuration is that of the round after `last`.
         records: The journal; empty at the first start. Records of iterations
             up to `last`'s may be missing.
         now_ms: The driver's clock.
@@ -142,6 +153,7 @@ def restore(
             none up to it anything is signed, but votes that contradict nothing.
     """
     tip = Tip(manifest=config.genesis)
+    number = config.configuration.number
     own: dict[tuple[Iteration, VoteKind], Vote] = {}
     vouched: dict[Digest, Vote] = {}
     drafts: dict[Iteration, Block] = {}
@@ -151,9 +163,13 @@ def restore(
     settled: dict[Digest, QuorumCertificate] = {}
     if last is not None:
         tip = tip_of(last)
-        if last.certificate.vote.iteration != SETTLED:
+        if last.certificate.vote.iteration != SETTLED and not last.manifest.hand_over:
             certificates[(tip.iteration, VoteKind.FINALISE)] = last.certificate
     for record in records:
+        signed_in = iteration_of(record)
+        if number_of(signed_in) > number:  # the chain was lost, and what was signed after it: unused
+            silent_through = max(silent_through, signed_in)
+            continue
         match record:
             case Vote() if record.iteration == SETTLED:
                 vouched[record.block] = record
@@ -186,6 +202,17 @@ def restore(
     return pruned(state)
 
 
+def iteration_of(record: Record) -> Iteration:
+    """The iteration that a record of the journal belongs to; `SETTLED` for those that settle a block."""
+    match record:
+        case Block() | Vote():
+            return record.iteration
+        case Proposal():
+            return record.block.iteration
+        case QuorumCertificate():
+            return record.vote.iteration
+
+
 def body(state: State, block: Digest) -> Proposal | None:
     """The proposal with this block digest, to answer another verifier's `NeedBlock`."""
     return state.bodies.get(block)
@@ -199,7 +226,7 @@ def _on_vote(state: State, signed: SignedVote, out: list[Effect]) -> State:
     lowest = max(state.tip.iteration + 1, state.iteration - BEHIND)
     if not lowest <= vote.iteration <= state.iteration + AHEAD:
         raise OutOfPhase(peer, f"vote for iteration {vote.iteration} during {state.iteration}")
-    is_ours = peer == state.config.me and vote.iteration > state.silent_through
+    is_ours = peer == state.config.seat and vote.iteration > state.silent_through
     if is_ours and state.own.get((vote.iteration, vote.kind)) != vote:
         raise Diverged(f"a vote for iteration {vote.iteration} carries our signature, but not from us")
     box = state.votes.get(vote.iteration, {})
@@ -243,7 +270,7 @@ def _on_proposal(state: State, proposal: Proposal, out: list[Effect]) -> State:
     block, leader = proposal.block, proposal.proposer
     if block.iteration <= state.tip.iteration:
         raise OutOfPhase(leader, f"proposal for iteration {block.iteration}, final since")
-    is_ours = leader == state.config.me and block.iteration > state.silent_through
+    is_ours = leader == state.config.seat and block.iteration > state.silent_through
     if is_ours and state.drafts.get(block.iteration) != block:
         raise Diverged(f"a proposal for iteration {block.iteration} carries our signature, but not from us")
     first = state.proposals.get(block.iteration)
@@ -262,16 +289,11 @@ def _on_proposal(state: State, proposal: Proposal, out: list[Effect]) -> State:
 
 
 def _check_link(state: State, proposal: Proposal) -> None:
-    """Check that the leader's block is the round after its parent, if the parent is known."""
-    block = proposal.block
-    ancestors = path(state, block.parent)
-    if ancestors is None:
-        return
-    expected = link(state, ancestors)
-    if block.round != expected.round:
-        raise PeerFault(proposal.proposer, f"block of round {block.round}, expected {expected.round}")
-    if proposal.manifest.parent != expected.parent_manifest:
-        raise PeerFault(proposal.proposer, f"manifest of round {block.round} names another parent")
+    """Check that the leader's block follows its parent, if the parent is known."""
+    ancestors = path(state, proposal.block.parent)
+    reason = None if ancestors is None else flaw(state, proposal, ancestors)
+    if reason is not None:
+        raise PeerFault(proposal.proposer, reason)
 
 
 def _learn(state: State, certificate: QuorumCertificate, out: list[Effect]) -> State:
@@ -336,18 +358,4 @@ def _propose(state: State, request: BuildProposal, built: Built, out: list[Effec
     ancestors = path(state, request.parent)
     if request.iteration != state.iteration or request.iteration in state.drafts or ancestors is None:
         return state
-    covered = parent_iteration(state, ancestors)
-    dummies = dummies_between(state, covered, state.iteration)
-    certificate = certified_block(state, covered)
-    assert dummies is not None and (certificate is not None or request.round == 0)
-    block = Block(
-        run_id=state.config.run_id,
-        iteration=state.iteration,
-        round=request.round,
-        parent=request.parent,
-        manifest=digest(manifest),
-    )
-    out.append(Persist(block))
-    parent = () if certificate is None else (certificate,)
-    out.append(SignAndSendProposal(block, manifest, parent, dummies[-DUMMIES_MAX:]))
-    return replace(state, drafts={**state.drafts, state.iteration: block})
+    return propose(state, ancestors, manifest, out)

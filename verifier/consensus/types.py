@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import (
     Block,
     CertifiedManifest,
+    HandOver,
     Manifest,
     Proposal,
     QuorumCertificate,
@@ -28,12 +30,17 @@ Certificates = Mapping[tuple[Iteration, VoteKind], QuorumCertificate]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsensusConfig:
-    """What one verifier must know before the first event. All but `me` is the same for all verifiers."""
+    """What one verifier or reserve must know before the first event. All but `me` is the same for all.
+
+    Every seat is named by the key of its first holder, in all messages and here.
+    """
 
     run_id: Digest
     genesis: Digest  # digest of the run's spec: `Manifest.parent` of round 0
-    verifiers: tuple[PeerId, ...]  # ascending
-    me: PeerId
+    verifiers: tuple[PeerId, ...]  # names of the seats, ascending
+    me: PeerId  # our key
+    reserves: tuple[PeerId, ...] = ()  # keys to which a seat may be handed over
+    configuration: Configuration = FIRST  # that of the round after the last final one
     iteration_timeout_ms: int = 60_000
     ready_timeout_ms: int = 4_000
     resend_ms: int = 1_000
@@ -41,19 +48,34 @@ class ConsensusConfig:
     def __post_init__(self) -> None:
         if list(self.verifiers) != sorted(set(self.verifiers)):
             raise ConfigError("verifiers must ascend without repetition")
-        if self.me not in self.verifiers:
+        if set(self.reserves) & set(self.verifiers):
+            raise ConfigError("a reserve of this run is a verifier of it")
+        if self.me not in (*self.verifiers, *self.reserves):
             raise ConfigError(f"{self.me.hex()[:8]} is not among the verifiers of this run")
         if min(self.iteration_timeout_ms, self.ready_timeout_ms, self.resend_ms) <= 0:
             raise ConfigError("timeouts must be positive")
 
+    @property
+    def seat(self) -> PeerId | None:
+        """The seat that we hold in this configuration; None while we only follow."""
+        return next((seat for seat in self.verifiers if self.configuration.key(seat) == self.me), None)
+
     def leader(self, iteration: Iteration) -> PeerId:
-        """The verifier that proposes in an iteration: round robin over the sorted verifiers."""
+        """The seat that proposes in an iteration: round robin over the sorted seats."""
         return self.verifiers[iteration % len(self.verifiers)]
+
+    def may_hand_over(self, one: HandOver) -> bool:
+        """Whether a seat may go to this holder: a reserve that held none yet."""
+        had_one = {earlier.holder for earlier in self.configuration.hand_overs}
+        return one.seat in self.verifiers and one.holder in set(self.reserves) - had_one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tip:
-    """The last block that was emitted as `Finalised`; before round 0, the genesis."""
+    """The last block that was emitted as `Finalised`; before round 0, the genesis.
+
+    Where its manifest hands a seat over, `iteration` is the number before the next configuration's first.
+    """
 
     block: Digest = NO_DIGEST
     manifest: Digest
@@ -78,6 +100,7 @@ class State:
     resend_count: int = 0
     silent_through: Iteration = Iteration(0)  # noqa: RUF009 - up to it we may have signed what we forgot
     ready: tuple[int, int] | None = None  # (round, since when), reported by the driver
+    is_overtaken: bool = False  # since the last resend
     own: Mapping[tuple[Iteration, VoteKind], Vote] = field(default_factory=dict)
     vouched: Mapping[Digest, Vote] = field(default_factory=dict)  # our votes for settled ancestors
     drafts: Mapping[Iteration, Block] = field(default_factory=dict)  # blocks we signed as leader
@@ -149,7 +172,15 @@ class Synced:
     now_ms: int
 
 
-Event = Received | Tick | Ready | Built | Examined | Synced
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """A message of a later configuration came: its signatures cannot be checked, so it is only a hint.
+
+    We lack certified manifests, at worst are told so falsely, and ask for them once a resend.
+    """
+
+
+Event = Received | Tick | Ready | Built | Examined | Synced | Overtaken
 
 
 # ---- effects ----
