@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import random
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator
@@ -167,10 +168,7 @@ class Exploration:
         Raises:
             Violation: a promise is broken in one of them.
         """
-        begun = tuple(self._known(_still(machine.restore(config, (), 0))) for config in self._configs)
-        world = World(begun, (0,) * len(begun))
-        for index in range(len(begun)):  # the leader of iteration 1 is asked at once
-            world = self._after(world, index, "begin", Tick(0)) or world
+        world = self._begun()
         seen, front, steps, final = {world}, [world], 0, 0
         while front:
             world = front.pop()
@@ -185,8 +183,42 @@ class Exploration:
         rounds = {number for number, _ in self._blocks.of(final)}
         return Explored(len(seen), steps, len(rounds))
 
-    def _next(self, world: World) -> Iterator[World]:
-        votes = self._certifiable(world)
+    def walk(self, seed: int, walks: int) -> Explored:
+        """Take this many random ways to where nothing more can happen: far, where not all states can be seen.
+
+        On each of them no FINALISE certificate of one iteration is made: a block is final by a later one.
+
+        Raises:
+            Violation: a promise is broken in a state on one of them.
+        """
+        rng, begun, seen, steps, final = random.Random(seed), self._begun(), set[World](), 0, 0
+        for _ in range(walks):
+            world: World | None = begun
+            withheld = rng.randint(1, self._iterations[0])
+            while world is not None:
+                seen.add(world)
+                final |= world.final
+                steps += 1
+                ways = list(self._next(world, withheld))
+                world = rng.choice(ways) if ways else None
+        rounds = {number for number, _ in self._blocks.of(final)}
+        return Explored(len(seen), steps, len(rounds))
+
+    @property
+    def links(self) -> tuple[CertifiedManifest, ...]:
+        """One certified manifest for each block that became final in a state that was seen."""
+        return tuple(self._links.values())
+
+    def _begun(self) -> World:
+        begun = tuple(self._known(_still(machine.restore(config, (), 0))) for config in self._configs)
+        world = World(begun, (0,) * len(begun))
+        for index in range(len(begun)):  # the leader of iteration 1 is asked at once
+            world = self._after(world, index, "begin", Tick(0)) or world
+        return world
+
+    def _next(self, world: World, withheld: int = -1) -> Iterator[World]:
+        final = VoteKind.FINALISE, withheld
+        votes = [vote for vote in self._certifiable(world) if (vote.kind, vote.iteration) != final]
         offered = world.pool | self._lies(frozenset(votes), world.pool, world.final)
         proposals = list(self._proposals.of(offered))
         links = [self._links[name] for _, name in self._blocks.of(world.final)] if self._hand_over else []
