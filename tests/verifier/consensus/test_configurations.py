@@ -184,6 +184,19 @@ def test_a_final_closing_block_makes_the_round_final_and_the_next_configuration_
     check_certified(finals[0], DOMAIN, PEERS, SECOND)
 
 
+@pytest.mark.parametrize(("me", "is_holder"), [(GONE, True), (None, False)])
+def test_holders_settle_the_round_that_closing_blocks_make_final_and_none_of_these(me, is_holder):
+    state, last = stopped(me)
+    one = closing(last)
+    block = replace(one.block, iteration=Iteration(3), parent=digest(one.block))
+    two = signed(one, block=block, parent=(a_certificate(2, VoteKind.NOTARISE, digest(one.block)),))
+
+    state, said = run(state, one, two, a_certificate(3, VoteKind.FINALISE, digest(two.block)))
+
+    settling = [vote.block for vote in votes_in(said) if vote.iteration == SETTLED]
+    assert settling == ([digest(last.block)] if is_holder else [])
+
+
 @pytest.mark.parametrize(("me", "signs"), [(GONE, (True, False)), (None, (False, True)), (3, (True, True))])
 def test_the_reserve_signs_from_the_hand_over_on_and_the_outgoing_holder_until_it(me, signs):
     last, named = the_last(), digest(after(the_last()).block)
