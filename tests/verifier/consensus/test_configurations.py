@@ -22,10 +22,12 @@ from assay.verifier.consensus.types import (
     BuildProposal,
     Built,
     Examine,
+    Examined,
     Finalised,
     NeedSync,
     Overtaken,
     Received,
+    Send,
     SignAndSend,
     SignAndSendProposal,
     Synced,
@@ -362,3 +364,72 @@ def test_a_proposal_holds_what_everybody_needs_to_know_that_the_configuration_en
     _, said = step(restore(config_of(3), (), 0), Received(closing(last), 0))
     kinds = {vote.kind for vote in votes_in(said)}
     assert VoteKind.NOTARISE not in kinds  # its parent's body is not held: nobody votes on what it cannot see
+
+
+def test_the_run_goes_on_when_a_dead_holders_seat_is_handed_over():
+    keys = {0: RESERVE, **{place: KEYS[place] for place in (1, 2, 3)}}  # the first holder of seat 0 is dead
+    states = {place: restore(config_of(place or None), (), 0) for place in keys}
+    chains = {place: [] for place in keys}
+    wire, now = [], 0
+
+    def happen(place, *events):
+        todo = list(events)
+        while todo:
+            try:
+                states[place], said = step(states[place], todo.pop(0))
+            except PeerFault:
+                continue
+            for effect in said:
+                match effect:
+                    case SignAndSend(vote):
+                        signature = sign(keys[place], DOMAIN, vote)
+                        wire.append(SignedVote(vote=vote, verifier=PEERS[place], signature=signature))
+                    case SignAndSendProposal(block, manifest, parent, dummies):
+                        signature = sign(keys[place], DOMAIN, block)
+                        wire.append(
+                            Proposal(
+                                block=block, manifest=manifest, parent=parent, dummies=dummies,
+                                proposer=PEERS[place], signature=signature,
+                            )
+                        )  # fmt: skip
+                    case Send(message):
+                        wire.append(message)
+                    case BuildProposal() if effect.round < 9:
+                        manifest = a_manifest(effect.round, effect.parent_manifest, bytes([place]))
+                        is_time = effect.round == 1
+                        manifest = replace(manifest, hand_over=(TO_RESERVE,) if is_time else ())
+                        todo.append(Built(effect.iteration, manifest))
+                    case Examine(proposal, _):
+                        todo.append(Examined(digest(proposal.block), True))
+                    case NeedSync(number):
+                        known = max(chains.values(), key=len)[number:]
+                        todo.append(Synced(tuple(known[:1]), now))
+                    case Finalised(certified):
+                        chains[place].append(certified)
+
+    for turn in range(120):
+        now = turn * 4_000
+        for place in keys:
+            happen(place, Tick(now))
+        while wire:
+            message = wire.pop(0)
+            for place in keys:
+                mine = states[place].config
+                number = number_in(message)
+                if number not in (None, mine.configuration.number):
+                    happen(place, *([Overtaken()] if number > mine.configuration.number else ()))
+                    continue
+                try:
+                    authenticate(mine, DOMAIN, message)
+                except OutOfPhase:
+                    continue
+                happen(place, Received(message, now))
+        if min(map(len, chains.values())) > 6:
+            break
+
+    for place, chain in chains.items():
+        assert len(chain) > 6 and chain[:6] == chains[1][:6], place
+    assert all(state.config.configuration == SECOND for state in states.values())
+    signers = {peer for link in chains[1][2:] for peer in link.certificate.verifiers}
+    assert PEERS[GONE] in signers
+    assert any(link.block.iteration % 4 == GONE for link in chains[1][2:])  # the reserve leads too
