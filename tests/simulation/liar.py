@@ -3,6 +3,10 @@
 It runs the production step like everybody, to know what would be said when,
 and says something else: nothing, both things, different things to different
 hosts, old things again. Liars hear each other's lies and back them up.
+
+Where seats change hands it signs in the name of its own in every configuration, also before it holds it and
+after; a stubborn one does not see that a configuration ended, and goes on in it. As leader it hands over what
+is not due, or leaves out what is, and goes on after the last round of a configuration.
 """
 
 from __future__ import annotations
@@ -13,11 +17,22 @@ from dataclasses import dataclass, field, replace
 
 from nacl.signing import SigningKey
 
+from assay.protocol.agreement.configurations import Configuration
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import Domain, sign
-from assay.protocol.messages import Block, Manifest, Proposal, QuorumCertificate, SignedVote, Vote, VoteKind
-from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
+from assay.protocol.messages import (
+    Block,
+    CertifiedManifest,
+    HandOver,
+    Manifest,
+    Proposal,
+    QuorumCertificate,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId
 from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus.machine import restore, step
 from assay.verifier.consensus.types import (
@@ -33,8 +48,10 @@ from assay.verifier.consensus.types import (
     SignAndSend,
     SignAndSendProposal,
     State,
+    Tick,
 )
 
+Due = Callable[[Configuration, RoundId, Digest], tuple[HandOver, ...]]
 Say = Callable[[PeerId, SignedVote | Proposal | QuorumCertificate], None]
 HABITS = ("silent", "double", "double", "withhold", "replay", "honest")
 MEMORY = 60  # messages it may replay
@@ -42,7 +59,10 @@ MEMORY = 60  # messages it may replay
 
 @dataclass(slots=True)
 class Liar:
-    """One lying verifier; `say` puts a message on the network, `allies` are the liars, itself too."""
+    """One lying verifier; `say` puts a message on the network, `allies` are the liars, itself too.
+
+    seat: That which it holds at some time. due: What a manifest of a round, on a parent, must hand over.
+    """
 
     key: SigningKey
     config: ConsensusConfig
@@ -50,13 +70,18 @@ class Liar:
     rng: random.Random
     say: Say
     allies: frozenset[PeerId]
+    seat: PeerId
+    due: Due
     state: State = field(init=False)
     habit: str = "honest"
+    is_stubborn: bool = False
     heard: list[SignedVote | Proposal | QuorumCertificate] = field(default_factory=list)
     said: set[tuple[Iteration, VoteKind, Digest]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.state = restore(self.config, (), 0)
+        if self.config.reserves:
+            self.is_stubborn = self.rng.random() < 0.4
 
     def take(self, event: Event) -> None:
         """Follow the protocol in private; lie about what comes out."""
@@ -64,12 +89,17 @@ class Liar:
             self.habit = self.rng.choice(HABITS)
         if isinstance(event, Received):
             self._remember(event.message)
+        if isinstance(event, Tick) and self.config.reserves and self.heard and self.rng.random() < 0.2:
+            self._come_late(self.rng.choice(self.heard))
         todo = [event]
         while todo:
             try:
-                self.state, effects = step(self.state, todo.pop(0))
+                state, effects = step(self.state, todo.pop(0))
             except AssayError:  # its own lies come back to it, and Diverged with them
                 continue
+            if self.is_stubborn and state.config.configuration != self.state.config.configuration:
+                continue
+            self.state = state
             for effect in effects:
                 match effect:
                     case SignAndSend(vote):
@@ -86,6 +116,20 @@ class Liar:
                         todo.append(Built(effect.iteration, self._manifest(effect)))
                     case Finalised():
                         self.habit = self.rng.choice(HABITS)
+
+    def overhear(self, message: SignedVote | Proposal | QuorumCertificate | CertifiedManifest) -> None:
+        """A message of another configuration, or one that others refuse."""
+        if not isinstance(message, CertifiedManifest):
+            self._remember(message)
+
+    def _come_late(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
+        """Vote for, against and beside what was said long ago, whoever holds its seat now."""
+        match message:
+            case Proposal(block=block):
+                self._back_up(block)
+            case SignedVote(vote=vote) | QuorumCertificate(vote=vote) if vote.iteration:
+                self._say_once(vote.iteration, vote.kind, vote.block)
+                self._say_once(vote.iteration, VoteKind.DUMMY, NO_DIGEST)
 
     def _remember(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
         self.heard.append(message)
@@ -124,8 +168,7 @@ class Liar:
             case "withhold":
                 self._tell(self._some(), mine)
             case "double":
-                manifest = replace(effect.manifest, aggregate=Digest(self.rng.randbytes(32)))
-                twin = self._proposal(replace(effect.block, manifest=digest(manifest)), manifest, effect)
+                twin = self._twin(effect)
                 everybody = self._others()
                 half, rest = everybody, everybody
                 if self.rng.random() < 0.5:
@@ -137,31 +180,53 @@ class Liar:
                 self._back_up(twin.block)
         return mine
 
+    def _twin(self, effect: SignAndSendProposal) -> Proposal:
+        """Another proposal of the same iteration; on a configuration's last round one that goes on in it."""
+        block, manifest = effect.block, replace(effect.manifest, aggregate=Digest(self.rng.randbytes(32)))
+        if self.config.reserves and self.rng.random() < 0.5:
+            manifest = replace(manifest, hand_over=self._another(manifest.hand_over))
+        if block.is_closing:
+            on = RoundId(block.round + 1)
+            manifest = replace(manifest, round=on, parent=block.manifest, hand_over=())
+        named = replace(block, round=manifest.round, manifest=digest(manifest), is_closing=False)
+        return self._proposal(named, manifest, effect)
+
+    def _another(self, due: tuple[HandOver, ...]) -> tuple[HandOver, ...]:
+        """None where one is due, or one that may be another."""
+        if due and self.rng.random() < 0.7:
+            return ()
+        seat, holder = self.rng.choice(self.config.verifiers), self.rng.choice(self.config.reserves)
+        return (HandOver(seat=seat, holder=holder),)
+
     def _proposal(self, block: Block, manifest: Manifest, effect: SignAndSendProposal) -> Proposal:
         return Proposal(
             block=block,
             manifest=manifest,
             parent=effect.parent,
             dummies=effect.dummies,
-            proposer=self.config.me,
+            proposer=self.seat,
             signature=sign(self.key, self.domain, block),
         )
 
     def _manifest(self, asked: BuildProposal) -> Manifest:
         spoiled = self.habit == "withhold" and self.rng.random() < 0.3
-        return an_empty_manifest(
+        hand_over = self.due(self.state.config.configuration, asked.round, asked.parent_manifest)
+        if self.config.reserves and self.habit != "honest" and self.rng.random() < 0.3:
+            hand_over = self._another(hand_over)
+        made = an_empty_manifest(
             self.config.run_id,
             asked.round,
             asked.parent_manifest,
             aggregate=Digest(self.rng.randbytes(32)),
             chain=NO_DIGEST if spoiled else Digest(bytes([1]) * 32),
         )
+        return replace(made, hand_over=hand_over)
 
     def _signed(self, vote: Vote) -> SignedVote:
-        return SignedVote(vote=vote, verifier=self.config.me, signature=sign(self.key, self.domain, vote))
+        return SignedVote(vote=vote, verifier=self.seat, signature=sign(self.key, self.domain, vote))
 
     def _others(self) -> frozenset[PeerId]:
-        return frozenset(self.config.verifiers) - {self.config.me}
+        return frozenset((*self.config.verifiers, *self.config.reserves)) - {self.config.me}
 
     def _some(self) -> frozenset[PeerId]:
         return frozenset(peer for peer in sorted(self._others()) if self.rng.random() < 0.5)

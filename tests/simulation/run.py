@@ -15,10 +15,11 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--verifiers", type=int, default=4)
     parser.add_argument("--liars", type=int, default=1)
+    parser.add_argument("--reserves", type=int, default=0)
     parser.add_argument("--drop", type=float, default=0.2)
     parser.add_argument("--crash", type=float, default=0.005)
     chosen = parser.parse_args()
-    shape = {name: getattr(chosen, name) for name in ("verifiers", "liars", "drop", "crash")}
+    shape = {name: getattr(chosen, name) for name in ("verifiers", "liars", "reserves", "drop", "crash")}
     rounds = crashes = accused = 0
     for seed in range(chosen.start, chosen.start + chosen.seeds):
         try:

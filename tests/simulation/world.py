@@ -6,6 +6,12 @@ effect, across restarts; `run` returns once the honest have made `rounds` more
 rounds after the faults stopped, and raises `Violation` otherwise.
 
     storm (drops, cuts, crashes, liars) --storm_ms--> calm (liars only) --> done
+
+With reserves, seats change hands (docs/decisions/0051): one to each of them, in order, in manifests that
+follow from their parents alone, as in a fold. In each configuration at most `liars` seats lie and at most f
+are faulty. The holder before a hand-over may lie, die, come back or only retire; the one after it may lie. In
+the last configuration, too, somebody may die once it has begun, so that the run needs the new holders' votes.
+One host's disk may lose links.
 """
 
 from __future__ import annotations
@@ -13,23 +19,27 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
 from nacl.signing import SigningKey
 
+from assay.protocol.agreement.configurations import Configuration, number_of
+from assay.protocol.agreement.double_votes import check_double_vote, double_vote
 from assay.protocol.agreement.finality import SETTLED, check_certified
-from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.encoding.codec import decode_any, digest, encode
-from assay.protocol.errors import AssayError, Diverged
+from assay.protocol.errors import AssayError, Diverged, OutOfPhase
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import (
     MESSAGES,
     Block,
     CertifiedManifest,
+    HandOver,
     Manifest,
     Proposal,
+    SignedBlock,
     SignedVote,
     Vote,
     VoteKind,
@@ -37,8 +47,9 @@ from assay.protocol.messages import (
 from assay.protocol.types import Digest, Iteration, PeerId, RoundId
 from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus import machine as consensus
-from assay.verifier.consensus.check import authenticate
-from assay.verifier.consensus.machine import body
+from assay.verifier.consensus.chain import block_digest
+from assay.verifier.consensus.check import authenticate, number_in
+from assay.verifier.consensus.machine import body, iteration_of
 from assay.verifier.consensus.types import (
     Accuse,
     BuildProposal,
@@ -51,6 +62,7 @@ from assay.verifier.consensus.types import (
     Finalised,
     NeedBlock,
     NeedSync,
+    Overtaken,
     Persist,
     Ready,
     Received,
@@ -71,6 +83,7 @@ DOMAIN = Domain(deployment_id=Digest(sha256(b"simulated deployment").digest()), 
 SOUND = Digest(bytes([1]) * 32)  # what `chain` says in a manifest whose body is true
 TICK_MS, DELAY_MAX_MS = 150, 40
 CALM_MS_MAX = 30_000  # in which `rounds` rounds must be made
+LATEST = 12  # rounds a configuration at most, if the run gets there
 
 
 class Violation(AssertionError):
@@ -94,19 +107,24 @@ def _encoded(message: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _authentic(verifiers: tuple[PeerId, ...], message: Any) -> bool:
-    """Whether production would accept it; remembered, because a world shares its messages."""
-    config = ConsensusConfig(run_id=RUN_ID, genesis=GENESIS, verifiers=verifiers, me=verifiers[0])
+def _refused(
+    seats: tuple[PeerId, ...], reserves: tuple[PeerId, ...], configuration: Configuration, message: Any
+) -> AssayError | None:
+    """Why production would not accept it, or None; remembered, because a world shares its messages."""
+    config = ConsensusConfig(
+        run_id=RUN_ID, genesis=GENESIS, verifiers=seats, me=seats[0], reserves=reserves,
+        configuration=configuration,
+    )  # fmt: skip
     try:
         authenticate(config, DOMAIN, message)
-    except AssayError:
-        return False
-    return True
+    except AssayError as fault:
+        return fault
+    return None
 
 
 @dataclass(slots=True)
 class Honest:
-    """An honest verifier's process, disk and past. `journal` and `chain` survive a crash."""
+    """The process, disk and past of an honest verifier or reserve. `journal` and `chain` survive a crash."""
 
     key: SigningKey
     config: ConsensusConfig
@@ -119,11 +137,12 @@ class Honest:
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """One network. `journal=False` breaks the rule that restarts remember."""
+    """One network of `verifiers` seats. `journal=False` breaks the rule that restarts remember."""
 
     seed: int
     verifiers: int = 4
     liars: int = 1
+    reserves: int = 0  # hosts beyond the first holders of seats, and hand-overs
     drop: float = 0.2
     duplicate: float = 0.1
     crash: float = 0.002  # per effect of an honest verifier, while the storm lasts
@@ -132,10 +151,19 @@ class World:
     journal: bool = True
     rng: random.Random = field(init=False)
     network: Network[int] = field(init=False)
-    peers: tuple[PeerId, ...] = field(init=False)
+    peers: tuple[PeerId, ...] = field(init=False)  # keys of the hosts: the seats' first holders, reserves
+    hand_overs: tuple[HandOver, ...] = field(init=False)  # as they will follow each other
+    pace: int = field(init=False)  # a hand-over is due in one of so many manifests
+    deaths: dict[int, int] = field(default_factory=dict)  # host by the configuration in which it dies
+    forgetful: int | None = None  # the host whose disk may lose links
     honest: dict[int, Honest] = field(default_factory=dict)
     lying: dict[int, Liar] = field(default_factory=dict)
     final: dict[int, Digest] = field(default_factory=dict)  # round -> block digest, whoever was first
+    certifiable: dict[int, Digest] = field(default_factory=dict)  # likewise, if all liars sign for it
+    blocks: dict[Digest, Block] = field(default_factory=dict)  # whatever was proposed
+    voted: dict[Vote, set[PeerId]] = field(default_factory=dict)  # the seats for which the honest signed it
+    dead: set[int] = field(default_factory=set)
+    doomed: set[int] = field(default_factory=set)
     accused: set[PeerId] = field(default_factory=set)
     crashes: int = 0
     is_calm: bool = False
@@ -144,19 +172,22 @@ class World:
         assert self.liars <= faults_tolerated(self.verifiers)
         self.rng = random.Random(self.seed)
         keys = sorted((key_of(i) for i in range(self.verifiers)), key=lambda key: peer_of(key))
+        keys += (key_of(self.verifiers + i) for i in range(self.reserves))
         self.peers = tuple(peer_of(key) for key in keys)
         # Rough weather stops agreement, fair weather lets both sides of a cut go on: liars need both.
         delay_ms, rough = self.rng.choice((DELAY_MAX_MS, 150, 400)), self.rng.choice((0.0, 0.5, 1.0))
         weather = Weather(delay_ms=(2, delay_ms), drop=self.drop * rough, duplicate=self.duplicate)
-        self.network = Network(seed=self.seed, hosts=tuple(range(self.verifiers)), weather=weather)
-        chosen = set(self.rng.sample(range(self.verifiers), self.liars))
+        self.network = Network(seed=self.seed, hosts=tuple(range(len(keys))), weather=weather)
+        chosen = self._cast()
         allies = frozenset(self.peers[host] for host in chosen)
         for host, key in enumerate(keys):
             config = self._config(host)
             if host in chosen:
                 rng = random.Random(self.rng.randrange(2**32))
                 say = functools.partial(self._say, host)
-                self.lying[host] = Liar(key, config, DOMAIN, rng, say, allies)
+                seat = self._seat(config)
+                assert seat is not None
+                self.lying[host] = Liar(key, config, DOMAIN, rng, say, allies, seat, self.due)
             else:
                 self.honest[host] = Honest(key, config, consensus.restore(config, (), 0))
                 self.network.wake(host, ("ready", 0), self.rng.randrange(400))
@@ -166,6 +197,8 @@ class World:
         if self.rng.random() < 0.3:
             self.network.wake(None, "blackout", self.rng.randrange(self.storm_ms))
         self.network.wake(None, "calm", self.storm_ms)
+        if 0 in self.deaths:
+            self.network.wake(None, ("die", self.deaths[0]), self.rng.randrange(self.storm_ms // 2))
 
     def run(self) -> World:
         """Let time pass until enough rounds are final everywhere.
@@ -174,23 +207,92 @@ class World:
             Violation: a promise was broken, or no progress in calm weather.
         """
         goal = None
-        while goal is None or any(len(one.chain) < goal for one in self.honest.values()):
+        while goal is None or any(len(one.chain) < goal for one in self._living()):
             event = self.network.next()
             assert event is not None
             self._happen(event)
-            if self.is_calm and goal is None:
-                goal = max(len(one.chain) for one in self.honest.values()) + self.rounds
-            if self.network.now_ms > self.storm_ms + CALM_MS_MAX:
+            if self.is_calm and goal is None and self._has_handed_over():
+                goal = max(len(one.chain) for one in self._living()) + self.rounds
+                goal += self.verifiers if self.reserves else 0  # until every holder has led
+            if self.network.now_ms > self.storm_ms + CALM_MS_MAX * (1 + self.reserves):
                 heights = [len(one.chain) for one in self.honest.values()]
                 raise Violation(f"no progress in calm weather: rounds {heights}, expected {goal}")
+        for host, one in self.honest.items():
+            holds = one.state.config.seat is not None and one.state.config.configuration.number
+            signed = {number_of(iteration) for iteration, _ in one.signed}
+            if holds and host not in self.dead | {self.forgetful} and holds not in signed:
+                raise Violation(f"host {host} holds a seat in configuration {holds} and never voted in it")
         return self
+
+    def due(self, configuration: Configuration, number: RoundId, parent: Digest) -> tuple[HandOver, ...]:
+        """What a manifest must hand over: a function of the manifests before it, and so of its branch."""
+        done = configuration.number
+        if not number or done == len(self.hand_overs):
+            return ()
+        is_due = parent[0] % self.pace == 0 or number >= LATEST * (done + 1)
+        return (self.hand_overs[done],) if is_due else ()
+
+    def _cast(self) -> set[int]:
+        """Draw the hand-overs, who dies and who forgets; the hosts that lie."""
+        self.hand_overs, self.pace = (), 1
+        if not self.reserves:
+            return set(self.rng.sample(range(self.verifiers), self.liars))
+        self.hand_overs = tuple(
+            HandOver(seat=self.rng.choice(self.seats), holder=holder)
+            for holder in self.peers[self.verifiers :]
+        )
+        self.pace = self.rng.choice((1, 2, 4))
+        hosts = self.rng.sample(range(len(self.peers)), len(self.peers))
+        if self.rng.random() < 0.5:  # a liar's seat is handed over, perhaps to another
+            hosts.sort(key=lambda host: not any(one.seat == self.peers[host] for one in self.hand_overs))
+        lying = set[int]()
+        for host in hosts:
+            if max(self._faulty(lying | {host})) <= self.liars:
+                lying.add(host)
+        faults = faults_tolerated(self.verifiers)
+        faulty, honest = set(lying), [host for host in hosts if host not in lying]
+        if honest and self.rng.random() < 0.3 and max(self._faulty(lying | {honest[0]})) <= faults:
+            self.forgetful = honest[0]
+            faulty.add(honest[0])
+        for number in range(len(self.hand_overs) + 1):
+            ends = number == len(self.hand_overs)
+            seat = self.rng.choice(self.seats) if ends else self.hand_overs[number].seat
+            host = self.peers.index(Configuration(self.hand_overs[:number]).key(seat))
+            if host not in faulty and self._faulty(faulty)[number] < faults and self.rng.random() < 0.7:
+                self.deaths[number] = host
+        return lying
+
+    def _faulty(self, hosts: set[int]) -> list[int]:
+        """In each configuration, how many seats these hosts hold."""
+        names = {self.peers[host] for host in hosts}
+        configurations = [Configuration(self.hand_overs[:to]) for to in range(len(self.hand_overs) + 1)]
+        return [sum(one.key(seat) in names for seat in self.seats) for one in configurations]
+
+    @property
+    def seats(self) -> tuple[PeerId, ...]:
+        """The names of the seats."""
+        return self.peers[: self.verifiers]
+
+    def _seat(self, config: ConsensusConfig) -> PeerId | None:
+        """The seat that a host holds in some configuration."""
+        if config.me in self.seats:
+            return config.me
+        return next((one.seat for one in self.hand_overs if one.holder == config.me), None)
+
+    def _living(self) -> list[Honest]:
+        return [one for host, one in self.honest.items() if host not in self.dead]
+
+    def _has_handed_over(self) -> bool:
+        numbers = (one.state.config.configuration.number for one in self._living())
+        return max(numbers) == len(self.hand_overs)
 
     def _config(self, host: int) -> ConsensusConfig:
         return ConsensusConfig(
             run_id=RUN_ID,
             genesis=GENESIS,
-            verifiers=self.peers,
+            verifiers=self.seats,
             me=self.peers[host],
+            reserves=self.peers[self.verifiers :],
             iteration_timeout_ms=3_000,
             ready_timeout_ms=500,
             resend_ms=300,
@@ -212,7 +314,15 @@ class World:
             case Alarm(None, "calm"):
                 self.is_calm = True
                 self.network.weather = Weather(delay_ms=(2, DELAY_MAX_MS))
-            case Alarm(None, ("restart", int(host))):
+            case Alarm(None, ("die", int(host))):
+                self.dead.add(host)
+                self.network.crash(host)
+                if self.rng.random() < 0.5:
+                    self.network.wake(None, ("return", host), self.rng.randrange(3_000, 12_000))
+            case Alarm(None, ("return", int(host))):
+                self.dead.discard(host)
+                self._restart(host)
+            case Alarm(None, ("restart", int(host))) if host not in self.dead:
                 self._restart(host)
             case Alarm(int(host), "tick"):
                 self.network.wake(host, "tick", TICK_MS)
@@ -234,15 +344,34 @@ class World:
             for certified in one.chain[int.from_bytes(payload[1:], "big") :][:8] if one else ():
                 self._say(target, source, certified)
             return
-        message = _decoded(payload[1:])
-        if not _authentic(self.peers, message):
-            if self.peers[source] not in self._liar_names():
-                raise Violation(f"honest {source} sent what production refuses: {message}")
+        message, now_ms = _decoded(payload[1:]), self.network.now_ms
+        if not self._is_of_use(source, target, message):
+            if target in self.lying:
+                self.lying[target].overhear(message)
             return
         if isinstance(message, CertifiedManifest):
-            self._take(target, Synced((message,), self.network.now_ms))
+            self._take(target, Synced((message,), now_ms))
         else:
-            self._take(target, Received(message, self.network.now_ms))
+            self._take(target, Received(message, now_ms))
+
+    def _is_of_use(self, source: int, target: int, message: Any) -> bool:
+        """Whether a message is of the receiver's configuration, and valid; a later one's is a hint."""
+        configuration = (self.honest.get(target) or self.lying[target]).state.config.configuration
+        if isinstance(message, CertifiedManifest):
+            number = min(number_of(message.block.iteration), configuration.number)
+            is_later = number_of(message.block.iteration) > number
+        else:
+            said = number_in(message)
+            number = configuration.number if said is None else said
+            is_later = number > configuration.number
+        if is_later:
+            self._take(target, Overtaken())
+        if is_later or (number < configuration.number and not isinstance(message, CertifiedManifest)):
+            return False
+        fault = _refused(self.seats, self.peers[self.verifiers :], configuration, message)
+        if source in self.honest and not isinstance(fault, OutOfPhase | None):
+            raise Violation(f"honest {source} sent what production refuses: {fault}: {message}")
+        return fault is None
 
     def _take(self, host: int, event: Event) -> None:
         """One event through the production step, and what it sets off within the same host."""
@@ -265,7 +394,7 @@ class World:
 
     def _cut(self, heal_ms: int) -> None:
         """Split the network; half the time the liars reach both sides and can tell each another story."""
-        torn = list(self.honest) if self.rng.random() < 0.5 else list(range(self.verifiers))
+        torn = list(self.honest) if self.rng.random() < 0.5 else list(range(len(self.peers)))
         self.rng.shuffle(torn)
         at = self.rng.choice((len(torn) // 2, self.rng.randint(0, len(torn))))
         self.network.partition(torn[:at], torn[at:], heal_ms)
@@ -278,36 +407,40 @@ class World:
     def _restart(self, host: int) -> None:
         one = self.honest[host]
         self.network.restart(host)
+        if host == self.forgetful and self.rng.random() < 0.5:
+            del one.chain[-self.rng.randint(1, 4) :]
         last = one.chain[-1] if one.chain else None
-        if last is not None and self.rng.random() < 0.5:  # the driver may prune its journal
-            one.journal = [record for record in one.journal if _iteration(record) > last.block.iteration]
+        if last is not None and host != self.forgetful and self.rng.random() < 0.5:  # its driver may prune
+            one.journal = [record for record in one.journal if iteration_of(record) > last.block.iteration]
         records = one.journal if self.journal else ()
-        one.state = consensus.restore(one.config, records, self.network.now_ms, last)
+        config = replace(one.config, configuration=_configuration(one.chain))
+        one.state = consensus.restore(config, records, self.network.now_ms, last)
         self.network.wake(host, "tick", 0)
         self.network.wake(host, ("ready", len(one.chain)), self.rng.randrange(400))
 
     # ---- what the driver does, and what must be true when it does ----
 
     def _perform(self, host: int, one: Honest, effect: Effect) -> tuple[Event, ...]:
-        now_ms, others = self.network.now_ms, [peer for peer in range(self.verifiers) if peer != host]
+        now_ms, others = self.network.now_ms, [peer for peer in range(len(self.peers)) if peer != host]
         match effect:
             case Persist(record):
                 one.journal.append(record)
             case SignAndSend(vote):
-                self._check_vote(one, vote)
-                signed = SignedVote(vote=vote, verifier=one.config.me, signature=sign(one.key, DOMAIN, vote))
+                seat = self._check_vote(one, vote)
+                signed = SignedVote(vote=vote, verifier=seat, signature=sign(one.key, DOMAIN, vote))
                 for peer in others:
                     self._say(host, peer, signed)
                 return (Received(signed, now_ms),)
             case SignAndSendProposal(block, manifest, parent, dummies):
                 if one.proposed.setdefault(block.iteration, block) != block or block not in one.journal:
                     raise Violation(f"host {host} proposed twice, or before it was durable: {block}")
+                self.blocks[block_digest(block)] = block
                 proposal = Proposal(
                     block=block,
                     manifest=manifest,
                     parent=parent,
                     dummies=dummies,
-                    proposer=one.config.me,
+                    proposer=self._check_seat(one, block.iteration),
                     signature=sign(one.key, DOMAIN, block),
                 )
                 for peer in others:
@@ -319,10 +452,11 @@ class World:
             case BuildProposal():
                 # Nodes train only on what is final, so a round after that has nothing to wait for.
                 busy_ms = 50 if effect.ancestors else 400
-                manifest = toy_manifest(effect, host)
+                hand_over = self.due(one.state.config.configuration, effect.round, effect.parent_manifest)
+                manifest = replace(toy_manifest(effect, host), hand_over=hand_over)
                 self.network.wake(host, Built(effect.iteration, manifest), self.rng.randrange(busy_ms))
             case Examine(proposal, _):
-                is_sound = proposal.manifest.chain == SOUND
+                is_sound = self._is_sound(one.state.config.configuration, proposal.manifest)
                 answer = Examined(digest(proposal.block), is_sound)
                 if self.rng.random() < 0.2:  # first it lacks an update, later it has it
                     self.network.wake(host, Examined(answer.block, False), 1)
@@ -332,60 +466,122 @@ class World:
             case NeedSync(number) if others:
                 self.network.send(host, self.rng.choice(others), b"s" + number.to_bytes(8, "big"))
             case Accuse(first, second):
-                self._check_evidence(first, second)
+                self._check_evidence(one.state.config.configuration, first, second)
             case Finalised(certified):
                 self._check_final(host, one, certified)
                 one.chain.append(certified)
                 self.network.wake(host, ("ready", len(one.chain)), self.rng.randrange(100, 400))
+                self._begin(host, _configuration(one.chain).number)
         return ()
 
+    def _begin(self, host: int, number: int) -> None:
+        """Once another keeps the link that begins a configuration, the one may die that does so in it."""
+        doomed = self.deaths.get(number)
+        if number and doomed not in (None, host) and host != self.forgetful and doomed not in self.doomed:
+            self.doomed.add(doomed)
+            self.network.wake(None, ("die", doomed), self.rng.randrange(2_000))
+
     def _say(self, source: int, target: int | PeerId, message: Any) -> None:
+        if isinstance(message, Proposal):
+            self.blocks[block_digest(message.block)] = message.block
         host = target if isinstance(target, int) else self.peers.index(target)
         self.network.send(source, host, b"m" + _encoded(message))
 
-    def _liar_names(self) -> set[PeerId]:
-        return {self.peers[host] for host in self.lying}
-
-    def _check_vote(self, one: Honest, vote: Vote) -> None:
+    def _check_vote(self, one: Honest, vote: Vote) -> PeerId:
+        """The seat in whose name an honest verifier signs this, if it may."""
         if self.journal and vote not in one.journal:
             raise Violation(f"signed before it was durable: {vote}")
         if vote.iteration == SETTLED:
-            return
+            seat = self._check_seat(one, self.blocks[vote.block].iteration)
+            self._check_certifiable(seat, vote)
+            return seat
+        seat = self._check_seat(one, vote.iteration)
         if one.signed.setdefault((vote.iteration, vote.kind), vote) != vote:
             raise Violation(f"two votes of one kind in iteration {vote.iteration}")
         kinds = {kind for iteration, kind in one.signed if iteration == vote.iteration}
         if {VoteKind.DUMMY, VoteKind.FINALISE} <= kinds:
             raise Violation(f"DUMMY and FINALISE in iteration {vote.iteration}")
+        if vote.kind is VoteKind.FINALISE:
+            self._check_certifiable(seat, vote)
+        return seat
 
-    def _check_evidence(self, first: SignedVote | Proposal, second: SignedVote | Proposal) -> None:
-        culprits = {one.verifier if isinstance(one, SignedVote) else one.proposer for one in (first, second)}
-        self.accused |= culprits
-        if len(culprits) != 1 or not culprits <= self._liar_names():
+    def _check_seat(self, one: Honest, iteration: Iteration) -> PeerId:
+        """The seat that an honest verifier holds in an iteration."""
+        seat, configuration = self._seat(one.config), self._configuration_of(iteration)
+        if seat is None or configuration.key(seat) != one.config.me:
+            raise Violation(f"signed in iteration {iteration} without a seat")
+        return seat
+
+    def _configuration_of(self, iteration: Iteration) -> Configuration:
+        return Configuration(self.hand_overs[: number_of(iteration)])
+
+    def _check_certifiable(self, seat: PeerId, vote: Vote) -> None:
+        """Whoever holds these votes and the liars' can show this block as final: one a round at most."""
+        block, signers = self.blocks[vote.block], self.voted.setdefault(vote, set())
+        signers.add(seat)
+        configuration, liars = self._configuration_of(block.iteration), self._liar_names()
+        lying = {seat for seat in self.seats if configuration.key(seat) in liars}
+        if len(signers | lying) < quorum(self.verifiers) or block.is_closing:
+            return
+        if self.certifiable.setdefault(block.round, vote.block) != vote.block:
+            raise Violation(f"certificates can be made by which two blocks are final in round {block.round}")
+
+    def _check_evidence(
+        self,
+        configuration: Configuration,
+        first: SignedVote | Proposal,
+        second: SignedVote | Proposal,
+    ) -> None:
+        """The evidence is a double vote, by a liar that held the seat."""
+        pair = double_vote(_signed(first), _signed(second))
+        try:
+            check_double_vote(DOMAIN, pair, configuration)
+        except AssayError as fault:
+            raise Violation(f"evidence that proves nothing: {fault}") from fault
+        iteration = first.vote.iteration if isinstance(first, SignedVote) else first.block.iteration
+        culprit = configuration.of(iteration).key(pair.verifier)
+        self.accused.add(culprit)
+        if culprit not in self._liar_names():
             raise Violation(f"an honest verifier is accused: {first} {second}")
-        if not all(_authentic(self.peers, one) for one in (first, second)) or first == second:
-            raise Violation("evidence that proves nothing")
+
+    def _liar_names(self) -> set[PeerId]:
+        return {self.peers[host] for host in self.lying}
+
+    def _is_sound(self, configuration: Configuration, manifest: Manifest) -> bool:
+        """What honest verifiers check of a manifest; the configuration is that of its block's iteration."""
+        due = self.due(configuration, manifest.round, manifest.parent)
+        return manifest.chain == SOUND and manifest.hand_over == due
 
     def _check_final(self, host: int, one: Honest, certified: CertifiedManifest) -> None:
         number, name = certified.block.round, digest(certified.block)
+        configuration = _configuration(one.chain)
         try:
-            check_certified(certified, DOMAIN, self.peers)
+            check_certified(certified, DOMAIN, self.seats, configuration)
         except AssayError as fault:
             raise Violation(f"round {number}: {fault}") from fault
         if number != len(one.chain):
             raise Violation(f"host {host} finalised round {number}, expected {len(one.chain)}")
-        if certified.manifest.chain != SOUND:
+        if number_of(certified.block.iteration) != configuration.number:
+            raise Violation(f"round {number} is final in an iteration of an earlier configuration")
+        if not self._is_sound(configuration, certified.manifest):
             raise Violation(f"round {number} holds a body that honest verifiers refuse")
-        if self.final.setdefault(number, name) != name:
-            raise Violation(f"two blocks are final in round {number}")
+        for known in (self.final, self.certifiable):
+            if known.setdefault(number, name) != name:
+                raise Violation(f"two blocks are final in round {number}")
         expected = digest(one.chain[-1].manifest) if one.chain else GENESIS
         if certified.manifest.parent != expected:
             raise Violation(f"round {number} does not extend the chain")
 
 
-def _iteration(record: Record) -> Iteration:
-    if isinstance(record, Block | Vote):
-        return record.iteration
-    return record.block.iteration if isinstance(record, Proposal) else record.vote.iteration
+def _configuration(chain: list[CertifiedManifest]) -> Configuration:
+    """That of the round after a chain's last."""
+    return Configuration(tuple(one for link in chain for one in link.manifest.hand_over))
+
+
+def _signed(one: SignedVote | Proposal) -> SignedVote | SignedBlock:
+    if isinstance(one, SignedVote):
+        return one
+    return SignedBlock(block=one.block, verifier=one.proposer, signature=one.signature)
 
 
 def toy_manifest(asked: BuildProposal, host: int) -> Manifest:
