@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from nacl.signing import SigningKey
 
-from assay.protocol.agreement.configurations import Configuration
+from assay.protocol.agreement.configurations import Configuration, before_first, number_of
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import Domain, sign
@@ -34,6 +34,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId
 from assay.testing.run import an_empty_manifest
+from assay.verifier.consensus.chain import dummies_between, is_certified
 from assay.verifier.consensus.machine import restore, step
 from assay.verifier.consensus.types import (
     BuildProposal,
@@ -183,13 +184,37 @@ class Liar:
     def _twin(self, effect: SignAndSendProposal) -> Proposal:
         """Another proposal of the same iteration; on a configuration's last round one that goes on in it."""
         block, manifest = effect.block, replace(effect.manifest, aggregate=Digest(self.rng.randbytes(32)))
-        if self.config.reserves and self.rng.random() < 0.5:
-            manifest = replace(manifest, hand_over=self._another(manifest.hand_over))
-        if block.is_closing:
+        is_closing = block.is_closing
+        if self.config.reserves:
+            orphan = self._orphan(effect) if self.rng.random() < 0.5 else None
+            if orphan is not None:
+                return orphan
+            if self.rng.random() < 0.5:
+                manifest = replace(manifest, hand_over=self._another(manifest.hand_over))
+            if self.rng.random() < 0.3:
+                is_closing = not is_closing
+        if block.is_closing and not is_closing:
             on = RoundId(block.round + 1)
             manifest = replace(manifest, round=on, parent=block.manifest, hand_over=())
-        named = replace(block, round=manifest.round, manifest=digest(manifest), is_closing=False)
-        return self._proposal(named, manifest, effect)
+        block = replace(block, round=manifest.round, manifest=digest(manifest), is_closing=is_closing)
+        return self._proposal(block, manifest, effect)
+
+    def _orphan(self, effect: SignAndSendProposal) -> Proposal | None:
+        """A child of a block that was given up and never certified, as if it began its configuration."""
+        begin, own = before_first(number_of(effect.block.iteration)), self.state
+        dummies = dummies_between(own, begin, effect.block.iteration)
+        given_up = [
+            one for one in own.bodies.values()
+            if begin < one.block.iteration < effect.block.iteration and not is_certified(own, one.block)
+        ]  # fmt: skip
+        if not (begin and dummies and given_up):
+            return None
+        below = self.rng.choice(given_up)
+        number, parent = RoundId(below.block.round + 1), below.block.manifest
+        hand_over = self.due(own.config.configuration, number, parent)
+        manifest = replace(effect.manifest, round=number, parent=parent, hand_over=hand_over)
+        block = replace(effect.block, round=number, parent=digest(below.block), manifest=digest(manifest))
+        return self._proposal(block, manifest, replace(effect, parent=(), dummies=dummies))
 
     def _another(self, due: tuple[HandOver, ...]) -> tuple[HandOver, ...]:
         """None where one is due, or one that may be another."""
