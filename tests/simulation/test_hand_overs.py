@@ -56,9 +56,9 @@ def no_stop(monkeypatch):
 @pytest.fixture
 def other_keys():
     """Forget which messages were authentic, before and after a test that changes what that means."""
-    world._refused.cache_clear()
+    world._told.cache_clear()
     yield
-    world._refused.cache_clear()
+    world._told.cache_clear()
 
 
 @pytest.fixture

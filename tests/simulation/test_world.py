@@ -31,9 +31,9 @@ SHAPES = [
 @pytest.fixture
 def broken_rules():
     """Forget which messages were authentic, before and after a test that changes what that means."""
-    world._refused.cache_clear()
+    world._told.cache_clear()
     yield
-    world._refused.cache_clear()
+    world._told.cache_clear()
 
 
 @pytest.mark.parametrize("seed", range(240))

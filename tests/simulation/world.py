@@ -30,7 +30,7 @@ from assay.protocol.agreement.double_votes import check_double_vote, double_vote
 from assay.protocol.agreement.finality import SETTLED, check_certified
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.encoding.codec import decode_any, digest, encode
-from assay.protocol.errors import AssayError, Diverged, OutOfPhase
+from assay.protocol.errors import AssayError, Diverged
 from assay.protocol.identity import Domain, peer_of, sign
 from assay.protocol.messages import (
     MESSAGES,
@@ -48,7 +48,7 @@ from assay.protocol.types import Digest, Iteration, PeerId, RoundId
 from assay.testing.run import an_empty_manifest
 from assay.verifier.consensus import machine as consensus
 from assay.verifier.consensus.chain import block_digest
-from assay.verifier.consensus.check import authenticate, number_in
+from assay.verifier.consensus.check import heard, heard_links
 from assay.verifier.consensus.machine import body, iteration_of
 from assay.verifier.consensus.types import (
     Accuse,
@@ -107,19 +107,20 @@ def _encoded(message: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _refused(
+def _told(
     seats: tuple[PeerId, ...], reserves: tuple[PeerId, ...], configuration: Configuration, message: Any
-) -> AssayError | None:
-    """Why production would not accept it, or None; remembered, because a world shares its messages."""
+) -> Event | AssayError | None:
+    """What production makes of a message; remembered, because a world shares its messages."""
     config = ConsensusConfig(
         run_id=RUN_ID, genesis=GENESIS, verifiers=seats, me=seats[0], reserves=reserves,
         configuration=configuration,
     )  # fmt: skip
     try:
-        authenticate(config, DOMAIN, message)
+        if isinstance(message, CertifiedManifest):
+            return heard_links(config, DOMAIN, (message,), 0)
+        return heard(config, DOMAIN, message, 0)
     except AssayError as fault:
         return fault
-    return None
 
 
 @dataclass(slots=True)
@@ -344,34 +345,20 @@ class World:
             for certified in one.chain[int.from_bytes(payload[1:], "big") :][:8] if one else ():
                 self._say(target, source, certified)
             return
-        message, now_ms = _decoded(payload[1:]), self.network.now_ms
-        if not self._is_of_use(source, target, message):
-            if target in self.lying:
-                self.lying[target].overhear(message)
+        message = _decoded(payload[1:])
+        configuration = (one or self.lying[target]).state.config.configuration
+        if isinstance(message, CertifiedManifest) and one and message.block.round < len(one.chain):
             return
-        if isinstance(message, CertifiedManifest):
-            self._take(target, Synced((message,), now_ms))
-        else:
-            self._take(target, Received(message, now_ms))
-
-    def _is_of_use(self, source: int, target: int, message: Any) -> bool:
-        """Whether a message is of the receiver's configuration, and valid; a later one's is a hint."""
-        configuration = (self.honest.get(target) or self.lying[target]).state.config.configuration
-        if isinstance(message, CertifiedManifest):
-            number = min(number_of(message.block.iteration), configuration.number)
-            is_later = number_of(message.block.iteration) > number
-        else:
-            said = number_in(message)
-            number = configuration.number if said is None else said
-            is_later = number > configuration.number
-        if is_later:
-            self._take(target, Overtaken())
-        if is_later or (number < configuration.number and not isinstance(message, CertifiedManifest)):
-            return False
-        fault = _refused(self.seats, self.peers[self.verifiers :], configuration, message)
-        if source in self.honest and not isinstance(fault, OutOfPhase | None):
-            raise Violation(f"honest {source} sent what production refuses: {fault}: {message}")
-        return fault is None
+        event = _told(self.seats, self.peers[self.verifiers :], configuration, message)
+        if isinstance(event, Received | Synced):
+            self._take(target, replace(event, now_ms=self.network.now_ms))
+            return
+        if target in self.lying:
+            self.lying[target].overhear(message)
+        if isinstance(event, AssayError) and source in self.honest:
+            raise Violation(f"honest {source} sent what production refuses: {event}: {message}")
+        if isinstance(event, Overtaken):
+            self._take(target, event)
 
     def _take(self, host: int, event: Event) -> None:
         """One event through the production step, and what it sets off within the same host."""

@@ -1,7 +1,7 @@
 """Consensus check: the validity of a consensus message that needs no state.
 
-Room: verifier (pure). The driver calls `authenticate` before `step`, so the state machine takes signatures,
-sizes and internal consistency for granted.
+Room: verifier (pure). The driver calls `heard` and `heard_links` before `step`, so the state machine takes
+signatures, sizes and internal consistency for granted.
 
 Fault attribution: for what a signature covers, the signer (`PeerFault`); for the rest, the sender
 (`MalformedMessage`), because anybody can wrap a leader's signed block in other certificates and forward it.
@@ -28,9 +28,57 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.types import NO_DIGEST, PeerId, Signature
-from assay.verifier.consensus.types import ConsensusConfig
+from assay.verifier.consensus.types import ConsensusConfig, Overtaken, Received, Synced
 
 DUMMIES_MAX = 64  # as in `Proposal.dummies`; the receiver must hold older ones already
+
+
+def heard(
+    config: ConsensusConfig, domain: Domain, message: SignedVote | Proposal | QuorumCertificate, now_ms: int
+) -> Received | Overtaken | None:
+    """What a peer's message tells the machine; None if it belongs to a configuration that has ended.
+
+    Args:
+        config: With the present configuration: that of the round after the last final one.
+        domain: The run's.
+        message: Not checked before.
+        now_ms: The driver's clock.
+
+    Raises:
+        PeerFault, MalformedMessage: as `authenticate`, or a configuration that this run cannot reach.
+    """
+    present, number = config.configuration.number, _number_in(message)
+    if number is not None and number < present:
+        return None
+    if number is not None and present < number <= len(config.reserves):
+        return Overtaken()
+    try:
+        authenticate(config, domain, message)
+    except OutOfPhase:
+        return None
+    return Received(message, now_ms)
+
+
+def heard_links(
+    config: ConsensusConfig, domain: Domain, links: tuple[CertifiedManifest, ...], now_ms: int
+) -> Synced | Overtaken:
+    """What a peer's certified manifests tell the machine: them, or that some before them are missing here.
+
+    Args:
+        config: As for `heard`.
+        domain: The run's.
+        links: Consecutive rounds, ascending, none of them final here; at least one.
+        now_ms: The driver's clock.
+
+    Raises:
+        MalformedMessage: one is not final, by the keys to which those before it lead.
+    """
+    if config.configuration.number < number_of(links[0].block.iteration) <= len(config.reserves):
+        return Overtaken()
+    for one in links:
+        authenticate(config, domain, one)
+        config = replace(config, configuration=config.configuration.after(one.manifest.hand_over))
+    return Synced(links, now_ms)
 
 
 def authenticate(
@@ -43,7 +91,7 @@ def authenticate(
     Args:
         config: With the present configuration: that of the round after the last final one.
         domain: The run's.
-        message: Of this configuration by `number_in`; a certified manifest of this one or an earlier one.
+        message: Of this configuration, if it says one; a certified manifest of this one or an earlier one.
 
     Raises:
         OutOfPhase: it settles a block, perhaps of another configuration, and not by this one's keys.
@@ -72,12 +120,8 @@ def authenticate(
                 raise MalformedMessage(f"certified manifest: {fault}") from None
 
 
-def number_in(message: SignedVote | Proposal | QuorumCertificate) -> int | None:
-    """The configuration that a message says it belongs to; None if it settles a block, and says nothing.
-
-    In another than the present one it is of no use: a driver drops it, and tells the machine of a later one
-    (`Overtaken`).
-    """
+def _number_in(message: SignedVote | Proposal | QuorumCertificate) -> int | None:
+    """The configuration that a message says it belongs to; None if it settles a block, and says nothing."""
     iteration = message.block.iteration if isinstance(message, Proposal) else message.vote.iteration
     return None if iteration == SETTLED else number_of(iteration)
 

@@ -133,6 +133,10 @@ def follow(state: State, certified: CertifiedManifest, out: list[Effect]) -> Sta
         return state
     if block.round != state.tip.round + 1:
         raise MalformedMessage(f"link of round {block.round}, expected {state.tip.round + 1}")
+    if block.iteration <= state.tip.iteration:  # keys that gave their seats away can still sign there
+        raise MalformedMessage(
+            f"link in iteration {block.iteration}, expected one after {state.tip.iteration}"
+        )
     if block.parent != state.tip.block or manifest.parent != state.tip.manifest:
         raise Diverged(f"certified manifest of round {block.round} does not extend our chain")
     return _advance(state, certified, out)

@@ -60,6 +60,13 @@ class ConsensusConfig:
         """The seat that we hold in this configuration; None while we only follow."""
         return next((seat for seat in self.verifiers if self.configuration.key(seat) == self.me), None)
 
+    @property
+    def name(self) -> PeerId | None:
+        """The seat that we hold or held, in whose name we sign; None before the first. No key holds two."""
+        if self.me in self.verifiers:
+            return self.me
+        return next((one.seat for one in self.configuration.hand_overs if one.holder == self.me), None)
+
     def leader(self, iteration: Iteration) -> PeerId:
         """The seat that proposes in an iteration: round robin over the sorted seats."""
         return self.verifiers[iteration % len(self.verifiers)]

@@ -49,7 +49,7 @@ from assay.protocol.randomness import vrf
 from assay.protocol.state_transition import may_show_double_vote
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.verifier.consensus import machine as consensus
-from assay.verifier.consensus.check import authenticate
+from assay.verifier.consensus.check import heard, heard_links
 from assay.verifier.consensus.types import (
     Accuse,
     BuildProposal,
@@ -62,11 +62,9 @@ from assay.verifier.consensus.types import (
     NeedSync,
     Persist,
     Received,
-    Record,
     Send,
     SignAndSend,
     SignAndSendProposal,
-    Synced,
     Tick,
 )
 from assay.verifier.round import machine as rounds
@@ -135,7 +133,6 @@ class Driver:
             ready_timeout_ms=timing.ready_ms,
             resend_ms=timing.resend_ms,
         )
-        self._config = config
         records = [decode_any(MESSAGES, body) for body in me.store.records()]
         last = None
         if int(follower.run_state.round):
@@ -162,8 +159,9 @@ class Driver:
         Raises:
             PeerFault, MalformedMessage: its content or signature is invalid.
         """
-        authenticate(self._config, self._me.domain, message)
-        self._feed(Received(message, now_ms()))
+        event = heard(self._state.config, self._me.domain, message, now_ms())
+        if event is not None:
+            self._feed(event)
 
     def synced(self, links: tuple[CertifiedManifest, ...]) -> None:
         """Certified manifests of the finalised chain from a peer.
@@ -172,10 +170,8 @@ class Driver:
             PeerFault, MalformedMessage: one of them is invalid.
         """
         fresh = tuple(one for one in links if one.manifest.round >= self._follower.run_state.round)
-        for one in fresh:
-            authenticate(self._config, self._me.domain, one)
         if fresh:
-            self._feed(Synced(fresh, now_ms()))
+            self._feed(heard_links(self._state.config, self._me.domain, fresh, now_ms()))
 
     def tick(self) -> None:
         """Time has passed. A complete chain needs no more votes; a lagging verifier asks for manifests."""
@@ -352,14 +348,13 @@ class Driver:
         match effect:
             case Persist(record):
                 body = encode(record)
-                self._me.store.add_record(_iteration_of(record), body)
-                if (
-                    isinstance(record, Vote | Block) and _iteration_of(record) != SETTLED
-                ):  # about to be signed
-                    self._high_water.note(_iteration_of(record), body)
+                iteration = consensus.iteration_of(record)
+                self._me.store.add_record(int(iteration), body)
+                if isinstance(record, Vote | Block) and iteration != SETTLED:  # about to be signed
+                    self._high_water.note(int(iteration), body)
             case SignAndSend(vote):
                 signature = sign(self._me.keys.peer, self._me.domain, vote)
-                signed = SignedVote(vote=vote, verifier=self._me.me, signature=signature)
+                signed = SignedVote(vote=vote, verifier=self._seat(), signature=signature)
                 self.broadcast(encode(signed))
                 self._queue.append(Received(signed, now_ms()))
             case SignAndSendProposal(block, manifest, parent, dummies):
@@ -368,7 +363,7 @@ class Driver:
                     manifest=manifest,
                     parent=parent,
                     dummies=dummies,
-                    proposer=self._me.me,
+                    proposer=self._seat(),
                     signature=sign(self._me.keys.peer, self._me.domain, block),
                 )
                 self.broadcast(encode(proposal))
@@ -387,6 +382,12 @@ class Driver:
                 self._show_double_vote(double_vote(_signed(first), _signed(second)))
             case Finalised(certified):
                 self._finalised(certified)
+
+    def _seat(self) -> PeerId:
+        """The seat in whose name we sign: the one that we hold or held."""
+        name = self._state.config.name
+        assert name is not None, "nothing is to be signed before we hold a seat"
+        return name
 
     def _finalised(self, certified: CertifiedManifest) -> None:
         self._last = certified.manifest
@@ -563,15 +564,3 @@ def _signed(statement: SignedVote | Proposal) -> SignedVote | SignedBlock:
     if isinstance(statement, SignedVote):
         return statement
     return SignedBlock(block=statement.block, verifier=statement.proposer, signature=statement.signature)
-
-
-def _iteration_of(record: Record) -> int:
-    match record:
-        case Proposal(block=block):
-            return int(block.iteration)
-        case QuorumCertificate(vote=vote):
-            return int(vote.iteration)
-        case Vote(iteration=iteration):
-            return int(iteration)
-        case _:
-            return int(record.iteration)

@@ -16,7 +16,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, Pee
 from assay.protocol.identity import peer_of, sign
 from assay.protocol.messages import CertifiedManifest, HandOver, Proposal, SignedVote, Vote, VoteKind
 from assay.protocol.types import NO_DIGEST, Digest, Iteration
-from assay.verifier.consensus.check import authenticate, number_in
+from assay.verifier.consensus.check import authenticate, heard, heard_links
 from assay.verifier.consensus.machine import restore, step
 from assay.verifier.consensus.types import (
     BuildProposal,
@@ -261,11 +261,58 @@ def test_only_the_holder_of_a_configuration_signs_in_it():
             authenticate(config, DOMAIN, a_vote(1, iteration, kind))
         with pytest.raises(MalformedMessage, match="expected configuration"):
             authenticate(config, DOMAIN, a_certificate(iteration, kind))
-    assert number_in(a_vote(1, START + 5, kind)) == 1 and number_in(after(the_last())) == 1
     for iteration in (START, 1):
         with pytest.raises(PeerFault, match="expected configuration 1"):
             authenticate(now, DOMAIN, after(the_last(), iteration))
     authenticate(now, DOMAIN, after(the_last()))
+
+
+def test_a_message_of_another_configuration_is_a_hint_or_of_no_use_and_one_that_cannot_be_is_a_fault():
+    kind, last = VoteKind.DUMMY, the_last()
+    for message in (a_vote(1, START + 5, kind), a_certificate(START + 5, kind), after(last)):
+        assert heard(config_of(3), DOMAIN, message, 7) == Overtaken()
+    for message in (a_vote(1, 5, kind), a_certificate(5, kind), closing(last)):
+        assert heard(config_of(3, SECOND), DOMAIN, message, 7) is None
+        assert heard(config_of(3), DOMAIN, message, 7) == Received(message, 7)
+    settles = a_vote(GONE, SETTLED, VoteKind.FINALISE, digest(last.block))
+    assert heard(config_of(3), DOMAIN, settles, 7) == Received(settles, 7)
+    assert heard(config_of(3, SECOND), DOMAIN, settles, 7) is None
+    with pytest.raises(PeerFault, match="expected configuration 0"):  # no reserve, no configuration 1
+        heard(a_config(), DOMAIN, a_vote(1, START + 5, kind), 7)
+    with pytest.raises(PeerFault, match="expected configuration 0"):
+        heard(config_of(3), DOMAIN, a_vote(1, before_first(2) + 5, kind), 7)
+
+
+def test_links_are_checked_by_the_keys_to_which_those_before_them_lead():
+    last = the_last()
+    first, second = link_of(last), link_of(after(last))
+    assert heard_links(config_of(3), DOMAIN, (first, second), 7) == Synced((first, second), 7)
+    assert heard_links(config_of(3, SECOND), DOMAIN, (second,), 7) == Synced((second,), 7)
+    assert heard_links(config_of(3), DOMAIN, (second,), 7) == Overtaken()
+    with pytest.raises(MalformedMessage, match="configuration 1, expected 0"):
+        heard_links(a_config(), DOMAIN, (second,), 7)
+    wrong = link_of(the_last((HandOver(seat=PEERS[1], holder=peer_of(RESERVE)),)))
+    with pytest.raises(MalformedMessage, match="signature"):
+        heard_links(config_of(3), DOMAIN, (wrong, second), 7)
+
+
+def test_keys_that_gave_their_seats_away_make_no_link_after_the_last_of_their_configuration():
+    last = the_last()
+    state, _ = run(restore(config_of(3), (), 0), Synced((link_of(last),), 0))
+    forged = after(last, 2)
+    link = link_of(forged)
+    assert heard_links(state.config, DOMAIN, (link,), 0) == Synced((link,), 0)  # a quorum of then signed it
+    with pytest.raises(MalformedMessage, match="in iteration 2, expected one after 4294967296"):
+        run(state, Synced((link,), 0))
+    state, _ = run(state, Synced((link_of(after(last)),), 0))
+    assert state.tip.round == 1
+
+
+def test_who_signs_does_so_in_the_name_of_the_seat_that_it_holds_or_held():
+    assert config_of(GONE).name == config_of(GONE, SECOND).name == PEERS[GONE]
+    assert config_of(None).name is None and config_of(None, SECOND).name == PEERS[GONE]
+    third = SECOND.after((HandOver(seat=PEERS[GONE], holder=PEERS[2]),))
+    assert config_of(None, third).seat is None and config_of(None, third).name == PEERS[GONE]
 
 
 def test_a_vote_that_settles_and_is_not_signed_by_the_present_holder_is_late_or_early_and_no_fault():
@@ -414,16 +461,9 @@ def test_the_run_goes_on_when_a_dead_holders_seat_is_handed_over():
         while wire:
             message = wire.pop(0)
             for place in keys:
-                mine = states[place].config
-                number = number_in(message)
-                if number not in (None, mine.configuration.number):
-                    happen(place, *([Overtaken()] if number > mine.configuration.number else ()))
-                    continue
-                try:
-                    authenticate(mine, DOMAIN, message)
-                except OutOfPhase:
-                    continue
-                happen(place, Received(message, now))
+                event = heard(states[place].config, DOMAIN, message, now)
+                if event is not None:
+                    happen(place, event)
         if min(map(len, chains.values())) > 6:
             break
 
