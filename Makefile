@@ -36,7 +36,7 @@ test: setup-dev
 AGAIN = $(PY) -m pytest --last-failed --last-failed-no-failures none
 .PHONY: test-fast
 test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
-sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
+sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.run --seeds 100 --reserves 1 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
 check: setup-dev lint test
 .PHONY: wan
 wan: setup      ; $(PY) -m tests.wan.run tests/wan/home.toml $$(seq -f '--behave %g=slow@0' 0 7) --cut verifier-1 8 40

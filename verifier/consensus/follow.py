@@ -318,8 +318,10 @@ def _resend(state: State, out: list[Effect]) -> None:
     final = [
         key for key in state.certificates if key[1] is VoteKind.FINALISE and key[0] > state.tip.iteration
     ]
-    # The others of a configuration that ended are silent in it, and answer with its last manifest.
-    if final or state.settled or state.is_overtaken:
+    # The others of a configuration that ended are silent in it, and answer with its last manifest. Perhaps
+    # only the outgoing holder knows of its end, and says nothing in the next one either.
+    may_have_ended = any(proposal.manifest.hand_over for proposal in state.bodies.values())
+    if final or state.settled or state.is_overtaken or may_have_ended:
         out.append(NeedSync(RoundId(state.tip.round + 1)))
 
 

@@ -404,6 +404,16 @@ def test_whoever_hears_of_a_later_configuration_asks_for_manifests_once_a_resend
     assert [one.round for one in said if isinstance(one, NeedSync)] == [0]
 
 
+def test_who_holds_a_manifest_that_hands_over_asks_whether_it_is_final_since_the_outgoing_holder_is_silent():
+    state, _ = stopped(me=3)
+    _, said = run(state, Tick(2 << 40))
+    assert [one.round for one in said if isinstance(one, NeedSync)] == [0]
+
+    state, _ = run(restore(config_of(3), (), 0), Tick(1 << 40), an_ordinary_proposal())
+    _, said = run(state, Tick(2 << 40))
+    assert not any(isinstance(one, NeedSync) for one in said)
+
+
 def test_a_proposal_holds_what_everybody_needs_to_know_that_the_configuration_ends():
     last = the_last()
     authenticate(config_of(3), DOMAIN, closing(last))
