@@ -34,6 +34,7 @@ from assay.protocol.state_transition import (
     may_appraise,
     may_contradict,
     may_evaluate,
+    may_give_notice,
     may_open_verdict,
     may_report_funding,
     may_report_stake,
@@ -53,7 +54,7 @@ def extend(run_state: RunState, certified: CertifiedManifest) -> RunState:
     """
     # First, because of a forgery it costs a hash and a signature: what a manifest carries has thousands.
     domain = Domain(run_state.spec.deployment_id, run_state.run_id)
-    check_certified(certified, domain, run_state.spec.verifier_peers)
+    check_certified(certified, domain, run_state.spec.verifier_peers, run_state.rotation.configuration)
     check_place(run_state, certified.manifest)
     return advance(run_state, certified.manifest)
 
@@ -110,7 +111,9 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
     )
     need(is_used or not manifest.drand_next, "names a drand round in a run without them")
     need(manifest.disqualified == run_state.disqualified, "names other verifiers than those at fault")
-    need(not manifest.hand_over, "hands over a seat, which no rule decides yet")
+    need(manifest.hand_over == run_state.hand_over, "hands over another seat than the one that retires")
+    need(bool(manifest.iteration) == bool(run_state.spec.reserves), "names an iteration, or none, wrongly")
+    _check_notices(run_state, manifest)
     pairs = manifest.contradictions
     nodes = [pair.first.commit.node for pair in pairs]
     need(all(a < b for a, b in pairwise(nodes)), "contradictions must ascend by node, one each")
@@ -131,7 +134,8 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
             may_show_double_vote(run_state, double_vote),
             f"accuses {subject} of a double vote: no verifier of this run, or at fault for one already",
         )
-        check_double_vote(Domain(run_state.spec.deployment_id, run_state.run_id), double_vote)
+        domain = Domain(run_state.spec.deployment_id, run_state.run_id)
+        check_double_vote(domain, double_vote, run_state.rotation.configuration)
     appraisals = [one.appraised for one in manifest.appraised]
     order = [(one.node, one.verifier) for one in appraisals]
     need(all(a < b for a, b in pairwise(order)), "appraisals must ascend by node and verifier")
@@ -153,6 +157,20 @@ def check_place(run_state: RunState, manifest: Manifest) -> None:
         is_closing = with_reports(run_state, _reports(manifest)).closing is not Closing.NO
         least = run_state.spec.least_nodes
         need(is_closing or may_start(run_state, manifest), f"starts the run with fewer than {least} nodes")
+
+
+def _check_notices(run_state: RunState, manifest: Manifest) -> None:
+    """Do nothing if what verifiers and reserves say of their seats by this manifest may be said now."""
+    need, domain = _need(manifest), Domain(run_state.spec.deployment_id, run_state.run_id)
+    said = [one.notice for one in manifest.seat_notices]
+    need(all(a.holder < b.holder for a, b in pairwise(said)), "seat notices must ascend by holder, one each")
+    for signed in manifest.seat_notices:
+        one = signed.notice
+        need(
+            may_give_notice(run_state, one),
+            f"carries a {one.kind.name.lower()} notice of {one.holder.hex()[:8]}, not admissible now",
+        )
+        verify(one.holder, domain, one, signed.signature)
 
 
 def has_return(manifest: Manifest) -> bool:

@@ -130,6 +130,12 @@ class Audit:
         """The verifiers that decide this dispute round."""
         return self.order[: committee_size(len(self.order), self.dispute_round)]
 
+    def binds(self, verifier: PeerId) -> bool:
+        """Whether it may still find this verifier's word about the step false, or not given in time."""
+        said = {one.verifier for one in self.commitments}
+        said |= {one.verifier for one in self.verdicts + self.withheld}
+        return verifier in said and not self.has_ended
+
     @property
     def is_open(self) -> bool:
         """Whether messages about the step can change the status now."""

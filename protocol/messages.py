@@ -15,7 +15,16 @@ from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.market import Bid, Clearing, SeatOffer, SignedSeatOffer
 from assay.protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
 from assay.protocol.randomness.drand import SIGNATURE_BYTES
-from assay.protocol.types import Address, Digest, HotSignature, Iteration, PeerId, RoundId, Signature
+from assay.protocol.types import (
+    NO_ITERATION,
+    Address,
+    Digest,
+    HotSignature,
+    Iteration,
+    PeerId,
+    RoundId,
+    Signature,
+)
 from assay.protocol.update_rule import SEGMENTS_MAX
 
 NODES_MAX = 1024
@@ -401,6 +410,33 @@ class HandOver:
     holder: PeerId  # a reserve that held no seat before
 
 
+class SeatNoticeKind(enum.IntEnum):
+    """What a verifier or a reserve says of the seats that it may hold."""
+
+    READY = 1  # a reserve: it follows the run, and holds the parameters of a recent certified state
+    RESIGN = 2  # it gives up its seat, or will take none, for good
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatNotice:
+    """A statement of a verifier or a reserve about its seat."""
+
+    TAG: ClassVar[bytes] = b"assay/seat-notice/1"
+    run_id: Digest
+    round: RoundId  # of the manifest that it expects next: no older statement can be sent again
+    holder: PeerId  # its own key
+    kind: SeatNoticeKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedSeatNotice:
+    """A seat notice with its holder's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-seat-notice/1"
+    notice: SeatNotice
+    signature: Signature
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Manifest of one round: the block body that verifiers agree on."""
@@ -436,6 +472,8 @@ class Manifest:
     aggregate: Digest  # blob digest; zero without commits, or where the rule refuses them (n <= 2f)
     chain: Digest  # H(chain before | ids | update digests | aggregate)
     hand_over: Annotated[tuple[HandOver, ...], Max(1), Later()] = ()  # the last of its configuration: 0051
+    seat_notices: Annotated[tuple[SignedSeatNotice, ...], Max(VERIFIERS_MAX), Later()] = ()  # by holder
+    iteration: Annotated[Iteration, Later()] = NO_ITERATION  # of its block; 0 without reserves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -735,6 +773,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         SketchOpening,
         KnownAnswer,
         SignedAttendance,
+        SignedSeatNotice,
         SignedAdmission,
         SlashOrderRequest,
         Accusation,

@@ -353,6 +353,9 @@ class RunSpec:
     start_by_s: int  # agreed time, Unix seconds, until which these may come; 0: the spec names so many
     nodes: Annotated[tuple[Member, ...], Max(NODES_MAX)]  # of round 0, ascending by peer
     verifiers: Annotated[tuple[Member, ...], Max(VERIFIERS_MAX)]  # ascending by peer
+    reserves: Annotated[
+        tuple[Member, ...], Max(VERIFIERS_MAX), Later()
+    ] = ()  # may take over a seat; ascending
 
     @property
     def tokens_per_step(self) -> int:
@@ -400,6 +403,11 @@ class RunSpec:
     def verifier_peers(self) -> tuple[PeerId, ...]:
         """The verifiers' protocol keys, ascending."""
         return tuple(member.peer for member in self.verifiers)
+
+    @property
+    def reserve_peers(self) -> tuple[PeerId, ...]:
+        """The keys of those who may take over a verifier's seat, ascending."""
+        return tuple(member.peer for member in self.reserves)
 
     @property
     def closing_rounds(self) -> int:
@@ -518,8 +526,9 @@ def check_spec(spec: RunSpec) -> None:
         "a run that waits for nodes needs a time by which it starts, and no other has one",
     )
     need(
-        len(spec.verifiers) <= RUN_VERIFIERS_MAX,
-        f"{len(spec.verifiers)} verifiers, at most {RUN_VERIFIERS_MAX} expected",
+        len(spec.verifiers) + len(spec.reserves) <= RUN_VERIFIERS_MAX,
+        f"{len(spec.verifiers)} verifiers and {len(spec.reserves)} reserves, "
+        f"at most {RUN_VERIFIERS_MAX} expected",
     )
     # The manifest that starts a run admits all that it waits for.
     need(
@@ -527,11 +536,17 @@ def check_spec(spec: RunSpec) -> None:
         f"{spec.least_nodes} nodes to wait for: {len(spec.verifiers)} verifiers can admit "
         f"{ADMISSIONS_MAX // quorum(len(spec.verifiers))} at once",
     )
-    for group in (spec.nodes, spec.verifiers):
+    for group in (spec.nodes, spec.verifiers, spec.reserves):
         peers = [member.peer for member in group]
         need(peers == sorted(set(peers)), "members must ascend by peer, each once")
-    everyone = [member.account for member in spec.nodes + spec.verifiers]
-    need(len(everyone) == len(set(everyone)), "one account cannot stand behind two members")
+    everyone = spec.nodes + spec.verifiers + spec.reserves
+    need(
+        len(everyone) == len({member.account for member in everyone}),
+        "one account cannot stand behind two members",
+    )
+    judges = spec.verifier_peers + spec.reserve_peers
+    need(len(judges) == len(set(judges)), "a reserve is a verifier of this run already")
+    need(not spec.reserves, "reserves are named, but no participant takes over a seat yet")
     for fault in dpo_faults(spec.compute, spec.rule.local.sequences):
         need(False, fault)
     for fault in _grpo_faults(spec):

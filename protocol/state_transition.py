@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from assay.protocol import audits as rules
 from assay.protocol.acceptance import agreed_score
+from assay.protocol.agreement.double_votes import iteration_of
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.audits import Audit, AuditStatus, Fault
 from assay.protocol.calendar import Calendar
 from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from assay.protocol.encoding.codec import digest
+from assay.protocol.errors import MalformedMessage
 from assay.protocol.funding import closing, funded_epochs, is_news
 from assay.protocol.messages import (
     LOSS_MICRO_MAX,
@@ -30,10 +32,12 @@ from assay.protocol.messages import (
     DoubleVote,
     Evaluation,
     FundingReport,
+    HandOver,
     KnownAnswer,
     Manifest,
     Member,
     Score,
+    SeatNotice,
     SketchOpening,
     StakeReport,
     Verdict,
@@ -41,6 +45,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.randomness.drand import randomness
+from assay.protocol.rotation import Rotation
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
@@ -110,7 +115,7 @@ class RunState:
     parent: Digest
     chain: Digest
     nodes: Mapping[PeerId, NodeRecord]  # all that ever took part, ascending
-    verifiers: Mapping[PeerId, VerifierRecord]
+    verifiers: Mapping[PeerId, VerifierRecord]  # by seat, of its present holder
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
     training_rounds: int  # those ordered, or fewer once the escrow closes; 0 if it never starts
     has_lapsed: bool = False  # whether it never started: too few nodes had come in time
@@ -132,6 +137,8 @@ class RunState:
     late: frozenset[PeerId] = frozenset()  # nodes with an audit that `is_late`: they may not train
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
     appraised: Mapping[tuple[PeerId, PeerId], Appraisal] = field(default_factory=dict)  # (node, verifier)
+    rotation: Rotation = Rotation()  # noqa: RUF009 - immutable
+    former: Mapping[PeerId, VerifierRecord] = field(default_factory=dict)  # of holders that gave up a seat
 
     @property
     def calendar(self) -> Calendar:
@@ -254,10 +261,36 @@ class RunState:
         present = tuple(peer for peer in peers if self.away.get(peer, 0) <= self.round)
         return present if len(present) >= quorum(len(peers)) else peers
 
+    def key(self, seat: PeerId) -> PeerId:
+        """The key that signs for a verifier's seat whatever the next manifest carries of it."""
+        return self.rotation.configuration.key(seat)
+
     @property
     def disqualified(self) -> tuple[PeerId, ...]:
-        """Verifiers at fault, ascending: no later step draws them."""
-        return tuple(sorted(peer for peer, record in self.verifiers.items() if record.is_disqualified))
+        """Verifiers at fault and a seat that retires, ascending: no later step draws them."""
+        at_fault = {peer for peer, record in self.verifiers.items() if record.is_disqualified}
+        return tuple(sorted(at_fault | {one.seat for one in self._retiring}))
+
+    @property
+    def _retiring(self) -> tuple[HandOver, ...]:
+        """The first seat with a cause to be handed over, and its next holder, if there is one."""
+        rotation, count = self.rotation, len(self.spec.verifiers)
+        if not self.spec.reserves or not self.is_training:
+            return ()
+        holder = rotation.next_holder(self.spec.reserve_peers, int(self.round))
+        seats = (
+            seat
+            for seat, record in self.verifiers.items()
+            if record.is_disqualified or rotation.has_cause(seat, count)
+        )
+        seat = min(seats, default=None)
+        return (HandOver(seat=seat, holder=holder),) if seat is not None and holder is not None else ()
+
+    @property
+    def hand_over(self) -> tuple[HandOver, ...]:
+        """The seat that the next manifest hands over: one that retires, and no audit binds; or ()."""
+        audits = self.audits.values()
+        return tuple(one for one in self._retiring if not any(audit.binds(one.seat) for audit in audits))
 
     def discount_ppm(self, node: PeerId) -> int:
         """Factor on the node's adaptive audit rate in the next draw, in millionths, granted by a quorum.
@@ -414,8 +447,32 @@ def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
 
 def may_show_double_vote(run_state: RunState, pair: DoubleVote) -> bool:
     """Whether the next manifest may carry this pair, itself unchecked: a verifier's first in the run."""
-    record = run_state.verifiers.get(pair.verifier)
-    return record is not None and record.double_vote == NO_DIGEST
+    if pair.verifier not in run_state.verifiers:
+        return False
+    try:
+        former = _former_holder(run_state, pair)
+    except MalformedMessage:
+        return False
+    record = run_state.verifiers[pair.verifier] if former is None else run_state.former[former]
+    return record.double_vote == NO_DIGEST
+
+
+def _former_holder(run_state: RunState, pair: DoubleVote) -> PeerId | None:
+    """The key of whoever held the seat when the pair was signed; None if this holds it now."""
+    now = run_state.rotation.configuration
+    then = now.of(iteration_of(pair)).key(pair.verifier)
+    return None if then == now.key(pair.verifier) else then
+
+
+def may_give_notice(run_state: RunState, notice: SeatNotice) -> bool:
+    """Whether the next manifest may carry this statement of a verifier or a reserve about its seat."""
+    spec = run_state.spec
+    return (
+        notice.run_id == run_state.run_id
+        and bool(spec.reserves)
+        and run_state.is_training
+        and run_state.rotation.may_say(notice, spec.verifier_peers, spec.reserve_peers, int(run_state.round))
+    )
 
 
 def awaited(run_state: RunState) -> tuple[StepId, ...]:
@@ -464,10 +521,11 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
 
     for pair in manifest.contradictions:
         nodes[pair.first.commit.node] = _contradicted(nodes[pair.first.commit.node], pair)
+    former_records = dict(run_state.former)
     for double_vote in manifest.double_votes:
-        verifiers[double_vote.verifier] = _double_voted(
-            run_state, verifiers[double_vote.verifier], double_vote
-        )
+        former = _former_holder(run_state, double_vote)
+        of, key = (verifiers, double_vote.verifier) if former is None else (former_records, former)
+        of[key] = _double_voted(run_state, of[key], double_vote)
     for step, messages in _messages_by_step(manifest).items():
         audits[step] = rules.with_messages(
             audits[step],
@@ -544,6 +602,14 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             exec_class=commit.exec_class,
         )
 
+    leader = spec.verifier_peers[int(manifest.iteration) % len(spec.verifiers)]
+    rotation = run_state.rotation.after(manifest, run_state.beacon if now else (), leader)
+    for hand_over in manifest.hand_over:
+        seat = hand_over.seat
+        former_records[run_state.rotation.configuration.key(seat)] = verifiers[seat]
+        verifiers[seat] = VerifierRecord()
+        missed_shares.pop(seat, None)
+        away.pop(seat, None)
     for node in {one.node for one in said} - returned:
         nodes[node] = replace(nodes[node], has_left=True)
     for signed_admission in manifest.admissions:
@@ -587,6 +653,8 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         late=frozenset(audit.node for audit in audits.values() if audit.is_late),
         drand_next=manifest.drand_next,
         appraised=appraised,
+        rotation=rotation if spec.reserves else run_state.rotation,
+        former=former_records,
     )
 
 

@@ -34,7 +34,7 @@ from assay.protocol.state_transition import (
     start,
     with_reports,
 )
-from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
+from assay.protocol.types import NO_DIGEST, NO_ITERATION, Digest, Iteration, PeerId, RoundId, Signature
 from assay.testing import specs
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest, a_member
 from assay.testing.messages import (
@@ -124,6 +124,8 @@ def a_manifest(
         "disqualified": run_state.disqualified,
         "aggregate": aggregate,
         "chain": next_chain(run_state.chain, tuple(commits), aggregate),
+        "hand_over": run_state.hand_over,
+        "iteration": Iteration(run_state.round + 1 if spec.reserves else NO_ITERATION),
     }
     return an_empty_manifest(run_state.run_id, run_state.round, run_state.parent, **{**content, **changes})
 

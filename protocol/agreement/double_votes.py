@@ -14,7 +14,7 @@ from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, PeerFault
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import Block, DoubleVote, SignedBlock, SignedVote, Vote, VoteKind
-from assay.protocol.types import Digest, PeerId, Signature
+from assay.protocol.types import Digest, Iteration, PeerId, Signature
 
 Statement = SignedVote | SignedBlock
 _KINDS: dict[bytes, type[Vote] | type[Block]] = {Vote.TAG: Vote, Block.TAG: Block}
@@ -57,6 +57,15 @@ def check_double_vote(domain: Domain, pair: DoubleVote, configuration: Configura
         verify(key, domain, second, pair.second_signature)
     except PeerFault as fault:
         raise MalformedMessage(f"double vote: {fault}") from None
+
+
+def iteration_of(pair: DoubleVote) -> Iteration:
+    """The iteration of the pair's statements.
+
+    Raises:
+        MalformedMessage: the first is no statement that can be one of a double vote.
+    """
+    return decode_any(_KINDS, pair.first).iteration
 
 
 def double_vote_offence(run_id: Digest, verifier: PeerId) -> Digest:

@@ -23,7 +23,7 @@ from assay.protocol.audits import (
 from assay.protocol.commitments import known_answer_proof, known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.messages import HandOver, Outcome
+from assay.protocol.messages import Outcome
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import advance, judges_of, may_commit_verdict, may_open_verdict, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
@@ -581,13 +581,6 @@ def test_a_manifest_that_hides_a_fault_or_invents_one_is_refused():
     for disqualified in ((), VERIFIERS[:2]):
         with pytest.raises(MalformedMessage, match="at fault"):
             check_place(run_state, replace(manifest, disqualified=disqualified))
-
-
-def test_a_manifest_that_hands_a_seat_over_is_refused_while_no_rule_decides_it():
-    run_state, _ = judged([MISMATCH, MATCH, MATCH, MATCH], rounds=5)
-    hand_over = HandOver(seat=VERIFIERS[0], holder=VERIFIERS[1])
-    with pytest.raises(MalformedMessage, match="hands over a seat"):
-        check_place(run_state, replace(a_manifest(run_state), hand_over=(hand_over,)))
 
 
 # ---- known-answer tasks ----

@@ -72,7 +72,7 @@ def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> 
     for beacon_share in manifest.beacon_shares:
         if beacon_share.run_id != run_state.run_id or beacon_share.round != run_state.round - 1:
             raise MalformedMessage("manifest carries a reveal of another round")
-        verify(beacon_share.verifier, alpha, beacon_share.proof)
+        verify(run_state.key(beacon_share.verifier), alpha, beacon_share.proof)
     if not {beacon_share.verifier for beacon_share in manifest.beacon_shares} <= set(run_state.beacon):
         raise MalformedMessage("manifest carries a reveal of a verifier that was away")
     need = reveals_needed(run_state, follows=follows)
@@ -84,13 +84,13 @@ def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> 
 
 def _holds(run_state: RunState, beacon_share: BeaconShare) -> bool:
     is_due = beacon_share.run_id == run_state.run_id and beacon_share.round == run_state.round - 1
-    return is_due and _vrf_holds(beacon_share.verifier, _alpha(run_state), beacon_share.proof)
+    return is_due and _vrf_holds(run_state.key(beacon_share.verifier), _alpha(run_state), beacon_share.proof)
 
 
 @functools.lru_cache(maxsize=1024)  # leaders ask at every tick; a check takes a millisecond
-def _vrf_holds(verifier: PeerId, alpha: bytes, proof: bytes) -> bool:
+def _vrf_holds(key: PeerId, alpha: bytes, proof: bytes) -> bool:
     try:
-        verify(verifier, alpha, proof)
+        verify(key, alpha, proof)
     except AssayError:
         return False
     return True

@@ -117,4 +117,4 @@ def check_list(rules: Rules, run_state: RunState, signed: SignedInclusionList) -
     one = signed.inclusion_list
     if one.run_id != run_state.run_id or one.verifier not in run_state.spec.verifier_peers:
         raise PeerFault(one.verifier, "InclusionList of another run or by a stranger")
-    verify(one.verifier, rules.domain, one, signed.signature)
+    verify(run_state.key(one.verifier), rules.domain, one, signed.signature)

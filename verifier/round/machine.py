@@ -45,6 +45,7 @@ from assay.protocol.messages import (
     InclusionList,
     KnownAnswer,
     Manifest,
+    SeatNotice,
     SignedAdmission,
     SignedAppraisal,
     SignedAttendance,
@@ -52,6 +53,7 @@ from assay.protocol.messages import (
     SignedEvaluation,
     SignedFundingReport,
     SignedInclusionList,
+    SignedSeatNotice,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -69,6 +71,7 @@ from assay.protocol.state_transition import (
     may_commit_verdict,
     may_contradict,
     may_evaluate,
+    may_give_notice,
     may_open_verdict,
     may_report_funding,
     may_report_stake,
@@ -76,7 +79,7 @@ from assay.protocol.state_transition import (
     next_chain,
     with_reports,
 )
-from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
+from assay.protocol.types import NO_DIGEST, NO_ITERATION, Digest, Iteration, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
 from assay.verifier.round.beacon import check_reveals, is_partial, pooled, reveals_needed, valid_shares
 from assay.verifier.round.commits import (
@@ -127,6 +130,7 @@ class Round:
     stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
     funding_reports: Mapping[PeerId, SignedFundingReport] = field(default_factory=dict)  # of each the newest
     evaluations: Mapping[tuple[int, PeerId], SignedEvaluation] = field(default_factory=dict)
+    seat_notices: Mapping[PeerId, SignedSeatNotice] = field(default_factory=dict)  # of each the newest
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
     appraised: Mapping[tuple[PeerId, PeerId], SignedAppraisal] = field(default_factory=dict)
     _missing: list[tuple[str, ...]] = field(init=False, compare=False, repr=False, default_factory=list)
@@ -181,6 +185,7 @@ Event = (
     | SignedStakeReport
     | SignedFundingReport
     | SignedEvaluation
+    | SignedSeatNotice
     | DrandRound
     | Heard
     | Advanced
@@ -216,7 +221,7 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         case DoubleVote(verifier=verifier) as pair:
             if not may_show_double_vote(state.run_state, pair):
                 raise OutOfPhase(verifier, "DoubleVote of a stranger, or of one at fault for it already")
-            check_double_vote(state.rules.domain, pair)
+            check_double_vote(state.rules.domain, pair, state.run_state.rotation.configuration)
             return replace(state, double_votes={verifier: pair, **state.double_votes}), ()
         case DrandRound(number, signature):
             return replace(state, drand=outside.pooled(state.drand, number, signature)), ()
@@ -238,6 +243,9 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             _check_fits(state, event, f"Evaluation of epoch {found.epoch}")
             evaluations = {(found.epoch, found.verifier): event, **state.evaluations}
             return replace(state, evaluations=evaluations), ()
+        case SignedSeatNotice(notice=notice):
+            _check_fits(state, event, f"{notice.kind.name} notice of round {notice.round}")
+            return replace(state, seat_notices={**state.seat_notices, notice.holder: event}), ()
         case BeaconShare(verifier=verifier):
             if verifier not in state.run_state.spec.verifier_peers:
                 raise PeerFault(verifier, "BeaconShare by a stranger to this run")
@@ -275,8 +283,17 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
 def _after(state: Round, run_state: RunState, parameters: Digest, now_ms: int) -> Round:
     """The next round: it begins with what was pooled and may still be carried."""
 
+    since = state.run_state.rotation.configuration.number
+    given_up = {one.seat for one in run_state.rotation.configuration.hand_overs[since:]}
+
+    def is_by_holder(one: Any) -> bool:  # what the former holder signed, the next manifest may not carry
+        return isinstance(one, DoubleVote) or getattr(said_in(one), "verifier", None) not in given_up
+
     def fit(pool: Mapping[K, T]) -> dict[K, T]:
-        return {key: one for key, one in pool.items() if _fits(run_state, one)}
+        return {key: one for key, one in pool.items() if _fits(run_state, one) and is_by_holder(one)}
+
+    def wanted(pool: Mapping[AuditMessage, T]) -> dict[AuditMessage, T]:
+        return {key: one for key, one in pool.items() if _is_wanted(run_state, key) and is_by_holder(one)}
 
     return Round(
         rules=state.rules,
@@ -286,8 +303,8 @@ def _after(state: Round, run_state: RunState, parameters: Digest, now_ms: int) -
         heard=state.heard,
         inclusion_lists=fit(state.inclusion_lists),
         beacon_shares=state.beacon_shares,
-        commitments={k: v for k, v in state.commitments.items() if _is_wanted(run_state, k)},
-        verdicts={k: v for k, v in state.verdicts.items() if _is_wanted(run_state, k)},
+        commitments=wanted(state.commitments),
+        verdicts=wanted(state.verdicts),
         sketch_openings={k: v for k, v in state.sketch_openings.items() if _is_near(run_state, k)},
         known_answers={k: v for k, v in state.known_answers.items() if _is_near(run_state, k)},
         attendance=fit(state.attendance),
@@ -297,6 +314,7 @@ def _after(state: Round, run_state: RunState, parameters: Digest, now_ms: int) -
         stake_reports=fit(state.stake_reports),
         funding_reports=fit(state.funding_reports),
         evaluations=fit(state.evaluations),
+        seat_notices=fit(state.seat_notices),
         drand=state.drand,
         appraised=fit(state.appraised),
     )
@@ -322,7 +340,11 @@ def _fits(run_state: RunState, message: Any) -> bool:
 def _check_fits(state: Round, signed: Any, what: str) -> None:
     """Do nothing if a manifest may carry this statement, and its author signed it."""
     said = said_in(signed)
-    author = said.node if isinstance(said, Attendance) else said.verifier
+    match said:
+        case Attendance(node=author) | SeatNotice(holder=author):
+            pass
+        case _:
+            author = state.run_state.key(said.verifier)
     if not _fits(state.run_state, signed):
         raise OutOfPhase(author, what)
     verify(author, state.rules.domain, said, signed.signature)
@@ -508,6 +530,7 @@ _MAY: Mapping[type, Callable[..., bool]] = {
     SignedEvaluation: may_evaluate,
     SignedFundingReport: may_report_funding,
     SignedStakeReport: may_report_stake,
+    SignedSeatNotice: may_give_notice,
     Contradiction: may_contradict,
     DoubleVote: may_show_double_vote,
 }
@@ -522,7 +545,7 @@ def _with_admission(state: Round, signed: SignedAdmission) -> Round:
         raise OutOfPhase(
             admission.verifier, f"Admission of {admission.member.peer.hex()[:8]}, which may not join"
         )
-    verify(admission.verifier, state.rules.domain, admission, signed.signature)
+    verify(state.run_state.key(admission.verifier), state.rules.domain, admission, signed.signature)
     key = (admission.member.peer, admission.verifier)
     known = {
         k: one
@@ -553,7 +576,12 @@ def is_held_up(state: Round, now_ms: int, *, wall_s: int = 0) -> bool:
 
 
 def manifest_of(
-    state: Round, ancestors: tuple[Manifest, ...], aggregate: Digest, *, wall_s: int = 0
+    state: Round,
+    ancestors: tuple[Manifest, ...],
+    aggregate: Digest,
+    *,
+    iteration: Iteration = NO_ITERATION,
+    wall_s: int = 0,
 ) -> Manifest:
     """The manifest a leader proposes.
 
@@ -561,6 +589,7 @@ def manifest_of(
         state: What it holds.
         ancestors: Notarised manifests it builds on.
         aggregate: Its digest; zero if no commit is carried, or the rule refuses.
+        iteration: In which it is proposed.
         wall_s: Unix time.
     """
     run_state = base_history(state.run_state, ancestors)
@@ -613,9 +642,12 @@ def manifest_of(
         stake_reports=_oldest(state, run_state),
         funding_reports=fit(state.funding_reports),
         evaluations=fit(state.evaluations)[:VERIFIERS_MAX],
+        seat_notices=fit(state.seat_notices)[:VERIFIERS_MAX],
         disqualified=run_state.disqualified,
         aggregate=aggregate,
         chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate),
+        hand_over=run_state.hand_over,
+        iteration=iteration if run_state.spec.reserves else NO_ITERATION,
     )
 
 
@@ -625,6 +657,7 @@ def examine(
     manifest: Manifest,
     *,
     follows: bool = False,
+    iteration: Iteration = NO_ITERATION,
     wall_s: int = 0,
 ) -> None:
     """Do nothing if this verifier may vote for a proposed manifest. Its aggregate is not checked here.
@@ -634,6 +667,7 @@ def examine(
         ancestors: Notarised manifests that the proposed one builds on.
         manifest: The proposed one.
         follows: No iteration was skipped since the parent's.
+        iteration: In which it is proposed.
         wall_s: Unix time.
 
     Raises:
@@ -652,6 +686,8 @@ def examine(
             f"manifest of the future: its time is {manifest.time_s}, our clock says {wall_s}, "
             f"at most {ahead_s} s ahead expected"
         )
+    if run_state.spec.reserves and manifest.iteration != iteration:
+        raise MalformedMessage(f"manifest of iteration {manifest.iteration}, expected {iteration}")
     outside.check_outside(run_state, manifest, follows=follows, wall_s=wall_s)
     for signed in manifest.commits:
         if ancestors:
@@ -675,7 +711,7 @@ def examine(
         said = said_in(message)
         if said.run_id != run_state.run_id:
             raise MalformedMessage(f"manifest carries a {type(said).__name__} of another run")
-        verify(said.verifier, state.rules.domain, said, message.signature)
+        verify(run_state.key(said.verifier), state.rules.domain, said, message.signature)
     for pair in manifest.contradictions:
         check_contradiction(state.rules, run_state, pair)
 
@@ -742,7 +778,7 @@ def _check_message(
         raise PeerFault(verifier, f"{type(message).__name__} of another run or by a stranger")
     if not _is_near(run_state, (message.round, message.node)):
         raise OutOfPhase(verifier, f"{type(message).__name__} on round {message.round} at {run_state.round}")
-    verify(verifier, state.rules.domain, message, signature)
+    verify(run_state.key(verifier), state.rules.domain, message, signature)
     if _message_of(message) not in pool and sum(key[2] == verifier for key in pool) >= MESSAGES_PER_VERIFIER:
         raise PeerFault(verifier, f"more than {MESSAGES_PER_VERIFIER} messages waiting")
 

@@ -114,7 +114,14 @@ class Proposer:
             if manifest.drand:
                 named = rounds.base_history(self._present().run_state, pending).drand_next
                 await trio.to_thread.run_sync(self._check_drand, named, manifest.drand)
-            rounds.examine(self._present(), pending, manifest, follows=follows, wall_s=seen_s)
+            rounds.examine(
+                self._present(),
+                pending,
+                manifest,
+                follows=follows,
+                iteration=proposal.block.iteration,
+                wall_s=seen_s,
+            )
             if manifest.commits:
                 aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
                 if aggregate != manifest.aggregate:
@@ -154,10 +161,10 @@ class Proposer:
 
     async def _make(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
         aggregate = NO_DIGEST
-        draft = rounds.manifest_of(state, pending, NO_DIGEST, wall_s=wall_s())
+        draft = rounds.manifest_of(state, pending, NO_DIGEST, iteration=build.iteration, wall_s=wall_s())
         if draft.commits:
             aggregate = await self._aggregate(draft, ())
-        manifest = rounds.manifest_of(state, pending, aggregate, wall_s=wall_s())
+        manifest = rounds.manifest_of(state, pending, aggregate, iteration=build.iteration, wall_s=wall_s())
         if self._build is build:
             self._build = None
         self._feed(Built(build.iteration, manifest))

@@ -1,0 +1,426 @@
+"""Rotation: a seat goes from a holder with a cause to the first ready reserve, and nobody chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from assay.participant.links import check_place
+from assay.protocol import rotation
+from assay.protocol.agreement.double_votes import double_vote
+from assay.protocol.audits import AuditStatus
+from assay.protocol.errors import AssayError, MalformedMessage
+from assay.protocol.identity import sign
+from assay.protocol.messages import (
+    BeaconShare,
+    HandOver,
+    Manifest,
+    Outcome,
+    SeatNotice,
+    SeatNoticeKind,
+    SignedSeatNotice,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.params import check_spec
+from assay.protocol.state_transition import RunState, advance, may_show_double_vote, start
+from assay.protocol.types import NO_ITERATION, Iteration, PeerId, RoundId
+from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_digest, a_member, a_peer_key, name_of, peers
+from assay.testing.messages import a_verdict
+from assay.testing.run import Votes, a_manifest, a_spec, vote_messages
+
+RESERVES = peers("reserve", 3)
+SEAT, OTHER = VERIFIERS[0], VERIFIERS[1]
+READY, RESIGN = SeatNoticeKind.READY, SeatNoticeKind.RESIGN
+MATCHED = dict.fromkeys(VERIFIERS, Outcome.MATCH)
+
+
+def a_start(rounds: int = 400, **choices: object) -> RunState:
+    spec = a_spec(rounds=rounds, **choices)  # type: ignore[arg-type]
+    return start(replace(spec, reserves=tuple(map(a_member, RESERVES))), RUN_ID)
+
+
+def a_notice(holder: PeerId, kind: SeatNoticeKind, at: int) -> SignedSeatNotice:
+    notice = SeatNotice(run_id=RUN_ID, round=RoundId(at), holder=holder, kind=kind)
+    return SignedSeatNotice(notice=notice, signature=sign(a_peer_key(name_of(holder)), DOMAIN, notice))
+
+
+def shares(run_state: RunState, missing: Collection[PeerId] = ()) -> tuple[BeaconShare, ...]:
+    if not run_state.round:
+        return ()
+    return tuple(
+        BeaconShare(run_id=RUN_ID, round=RoundId(run_state.round - 1), verifier=seat, proof=bytes(80))
+        for seat in run_state.beacon
+        if seat not in missing
+    )
+
+
+def next_manifest(
+    run_state: RunState, *said: SignedSeatNotice, missing: Collection[PeerId] = (), led_by: int | None = None,
+    votes: Votes | None = None, **changes: object,
+) -> Manifest:  # fmt: skip
+    """The next manifest; every verifier but those missing gives its share, and judges as it should."""
+    votes = dict.fromkeys(run_state.audits, MATCHED) if votes is None else votes
+    if led_by is not None:
+        changes["iteration"] = Iteration(4 * (int(run_state.round) + 1) + led_by)
+    carried = vote_messages(run_state, votes, mute=set(missing))
+    notices = tuple(sorted(said, key=lambda one: one.notice.holder))
+    return a_manifest(
+        run_state, beacon_shares=shares(run_state, missing), seat_notices=notices, **{**carried, **changes}
+    )
+
+
+def go(run_state: RunState, rounds: int, **how: object) -> RunState:
+    """The state this many manifests later, each of them checked."""
+    for _ in range(rounds):
+        manifest = next_manifest(run_state, **how)  # type: ignore[arg-type]
+        check_place(run_state, manifest)
+        run_state = advance(run_state, manifest)
+    return run_state
+
+
+def told(run_state: RunState, *said: SignedSeatNotice, **how: object) -> RunState:
+    manifest = next_manifest(run_state, *said, **how)  # type: ignore[arg-type]
+    check_place(run_state, manifest)
+    return advance(run_state, manifest)
+
+
+def ready(run_state: RunState, *reserves: PeerId) -> RunState:
+    return told(run_state, *(a_notice(one, READY, int(run_state.round)) for one in reserves))
+
+
+def handed_over(run_state: RunState, within: int, **how: object) -> tuple[RunState, HandOver]:
+    """The state after the next hand-over, which must come within some rounds, and what was handed over."""
+    for _ in range(within):
+        found = run_state.hand_over
+        run_state = go(run_state, 1, **how)
+        if found:
+            return run_state, found[0]
+    raise AssertionError(f"no hand-over in {within} rounds")
+
+
+def first_of(run_state: RunState, reserves: Collection[PeerId]) -> PeerId:
+    return min(reserves, key=lambda one: rotation._place(run_state.rotation.order, one))
+
+
+def test_a_seat_of_a_holder_that_resigns_goes_to_the_first_ready_reserve():
+    run_state = ready(go(a_start(), 4), RESERVES[0], RESERVES[2])
+    run_state = told(run_state, a_notice(SEAT, RESIGN, int(run_state.round)))
+    run_state, given = handed_over(run_state, 12)
+
+    assert given == HandOver(seat=SEAT, holder=first_of(run_state, {RESERVES[0], RESERVES[2]}))
+    configuration = run_state.rotation.configuration
+    assert configuration.number == 1 and configuration.key(SEAT) == given.holder
+    assert go(run_state, 40).rotation.configuration == configuration, "no cause is left"
+
+
+def test_no_seat_is_handed_over_without_a_cause_or_without_a_ready_reserve():
+    run_state = go(ready(go(a_start(), 4), *RESERVES), 90)
+    assert not run_state.rotation.configuration.number
+    run_state = go(told(run_state, a_notice(SEAT, RESIGN, int(run_state.round))), 30)
+    assert not run_state.rotation.configuration.number, "what made them ready is over"
+    run_state, given = handed_over(ready(run_state, RESERVES[1]), 12)
+    assert given == HandOver(seat=SEAT, holder=RESERVES[1])
+
+
+@pytest.mark.parametrize(("after", "counts"), [(64, True), (65, False)])
+def test_a_reserve_is_ready_for_64_rounds(after: int, counts: bool):
+    run_state = ready(go(a_start(), 4), RESERVES[0])
+    run_state = go(run_state, 4 + after - int(run_state.round))
+    holder = run_state.rotation.next_holder(RESERVES, int(run_state.round))
+    assert (holder == RESERVES[0]) is counts
+
+
+def test_a_seat_that_retires_is_drawn_no_more_and_waits_until_no_audit_binds_its_holder():
+    run_state = ready(go(a_start(), 6), RESERVES[0])
+    run_state = told(run_state, a_notice(SEAT, RESIGN, int(run_state.round)))
+    opened = set(run_state.audits)
+    assert run_state.disqualified == (SEAT,)
+    assert any(audit.binds(SEAT) for audit in run_state.audits.values())
+    while not run_state.hand_over:
+        assert any(audit.binds(SEAT) for audit in run_state.audits.values())
+        run_state = go(run_state, 1)
+        later = [audit for step, audit in run_state.audits.items() if step not in opened]
+        assert later and not any(SEAT in audit.order for audit in later)
+    assert not any(audit.binds(SEAT) for audit in run_state.audits.values())
+    run_state = go(run_state, 2)
+    assert any(SEAT in audit.order for audit in run_state.audits.values()), "the new holder is drawn"
+
+
+def test_the_new_holder_starts_with_a_clean_record_and_its_share_is_awaited():
+    run_state = ready(go(a_start(), 6), RESERVES[0])
+    run_state = told(run_state, a_notice(SEAT, RESIGN, int(run_state.round)))
+    while not run_state.hand_over:
+        run_state = go(run_state, 1)
+    record = run_state.verifiers[SEAT]
+    assert record.judged
+    run_state = go(run_state, 1)
+    assert run_state.former == {SEAT: record} and not run_state.verifiers[SEAT].judged
+    assert SEAT in run_state.beacon
+
+
+def test_a_seat_at_fault_is_handed_over_and_the_fault_stays_its_former_holders():
+    run_state = ready(go(a_start(), 2), RESERVES[0])
+    pair = a_double_vote(SEAT, 1)
+    run_state = told(run_state, double_votes=(pair,))
+    assert run_state.verifiers[SEAT].is_disqualified
+    run_state, given = handed_over(run_state, 14)
+    assert given.seat == SEAT and run_state.disqualified == ()
+    assert run_state.former[SEAT].is_disqualified
+
+
+def a_double_vote(seat: PeerId, iteration: int, holder: PeerId | None = None):
+    def vote(name: str) -> SignedVote:
+        one = Vote(
+            run_id=RUN_ID, iteration=Iteration(iteration), kind=VoteKind.NOTARISE, block=a_digest(name)
+        )
+        key = a_peer_key(name_of(seat if holder is None else holder))
+        return SignedVote(vote=one, verifier=seat, signature=sign(key, DOMAIN, one))
+
+    return double_vote(vote("one"), vote("other"))
+
+
+def a_successor() -> RunState:
+    run_state = ready(go(a_start(), 2), RESERVES[0])
+    run_state = told(run_state, a_notice(SEAT, RESIGN, int(run_state.round)))
+    return handed_over(run_state, 12)[0]
+
+
+def test_a_double_vote_is_the_fault_of_whoever_held_the_seat_in_its_iteration():
+    run_state, late = a_successor(), a_double_vote(SEAT, 9)
+    after = told(run_state, double_votes=(late,))
+    assert after.former[SEAT].is_disqualified and not after.verifiers[SEAT].is_disqualified
+    assert not may_show_double_vote(after, late), "once is enough"
+
+    own = a_double_vote(SEAT, 1 << 32 | 3, holder=RESERVES[0])
+    after = told(after, double_votes=(own,))
+    assert after.verifiers[SEAT].is_disqualified
+
+
+@pytest.mark.parametrize("holder", [SEAT, RESERVES[1]])
+def test_a_double_vote_with_another_key_than_its_iterations_is_none(holder: PeerId):
+    run_state = a_successor()
+    with pytest.raises(MalformedMessage, match="double vote"):
+        told(run_state, double_votes=(a_double_vote(SEAT, 1 << 32 | 3, holder=holder),))
+
+
+def test_a_double_vote_of_a_configuration_to_come_or_of_noise_may_not_be_shown():
+    run_state = a_successor()
+    assert not may_show_double_vote(run_state, a_double_vote(SEAT, 2 << 32 | 3))
+    assert not may_show_double_vote(run_state, replace(a_double_vote(SEAT, 9), first=b"noise"))
+
+
+def test_an_audit_binds_whoever_said_something_in_it_until_it_has_ended():
+    run_state = go(a_start(), 3)
+    audit = next(audit for audit in run_state.audits.values() if audit.commitments)
+    (said,) = audit.commitments
+    quiet, verdict = replace(audit, commitments=()), a_verdict(audit, said.verifier)
+    assert audit.binds(said.verifier) and not quiet.binds(said.verifier)
+    assert replace(quiet, verdicts=(verdict,)).binds(said.verifier)
+    assert replace(quiet, withheld=(verdict,)).binds(said.verifier)
+    assert not any(replace(audit, verdicts=(verdict,)).binds(one) for one in RESERVES)
+    ended = replace(audit, ruling=AuditStatus.PASSED)
+    assert ended.has_ended and not ended.binds(said.verifier)
+
+
+# ---- absence
+
+
+def absent(run_state: RunState, rounds: int, leaders: Collection[int]) -> RunState:
+    """This many rounds later. SEAT never gives its share; manifests that ask for it have these leaders."""
+    leaders, asks = list(leaders), 0
+    for _ in range(rounds):
+        is_asked = bool(run_state.round) and SEAT in run_state.beacon
+        led_by = leaders[asks % len(leaders)] if is_asked else None
+        run_state = go(run_state, 1, missing=(SEAT,), led_by=led_by)
+        asks += is_asked
+        if run_state.rotation.configuration.number:
+            break
+        if int(run_state.round) % 40 == 0:
+            run_state = ready(run_state, RESERVES[0]) if SEAT not in run_state.beacon else run_state
+    return run_state
+
+
+def test_a_holder_that_is_absent_loses_its_seat_once_more_than_f_leaders_have_asked_in_vain():
+    run_state = absent(ready(go(a_start(), 4), RESERVES[0]), 140, leaders=(1, 2))
+    assert run_state.rotation.configuration.number == 1
+    assert run_state.rotation.configuration.key(SEAT) == RESERVES[0]
+    assert SEAT not in run_state.rotation.absent and SEAT not in run_state.missed_shares
+    assert SEAT in run_state.beacon
+
+
+def test_a_single_leader_retires_nobody_however_often_it_leaves_out_a_share():
+    run_state = absent(ready(go(a_start(), 4), RESERVES[0]), 380, leaders=(3,))
+    assert not run_state.rotation.configuration.number
+    assert run_state.rotation.absent[SEAT].leaders == {VERIFIERS[3]}
+
+
+def test_absence_is_long_after_64_rounds_of_more_than_f_leaders():
+    two = frozenset(VERIFIERS[:2])
+    assert rotation.Absence(since=5, until=69, leaders=two).is_long(4)
+    assert not rotation.Absence(since=5, until=68, leaders=two).is_long(4)
+    assert not rotation.Absence(since=5, until=690, leaders=frozenset(VERIFIERS[:1])).is_long(4)
+    assert not rotation.Absence(since=5, until=690, leaders=two).is_long(7)
+
+
+def test_one_share_ends_an_absence():
+    run_state = absent(go(a_start(), 4), 60, leaders=(1, 2))
+    assert SEAT in run_state.rotation.absent
+    while SEAT in run_state.rotation.absent:
+        run_state = go(run_state, 1)
+    assert int(run_state.round) < 140
+
+
+# ---- notices
+
+
+@pytest.mark.parametrize(
+    ("holder", "kind", "age", "expected"),
+    [
+        (RESERVES[0], READY, 0, True),
+        (RESERVES[0], READY, 16, True),
+        (RESERVES[0], READY, 17, False),
+        (RESERVES[0], READY, -1, False),
+        (RESERVES[0], RESIGN, 0, True),
+        (SEAT, RESIGN, 0, True),
+        (SEAT, READY, 0, False),
+        (peers("stranger", 1)[0], READY, 0, False),
+        (peers("stranger", 1)[0], RESIGN, 0, False),
+    ],
+)
+def test_notices_are_of_holders_and_reserves_and_not_old(
+    holder: PeerId, kind: SeatNoticeKind, age: int, expected: bool
+):
+    run_state = go(a_start(), 20)
+    said = a_notice(holder, kind, int(run_state.round) - age)
+    if expected:
+        told(run_state, said)
+    else:
+        with pytest.raises(MalformedMessage, match=r"notice of .*, not admissible now"):
+            told(run_state, said)
+
+
+def test_a_notice_with_another_signature_is_refused():
+    run_state = go(a_start(), 2)
+    said = replace(a_notice(RESERVES[0], READY, 2), signature=a_notice(RESERVES[1], READY, 2).signature)
+    with pytest.raises(AssayError, match="signature"):
+        told(run_state, said)
+
+
+def test_notices_ascend_by_holder_one_each():
+    run_state = go(a_start(), 2)
+    first, second = (a_notice(one, READY, 2) for one in RESERVES[:2])
+    for said in ((second, first), (first, first)):
+        with pytest.raises(MalformedMessage, match="ascend"):
+            check_place(run_state, replace(next_manifest(run_state), seat_notices=said))
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(31, False), (32, True)])
+def test_a_reserve_is_ready_again_after_half_the_time(pause: int, expected: bool):
+    run_state = go(ready(go(a_start(), 2), RESERVES[0]), pause - 1)
+    said = a_notice(RESERVES[0], READY, int(run_state.round))
+    assert int(run_state.round) == 2 + pause
+    if expected:
+        told(run_state, said)
+    else:
+        with pytest.raises(MalformedMessage, match="ready notice"):
+            told(run_state, said)
+
+
+def test_who_resigned_or_held_a_seat_takes_none():
+    run_state = ready(go(a_start(), 2), *RESERVES)
+    run_state = told(run_state, a_notice(RESERVES[1], RESIGN, int(run_state.round)))
+    run_state = told(run_state, *(a_notice(one, RESIGN, int(run_state.round)) for one in VERIFIERS[:3]))
+    taken = []
+    for _ in range(2):
+        run_state, given = handed_over(run_state, 20)
+        taken.append((given.seat, given.holder))
+    assert taken == [
+        (seat, holder)
+        for seat, holder in zip(
+            VERIFIERS[:2],
+            sorted(
+                {RESERVES[0], RESERVES[2]}, key=lambda one: rotation._place(run_state.rotation.order, one)
+            ),
+            strict=True,
+        )
+    ]
+    run_state = go(run_state, 20)
+    assert run_state.rotation.configuration.number == 2, "nobody is left to take the third"
+    with pytest.raises(MalformedMessage, match="resign notice"):
+        told(run_state, a_notice(SEAT, RESIGN, int(run_state.round)))
+
+
+# ---- manifests
+
+
+def test_a_leader_neither_leaves_out_a_hand_over_nor_makes_one_up():
+    run_state = ready(go(a_start(), 2), *RESERVES)
+    with pytest.raises(MalformedMessage, match="hands over another seat"):
+        told(run_state, hand_over=(HandOver(seat=SEAT, holder=RESERVES[0]),))
+    run_state = told(run_state, a_notice(SEAT, RESIGN, int(run_state.round)))
+    while not run_state.hand_over:
+        run_state = go(run_state, 1)
+    (due,) = run_state.hand_over
+    for other in ((), (replace(due, seat=OTHER),), (replace(due, holder=SEAT),)):
+        with pytest.raises(MalformedMessage, match="hands over another seat"):
+            told(run_state, hand_over=other)
+
+
+def test_nothing_is_handed_over_in_round_0_or_once_training_is_over():
+    run_state = a_start(rounds=12)
+    with pytest.raises(MalformedMessage, match="resign notice"):
+        told(go(run_state, 12), a_notice(SEAT, RESIGN, 12))
+    run_state = ready(go(run_state, 10), RESERVES[0])
+    run_state = told(run_state, a_notice(SEAT, RESIGN, 11))
+    while not run_state.is_complete:
+        run_state = go(run_state, 1)
+    assert not run_state.rotation.configuration.number
+
+
+def test_a_run_without_reserves_has_no_notices_no_iterations_and_no_hand_over():
+    run_state = start(a_spec(), RUN_ID)
+    check_place(run_state, a_manifest(run_state))
+    for change in (
+        {"iteration": Iteration(1)},
+        {"hand_over": (HandOver(seat=SEAT, holder=OTHER),)},
+        {"seat_notices": (a_notice(SEAT, RESIGN, 0),)},
+    ):
+        with pytest.raises(MalformedMessage):
+            check_place(run_state, replace(a_manifest(run_state), **change))  # type: ignore[arg-type]
+    with pytest.raises(MalformedMessage, match="iteration"):
+        told(a_start(), iteration=NO_ITERATION)
+
+
+def test_the_first_drand_round_of_the_chain_orders_the_reserves_and_no_later_one():
+    run_state = a_start()
+    before = run_state.rotation
+    carried = replace(next_manifest(go(run_state, 1)), drand=b"first")
+    after = before.after(carried, (), SEAT)
+    assert after.order != before.order
+    assert after.after(replace(carried, drand=b"second"), (), SEAT).order == after.order
+
+
+# ---- the spec
+
+
+def test_reserves_are_other_members_than_verifiers_and_nodes():
+    spec = a_start().spec
+    for reserves, reason in (
+        ((a_member(SEAT),), "one account"),
+        ((replace(a_member(SEAT), account=a_member(RESERVES[0]).account),), "verifier of this run already"),
+        (spec.reserves[::-1], "ascend"),
+        (tuple(map(a_member, peers("reserve", 13))), "17|13 reserves"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            check_spec(replace(spec, reserves=reserves))
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_a_spec_with_reserves_is_refused_while_no_participant_takes_over_a_seat(count: int):
+    spec = replace(a_spec(), reserves=tuple(map(a_member, peers("reserve", count))))
+    with pytest.raises(ValueError, match="no participant takes over a seat yet"):
+        check_spec(spec)
