@@ -67,7 +67,7 @@ async def keep_attested(me: Participant, host: Host, follower: Follower, atteste
         shown = EvidenceSubmission(round=RoundId(nonce_round), evidence=body)
         due = nonce_round + 1 + max(rules.attested_rounds // 2, 1)
         async with trio.open_nursery() as nursery:
-            for verifier in me.spec.verifier_peers:
+            for verifier in follower.run_state.holders:
                 nursery.start_soon(_submit, me, host, follower, verifier, shown, due)
 
 

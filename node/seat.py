@@ -98,7 +98,7 @@ async def _apply(
                 refusals[name] = str(error)
                 log.warning("no seat yet", extra={"verifier": name, "reason": str(error)})
 
-    peers = {peer.hex()[:8]: peer for peer in me.spec.verifier_peers}
+    peers = {peer.hex()[:8]: peer for peer in me.spec.seat_peers}
     async with trio.open_nursery() as nursery:
         for name in peers:
             nursery.start_soon(ask, name)

@@ -127,7 +127,7 @@ class Service:
             blobs=me.blobs,
             fetch=self._fetch,
             snapshots=SnapshotFinder(
-                me.spec, me.store, me.config.folder, me.spec.verifier_peers, lambda: self._host
+                me.spec, me.store, me.config.folder, me.spec.seat_peers, lambda: self._host
             ),
             pushes=self.pushes,
             worked=me.worked,
@@ -256,7 +256,7 @@ class Service:
                 log.warning("no step yet", extra={"round": int(run_state.round), "reason": str(error)})
                 await trio.sleep(RETRY_S)
         async with trio.open_nursery() as nursery:
-            for verifier in self.me.spec.verifier_peers:
+            for verifier in run_state.holders:
                 nursery.start_soon(self._submit, verifier, submission)
             if self.me.spec.rule.read_lag and run_state.is_paid_for(run_state.round + 1):
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
@@ -339,7 +339,8 @@ class Service:
                     raise self._refused(verifier, commit, answer)
                 receipt = answer
                 verify(verifier, self.me.domain, receipt.receipt, receipt.signature)
-                if receipt.receipt.commit != digest(commit) or receipt.receipt.verifier != verifier:
+                seat = self.follower.run_state.seat_of(verifier)
+                if receipt.receipt.commit != digest(commit) or receipt.receipt.verifier != seat:
                     raise PeerFault(verifier, "receipt for another commit")
                 self.me.store.set_value(f"receipt/{int(commit.round)}/{verifier.hex()[:8]}", body)
                 await trio.sleep(RESUBMIT_S)
@@ -364,7 +365,7 @@ class Service:
         """Store a verifier's signed refusal: with commit and update anybody can check its reason."""
         refusal = signed.refusal
         verify(verifier, self.me.domain, refusal, signed.signature)
-        if refusal.commit != digest(commit) or refusal.verifier != verifier:
+        if refusal.commit != digest(commit) or refusal.verifier != self.follower.run_state.seat_of(verifier):
             return PeerFault(verifier, "refuses another commit")
         self.me.store.set_value(f"refusal/{int(commit.round)}/{verifier.hex()[:8]}", encode(signed))
         return PeerFault(verifier, f"refuses: {refusal.reason}")
@@ -380,14 +381,14 @@ class Service:
                 for step, audit in run_state.audits.items():
                     if audit.node != self.me.me:
                         continue
-                    for verifier in self.me.spec.verifier_peers:
+                    for verifier in run_state.holders:
                         if (
-                            may_commit_verdict(run_state, audit, verifier)
+                            may_commit_verdict(run_state, audit, run_state.seat_of(verifier))
                             and (step, audit.pattern, verifier) not in notified
                         ):
                             nursery.start_soon(self._send_opening, verifier, audit, notified)
                     for message in self._due_messages(run_state, audit):
-                        for verifier in self.me.spec.verifier_peers:
+                        for verifier in run_state.holders:
                             nursery.start_soon(self._send_message, verifier, message)
                 for step in [
                     s for s in self._opened if (a := run_state.audits.get(s)) is None or a.has_ended
@@ -397,7 +398,7 @@ class Service:
 
     async def _say(self, message: SignedAttendance) -> None:
         async with trio.open_nursery() as nursery:
-            for verifier in self.me.spec.verifier_peers:
+            for verifier in self.follower.run_state.holders:
                 nursery.start_soon(self._send_message, verifier, message)
 
     def _due_messages(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
@@ -465,4 +466,4 @@ class Service:
     # ---- the network ----
 
     async def _fetch(self, name: Digest) -> bytes:
-        return await fetch_blob(self._host, name, self.me.spec.verifier_peers, FETCH_S)
+        return await fetch_blob(self._host, name, self.me.spec.seat_peers, FETCH_S)

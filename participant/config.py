@@ -138,8 +138,8 @@ class Participant:
 
     @property
     def verifiers(self) -> tuple[PeerId, ...]:
-        """All verifiers but ourselves."""
-        return tuple(peer for peer in self.spec.verifier_peers if peer != self.me)
+        """All verifiers and reserves but ourselves."""
+        return tuple(peer for peer in self.spec.seat_peers if peer != self.me)
 
 
 def open_participant(config: Config, *, is_archive: bool = False) -> Participant:

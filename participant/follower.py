@@ -86,7 +86,7 @@ class Follower:
             PeerFault, MalformedMessage: it is not the sender's, who must be a verifier of this run.
         """
         report, spec = signed.funding_report, self.run_state.spec
-        if sender != report.verifier or sender not in spec.verifier_peers:
+        if self.run_state.seat_of(sender) != report.verifier:
             raise PeerFault(sender, f"sends a FundingReport of {report.verifier.hex()[:8]}")
         verify(sender, Domain(spec.deployment_id, self.run_state.run_id), report, signed.signature)
         known = self._reports.get(sender)

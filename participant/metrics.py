@@ -132,7 +132,7 @@ async def serving_metrics(me: Participant, follower: Follower, host: Host) -> As
 
 async def _keep(me: Participant, follower: Follower, host: Host, newest: _Newest) -> None:
     """Compute the figures again and again."""
-    members = frozenset((*me.addresses, *me.spec.verifier_peers))
+    members = frozenset((*me.addresses, *me.spec.seat_peers))
     info = Figure(
         name="assay_info",
         value=1,

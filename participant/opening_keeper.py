@@ -165,7 +165,7 @@ async def keep_openings(
     limit = trio.CapacityLimiter(FETCHES_MAX)
 
     async def fetch(audit: Audit) -> None:
-        holders = dict.fromkeys((*(v.verifier for v in audit.verdicts), *spec.verifier_peers, audit.node))
+        holders = dict.fromkeys((*(v.verifier for v in audit.verdicts), *spec.seat_peers, audit.node))
         try:
             async with limit:
                 await keeper.fetch(host, audit, [peer for peer in holders if peer != me])

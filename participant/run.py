@@ -68,7 +68,7 @@ async def participate(
                 follower.hear(notification.peer, message)
             case CertifiedManifest():
                 follower.take(message)
-            case BlobPiece() if pushes is not None and notification.peer in me.spec.verifier_peers:
+            case BlobPiece() if pushes is not None and notification.peer in me.spec.seat_peers:
                 pushes.take(notification.peer, message)
 
     def after_ready(handler: Handler) -> Handler:
@@ -91,11 +91,11 @@ async def participate(
         nursery.start_soon(host.keep_connected, list(me.addresses.values()))
         nursery.start_soon(refresh_records, me, host)
         nursery.start_soon(watch_health, me)
-        members = frozenset((*me.addresses, *me.spec.verifier_peers))
+        members = frozenset((*me.addresses, *me.spec.seat_peers))
         nursery.start_soon(write_round_trips, me.config.folder / FILE, members, host)
         nursery.start_soon(_read_notifications, host, take or follow, is_ready)
         if take is None:
-            nursery.start_soon(follower.poll, host, me.spec.verifier_peers)
+            nursery.start_soon(follower.poll, host, me.spec.seat_peers)
         yield host, nursery
         nursery.cancel_scope.cancel()
 

@@ -52,7 +52,7 @@ def _counts(run_state: RunState, admission: Admission, time_s: int) -> bool:
     """Whether this is a verifier's vote in this run, and not too old."""
     return (
         admission.run_id == run_state.run_id
-        and admission.verifier in run_state.verifiers
+        and admission.verifier in run_state.spec.verifier_peers
         and time_s - ADMISSION_S <= admission.time_s
         and not run_state.lapses_at(time_s)
     )

@@ -405,6 +405,11 @@ class RunSpec:
         return tuple(member.peer for member in self.verifiers)
 
     @property
+    def seat_peers(self) -> tuple[PeerId, ...]:
+        """The keys that may hold a verifier's seat at some time: those of verifiers and of reserves."""
+        return self.verifier_peers + self.reserve_peers
+
+    @property
     def reserve_peers(self) -> tuple[PeerId, ...]:
         """The keys of those who may take over a verifier's seat, ascending."""
         return tuple(member.peer for member in self.reserves)
@@ -544,8 +549,7 @@ def check_spec(spec: RunSpec) -> None:
         len(everyone) == len({member.account for member in everyone}),
         "one account cannot stand behind two members",
     )
-    judges = spec.verifier_peers + spec.reserve_peers
-    need(len(judges) == len(set(judges)), "a reserve is a verifier of this run already")
+    need(len(spec.seat_peers) == len(set(spec.seat_peers)), "a reserve is a verifier of this run already")
     need(not spec.reserves, "reserves are named, but no participant takes over a seat yet")
     for fault in dpo_faults(spec.compute, spec.rule.local.sequences):
         need(False, fault)

@@ -7,15 +7,17 @@ that a fault in an audit is always the present holder's. Nobody chooses: the fir
 ascending, goes to the first ready reserve, in an order that follows from the first drand round of the
 run's chain.
 
-Absence is what more than f leaders say: of the manifests that asked for its share one after the other none
-had it, they have more than f different leaders, and `ABSENCE_ROUNDS` lie between the first and the last.
-After a given-up iteration a leader may leave out shares that came in time, so one that lies must not
-suffice; of more than f one is honest. Rules: docs/decisions/0051.
+Absence is what more than f leaders say, round by round, at its beginning and `ABSENCE_ROUNDS` later: none of
+the manifests in between that asked for the seat's share had it. After a given-up iteration a leader may leave
+out shares that came in time, so one that lies must not suffice. Who is absent is asked in rounds without a
+gap until more than f leaders have asked, and then not for a while: were it one round at a time, the same
+leader would have its turn again and again, as pauses and turns are both regular. Rules: docs/decisions/0051.
 """
 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -36,12 +38,15 @@ class Absence:
 
     since: int  # the round of the first such manifest
     until: int  # of the last
-    leaders: frozenset[PeerId]  # seats that led them
+    leaders: frozenset[PeerId]  # seats that led the last of them, in rounds without a gap
+
+    def is_agreed(self, verifier_count: int) -> bool:
+        """Whether more than f leaders have asked in vain, round by round, so that a pause may follow."""
+        return len(self.leaders) > faults_tolerated(verifier_count)
 
     def is_long(self, verifier_count: int) -> bool:
         """Whether the seat may be handed over for it."""
-        is_agreed = len(self.leaders) > faults_tolerated(verifier_count)
-        return is_agreed and self.until - self.since >= ABSENCE_ROUNDS
+        return self.is_agreed(verifier_count) and self.until - self.since >= ABSENCE_ROUNDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +54,15 @@ class Rotation:
     """What the chain records of the seats of verifiers and of those who may take one."""
 
     configuration: Configuration = FIRST  # by whose keys the next round's seats sign
+    handed: tuple[int, ...] = ()  # the rounds of the manifests that handed a seat over
     order: Digest = NO_DIGEST  # the first drand round's randomness, which orders the reserves
     ready: Mapping[PeerId, int] = field(default_factory=dict)  # reserve -> the round of its last such notice
     resigned: frozenset[PeerId] = frozenset()  # holders and reserves
     absent: Mapping[PeerId, Absence] = field(default_factory=dict)  # by seat
+
+    def at(self, round_id: int) -> Configuration:
+        """The configuration whose keys signed what the manifest of this round carries."""
+        return Configuration(self.configuration.hand_overs[: bisect_left(self.handed, round_id)])
 
     def may_hold(self, holder: PeerId) -> bool:
         """Whether a reserve may still take a seat: it held none before and did not resign."""
@@ -99,7 +109,8 @@ class Rotation:
                 absent.pop(seat, None)
                 continue
             before = absent.get(seat, Absence(since=now, until=now, leaders=frozenset()))
-            absent[seat] = replace(before, until=now, leaders=before.leaders | {leader})
+            earlier = before.leaders if before.until == now - 1 else frozenset()
+            absent[seat] = replace(before, until=now, leaders=earlier | {leader})
         for one in manifest.hand_over:
             absent.pop(one.seat, None)
         notices = [signed.notice for signed in manifest.seat_notices]
@@ -109,11 +120,15 @@ class Rotation:
             order = Digest(randomness(manifest.drand))
         return Rotation(
             configuration=self.configuration.after(manifest.hand_over),
+            handed=self.handed + (now,) * len(manifest.hand_over),
             order=order,
             ready={**self.ready, **ready},
             resigned=self.resigned | {one.holder for one in notices if one.kind is SeatNoticeKind.RESIGN},
             absent=absent,
         )
+
+
+UNROTATED = Rotation()  # of a run in which no seat was handed over
 
 
 def _place(order: Digest, reserve: PeerId) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from assay.protocol import audits as rules
 from assay.protocol.acceptance import agreed_score
-from assay.protocol.agreement.double_votes import iteration_of
+from assay.protocol.agreement.double_votes import signer_of
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.audits import Audit, AuditStatus, Fault
 from assay.protocol.calendar import Calendar
@@ -45,8 +45,8 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.randomness.drand import randomness
-from assay.protocol.rotation import Rotation
-from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.protocol.rotation import UNROTATED, Rotation
+from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId, RoundId
 
 STAKE_REPORT_PAUSE = 64  # rounds between two reports of one verifier on one node's stake
 STAKE_REPORT_ROUNDS = 16  # rounds for which a stake report may wait for a manifest
@@ -115,13 +115,15 @@ class RunState:
     parent: Digest
     chain: Digest
     nodes: Mapping[PeerId, NodeRecord]  # all that ever took part, ascending
-    verifiers: Mapping[PeerId, VerifierRecord]  # by seat, of its present holder
+    verifiers: Mapping[PeerId, VerifierRecord]  # by the key of each that holds a seat, or held one
     audits: Mapping[StepId, Audit]  # of epochs not yet final for settlement
     training_rounds: int  # those ordered, or fewer once the escrow closes; 0 if it never starts
     has_lapsed: bool = False  # whether it never started: too few nodes had come in time
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
     suspect_steps: frozenset[StepId] = frozenset()  # of these, by nodes that were suspect before the step
-    beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # by round they are for
+    beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(
+        default_factory=dict
+    )  # holders, by round they are for
     away: Mapping[PeerId, int] = field(default_factory=dict)  # until which round no share is awaited
     missed_shares: Mapping[PeerId, int] = field(default_factory=dict)  # in a row
     last_commits: tuple[Commit, ...] = ()
@@ -137,8 +139,7 @@ class RunState:
     late: frozenset[PeerId] = frozenset()  # nodes with an audit that `is_late`: they may not train
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
     appraised: Mapping[tuple[PeerId, PeerId], Appraisal] = field(default_factory=dict)  # (node, verifier)
-    rotation: Rotation = Rotation()  # noqa: RUF009 - immutable
-    former: Mapping[PeerId, VerifierRecord] = field(default_factory=dict)  # of holders that gave up a seat
+    rotation: Rotation = UNROTATED
 
     @property
     def calendar(self) -> Calendar:
@@ -265,11 +266,28 @@ class RunState:
         """The key that signs for a verifier's seat whatever the next manifest carries of it."""
         return self.rotation.configuration.key(seat)
 
+    def holder_at(self, seat: PeerId, round_id: int) -> PeerId:
+        """The key that signed for a seat what the manifest of an earlier round carried of it."""
+        return self.rotation.at(round_id).key(seat)
+
+    @property
+    def holders(self) -> tuple[PeerId, ...]:
+        """The keys of all seats' present holders, in the order of the seats."""
+        return tuple(map(self.key, self.spec.verifier_peers))
+
+    def seat_of(self, holder: PeerId) -> PeerId:
+        """The verifier's seat that a key signs for in the next manifest; `NO_PEER` if it holds none now."""
+        seat = self.rotation.configuration.seat_of(holder)
+        return seat if seat in self.spec.verifier_peers and self.key(seat) == holder else NO_PEER
+
     @property
     def disqualified(self) -> tuple[PeerId, ...]:
         """Verifiers at fault and a seat that retires, ascending: no later step draws them."""
-        at_fault = {peer for peer, record in self.verifiers.items() if record.is_disqualified}
-        return tuple(sorted(at_fault | {one.seat for one in self._retiring}))
+        retiring = {one.seat for one in self._retiring}
+        return tuple(seat for seat in self.spec.verifier_peers if seat in retiring or self._is_at_fault(seat))
+
+    def _is_at_fault(self, seat: PeerId) -> bool:
+        return self.verifiers[self.key(seat)].is_disqualified
 
     @property
     def _retiring(self) -> tuple[HandOver, ...]:
@@ -280,10 +298,10 @@ class RunState:
         holder = rotation.next_holder(self.spec.reserve_peers, int(self.round))
         seats = (
             seat
-            for seat, record in self.verifiers.items()
-            if record.is_disqualified or rotation.has_cause(seat, count)
+            for seat in self.spec.verifier_peers
+            if self._is_at_fault(seat) or rotation.has_cause(seat, count)
         )
-        seat = min(seats, default=None)
+        seat = next(seats, None)
         return (HandOver(seat=seat, holder=holder),) if seat is not None and holder is not None else ()
 
     @property
@@ -447,21 +465,13 @@ def may_contradict(run_state: RunState, pair: Contradiction) -> bool:
 
 def may_show_double_vote(run_state: RunState, pair: DoubleVote) -> bool:
     """Whether the next manifest may carry this pair, itself unchecked: a verifier's first in the run."""
-    if pair.verifier not in run_state.verifiers:
+    if pair.verifier not in run_state.spec.verifier_peers:
         return False
     try:
-        former = _former_holder(run_state, pair)
+        signer = signer_of(pair, run_state.rotation.configuration)
     except MalformedMessage:
         return False
-    record = run_state.verifiers[pair.verifier] if former is None else run_state.former[former]
-    return record.double_vote == NO_DIGEST
-
-
-def _former_holder(run_state: RunState, pair: DoubleVote) -> PeerId | None:
-    """The key of whoever held the seat when the pair was signed; None if this holds it now."""
-    now = run_state.rotation.configuration
-    then = now.of(iteration_of(pair)).key(pair.verifier)
-    return None if then == now.key(pair.verifier) else then
+    return run_state.verifiers[signer].double_vote == NO_DIGEST
 
 
 def may_give_notice(run_state: RunState, notice: SeatNotice) -> bool:
@@ -502,15 +512,22 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     if not now:
         nodes = {node: replace(record, heard_s=manifest.time_s) for node, record in nodes.items()}
     away, missed_shares, undrawn = dict(run_state.away), dict(run_state.missed_shares), run_state.undrawn
+    leader = spec.verifier_peers[int(manifest.iteration) % len(spec.verifiers)]
+    rotation = run_state.rotation
+    if spec.reserves:
+        rotation = rotation.after(manifest, run_state.beacon if now else (), leader)
     if now:
         shared = {beacon_share.verifier for beacon_share in manifest.beacon_shares}
         for peer in run_state.beacon:
+            absence = rotation.absent.get(peer)
+            if spec.reserves and absence is not None and not absence.is_agreed(len(spec.verifiers)):
+                continue  # another leader asks for its share at once
             missed_shares[peer] = 0 if peer in shared else missed_shares.get(peer, 0) + 1
             if missed_shares[peer]:
                 doublings = min(missed_shares[peer] - 1, PAUSE_DOUBLINGS_MAX)
                 away[peer] = now + 1 + (BEACON_PAUSE << doublings)
         if now <= run_state.training_rounds:
-            beacon_shares[now - 1] = tuple(beacon_share.verifier for beacon_share in manifest.beacon_shares)
+            beacon_shares[now - 1] = tuple(run_state.key(one.verifier) for one in manifest.beacon_shares)
         seed = beacon_of(run_state, manifest)
         for step, audit in audits.items():
             audits[step] = rules.draw_replication(
@@ -521,11 +538,9 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
 
     for pair in manifest.contradictions:
         nodes[pair.first.commit.node] = _contradicted(nodes[pair.first.commit.node], pair)
-    former_records = dict(run_state.former)
     for double_vote in manifest.double_votes:
-        former = _former_holder(run_state, double_vote)
-        of, key = (verifiers, double_vote.verifier) if former is None else (former_records, former)
-        of[key] = _double_voted(run_state, of[key], double_vote)
+        signer = signer_of(double_vote, run_state.rotation.configuration)
+        verifiers[signer] = _double_voted(run_state, verifiers[signer], double_vote)
     for step, messages in _messages_by_step(manifest).items():
         audits[step] = rules.with_messages(
             audits[step],
@@ -556,16 +571,18 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         audits[step] = after
         if after.ruling is not audit.ruling:
             nodes[after.node] = _ruled(nodes[after.node], after, spec.audit.probation, now)
-        for verifier in set(after.silent) - set(audit.silent):
+        for verifier in map(run_state.key, set(after.silent) - set(audit.silent)):
             verifiers[verifier] = replace(verifiers[verifier], silent=verifiers[verifier].silent + 1)
         for fault in after.faults[len(audit.faults) :]:
-            verifiers[fault.verdict.verifier] = _failed(verifiers[fault.verdict.verifier], fault)
+            holder = run_state.key(fault.verdict.verifier)
+            verifiers[holder] = _failed(verifiers[holder], fault)
     for signed_verdict in manifest.verdicts:
         verifier = signed_verdict.verdict.verifier
-        verifiers[verifier] = replace(verifiers[verifier], judged=verifiers[verifier].judged + 1)
+        holder = run_state.key(verifier)
+        verifiers[holder] = replace(verifiers[holder], judged=verifiers[holder].judged + 1)
         if signed_verdict.verdict.is_biased:
             node = signed_verdict.verdict.node
-            nodes[node] = _leaning(nodes[node], verifier, faults_tolerated(len(verifiers)))
+            nodes[node] = _leaning(nodes[node], verifier, faults_tolerated(len(spec.verifiers)))
 
     appraised = {key: one for key, one in run_state.appraised.items() if run_state.is_fresh(one)}
     for signed_message in manifest.appraised:
@@ -602,12 +619,9 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             exec_class=commit.exec_class,
         )
 
-    leader = spec.verifier_peers[int(manifest.iteration) % len(spec.verifiers)]
-    rotation = run_state.rotation.after(manifest, run_state.beacon if now else (), leader)
     for hand_over in manifest.hand_over:
         seat = hand_over.seat
-        former_records[run_state.rotation.configuration.key(seat)] = verifiers[seat]
-        verifiers[seat] = VerifierRecord()
+        verifiers[hand_over.holder] = VerifierRecord()
         missed_shares.pop(seat, None)
         away.pop(seat, None)
     for node in {one.node for one in said} - returned:
@@ -653,8 +667,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         late=frozenset(audit.node for audit in audits.values() if audit.is_late),
         drand_next=manifest.drand_next,
         appraised=appraised,
-        rotation=rotation if spec.reserves else run_state.rotation,
-        former=former_records,
+        rotation=rotation,
     )
 
 

@@ -19,4 +19,5 @@ Iteration = NewType("Iteration", int)  # Simplex iteration, from 1; several may 
 FIXED_BYTES: dict[object, int] = {PeerId: 32, Digest: 32, Signature: 64, HotSignature: 65, Address: 20}
 
 NO_DIGEST = Digest(bytes(32))
+NO_PEER = PeerId(bytes(32))
 NO_ITERATION = Iteration(0)  # they start at 1

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from assay.ledger.settlement.payouts import Settlement
+from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.audits import Audit, Fault
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, Contradiction, DoubleVote, Manifest, Verdict
@@ -36,6 +37,7 @@ class RoundFacts:
     contradictions: tuple[Contradiction, ...]  # of nodes
     double_votes: tuple[DoubleVote, ...]  # of verifiers
     settlement: Settlement | None  # of the epoch that this manifest made final
+    configuration: Configuration = FIRST  # by whose keys verifiers signed what it carries
 
 
 def round_facts(
@@ -80,6 +82,7 @@ def round_facts(
         contradictions=manifest.contradictions,
         double_votes=manifest.double_votes,
         settlement=None if ripe is None else settlements.get(ripe),
+        configuration=before.rotation.configuration,
     )
 
 

@@ -13,7 +13,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import EVENTS, ChainEvent, Gifted
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Settlement
-from assay.protocol.agreement.double_votes import double_vote_offence
+from assay.protocol.agreement.double_votes import double_vote_offence, signer_of
 from assay.protocol.audits import FaultKind
 from assay.protocol.encoding.codec import digest
 from assay.protocol.types import NO_DIGEST
@@ -79,7 +79,10 @@ def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
             }
             for commit in facts.commits
         ],
-        "reveal": [{"round": facts.round - 1, "verifier": verifier} for verifier in facts.beacon_shares],
+        "reveal": [
+            {"round": facts.round - 1, "verifier": facts.configuration.key(seat)}
+            for seat in facts.beacon_shares
+        ],
         "audit": [
             {
                 "round": int(audit.round),
@@ -93,7 +96,7 @@ def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
             {
                 "round": int(verdict.round),
                 "node": verdict.node,
-                "verifier": verdict.verifier,
+                "verifier": facts.configuration.key(verdict.verifier),
                 "outcome": verdict.outcome.name.lower(),
                 "in_round": facts.round,
             }
@@ -119,7 +122,7 @@ def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
         "fault": [
             {
                 "offence_id": fault.offence_id,
-                "verifier": fault.verdict.verifier,
+                "verifier": facts.configuration.key(fault.verdict.verifier),
                 "round": int(audit.round),
                 "node": audit.node,
                 "failing": fault.failing.name.lower(),
@@ -130,8 +133,8 @@ def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
         ]
         + [
             {
-                "offence_id": double_vote_offence(pair.run_id, pair.verifier),
-                "verifier": pair.verifier,
+                "offence_id": double_vote_offence(pair.run_id, signer),
+                "verifier": signer,
                 "round": facts.round,
                 "node": NO_DIGEST,
                 "failing": FaultKind.DOUBLE_VOTED.name.lower(),
@@ -139,6 +142,7 @@ def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
                 "in_round": facts.round,
             }
             for pair in facts.double_votes
+            for signer in (signer_of(pair, facts.configuration),)
         ],
         "contradiction": [
             {

@@ -165,7 +165,7 @@ def draft(run_state: RunState, epoch: int) -> Settlement:
     accounts = {peer: record.member.account for peer, record in run_state.nodes.items()}
     rows = [
         *_rows("operator", accounts, to_operators),
-        *_rows("verifier", {m.peer: m.account for m in spec.verifiers}, to_verifiers),
+        *_rows("verifier", {m.peer: m.account for m in spec.verifiers + spec.reserves}, to_verifiers),
     ]
     fee = gross - sum(row.amount for row in rows)
     if fee:
@@ -227,19 +227,21 @@ def table_hash(spec: RunSpec, run_id: Digest, epoch: int, rows: tuple[Row, ...])
 def _verifier_weights(run_state: RunState, epoch: int, audits: Mapping[StepId, Audit]) -> dict[PeerId, int]:
     weights: dict[PeerId, int] = {}
 
-    def add(verifier: PeerId, weight: int) -> None:
-        fault_round = run_state.verifiers[verifier].fault_round
+    def add(holder: PeerId, weight: int) -> None:
+        fault_round = run_state.verifiers[holder].fault_round
         if weight and not 0 <= fault_round <= last:  # a verifier at fault earns nothing from that epoch on
-            weights[verifier] = weights.get(verifier, 0) + weight
+            weights[holder] = weights.get(holder, 0) + weight
 
     last = (epoch + 1) * run_state.spec.money.epoch_rounds - 1
     for audit in audits.values():
         for verdict in (*audit.withheld, *audit.verdicts):
-            add(verdict.verifier, _verdict_weight(audit, verdict))
+            # No seat is handed over while an audit binds its holder.
+            at = audit.closed_round if audit.has_ended else int(run_state.round)
+            add(run_state.holder_at(verdict.verifier, at), _verdict_weight(audit, verdict))
     for round_id, verifiers in run_state.beacon_shares.items():
         if run_state.epoch_of(round_id) == epoch:
-            for verifier in verifiers:
-                add(verifier, REVEAL_WEIGHT)
+            for holder in verifiers:
+                add(holder, REVEAL_WEIGHT)
     return weights
 
 

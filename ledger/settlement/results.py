@@ -21,6 +21,7 @@ from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
+from assay.protocol.rotation import UNROTATED, Rotation
 from assay.protocol.state_transition import VerifierRecord
 from assay.protocol.types import Address, Digest, PeerId
 
@@ -102,8 +103,16 @@ def slash_ppm(spec: RunSpec, audit: Audit) -> int:
     return spec.money.slash_ppm if audit.is_false else spec.money.withheld_ppm
 
 
-def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit, offender: Address) -> SlashOrder:
+def slash_order_of(
+    spec: RunSpec, run_id: Digest, audit: Audit, offender: Address, rotation: Rotation = UNROTATED
+) -> SlashOrder:
     """The slash order of a confirmed audit of this account's node. The first accuser is the challenger.
+
+    Args:
+        spec, run_id: The run.
+        audit: Confirmed.
+        offender: The node's account.
+        rotation: Of a state after the audit: who held the verifiers' seats.
 
     Raises:
         ValueError: the audit carries no adverse verdict.
@@ -119,11 +128,20 @@ def slash_order_of(spec: RunSpec, run_id: Digest, audit: Audit, offender: Addres
         ppm=slash_ppm(spec, audit),
         offence_id=audit.offence_id,
         challenger=audit.adverse[0].verifier,
+        rotation=rotation,
     )
 
 
-def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -> SlashOrder:
+def fault_ruling_of(
+    spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault, rotation: Rotation = UNROTATED
+) -> SlashOrder:
     """The slash order of a verifier's fault. The first verifier on the winning side is the challenger.
+
+    Args:
+        spec, run_id: The run.
+        audit: Ended, with the fault.
+        fault: The verdict that is wrong.
+        rotation: Of a state after the audit: who held the seats.
 
     Raises:
         ValueError: no verifier is on the winning side.
@@ -131,16 +149,16 @@ def fault_ruling_of(spec: RunSpec, run_id: Digest, audit: Audit, fault: Fault) -
     right = accusers_of(audit, fault)
     if not right:
         raise ValueError("no verifier is on the winning side of this audit")
-    accounts = {member.peer: member.account for member in spec.verifiers}
     return _ruling(
         spec,
         run_id,
         audit,
-        offender=accounts[fault.verdict.verifier],
+        offender=_account_of(spec, audit, fault.verdict.verifier, rotation),
         role=VERIFIER,
         ppm=spec.money.verifier_slash_ppm,
         offence_id=fault.offence_id,
         challenger=right[0],
+        rotation=rotation,
     )
 
 
@@ -151,10 +169,10 @@ def double_vote_order_of(
 
     Args:
         spec, run_id: The run.
-        verifier: The one at fault.
+        verifier: The key of the one at fault.
         record: What the chain records about it; `double_vote` names the evidence.
     """
-    accounts = {member.peer: member.account for member in spec.verifiers}
+    accounts = {member.peer: member.account for member in spec.verifiers + spec.reserves}
     return SlashOrder(
         deployment_id=spec.deployment_id,
         run_id=run_id,
@@ -213,8 +231,8 @@ def _ruling(
     ppm: int,
     offence_id: Digest,
     challenger: PeerId,
+    rotation: Rotation,
 ) -> SlashOrder:
-    accounts = {member.peer: member.account for member in spec.verifiers}
     evidence = hashlib.sha256(b"assay/evidence/1" + b"".join(digest(v) for v in audit.verdicts)).digest()
     return SlashOrder(
         deployment_id=spec.deployment_id,
@@ -225,5 +243,11 @@ def _ruling(
         ppm=ppm,
         offence_id=offence_id,
         evidence_hash=evidence,
-        challenger=evm_address(accounts[challenger]),
+        challenger=evm_address(_account_of(spec, audit, challenger, rotation)),
     )
+
+
+def _account_of(spec: RunSpec, audit: Audit, seat: PeerId, rotation: Rotation) -> Address:
+    """The account of whoever held a seat when this audit ended, and so when it gave its verdict."""
+    accounts = {member.peer: member.account for member in spec.verifiers + spec.reserves}
+    return accounts[rotation.at(audit.closed_round).key(seat)]

@@ -409,12 +409,15 @@ def accused_order(me: Participant, follower: Follower, case_id: bytes, case: Cas
 
 def implied_orders(me: Participant, follower: Follower) -> dict[bytes, SlashOrder]:
     """Every slash order that a participant's manifests imply, by offence id."""
-    nodes = follower.run_state.nodes
+    nodes, rotation = follower.run_state.nodes, follower.run_state.rotation
     orders = [
-        slash_order_of(me.spec, me.run_id, audit, nodes[audit.node].member.account)
+        slash_order_of(me.spec, me.run_id, audit, nodes[audit.node].member.account, rotation)
         for audit in follower.confirmed.values()
     ]
-    orders += [fault_ruling_of(me.spec, me.run_id, audit, fault) for audit, fault in follower.failed.values()]
+    orders += [
+        fault_ruling_of(me.spec, me.run_id, audit, fault, rotation)
+        for audit, fault in follower.failed.values()
+    ]
     orders += [
         double_vote_order_of(me.spec, me.run_id, peer, record)
         for peer, record in follower.run_state.verifiers.items()

@@ -35,6 +35,10 @@ class Configuration:
         """The key of the seat's holder: that of its last hand-over, or its name."""
         return next((one.holder for one in reversed(self.hand_overs) if one.seat == seat), seat)
 
+    def seat_of(self, holder: PeerId) -> PeerId:
+        """The seat that a key holds, or held: at most one in a run. Of a key that never held one, itself."""
+        return next((one.seat for one in self.hand_overs if one.holder == holder), holder)
+
     def after(self, hand_overs: tuple[HandOver, ...]) -> Configuration:
         """The configuration after a manifest that hands these seats over; this one if it hands over none."""
         return Configuration(self.hand_overs + hand_overs) if hand_overs else self

@@ -14,7 +14,7 @@ from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, PeerFault
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import Block, DoubleVote, SignedBlock, SignedVote, Vote, VoteKind
-from assay.protocol.types import Digest, Iteration, PeerId, Signature
+from assay.protocol.types import Digest, PeerId, Signature
 
 Statement = SignedVote | SignedBlock
 _KINDS: dict[bytes, type[Vote] | type[Block]] = {Vote.TAG: Vote, Block.TAG: Block}
@@ -51,7 +51,7 @@ def check_double_vote(domain: Domain, pair: DoubleVote, configuration: Configura
         raise MalformedMessage(f"double vote of {culprit}: of another run")
     if not digest(first) < digest(second) or not _exclude(first, second):
         raise MalformedMessage(f"double vote of {culprit}: its two statements do not exclude each other")
-    key = configuration.of(first.iteration).key(pair.verifier)
+    key = signer_of(pair, configuration)
     try:
         verify(key, domain, first, pair.first_signature)
         verify(key, domain, second, pair.second_signature)
@@ -59,13 +59,13 @@ def check_double_vote(domain: Domain, pair: DoubleVote, configuration: Configura
         raise MalformedMessage(f"double vote: {fault}") from None
 
 
-def iteration_of(pair: DoubleVote) -> Iteration:
-    """The iteration of the pair's statements.
+def signer_of(pair: DoubleVote, configuration: Configuration) -> PeerId:
+    """The key of whoever held the seat in the iteration of the pair; `configuration` is the present one.
 
     Raises:
-        MalformedMessage: the first is no statement that can be one of a double vote.
+        MalformedMessage: the first is no statement of a double vote, or of a configuration to come.
     """
-    return decode_any(_KINDS, pair.first).iteration
+    return configuration.of(decode_any(_KINDS, pair.first).iteration).key(pair.verifier)
 
 
 def double_vote_offence(run_id: Digest, verifier: PeerId) -> Digest:

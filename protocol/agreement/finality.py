@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from assay.protocol.agreement.configurations import FIRST, Configuration
+from assay.protocol.agreement.configurations import FIRST, Configuration, number_of
 from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
@@ -35,7 +35,7 @@ def check_certified(
         certified: The manifest, its block and its certificate.
         domain: The run's.
         verifiers: The names of its seats.
-        configuration: That of the round, or a later one of the same run.
+        configuration: That of the round.
 
     Raises:
         MalformedMessage: the parts do not refer to each other, or the certificate lacks signatures.
@@ -52,4 +52,10 @@ def check_certified(
         raise MalformedMessage("certified manifest: the certificate is of another iteration")
     if block.is_closing:  # it is in no chain; the block that it closes has a certificate of its own
         raise MalformedMessage("certified manifest: its block is a closing one")
-    check_certificate(certified.certificate, domain, verifiers, configuration.of(block.iteration))
+    # Holders of an earlier one are many in time, and some of their keys leak.
+    if number_of(block.iteration) != configuration.number:
+        raise MalformedMessage(
+            f"certified manifest: its block is of configuration {number_of(block.iteration)}, "
+            f"expected {configuration.number}"
+        )
+    check_certificate(certified.certificate, domain, verifiers, configuration)

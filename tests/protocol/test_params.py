@@ -100,7 +100,7 @@ def waits(least: int, seats: int, verifiers: int = 4, **changes: Any) -> RunSpec
         (
             changed("", verifiers=MEMBERS[:16]),
             changed("", verifiers=MEMBERS[:17]),
-            "17 verifiers, at most 16",
+            "17 verifiers and 0 reserves, at most 16",
         ),
         (changed(""), changed("", nodes=MEMBERS[2::-1]), "must ascend by peer"),
         (changed(""), changed("", nodes=(*MEMBERS[:2], MEMBERS[1])), "must ascend by peer, each once"),

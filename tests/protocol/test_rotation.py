@@ -158,7 +158,7 @@ def test_the_new_holder_starts_with_a_clean_record_and_its_share_is_awaited():
     record = run_state.verifiers[SEAT]
     assert record.judged
     run_state = go(run_state, 1)
-    assert run_state.former == {SEAT: record} and not run_state.verifiers[SEAT].judged
+    assert run_state.verifiers[SEAT] == record and not run_state.verifiers[RESERVES[0]].judged
     assert SEAT in run_state.beacon
 
 
@@ -169,7 +169,7 @@ def test_a_seat_at_fault_is_handed_over_and_the_fault_stays_its_former_holders()
     assert run_state.verifiers[SEAT].is_disqualified
     run_state, given = handed_over(run_state, 14)
     assert given.seat == SEAT and run_state.disqualified == ()
-    assert run_state.former[SEAT].is_disqualified
+    assert run_state.verifiers[SEAT].is_disqualified
 
 
 def a_double_vote(seat: PeerId, iteration: int, holder: PeerId | None = None):
@@ -192,12 +192,12 @@ def a_successor() -> RunState:
 def test_a_double_vote_is_the_fault_of_whoever_held_the_seat_in_its_iteration():
     run_state, late = a_successor(), a_double_vote(SEAT, 9)
     after = told(run_state, double_votes=(late,))
-    assert after.former[SEAT].is_disqualified and not after.verifiers[SEAT].is_disqualified
+    assert after.verifiers[SEAT].is_disqualified and not after.verifiers[RESERVES[0]].is_disqualified
     assert not may_show_double_vote(after, late), "once is enough"
 
     own = a_double_vote(SEAT, 1 << 32 | 3, holder=RESERVES[0])
     after = told(after, double_votes=(own,))
-    assert after.verifiers[SEAT].is_disqualified
+    assert after.verifiers[RESERVES[0]].is_disqualified
 
 
 @pytest.mark.parametrize("holder", [SEAT, RESERVES[1]])
@@ -264,6 +264,36 @@ def test_absence_is_long_after_64_rounds_of_more_than_f_leaders():
     assert not rotation.Absence(since=5, until=68, leaders=two).is_long(4)
     assert not rotation.Absence(since=5, until=690, leaders=frozenset(VERIFIERS[:1])).is_long(4)
     assert not rotation.Absence(since=5, until=690, leaders=two).is_long(7)
+
+
+def test_it_is_asked_round_by_round_until_more_than_f_leaders_asked_in_vain_and_then_not_for_a_while():
+    run_state = go(go(a_start(), 3), 1, missing=(SEAT,), led_by=2)
+    assert SEAT in run_state.beacon and not run_state.missed_shares.get(SEAT)
+    run_state = go(run_state, 1, missing=(SEAT,), led_by=2)
+    assert SEAT in run_state.beacon, "the same leader once more"
+    run_state = go(run_state, 1, missing=(SEAT,), led_by=3)
+    assert SEAT not in run_state.beacon and run_state.missed_shares[SEAT] == 1
+
+
+def test_leaders_that_asked_before_a_pause_do_not_count_after_it():
+    run_state = go(go(a_start(), 3), 1, missing=(SEAT,), led_by=2)
+    asked = run_state.rotation.after(next_manifest(run_state, missing=(SEAT,)), (SEAT,), VERIFIERS[3])
+    assert asked.absent[SEAT].leaders == {VERIFIERS[2], VERIFIERS[3]}
+    late = replace(next_manifest(run_state, missing=(SEAT,)), round=RoundId(90))
+    again = asked.after(late, (SEAT,), VERIFIERS[2])
+    assert again.absent[SEAT] == rotation.Absence(since=3, until=90, leaders=frozenset({VERIFIERS[2]}))
+    assert not again.has_cause(SEAT, 4)
+
+
+def test_a_dead_holder_is_found_absent_though_the_same_leader_is_first_to_ask_after_every_pause():
+    run_state, was_asked = ready(go(a_start(), 3), RESERVES[0]), False
+    while not run_state.rotation.configuration.number and int(run_state.round) < 140:
+        is_asked = SEAT in run_state.beacon
+        run_state = go(run_state, 1, missing=(SEAT,), led_by=3 if is_asked and was_asked else 2)
+        was_asked = is_asked
+        if int(run_state.round) % 40 == 0:
+            run_state, was_asked = ready(run_state, RESERVES[0]), False
+    assert run_state.rotation.configuration.number
 
 
 def test_one_share_ends_an_absence():

@@ -91,7 +91,7 @@ def authenticate(
     Args:
         config: With the present configuration: that of the round after the last final one.
         domain: The run's.
-        message: Of this configuration, if it says one; a certified manifest of this one or an earlier one.
+        message: Of this configuration, if it says one.
 
     Raises:
         OutOfPhase: it settles a block, perhaps of another configuration, and not by this one's keys.

@@ -63,9 +63,8 @@ class ConsensusConfig:
     @property
     def name(self) -> PeerId | None:
         """The seat that we hold or held, in whose name we sign; None before the first. No key holds two."""
-        if self.me in self.verifiers:
-            return self.me
-        return next((one.seat for one in self.configuration.hand_overs if one.holder == self.me), None)
+        seat = self.configuration.seat_of(self.me)
+        return seat if seat in self.verifiers else None
 
     def leader(self, iteration: Iteration) -> PeerId:
         """The seat that proposes in an iteration: round robin over the sorted seats."""

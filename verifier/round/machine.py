@@ -79,7 +79,16 @@ from assay.protocol.state_transition import (
     next_chain,
     with_reports,
 )
-from assay.protocol.types import NO_DIGEST, NO_ITERATION, Digest, Iteration, PeerId, RoundId, Signature
+from assay.protocol.types import (
+    NO_DIGEST,
+    NO_ITERATION,
+    NO_PEER,
+    Digest,
+    Iteration,
+    PeerId,
+    RoundId,
+    Signature,
+)
 from assay.verifier.round import drand as outside
 from assay.verifier.round.beacon import check_reveals, is_partial, pooled, reveals_needed, valid_shares
 from assay.verifier.round.commits import (
@@ -419,14 +428,14 @@ def may_propose(
 
 
 def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | None:
-    """The inclusion list that this verifier should sign now; None if there is none, or it is signed already.
+    """The inclusion list that a seat should sign now; None if there is none, or it is signed already.
 
     One is due once the commit of every node that is not silent is held, or the deadline for commits has
     passed, and again whenever a commit comes later.
     """
     run_state = state.run_state
     reported = _reported(state, run_state)
-    if not reported.takes_commits:
+    if not reported.takes_commits or verifier == NO_PEER:
         return None
     is_late = now_ms >= state.opened_ms + run_state.spec.timing.collect_ms
     has_work = bool(state.commits) or reported.closing is not Closing.NO

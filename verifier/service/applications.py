@@ -31,7 +31,7 @@ from assay.protocol.identity import sign
 from assay.protocol.membership import may_join
 from assay.protocol.messages import Admission, Member, SignedAdmission
 from assay.protocol.params import RUN_NODES_MAX
-from assay.protocol.types import Address, PeerId
+from assay.protocol.types import NO_PEER, Address, PeerId
 
 if TYPE_CHECKING:
     from assay.chain.client import Chain
@@ -139,9 +139,10 @@ class Applications:
         if time_s < guest.voted_s + VOTED_S or not may_join(run_state, guest.member):
             return
         guest.voted_s = time_s
-        admission = Admission(
-            run_id=self._me.run_id, time_s=time_s, member=guest.member, verifier=self._me.me
-        )
+        seat = run_state.seat_of(self._me.me)
+        if seat == NO_PEER:
+            return
+        admission = Admission(run_id=self._me.run_id, time_s=time_s, member=guest.member, verifier=seat)
         signature = sign(self._me.keys.peer, self._me.domain, admission)
         self._publish(SignedAdmission(admission=admission, signature=signature))
 

@@ -120,7 +120,7 @@ class Appraiser:
             run_id=self._me.run_id,
             round=shown.round,
             node=peer,
-            verifier=self._me.me,
+            verifier=self._follower.run_state.seat_of(self._me.me),
             discount=Discount.NONE,
             evidence=NO_DIGEST,
             result=NO_DIGEST,

@@ -137,13 +137,13 @@ class AuditRunner:
             if late[:HELD_MAX] != list(self._held):
                 self._nursery.start_soon(self._hold, tuple(late[:HELD_MAX]))
             for audit in run_state.audits.values():
-                if may_commit_verdict(run_state, audit, self._me.me):
+                if may_commit_verdict(run_state, audit, run_state.seat_of(self._me.me)):
                     if not self._is_due(run_state, audit):
                         continue
                     if (task := _name(audit)) not in self._busy:
                         self._busy.add(task)
                         self._nursery.start_soon(self._bind, audit, task)
-                elif audit.committed_by(self._me.me) is not None:
+                elif audit.committed_by(run_state.seat_of(self._me.me)) is not None:
                     self._open(run_state, audit)
             self._forget_closed(run_state)
             await self._follower.grown(int(run_state.round))
@@ -157,7 +157,8 @@ class AuditRunner:
             if (signed := pooled.get((audit.round, audit.node, verifier))) is not None
             and signed.commitment.pattern == audit.pattern
         }
-        return is_due(self._me.spec.audit, audit, self._me.me, int(run_state.round), arrived)
+        seat = run_state.seat_of(self._me.me)
+        return is_due(self._me.spec.audit, audit, seat, int(run_state.round), arrived)
 
     async def _hold(self, rounds: tuple[RoundId, ...]) -> None:
         """Keep the parameters of steps whose openings are overdue: they may be judged hours later."""
@@ -201,7 +202,7 @@ class AuditRunner:
         return (
             current is not None
             and _name(current) == task
-            and may_commit_verdict(run_state, current, self._me.me)
+            and may_commit_verdict(run_state, current, run_state.seat_of(self._me.me))
         )
 
     def _open(self, run_state: RunState, audit: Audit) -> None:
@@ -362,7 +363,7 @@ class AuditRunner:
             run_id=self._me.run_id,
             round=audit.round,
             node=audit.node,
-            verifier=self._me.me,
+            verifier=self._follower.run_state.seat_of(self._me.me),
             salt=derived_salt(
                 bytes(self._me.keys.peer),
                 b"verdict",

@@ -101,8 +101,9 @@ class ChainDuties:
                     if request not in self._seen:
                         self._seen.add(request)
                         slash_order, accusers = self._charge(request)
-                        if self._me.me in accusers:
-                            place = accusers.index(self._me.me)
+                        seat = run_state.seat_of(self._me.me)
+                        if seat in accusers:
+                            place = accusers.index(seat)
                             nursery.start_soon(self._prosecute, request, slash_order, place)
                 await self._follower.grown(int(run_state.round))
 
@@ -111,7 +112,7 @@ class ChainDuties:
         return Settler(
             self._me,
             self._follower,
-            patience_s=SETTLE_S * (1 + self._me.spec.verifier_peers.index(self._me.me)),
+            patience_s=SETTLE_S * (1 + self._me.spec.seat_peers.index(self._me.me)),
             own_result=self._result,
             handlers=self.handlers,
             appeals=self.appeals,
@@ -265,18 +266,19 @@ class ChainDuties:
             Unavailable: our chain does not imply it.
         """
         step, spec, run_id = (request.round, request.node), self._me.spec, self._me.run_id
+        rotation = self._follower.run_state.rotation
         if request.verifier == NOBODY:
             confirmed = self._follower.confirmed.get(step)
             if confirmed is not None:
                 account = self._follower.run_state.nodes[confirmed.node].member.account
-                return slash_order_of(spec, run_id, confirmed, account), accusers_of(confirmed)
+                return slash_order_of(spec, run_id, confirmed, account, rotation), accusers_of(confirmed)
         record = self._follower.run_state.verifiers.get(request.verifier)
         if request.node == NOBODY and record is not None and record.double_vote != NO_DIGEST:
-            others = tuple(peer for peer in spec.verifier_peers if peer != request.verifier)
+            others = tuple(peer for peer in self._follower.run_state.holders if peer != request.verifier)
             return double_vote_order_of(spec, run_id, request.verifier, record), others
         for audit, fault in self._follower.failed.values():
             if (audit.round, audit.node) == step and fault.verdict.verifier == request.verifier:
-                return fault_ruling_of(spec, run_id, audit, fault), accusers_of(audit, fault)
+                return fault_ruling_of(spec, run_id, audit, fault, rotation), accusers_of(audit, fault)
         raise Unavailable(f"nothing to rule on round {request.round} of {request.node.hex()[:8]} here")
 
     # ---- prosecution ----

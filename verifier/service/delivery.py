@@ -40,10 +40,10 @@ class Delivery:
         aggregate = manifest.aggregate
         if aggregate in (NO_DIGEST, self._pushed) or self._me.blobs.size(aggregate) is None:
             return
-        self._pushed = aggregate
+        self._pushed, seat = aggregate, run_state.seat_of(self._me.me)
         self._scope.cancel()  # who has not taken the last one by now will pull it
         self._scope = trio.CancelScope()
-        self._nursery.start_soon(self._push, receivers(run_state, self._me.me), aggregate, self._scope)
+        self._nursery.start_soon(self._push, receivers(run_state, seat), aggregate, self._scope)
 
     async def _push(self, nodes: list[PeerId], aggregate: Digest, scope: trio.CancelScope) -> None:
         with scope:

@@ -12,6 +12,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import trio
 
@@ -129,6 +130,8 @@ class Driver:
             genesis=digest(me.spec),
             verifiers=me.spec.verifier_peers,
             me=me.me,
+            reserves=me.spec.reserve_peers,
+            configuration=follower.run_state.rotation.configuration,
             iteration_timeout_ms=timing.iteration_ms,
             ready_timeout_ms=timing.ready_ms,
             resend_ms=timing.resend_ms,
@@ -154,7 +157,7 @@ class Driver:
     # ---- events in ----
 
     def receive(self, message: SignedVote | Proposal | QuorumCertificate) -> None:
-        """A consensus message from a peer.
+        """A consensus message from a peer. One of an earlier configuration is of no use any more.
 
         Raises:
             PeerFault, MalformedMessage: its content or signature is invalid.
@@ -414,7 +417,7 @@ class Driver:
         )
         self._reveal(manifest)
         body = encode(certified)
-        verifiers = set(self._me.spec.verifier_peers)
+        verifiers = set(self._me.spec.seat_peers)
         for peer in self._host.connected():
             if peer not in verifiers:
                 self._host.post(peer, body)
@@ -444,11 +447,17 @@ class Driver:
     def _reveal(self, manifest: Manifest) -> None:
         if manifest.drand_next:
             self._named(manifest.drand_next)
+        configuration = self._follower.run_state.rotation.configuration
+        if manifest.round == self._follower.run_state.round:  # notarised, and not final yet
+            configuration = configuration.after(manifest.hand_over)
+        seat = self._state.config.name
+        if seat is None or configuration.key(seat) != self._me.me:
+            return
         alpha = beacon_input(self._me.spec.deployment_id, self._me.run_id, manifest.round, digest(manifest))
         beacon_share = BeaconShare(
             run_id=self._me.run_id,
             round=manifest.round,
-            verifier=self._me.me,
+            verifier=seat,
             proof=self._prove(alpha),
         )
         self.broadcast(encode(beacon_share))
@@ -458,7 +467,7 @@ class Driver:
 
     def _list_commits(self) -> None:
         """Sign the list of the commits that we hold, once it is due."""
-        due = rounds.due_list(self.round, self._me.me, now_ms())
+        due = rounds.due_list(self.round, self.round.run_state.seat_of(self._me.me), now_ms())
         if due is not None:
             signature = sign(self._me.keys.peer, self._me.domain, due)
             signed = SignedInclusionList(inclusion_list=due, signature=signature)
@@ -467,7 +476,7 @@ class Driver:
 
     def _list_again(self) -> None:
         """Send our list once more: verifiers may have been down, or rounds behind."""
-        own = self.round.inclusion_lists.get(self._me.me)
+        own = self.round.inclusion_lists.get(self.round.run_state.seat_of(self._me.me))
         if own is not None:
             self.broadcast(encode(own))
 

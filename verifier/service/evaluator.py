@@ -108,7 +108,8 @@ class Evaluator:
             raise Unavailable(f"epoch {epoch} is settled, and its model is not measured yet")
 
     def _evaluation(self, epoch: int, score: Score) -> Evaluation:
-        return Evaluation(run_id=self._me.run_id, epoch=epoch, verifier=self._me.me, score=score)
+        seat = self._follower.run_state.seat_of(self._me.me)
+        return Evaluation(run_id=self._me.run_id, epoch=epoch, verifier=seat, score=score)
 
     def _signed(self, epoch: int, score: Score) -> SignedEvaluation:
         found = self._evaluation(epoch, score)

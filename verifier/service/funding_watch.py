@@ -76,7 +76,7 @@ class FundingWatch:
         self._log("escrow read", reading)
         report = FundingReport(
             run_id=self._me.run_id,
-            verifier=self._me.me,
+            verifier=self._follower.run_state.seat_of(self._me.me),
             block=final.block,
             epochs=reading.epochs,
             closing=reading.closing,

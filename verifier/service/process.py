@@ -52,6 +52,7 @@ from assay.protocol.messages import (
     SignedInclusionList,
     SignedReceipt,
     SignedRefusal,
+    SignedSeatNotice,
     SignedStakeReport,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -60,7 +61,7 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
@@ -84,6 +85,7 @@ from assay.verifier.service.evaluator import Evaluator
 from assay.verifier.service.funding_watch import FundingWatch
 from assay.verifier.service.proposer import now_ms
 from assay.verifier.service.stake_watch import StakeWatch
+from assay.verifier.service.standby import Standby
 from assay.verifier.service.witness import Witness
 
 log = logging.getLogger(__name__)
@@ -108,6 +110,7 @@ FACTS = {
         SignedFundingReport,
         SignedInclusionList,
         SignedAdmission,
+        SignedSeatNotice,
         CertifiedManifest,
         BlobPiece,
     )
@@ -251,6 +254,9 @@ class Service:
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
             nursery.start_soon(watch_delegation, self.me)
+            nursery.start_soon(
+                Standby(self.me, self.follower, lambda: self.driver.round.run_state.round, self._report).run
+            )
             nursery.start_soon(StakeWatch(self.me, self.follower, self._report).run)
             nursery.start_soon(FundingWatch(self.me, self.follower, self._report_funding).run)
             nursery.start_soon(Evaluator(self.me, self.follower, self.state_sync, self._report).run)
@@ -285,10 +291,7 @@ class Service:
             if notification.peer in self.follower.run_state.nodes:
                 self.pushes.take(notification.peer, message)
             return
-        if (
-            not isinstance(message, CertifiedManifest)
-            and notification.peer not in self.me.spec.verifier_peers
-        ):
+        if not isinstance(message, CertifiedManifest) and notification.peer not in self.me.spec.seat_peers:
             raise PeerFault(notification.peer, f"sends a {type(message).__name__}, which only verifiers do")
         match message:
             case SignedVote() | Proposal() | QuorumCertificate():
@@ -297,8 +300,13 @@ class Service:
                 self.driver.synced((message,))
             case Contradiction() | DoubleVote():  # evidence: any verifier may pass it on
                 self.driver.take(message)
+            case SignedSeatNotice(notice=notice) if notification.peer == notice.holder:
+                self.driver.take(message)
             case _:
-                if notification.peer != rounds.said_in(message).verifier:
+                said, seat = rounds.said_in(message), self.follower.run_state.seat_of(notification.peer)
+                if seat == NO_PEER:  # it held one a moment ago, or will: one of us has not heard of it yet
+                    raise OutOfPhase(notification.peer, f"{type(message).__name__} without a seat")
+                if isinstance(message, SignedSeatNotice) or seat != said.verifier:
                     raise PeerFault(
                         notification.peer, f"passes on another verifier's {type(message).__name__}"
                     )
@@ -323,6 +331,9 @@ class Service:
         commit = submission.signed.commit
         if commit.node != peer:
             raise PeerFault(peer, f"submits a commit of {commit.node.hex()[:8]}")
+        seat = self.follower.run_state.seat_of(self.me.me)
+        if seat == NO_PEER:
+            raise Unavailable("holds no seat of a verifier now")
         try:
             await self._take(submission, peer)
         except OutOfPhase:
@@ -334,13 +345,13 @@ class Service:
                 round=commit.round,
                 node=peer,
                 commit=digest(commit),
-                verifier=self.me.me,
+                verifier=seat,
                 reason=str(fault)[:REASON_CHARS_MAX],
             )
             signature = sign(self.me.keys.peer, self.me.domain, refusal)
             return encode(SignedRefusal(refusal=refusal, signature=signature))
         receipt = Receipt(
-            run_id=self.me.run_id, round=commit.round, node=peer, commit=digest(commit), verifier=self.me.me
+            run_id=self.me.run_id, round=commit.round, node=peer, commit=digest(commit), verifier=seat
         )
         signature = sign(self.me.keys.peer, self.me.domain, receipt)
         return encode(SignedReceipt(receipt=receipt, signature=signature))
@@ -381,7 +392,7 @@ class Service:
         await trio.to_thread.run_sync(keep)  # hashing, decoding and the disk must not hold up votes
 
     async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
-        if peer not in self.me.spec.verifier_peers:  # only verifiers see commits before their round is final
+        if peer not in self.me.spec.seat_peers:  # only verifiers see commits before their round is final
             raise PeerFault(peer, "asks for a proposal, which only verifiers may")
         found = self.driver.body(Digest(body))
         if found is None:
@@ -389,7 +400,7 @@ class Service:
         return encode(found)
 
     async def _on_commit_request(self, peer: PeerId, body: bytes) -> bytes:
-        if peer not in self.me.spec.verifier_peers:  # as above
+        if peer not in self.me.spec.seat_peers:  # as above
             raise PeerFault(peer, "asks for a commit, which only verifiers may")
         request = decode(StepRequest, body)
         found = self.driver.commit_of(request.number, request.node)
@@ -417,7 +428,9 @@ class Service:
         self.driver.take(signed)
         self.driver.broadcast(encode(signed))
 
-    def _report(self, signed: SignedStakeReport | SignedAdmission | SignedEvaluation) -> None:
+    def _report(
+        self, signed: SignedStakeReport | SignedAdmission | SignedEvaluation | SignedSeatNotice
+    ) -> None:
         """Pass what we found to our round, and to all verifiers."""
         try:
             self.driver.take(signed)

@@ -123,7 +123,8 @@ class Proposer:
                 wall_s=seen_s,
             )
             if manifest.commits:
-                aggregate = await self._aggregate(manifest, (proposal.proposer, *self._me.verifiers))
+                leader = self._follower.run_state.key(proposal.proposer)
+                aggregate = await self._aggregate(manifest, (leader, *self._me.verifiers))
                 if aggregate != manifest.aggregate:
                     raise PeerFault(
                         proposal.proposer, "proposes an aggregate that is not that of its commits"

@@ -68,7 +68,7 @@ class StakeWatch:
                 run_id=self._me.run_id,
                 round=RoundId(max(int(run_state.round) - 1, 0)),
                 node=node,
-                verifier=self._me.me,
+                verifier=run_state.seat_of(self._me.me),
                 is_whole=is_whole,
             )
             if _is_due(run_state, report):

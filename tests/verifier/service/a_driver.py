@@ -38,6 +38,7 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
+from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, next_chain
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_hot_key, a_peer_key, name_of, peer
@@ -153,20 +154,24 @@ class Running:
             await settled()
 
 
-def a_participant(folder: Path, name: str = ME) -> Participant:
+def a_participant(folder: Path, name: str = ME, spec: RunSpec = SPEC) -> Participant:
     return Participant(
         config=None, keys=Keys(peer=a_peer_key(name), account=a_hot_key("account"), hot=a_hot_key(name)),
-        spec=SPEC, run_id=RUN_ID, deployment=a_deployment(), addresses={},
+        spec=spec, run_id=RUN_ID, deployment=a_deployment(), addresses={},
         store=Store(folder / "store.db"), blobs=DiskBlobs(folder / "blobs", bytes_max=1 << 20),
     )  # fmt: skip
 
 
 @asynccontextmanager
 async def running(
-    folder: Path, name: str = ME, get_update: GetUpdate | None = None, state_sync: FakeStateSync | None = None
+    folder: Path,
+    name: str = ME,
+    get_update: GetUpdate | None = None,
+    state_sync: FakeStateSync | None = None,
+    spec: RunSpec = SPEC,
 ) -> AsyncIterator[Running]:
     """A driver that runs until the context ends, on what an earlier one left in the folder."""
-    me, host, parameters = a_participant(folder, name), FakeHost(), state_sync or FakeStateSync()
+    me, host, parameters = a_participant(folder, name, spec), FakeHost(), state_sync or FakeStateSync()
     host.members = list(me.verifiers)
     follower = Follower(me.spec, RUN_ID, me.store)
     opening = a_round(follower.run_state)

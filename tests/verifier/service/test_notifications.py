@@ -9,7 +9,7 @@ import pytest
 
 from assay.network.host import Notification
 from assay.protocol.encoding.codec import encode
-from assay.protocol.errors import PeerFault
+from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.messages import (
     BlobPiece,
     CertifiedManifest,
@@ -17,9 +17,10 @@ from assay.protocol.messages import (
     DoubleVote,
     Proposal,
     QuorumCertificate,
+    SignedSeatNotice,
     SignedVote,
 )
-from assay.protocol.types import PeerId
+from assay.protocol.types import NO_PEER, PeerId
 from assay.verifier.round.machine import said_in
 from assay.verifier.service.process import FACTS, Service
 from tests.protocol.strategies import sample
@@ -28,17 +29,19 @@ STRANGER, OTHER = PeerId(bytes(32)), PeerId(b"\x01" * 32)
 CONSENSUS = (SignedVote, Proposal, QuorumCertificate)
 EVIDENCE = (Contradiction, DoubleVote)
 ELSEWHERE = (BlobPiece, CertifiedManifest, *CONSENSUS, *EVIDENCE)
-STATEMENTS = [kind for kind in FACTS.values() if kind not in ELSEWHERE]
+STATEMENTS = [kind for kind in FACTS.values() if kind not in (*ELSEWHERE, SignedSeatNotice)]
 
 
-def taken(message: Any, peer: PeerId, *verifiers: PeerId) -> list[Any]:
+def taken(message: Any, peer: PeerId, *verifiers: PeerId, reserves: tuple[PeerId, ...] = ()) -> list[Any]:
     """What the driver gets of a message that this peer sends."""
     got: list[Any] = []
     driver = SimpleNamespace(take=got.append, receive=got.append, synced=got.extend)
     service: Any = SimpleNamespace(
         driver=driver,
-        follower=SimpleNamespace(run_state=SimpleNamespace(nodes=())),
-        me=SimpleNamespace(spec=SimpleNamespace(verifier_peers=verifiers)),
+        follower=SimpleNamespace(
+            run_state=SimpleNamespace(nodes=(), seat_of=lambda one: one if one in verifiers else NO_PEER)
+        ),
+        me=SimpleNamespace(spec=SimpleNamespace(seat_peers=(*verifiers, *reserves))),
     )
     Service._take_notification(service, Notification(peer=peer, payload=encode(message)))
     return got
@@ -52,6 +55,24 @@ def test_a_statement_is_taken_from_its_author_alone(kind):
     assert taken(message, author, author, OTHER) == [message]
     with pytest.raises(PeerFault, match="passes on another verifier's"):
         taken(message, OTHER, author, OTHER)
+
+
+@pytest.mark.parametrize("kind", STATEMENTS, ids=lambda kind: kind.__name__)
+def test_a_statement_of_a_peer_without_a_seat_is_not_taken_and_no_fault(kind):
+    message = sample(kind)
+    author = said_in(message).verifier
+
+    with pytest.raises(OutOfPhase, match="without a seat"):
+        taken(message, author, OTHER, reserves=(author,))
+
+
+def test_a_seat_notice_is_taken_from_its_holder_alone_who_may_be_a_reserve():
+    message = sample(SignedSeatNotice)
+    holder = message.notice.holder
+
+    assert taken(message, holder, OTHER, reserves=(holder,)) == [message]
+    with pytest.raises(PeerFault, match="passes on another verifier's"):
+        taken(message, OTHER, OTHER, reserves=(holder,))
 
 
 @pytest.mark.parametrize("kind", [*EVIDENCE, *CONSENSUS], ids=lambda kind: kind.__name__)
