@@ -12,7 +12,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import trio
 
