@@ -137,6 +137,25 @@ def verifier_run(file: ConfigFile, tethered: Tethered = False) -> None:
     run_process(lambda: run_verifier(config), is_tethered=tethered)
 
 
+@verifier_app.command("resign")
+def verifier_resign(file: ConfigFile, as_json: AsJson = False) -> None:
+    """Give up a verifier's seat in its run, for good: a ready reserve takes it once its audits have ended.
+
+    Example: assay verifier resign config.toml
+    """
+    from assay.cli.process import read_process_file
+    from assay.verifier.service.standby import RESIGN
+
+    config, _ = read_process_file(file)
+    if not config.folder.exists():
+        raise ConfigError(f"{config.folder} is missing: the verifier has never run")
+    (config.folder / RESIGN).touch()
+    text = (
+        "the verifier resigns with the next round; keep its process running until it logs `seat handed over`"
+    )
+    show_steps([done("resign", text)], as_json=as_json)
+
+
 @app.command(hidden=True)
 def misbehave(
     file: ConfigFile,

@@ -194,7 +194,7 @@ def _make_seats(
 ) -> list[LocalMember]:
     names = [
         *((f"node-{i}", "node") for i in range(order.seats)),
-        *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers)),
+        *((f"verifier-{i}", "verifier") for i in range(order.run.verifiers + order.run.reserves)),
         ("ledger", "ledger"),
         ("buyer", "buyer"),
     ]

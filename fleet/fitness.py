@@ -83,7 +83,7 @@ def escrow_fault(spec: RunSpec, escrow: EscrowState, judges: Collection[str]) ->
         return "its escrow is for another spec"
     if escrow.epoch_cap < spec.epoch_price(0):
         return "its escrow pays no whole epoch"
-    if {evm_address(one.account) for one in spec.verifiers} != set(judges):
+    if {evm_address(one.account) for one in spec.judges} != set(judges):
         return "its verifiers are not those who can settle it"
     return None
 

@@ -53,7 +53,7 @@ class EvidenceServer:
             PeerFault: it is neither. Unavailable: the file cannot be read or kept.
         """
         request = decode(EvidenceRequest, body)
-        if peer not in self._me.spec.verifier_peers and request.case_id not in self._jurors.get(peer, ()):
+        if peer not in self._me.spec.seat_peers and request.case_id not in self._jurors.get(peer, ()):
             raise PeerFault(peer, "asks for evidence, which only verifiers of the run and jurors judge")
         path = evidence_path(self._me.config.folder, request.case_id, request.operator)
         try:

@@ -88,7 +88,8 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
     use_one_thread()  # as nodes and verifiers do, so that the class below equals theirs
     rows = {
         "run": f"{order.run.name}: {order.run.nodes} nodes, {order.seats} seats, "
-        f"{order.run.verifiers} verifiers",
+        f"{order.run.verifiers} verifiers"
+        + (f", {order.run.reserves} in reserve" if order.run.reserves else ""),
         "starts": start_words(order),
         "model": f"{model_words(order, model)}: {layout.parameters:,} parameters in {layout.blocks:,} blocks",
         "adapter": adapter_words(model),

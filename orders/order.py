@@ -27,7 +27,7 @@ from assay.orders.sections import (
     TrainSection,
     VerifySection,
 )
-from assay.protocol.agreement.quorum import least_audit_rounds, least_dispute_rounds, quorum
+from assay.protocol.agreement.quorum import faults_tolerated, least_audit_rounds, least_dispute_rounds, quorum
 from assay.protocol.grpo import DIGIT, NO_GRPO, GrpoSpec, Reward, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ModelSpec
@@ -209,6 +209,12 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         if getattr(order, name) < least:
             reason = f"lying leaders could hide verdicts: {run.verifiers} verifiers need at least {least}"
             yield ConfigProblem(("verify", name), getattr(order, name), reason)
+    tolerated, of_all = faults_tolerated(run.verifiers), faults_tolerated(run.verifiers + run.reserves)
+    if of_all != tolerated:
+        reason = (
+            f"{run.verifiers} verifiers tolerate {tolerated} faults, with them {of_all}: expected as many"
+        )
+        yield ConfigProblem(("run", "reserves"), run.reserves, reason)
     if not order.data:
         yield ConfigProblem(
             ("data",), [], "expected at least one source; leave the key out for the standard library"

@@ -54,7 +54,8 @@ def new_run(
 
     Args:
         order: What is bought.
-        records: Of nodes, verifiers, the ledger service, the buyer and watchtowers; checked, one a peer.
+        records: Of nodes, verifiers, the ledger service, the buyer and watchtowers; checked, one a peer. The
+            last verifiers are the reserves.
         deployment_id: Of the contracts that the run is paid through.
         data: As `described` or `data_spec` describe the data.
         base: State digest of the imported starting parameters; zero without.
@@ -69,7 +70,7 @@ def new_run(
     nodes, verifiers = _of(found, Role.NODE), _of(found, Role.VERIFIER)
     for what, have, want in (
         ("nodes", nodes, order.run.nodes),
-        ("verifiers", verifiers, order.run.verifiers),
+        ("verifiers", verifiers, order.run.verifiers + order.run.reserves),
         ("ledger services", _of(found, Role.LEDGER), 1),
         ("buyers", _of(found, Role.BUYER), 1),
     ):
@@ -85,7 +86,8 @@ def new_run(
         buyer=Address(buyer.account),
         treasury=Address(treasury.account),
         nodes=[one.record.member for one in nodes],
-        verifiers=[one.record.member for one in verifiers],
+        verifiers=[one.record.member for one in verifiers[: order.run.verifiers]],
+        reserves=[one.record.member for one in verifiers[order.run.verifiers :]],
         base=base,
         known_answers=tasks,
         start_by_s=now_s + order.start_within_s if order.start_within_s else 0,
@@ -122,7 +124,7 @@ def check_members(chain: ChainReader, spec: RunSpec, until_s: int) -> None:
         Unavailable: the endpoint is gone.
     """
     faults = []
-    for role, members in ((OPERATOR, spec.nodes), (VERIFIER, spec.verifiers)):
+    for role, members in ((OPERATOR, spec.nodes), (VERIFIER, spec.judges)):
         for member in members:
             account = evm_address(member.account)
             stake = chain.stake_of(account, role)

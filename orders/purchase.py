@@ -113,7 +113,7 @@ def check_place(account: Account, quote: Quote) -> None:
     check_close_delay(need_s, chain.close_delay(), final.newest_s - final.time_s)
     if evm_address(spec.buyer) != account.address:
         raise ConfigError(f"the spec's buyer is {evm_address(spec.buyer)}, this account is {account.address}")
-    if {evm_address(member.account) for member in spec.verifiers} != set(chain.verifier_set()):
+    if {evm_address(member.account) for member in spec.judges} != set(chain.verifier_set()):
         raise ConfigError(
             f"the spec's verifiers are not those of the contracts, set {chain.set_version()}: "
             "no result of the run could be settled"
@@ -138,7 +138,7 @@ def check_lots(account: Account, lot: int, deadline: int) -> None:
     if lacking:
         raise ConfigError("\n".join([*lacking, "it does that with `assay stake lock`"]))
     term, least = term_of(chain.set_version()), chain.stake_of(account.address, VERIFIER).minimum
-    verifiers = [evm_address(member.account) for member in spec.verifiers]
+    verifiers = [evm_address(member.account) for member in spec.judges]
     missing = [
         verifier
         for verifier in verifiers

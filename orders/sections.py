@@ -78,7 +78,8 @@ class RunSection(Section):
     least_nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than these: the run waits
     start_within_s: Annotated[int, Field(ge=1, le=START_S_MAX)] = 86_400  # for others, or never starts
     seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than needed: others may join
-    verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4
+    verifiers: Annotated[int, Field(ge=1, le=VERIFIERS_MAX)] = 4  # seats
+    reserves: Annotated[int, Field(ge=0, le=2)] = 0  # more verifiers, which may take over a seat
     attesters: dict[str, str] = Field(default_factory=dict)  # node number -> key file of a software attester
 
     @property

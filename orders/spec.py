@@ -207,6 +207,7 @@ def build_spec(
     treasury: Address,
     nodes: Sequence[Member],
     verifiers: Sequence[Member],
+    reserves: Sequence[Member] = (),
     base: Digest = NO_DIGEST,
     known_answers: Sequence[tuple[Digest, RoundId, PeerId]] = (),
     start_by_s: int = 0,
@@ -221,6 +222,7 @@ def build_spec(
         treasury: Who receives the fee.
         nodes: In any order.
         verifiers: In any order.
+        reserves: Likewise.
         base: State digest of the imported starting parameters; zero to draw them from the seed.
         known_answers: Salt, round and node of every known-answer task.
         start_by_s: Unix time by which the nodes must have come that the order waits for; 0 if for none.
@@ -250,6 +252,7 @@ def build_spec(
         start_by_s=start_by_s,
         nodes=tuple(sorted(nodes, key=lambda member: member.peer)),
         verifiers=tuple(sorted(verifiers, key=lambda member: member.peer)),
+        reserves=tuple(sorted(reserves, key=lambda member: member.peer)),
     )
     try:
         check_spec(spec)

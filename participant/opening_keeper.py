@@ -160,7 +160,7 @@ async def keep_openings(
     def is_ours(audit: Audit, opening: Digest) -> bool:
         named = named_opening(audit)
         is_named = named is not None and named.opening == opening
-        return is_named and (keeps_all or me in keepers(spec, audit, opening))
+        return is_named and (keeps_all or follower.run_state.seat_of(me) in keepers(spec, audit, opening))
 
     limit = trio.CapacityLimiter(FETCHES_MAX)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from assay.protocol.agreement.quorum import committee_size, quorum
+from assay.protocol.agreement.quorum import committee_size, faults_tolerated, quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.grpo import NO_GRPO, GrpoSpec, grpo_faults
@@ -406,8 +406,13 @@ class RunSpec:
 
     @property
     def seat_peers(self) -> tuple[PeerId, ...]:
-        """The keys that may hold a verifier's seat at some time: those of verifiers and of reserves."""
+        """The keys that may hold a verifier's seat at some time: the judges', verifiers first."""
         return self.verifier_peers + self.reserve_peers
+
+    @property
+    def judges(self) -> tuple[Member, ...]:
+        """Whose accounts sign for the run on chain: its verifiers and those who may take over a seat."""
+        return self.verifiers + self.reserves
 
     @property
     def reserve_peers(self) -> tuple[PeerId, ...]:
@@ -550,7 +555,13 @@ def check_spec(spec: RunSpec) -> None:
         "one account cannot stand behind two members",
     )
     need(len(spec.seat_peers) == len(set(spec.seat_peers)), "a reserve is a verifier of this run already")
-    need(not spec.reserves, "reserves are named, but no participant takes over a seat yet")
+    # At most f of all judges lie, so at most f of those that hold the seats at any time, whoever begins.
+    seats, judges = len(spec.verifiers), len(spec.judges)
+    need(
+        faults_tolerated(judges) == faults_tolerated(seats),
+        f"{seats} verifiers tolerate {faults_tolerated(seats)} faults, with {len(spec.reserves)} reserves "
+        f"{faults_tolerated(judges)}: expected as many",
+    )
     for fault in dpo_faults(spec.compute, spec.rule.local.sequences):
         need(False, fault)
     for fault in _grpo_faults(spec):

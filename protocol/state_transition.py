@@ -270,6 +270,10 @@ class RunState:
         """The key that signed for a seat what the manifest of an earlier round carried of it."""
         return self.rotation.at(round_id).key(seat)
 
+    def judge(self, audit: Audit, seat: PeerId) -> PeerId:
+        """The key of whoever judges or judged an audit for a seat, which is not handed over meanwhile."""
+        return self.holder_at(seat, audit.closed_round if audit.has_ended else int(self.round))
+
     @property
     def holders(self) -> tuple[PeerId, ...]:
         """The keys of all seats' present holders, in the order of the seats."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import sign_commit
+from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.agreement.inclusion import nodes_bitmap
 from assay.protocol.audits import RECOMPUTED, REFERENCE, Audit
 from assay.protocol.commitments import commitment_of, open_commitment
@@ -180,10 +181,11 @@ class Signed(Unsigned):
 
     domain: Domain = DOMAIN
     deployment: Deployment = field(default_factory=a_deployment)
+    configuration: Configuration = FIRST
 
     def signature(self, member: PeerId, message: Message) -> Signature:
-        """A member's signature under a message."""
-        return sign(a_peer_key(name_of(member)), self.domain, message)
+        """A member's signature under a message; for a verifier's seat that of its holder."""
+        return sign(a_peer_key(name_of(self.configuration.key(member))), self.domain, message)
 
     def statement(self, spec: RunSpec, commit: Commit) -> HotSignature:
         """The node's signature under its commit's statement to the contracts."""

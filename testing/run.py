@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.participant.links import check_place
+from assay.protocol.agreement.configurations import before_first
 from assay.protocol.audits import Audit, AuditStatus, may_open_sketch, may_show_known_answer
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import (
@@ -108,6 +109,7 @@ def a_manifest(
         commits = [next_commit(run_state, node) for node in (run_state.active if nodes is None else nodes)]
     commits = sorted(commits, key=lambda one: one.node)
     spec, committed = run_state.spec, {one.node for one in commits}
+    first = before_first(run_state.rotation.configuration.number) + 1
     aggregate = changes.get("aggregate")
     if aggregate is None:
         aggregate = a_digest("aggregate", int(run_state.round)) if commits else NO_DIGEST
@@ -125,7 +127,7 @@ def a_manifest(
         "aggregate": aggregate,
         "chain": next_chain(run_state.chain, tuple(commits), aggregate),
         "hand_over": run_state.hand_over,
-        "iteration": Iteration(run_state.round + 1 if spec.reserves else NO_ITERATION),
+        "iteration": Iteration(first + int(run_state.round) if spec.reserves else NO_ITERATION),
     }
     return an_empty_manifest(run_state.run_id, run_state.round, run_state.parent, **{**content, **changes})
 

@@ -96,10 +96,11 @@ def a_signed_commit(
 
 
 def a_reveal(name: str, run_state: RunState, **changes: Any) -> BeaconShare:
-    """This verifier's share of the beacon for the manifest that `run_state` ends with."""
+    """The share of a verifier's seat in the beacon for the manifest that `run_state` ends with."""
     before = RoundId(int(run_state.round) - 1)
     alpha = beacon_input(run_state.spec.deployment_id, run_state.run_id, before, run_state.parent)
-    proof = vrf.prove(bytes(a_peer_key(name)), alpha)
+    holder = name_of(run_state.key(peer(name)))
+    proof = vrf.prove(bytes(a_peer_key(holder)), alpha)
     share = BeaconShare(run_id=run_state.run_id, round=before, verifier=peer(name), proof=proof)
     return replace(share, **changes)
 
@@ -185,8 +186,9 @@ def a_certified(
     **changes: Any,
 ) -> CertifiedManifest:
     """The manifest as a link: the block after block `parent`, finalised by these verifiers."""
+    iteration = manifest.iteration or Iteration(int(manifest.round) + 1)
     block = Block(
-        run_id=manifest.run_id, iteration=Iteration(int(manifest.round) + 1), round=manifest.round,
+        run_id=manifest.run_id, iteration=iteration, round=manifest.round,
         parent=parent, manifest=digest(manifest),
     )  # fmt: skip
     block = replace(block, **changes)
@@ -208,6 +210,7 @@ def a_chain(
     """This many links on top of `run_state`; nodes commit while the run trains, whoever is due says MATCH."""
     links: list[CertifiedManifest] = []
     for _ in range(count):
+        signer = replace(signer, configuration=run_state.rotation.configuration)
         committing = [name for name in nodes if peer(name) in run_state.active]
         manifest = a_manifest(run_state, committing, match_all(run_state), aggregate, signer=signer)
         parent = digest(links[-1].block) if links else NO_DIGEST

@@ -228,7 +228,7 @@ def audit_books(run: Path, key: str | None, *, must_be_witnessed: bool = False) 
     """
     place, signer = find_books(run), None if key is None else _public_key(key)
     has_spec = must_be_witnessed or place.spec is not None
-    verifiers = spec_of(place).verifier_peers if has_spec else ()
+    verifiers = spec_of(place).seat_peers if has_spec else ()
     with opened(place) as db:
         origin = log_origin(place, db)
         published = [] if place.checkpoints is None else read_published(place.checkpoints)

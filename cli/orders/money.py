@@ -127,7 +127,7 @@ def place_steps(
     deadline = deadline_after(account, days)
     check_start(account, deadline)
     check_members(account.chain, spec, deadline)
-    for member in (*spec.nodes, *spec.verifiers):
+    for member in (*spec.nodes, *spec.judges):
         text = f"member    {member.peer.hex()[:16]} {evm_address(member.account)}: staked and delegated"
         yield told("member", text)
     if is_dry:

@@ -119,7 +119,7 @@ class Source:
             escrow = self._reader.run(state.run_id)
             members = [
                 *((record.member, OPERATOR) for record in state.nodes.values()),
-                *((member, VERIFIER) for member in self._spec.verifiers),
+                *((member, VERIFIER) for member in self._spec.judges),
             ]
             stakes = {
                 member.peer: self._reader.stake_of(evm_address(member.account), role).active

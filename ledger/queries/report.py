@@ -193,7 +193,7 @@ def nodes(store: BookStore, run_state: RunState) -> tuple[NodeFigures, ...]:
 
 
 def verifiers(store: BookStore, spec: RunSpec) -> tuple[VerifierFigures, ...]:
-    """The figures of each verifier, in the spec's order."""
+    """The figures of each verifier and reserve, in the spec's order."""
     slashed = _slashed(store, VERIFIER)
     with store.reading() as db:
         votes = _count(db, "SELECT verifier, count(*) FROM reveal GROUP BY verifier")
@@ -207,7 +207,7 @@ def verifiers(store: BookStore, spec: RunSpec) -> tuple[VerifierFigures, ...]:
             slashed=slashed.get(evm_address(member.account), 0),
             paid=paid.get(evm_address(member.account), 0),
         )
-        for member in spec.verifiers
+        for member in spec.judges
     )
 
 

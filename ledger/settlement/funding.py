@@ -48,7 +48,7 @@ def reading_of(spec: RunSpec, final: FinalEscrow, close_delay_s: int) -> Reading
     closing = Closing.NO
     if now_s >= escrow.closes_at - close_delay_s:
         closing = Closing.BY_BUYER if escrow.closes_at < escrow.deadline else Closing.BY_DEADLINE
-    verifiers = {evm_address(member.account) for member in spec.verifiers}
+    verifiers = {evm_address(member.account) for member in spec.judges}
     if escrow.spec_hash != digest(spec) or set(final.judges) != verifiers:
         return Reading(epochs=0, closing=closing)  # our results for it could not be settled
     left, epochs = escrow.budget, 0

@@ -165,7 +165,7 @@ def draft(run_state: RunState, epoch: int) -> Settlement:
     accounts = {peer: record.member.account for peer, record in run_state.nodes.items()}
     rows = [
         *_rows("operator", accounts, to_operators),
-        *_rows("verifier", {m.peer: m.account for m in spec.verifiers + spec.reserves}, to_verifiers),
+        *_rows("verifier", {m.peer: m.account for m in spec.judges}, to_verifiers),
     ]
     fee = gross - sum(row.amount for row in rows)
     if fee:
@@ -235,9 +235,7 @@ def _verifier_weights(run_state: RunState, epoch: int, audits: Mapping[StepId, A
     last = (epoch + 1) * run_state.spec.money.epoch_rounds - 1
     for audit in audits.values():
         for verdict in (*audit.withheld, *audit.verdicts):
-            # No seat is handed over while an audit binds its holder.
-            at = audit.closed_round if audit.has_ended else int(run_state.round)
-            add(run_state.holder_at(verdict.verifier, at), _verdict_weight(audit, verdict))
+            add(run_state.judge(audit, verdict.verifier), _verdict_weight(audit, verdict))
     for round_id, verifiers in run_state.beacon_shares.items():
         if run_state.epoch_of(round_id) == epoch:
             for holder in verifiers:

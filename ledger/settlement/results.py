@@ -172,7 +172,7 @@ def double_vote_order_of(
         verifier: The key of the one at fault.
         record: What the chain records about it; `double_vote` names the evidence.
     """
-    accounts = {member.peer: member.account for member in spec.verifiers + spec.reserves}
+    accounts = {member.peer: member.account for member in spec.judges}
     return SlashOrder(
         deployment_id=spec.deployment_id,
         run_id=run_id,
@@ -249,5 +249,5 @@ def _ruling(
 
 def _account_of(spec: RunSpec, audit: Audit, seat: PeerId, rotation: Rotation) -> Address:
     """The account of whoever held a seat when this audit ended, and so when it gave its verdict."""
-    accounts = {member.peer: member.account for member in spec.verifiers + spec.reserves}
+    accounts = {member.peer: member.account for member in spec.judges}
     return accounts[rotation.at(audit.closed_round).key(seat)]

@@ -105,7 +105,7 @@ class Replay:
         async def fetch(name: Digest) -> None:
             async with limit:
                 try:
-                    body = await fetch_blob(host, name, self._me.spec.verifier_peers, FETCH_S)
+                    body = await fetch_blob(host, name, self._me.spec.seat_peers, FETCH_S)
                     await trio.to_thread.run_sync(self._me.blobs.put, body)
                 except Unavailable as error:
                     missing.append(error)

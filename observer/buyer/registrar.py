@@ -128,15 +128,15 @@ async def witnessed_point(me: Participant, host: Host) -> LogPoint | None:
             log.info("no cosigned checkpoint", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
     async with trio.open_nursery() as nursery:
-        for member in me.spec.verifiers:
+        for member in me.spec.judges:
             nursery.start_soon(ask, member.peer)
-    need = quorum(len(me.spec.verifiers))
+    need = quorum(len(me.spec.judges))
     notes = [
         with_lines(own, [by_peer[peer] for peer in sorted(by_peer)])
         for own, by_peer in lines.items()
         if len(by_peer) >= need
     ]
-    points = (read_point(note, me.run_id, ledger_service, me.spec.verifier_peers) for note in notes)
+    points = (read_point(note, me.run_id, ledger_service, me.spec.seat_peers) for note in notes)
     return max(points, key=lambda point: point.size, default=None)
 
 

@@ -95,7 +95,7 @@ class Bookkeeper(Recorder):
     def _names(self) -> dict[str, str]:
         """The peer of each account that takes part."""
         nodes = [record.member for record in self._run_state.nodes.values()]
-        return {evm_address(m.account): m.peer.hex() for m in (*nodes, *self._spec.verifiers)}
+        return {evm_address(m.account): m.peer.hex() for m in (*nodes, *self._spec.judges)}
 
     def tell_rounds(self) -> None:
         """Report every recorded round that has no status line yet, and that the run closed early."""

@@ -95,7 +95,7 @@ class LedgerService:
         books = BookStore(books_of(me.config), me.run_id, first_block=me.deployment.block)
         begin_term(books)
         self.checkpoint_signer = CheckpointSigner(
-            books, me.keys.peer, me.config.folder / "checkpoints", me.spec.verifier_peers
+            books, me.keys.peer, me.config.folder / "checkpoints", me.spec.seat_peers
         )
         self.witnesses = Witnesses(me, self.checkpoint_signer)
         self.bookkeeper = Bookkeeper(me.spec, me.run_id, books, self.status)

@@ -34,7 +34,7 @@ class Witnesses:
 
     def __init__(self, me: Participant, checkpoint_signer: CheckpointSigner) -> None:
         self._me, self._log = me, checkpoint_signer
-        self._need = quorum(len(me.spec.verifiers))
+        self._need = quorum(len(me.spec.judges))
         self._answered: set[PeerId] = set()  # have reported since our start what they cosigned last
         self._unwilling: set[PeerId] = set()  # or that they are no witnesses
         self._changed = trio.Event()
@@ -57,7 +57,7 @@ class Witnesses:
             LedgerRolledBack: a verifier holds a checkpoint of ours that the books do not.
         """
         async with trio.open_nursery() as nursery:
-            for peer in self._me.spec.verifier_peers:
+            for peer in self._me.spec.seat_peers:
                 nursery.start_soon(self._keep_asking, host, peer)
 
     async def compared(self, wait_s: float) -> bool:
@@ -70,7 +70,7 @@ class Witnesses:
     async def cosigned(self, wait_s: float) -> bool:
         """Wait until a quorum cosigned the newest checkpoint, or none will; whether one did in time."""
         with trio.move_on_after(wait_s):
-            while len(self._me.spec.verifiers) - len(self._unwilling) >= self._need:
+            while len(self._me.spec.judges) - len(self._unwilling) >= self._need:
                 changed = self._changed  # read first: a change after this must wake us
                 if await trio.to_thread.run_sync(lambda: self.is_cosigned):
                     break

@@ -96,7 +96,10 @@ def check_run_file(found: RunFile, now_s: int) -> None:
     peers = [record.peer for record in records]
     if peers != sorted(set(peers)):
         raise ConfigError("run file: records must ascend by peer, each once")
-    for role, members in ((Role.NODE, spec.nodes), (Role.VERIFIER, spec.verifiers)):
+    for role, members in (
+        (Role.NODE, spec.nodes),
+        (Role.VERIFIER, sorted(spec.judges, key=lambda one: one.peer)),
+    ):
         if [record.member for record in records if record.role is role] != list(members):
             raise ConfigError(f"run file: its records of role {role.name.lower()} are not the spec's members")
     treasuries = [record.account for record in records if record.role is Role.LEDGER]

@@ -141,12 +141,13 @@ async def trace_chain(
     """
     if not traces.is_on:
         return
-    is_first, times = me == spec.verifier_peers[0], dict[int, float]()
+    times = dict[int, float]()
     settled = set(follower.settlements)
     state, at_s = follower.run_state, clock()
     while True:
         await follower.grown(int(state.round))
         before, state, now_s = state, follower.run_state, clock()
+        is_first = me == state.key(spec.verifier_peers[0])
         for round_id in range(int(before.round), int(state.round)):
             times[round_id] = now_s
             traces.span("manifest", round_id, at_s, now_s)

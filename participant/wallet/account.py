@@ -113,7 +113,7 @@ def open_account(config: Config) -> Account:
 
 def role_in(spec: RunSpec, account: Address) -> int | None:
     """The role in which a run's spec names this account; None if it does not."""
-    for role, members in ((OPERATOR, spec.nodes), (VERIFIER, spec.verifiers)):
+    for role, members in ((OPERATOR, spec.nodes), (VERIFIER, spec.judges)):
         if any(evm_address(member.account) == account for member in members):
             return role
     return None

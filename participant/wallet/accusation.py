@@ -54,9 +54,9 @@ def certified_order(account: Account, commit: Commit, offender: Address) -> tupl
     message = account.deployment.digest(order)
     judges = read_judges(account.chain, account.spec, account.run_id)
     known = addresses_of(account.run_file, read_records(account.config.records, int(time.time())))
-    places = [known[peer] for peer in account.spec.verifier_peers if peer in known]
+    places = [known[peer] for peer in account.spec.seat_peers if peer in known]
     with tempfile.TemporaryDirectory(prefix="assay-accusation-") as folder:
-        asked = _Asked(message, judges, quorum(len(account.spec.verifiers)))
+        asked = _Asked(message, judges, quorum(len(account.spec.judges)))
         trio.run(_ask_all, account.run_id, asked, encode(accusation), places, Path(folder))
     return order, certificate(message, list(asked.signatures.values()))
 

@@ -151,9 +151,9 @@ async def quorum_of(
             found.setdefault(answer, []).append(signature)
 
     async with trio.open_nursery() as nursery:
-        for member in me.spec.verifiers:
+        for member in me.spec.judges:
             nursery.start_soon(take, member)
-    need, most = quorum(len(me.spec.verifiers)), max(map(len, found.values()), default=0)
+    need, most = quorum(len(me.spec.judges)), max(map(len, found.values()), default=0)
     if most < need:
         listed = "; ".join(sorted(reasons)[:3])
         raise Unavailable(f"{of}: {most} signatures on {what}, expected {need}; {listed}")

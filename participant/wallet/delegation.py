@@ -113,7 +113,7 @@ async def watch_delegation(me: Participant) -> None:
 def holdings(chain: ChainReader, me: Participant, hot_key_expiry: int) -> Holdings:
     """A member's stake, and the lot that backs it: a node's for the run, a verifier's for its term."""
     account, run = evm_address(me.keys.account_address), chain.run(me.run_id)
-    is_verifier = me.me in me.spec.verifier_peers
+    is_verifier = me.me in me.spec.seat_peers
     commitment = term_of(chain.set_version_of(me.run_id)) if is_verifier else bytes(me.run_id)
     role = VERIFIER if is_verifier else OPERATOR
     lot = chain.lot_of(account, role, commitment)

@@ -33,11 +33,11 @@ def read_judges(chain: ChainReader, spec: RunSpec, run_id: Digest) -> Judges:
     Raises:
         ChainRefused: nobody opened the run. Unavailable: the endpoint is gone.
     """
-    keys = {member.peer: chain.hot_key_of(evm_address(member.account)) for member in spec.verifiers}
+    keys = {member.peer: chain.hot_key_of(evm_address(member.account)) for member in spec.judges}
     return Judges(set_version=chain.set_version_of(run_id), hot_keys=keys)
 
 
 def named_judges(spec: RunSpec, set_version: int) -> Judges:
     """The set with the hot keys that the spec names: what a reader without the chain can check."""
-    keys = {member.peer: evm_address(member.hot) for member in spec.verifiers}
+    keys = {member.peer: evm_address(member.hot) for member in spec.judges}
     return Judges(set_version=set_version, hot_keys=keys)

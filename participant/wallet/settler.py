@@ -265,7 +265,7 @@ class Settler:
         spec, term = self._me.spec, term_of(chain.set_version_of(self._me.run_id))
         nodes = self._follower.run_state.nodes.values()
         seats = [(one.member.account, OPERATOR, bytes(self._me.run_id)) for one in nodes]
-        seats += [(member.account, VERIFIER, term) for member in spec.verifiers]
+        seats += [(member.account, VERIFIER, term) for member in spec.judges]
         wanted = [duties.Release(account=evm_address(a), role=r, commitment=c) for a, r, c in seats]
         return tuple(one for one in wanted if chain.can_release(one.account, one.role, one.commitment))
 

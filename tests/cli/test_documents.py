@@ -115,6 +115,7 @@ ON_CHAIN = {
     "claim": "NODE --dry-run",
     "watch": "NODE",
     "node leave": "NODE",
+    "verifier resign": "NODE",
     "network show": "INVITATION --offline",
     "network announce": "NODE",
     "network list": "CHECKED",

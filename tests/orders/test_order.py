@@ -131,6 +131,8 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
         ),
         ("[verify]\naudit_rounds = 6", "lying leaders could hide verdicts: 4 verifiers need at least 7"),
         ("[run]\nverifiers = 7\n[verify]\ndispute_rounds = 6", "7 verifiers need at least 7"),
+        ("[run]\nreserves = 3", "[run] reserves = 3: expected at most 2"),
+        ("[run]\nverifiers = 5\nreserves = 2", "tolerate 1 faults, with them 2: expected as many"),
         ("[verify]\nfloor = 0", "run.toml: [verify] floor = 0: expected more than 0"),
         ("[verify]\nfloor = 1.1", "run.toml: [verify] floor = 1.1: expected at most 1"),
         ("[comm]\nbeta = 1", "as it is set up here: beta is 1000000 millionths, expected below 1"),

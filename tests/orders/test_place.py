@@ -14,6 +14,7 @@ from assay.orders.load import load_order
 from assay.orders.place import check_members, new_run
 from assay.orders.spec import data_spec
 from assay.participant.files.record import Role
+from assay.participant.files.run_file import check_run_file
 from assay.protocol.commitments import known_answer_root
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST
@@ -51,6 +52,16 @@ def test_a_run_has_the_members_of_the_records_and_pays_the_ledger_service_and_th
     assert bytes(spec.buyer) == RECORDS[8].record.account
     assert len(found.run.content.records) == len(RECORDS)  # the watchtower's too
     assert (found.tested, found.known_answers, spec.start_by_s) == (None, (), 0)
+
+
+def test_the_last_verifiers_by_the_order_of_their_records_are_the_reserves():
+    more = [a_record(name, Role.VERIFIER) for name in ("rosa", "ruth")]
+
+    spec = made([*RECORDS[:7], *more, *RECORDS[7:]], {"run.reserves": 2}).run.spec
+
+    assert {member.peer for member in spec.verifiers} == {*map(peer, VERIFIERS)}
+    assert spec.reserve_peers == tuple(sorted(map(peer, ("rosa", "ruth"))))
+    check_run_file(made([*RECORDS[:7], *more, *RECORDS[7:]], {"run.reserves": 2}).run, NOW)
 
 
 @pytest.mark.parametrize(

@@ -449,8 +449,10 @@ def test_reserves_are_other_members_than_verifiers_and_nodes():
             check_spec(replace(spec, reserves=reserves))
 
 
-@pytest.mark.parametrize("count", [1, 12])
-def test_a_spec_with_reserves_is_refused_while_no_participant_takes_over_a_seat(count: int):
-    spec = replace(a_spec(), reserves=tuple(map(a_member, peers("reserve", count))))
-    with pytest.raises(ValueError, match="no participant takes over a seat yet"):
-        check_spec(spec)
+@pytest.mark.parametrize(("verifiers", "most"), [(4, 2), (5, 1), (6, 0), (7, 2), (10, 2)])
+def test_reserves_are_so_few_that_all_judges_tolerate_no_more_liars_than_the_seats(verifiers: int, most: int):
+    spec = a_spec(verifiers=peers("verifier", verifiers))
+    for count in range(most + 1):
+        check_spec(replace(spec, reserves=tuple(map(a_member, peers("reserve", count)))))
+    with pytest.raises(ValueError, match=r"tolerate \d faults, with \d reserves \d: expected as many"):
+        check_spec(replace(spec, reserves=tuple(map(a_member, peers("reserve", most + 1)))))

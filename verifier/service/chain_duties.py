@@ -260,7 +260,7 @@ class ChainDuties:
         ]
 
     def _charge(self, request: SlashOrderRequest) -> tuple[SlashOrder, tuple[PeerId, ...]]:
-        """The slash a request names, and the verifiers that prosecute it: those whose verdicts prove it.
+        """The slash a request names, and the seats whose holders prosecute it: those whose verdicts prove it.
 
         Raises:
             Unavailable: our chain does not imply it.
@@ -274,7 +274,9 @@ class ChainDuties:
                 return slash_order_of(spec, run_id, confirmed, account, rotation), accusers_of(confirmed)
         record = self._follower.run_state.verifiers.get(request.verifier)
         if request.node == NOBODY and record is not None and record.double_vote != NO_DIGEST:
-            others = tuple(peer for peer in self._follower.run_state.holders if peer != request.verifier)
+            others = tuple(
+                one for one in spec.verifier_peers if rotation.configuration.key(one) != request.verifier
+            )
             return double_vote_order_of(spec, run_id, request.verifier, record), others
         for audit, fault in self._follower.failed.values():
             if (audit.round, audit.node) == step and fault.verdict.verifier == request.verifier:

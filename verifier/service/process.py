@@ -85,7 +85,7 @@ from assay.verifier.service.evaluator import Evaluator
 from assay.verifier.service.funding_watch import FundingWatch
 from assay.verifier.service.proposer import now_ms
 from assay.verifier.service.stake_watch import StakeWatch
-from assay.verifier.service.standby import Standby
+from assay.verifier.service.standby import RESIGN, Standby
 from assay.verifier.service.witness import Witness
 
 log = logging.getLogger(__name__)
@@ -254,9 +254,14 @@ class Service:
             nursery.start_soon(appraiser.run)
             nursery.start_soon(self._drand.run)
             nursery.start_soon(watch_delegation, self.me)
-            nursery.start_soon(
-                Standby(self.me, self.follower, lambda: self.driver.round.run_state.round, self._report).run
+            standby = Standby(
+                self.me,
+                self.follower,
+                opened=lambda: self.driver.round.run_state.round,
+                resigns=(self.me.config.folder / RESIGN).exists,
+                broadcast=self._report,
             )
+            nursery.start_soon(standby.run)
             nursery.start_soon(StakeWatch(self.me, self.follower, self._report).run)
             nursery.start_soon(FundingWatch(self.me, self.follower, self._report_funding).run)
             nursery.start_soon(Evaluator(self.me, self.follower, self.state_sync, self._report).run)

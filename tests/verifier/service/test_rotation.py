@@ -17,21 +17,18 @@ from assay.protocol.agreement.configurations import number_of
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, Unavailable
-from assay.protocol.identity import sign
 from assay.protocol.messages import (
     CertifiedManifest,
     ManifestRange,
     Proposal,
     QuorumCertificate,
-    SeatNotice,
-    SeatNoticeKind,
     SignedSeatNotice,
     SignedVote,
     StepRequest,
 )
-from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, name_of, peer
+from assay.testing.members import name_of, peer
 from assay.testing.signed import NODES, VERIFIERS, a_member
-from assay.verifier.service.standby import Standby
+from assay.verifier.service.standby import RESIGN, Standby
 from tests.verifier.service.a_driver import SPEC, Running, a_real_commit, an_update, running
 
 RESERVE, SEAT = "rita", VERIFIERS[1]
@@ -43,6 +40,7 @@ TICK_S = 0.25
 class Town:
     """Verifiers and a reserve, by name. Who is in `dead` neither sends nor hears anything."""
 
+    folder: Path
     members: dict[str, Running]
     nursery: trio.Nursery
     dead: set[str] = field(default_factory=set)
@@ -76,7 +74,13 @@ class Town:
         one = self.members[name]
         one.host.posted = Posts(self, name)  # type: ignore[assignment]
         one.host.answer = self.answers(name)
-        standby = Standby(one.me, one.follower, lambda: one.driver.round.run_state.round, broadcasting(one))
+        standby = Standby(
+            one.me,
+            one.follower,
+            opened=lambda: one.driver.round.run_state.round,
+            resigns=(self.folder / name / RESIGN).exists,
+            broadcast=broadcasting(one),
+        )
         self.nursery.start_soon(standby.run)
 
     @asynccontextmanager
@@ -87,14 +91,9 @@ class Town:
             self.connect(name)
             yield
 
-    def say(self, name: str, kind: SeatNoticeKind) -> None:
-        member = self.members[name]
-        notice = SeatNotice(
-            run_id=RUN_ID, round=member.follower.run_state.round, holder=peer(name), kind=kind
-        )
-        signed = SignedSeatNotice(notice=notice, signature=sign(a_peer_key(name), DOMAIN, notice))
-        member.driver.take(signed)
-        member.driver.broadcast(encode(signed))
+    def resign(self, name: str) -> None:
+        """The member's operator asks it to give up its seat."""
+        (self.folder / name / RESIGN).touch()
 
     async def tick(self) -> None:
         for name, one in self.members.items():
@@ -130,7 +129,7 @@ async def a_town(folder: Path) -> AsyncIterator[Town]:
             name: await stack.enter_async_context(running(folder / name, name, spec=ROTATING))
             for name in (*VERIFIERS, RESERVE)
         }
-        town = Town(members, nursery)
+        town = Town(folder, members, nursery)
         for name in members:
             town.connect(name)
         yield town
@@ -194,7 +193,7 @@ def works(town: Town) -> bool:
 async def test_a_holder_that_resigns_is_replaced_and_the_run_goes_on_with_the_reserve(tmp_path, clock):
     async with a_town(tmp_path) as town:
         await town.until(lambda: town.round() >= 3)
-        town.say(SEAT, SeatNoticeKind.RESIGN)
+        town.resign(SEAT)
         await town.until(lambda: all(configuration(town, name) for name in town.members))
         town.dead.add(SEAT)
         await town.until(lambda: works(town))
@@ -205,7 +204,7 @@ async def test_a_holder_that_resigns_is_replaced_and_the_run_goes_on_with_the_re
 async def test_the_former_holder_follows_the_run_and_signs_nothing_more(tmp_path, clock):
     async with a_town(tmp_path) as town:
         await town.until(lambda: town.round() >= 3)
-        town.say(SEAT, SeatNoticeKind.RESIGN)
+        town.resign(SEAT)
         await town.until(lambda: works(town))
         await town.until(lambda: town.round(SEAT) >= town.round() - 1)
         town.sent.clear()
@@ -219,7 +218,7 @@ async def test_the_former_holder_follows_the_run_and_signs_nothing_more(tmp_path
 async def test_a_reserve_that_restarts_after_the_hand_over_goes_on_in_its_seat(tmp_path, clock):
     async with a_town(tmp_path) as town:
         await town.until(lambda: town.round() >= 3)
-        town.say(SEAT, SeatNoticeKind.RESIGN)
+        town.resign(SEAT)
         await town.until(lambda: all(configuration(town, name) for name in town.members))
         town.dead.add(SEAT)
         before = town.round()
