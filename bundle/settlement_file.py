@@ -108,7 +108,7 @@ def read_settlement(
         settlement=table, result=result, digest=digest, certificate=given.certificate, anchor=anchor
     )
     _compare("", plain(given), plain(settlement_file(settled)))
-    verify_certificate(digest, given.certificate, [evm_address(member.hot) for member in spec.verifiers])
+    verify_certificate(digest, given.certificate, [evm_address(member.hot) for member in spec.judges])
     if anchor is not None:
         try:
             check_result_anchor(anchor, deployment, result)

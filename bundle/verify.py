@@ -243,7 +243,7 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"registry: record {record}, signed by a quorum: compare it with the chain's"
     if report.log_point is not None:
         size, cosigners = report.log_point.size, len(report.log_point.cosigners)
-        yield f"books: {size} leaves at a checkpoint cosigned by {cosigners} of {members} verifiers"
+        yield f"books: {size} leaves at a checkpoint cosigned by {cosigners} of {len(spec.judges)} verifiers"
     count = report.bundle_files
     pictures = f" but pictures by {report.drawn_by}, which were not compared" if report.drawn_by else ""
     yield f"bundle: written again from the certified chain, all {count} files equal byte for byte{pictures}"

@@ -69,11 +69,11 @@ class Explored:
     map: AuditMap
     audits: Mapping[StepId, Audit]  # in their final status, by round and node
     verdicts: Mapping[StepId, tuple[CarriedVerdict, ...]]  # on a step, as the chain took them
-    judged: Mapping[PeerId, tuple[CarriedVerdict, ...]]  # of each verifier, likewise
+    judged: Mapping[PeerId, tuple[CarriedVerdict, ...]]  # of each verifier and reserve, likewise
     arrivals: Mapping[PeerId, Arrivals]  # of each node's commits
     latency: Latency | None  # None before the second round
     unfunded: frozenset[int]  # rounds of training that nobody paid for, by the reports until then
-    certified: Mapping[PeerId, int]  # manifests whose certificate a verifier's signature is in
+    certified: Mapping[PeerId, int]  # manifests whose certificate its signature is in
     pay: Mapping[PeerId, tuple[Pay, ...]]
     unpaid: Mapping[StepId, UnpaidReason]
     drafts: Mapping[int, Settlement]  # tables, as they stand, of epochs that have begun and are not settled
@@ -103,14 +103,14 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
     committed: dict[Digest, int] = {}
     blobs: set[Digest] = set()
     verdicts: dict[StepId, list[CarriedVerdict]] = {}
-    judged: dict[PeerId, list[CarriedVerdict]] = {peer: [] for peer in delivered.spec.verifier_peers}
-    certified = dict.fromkeys(delivered.spec.verifier_peers, 0)
+    judged: dict[PeerId, list[CarriedVerdict]] = {peer: [] for peer in delivered.spec.seat_peers}
+    certified = dict.fromkeys(delivered.spec.seat_peers, 0)
     arrivals = dict.fromkeys(commits, Arrivals())
     for at, link in enumerate(delivered.links):
-        manifest = link.manifest
+        manifest, key = link.manifest, delivered.run_states[at].key
         blobs.add(manifest.aggregate)
-        for signer in link.certificate.verifiers:
-            certified[signer] += 1
+        for seat in link.certificate.verifiers:
+            certified[key(seat)] += 1
         members = tuple(delivered.run_states[at].nodes)
         held = [listed(members, one.inclusion_list.nodes) for one in manifest.inclusion_lists]
         for signed in manifest.commits:
@@ -127,7 +127,7 @@ def explore(name: str, delivered: Delivered, files: Mapping[str, Path] = Mapping
                 round=at, committed_round=committed.get(digest(verdict), -1), verdict=verdict
             )
             verdicts.setdefault((verdict.round, verdict.node), []).append(one)
-            judged[verdict.verifier].append(one)
+            judged[key(verdict.verifier)].append(one)
     pay: dict[PeerId, list[Pay]] = {}
     unpaid: dict[StepId, UnpaidReason] = {}
     for epoch, table in delivered.tables.items():

@@ -79,9 +79,7 @@ def _registered(delivered: Delivered, inputs: RunInputs) -> Registered | None:
         trained_on = inventory(spec.data, inputs.manifest).sha256()
         record = model_record(spec, delivered.calendar, last.result, Digest(last.digest), trained_on, parent)
         record_id = delivered.deployment.digest(record)
-        verify_certificate(
-            record_id, given.certificate, [evm_address(member.hot) for member in spec.verifiers]
-        )
+        verify_certificate(record_id, given.certificate, [evm_address(member.hot) for member in spec.judges])
     except (ValueError, BadSignatureError, AssayError) as error:
         raise _altered(RECORD, error) from None
     return Registered(record=record, record_id=record_id, certificate=given.certificate)
@@ -92,7 +90,7 @@ def _log_point(delivered: Delivered, ledger_service: PeerId | None) -> LogPoint 
         return None
     try:
         note = _read(delivered.bundle, CHECKPOINT).decode()
-        return read_point(note, delivered.run_id, ledger_service, delivered.spec.verifier_peers)
+        return read_point(note, delivered.run_id, ledger_service, delivered.spec.seat_peers)
     except (UnicodeDecodeError, BadNoteError) as error:
         raise _altered(CHECKPOINT, error) from None
 

@@ -85,7 +85,7 @@ def check_pay(
     if pay is None:
         return None
     epoch, result, row = round_id // spec.money.epoch_rounds, pay.result, pay.row
-    hot = [evm_address(member.hot) for member in spec.verifiers]
+    hot = [evm_address(member.hot) for member in spec.judges]
     if (pay.epoch, result.epoch, result.run_id) != (epoch, epoch, run_id):
         raise IntegrityError(f"pay: not of epoch {epoch} of this run")
     try:

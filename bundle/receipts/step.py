@@ -5,6 +5,7 @@ the whole certified manifests that may contain verdicts on the step, or on an ea
 supersede its audit; and of every later one the block and its certificate, which finality needs.
 
     spec -> run id;  commit <- node's keys;  links, headers <- a quorum's certificates, up to the last
+    hand-overs, each certified by the keys of before -> by whose key a seat signed in a round
     beacon <- VRF proofs;  verdicts <- auditors' keys -> audit status;  pay: receipt_pay.py
 """
 
@@ -22,6 +23,7 @@ from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import IntegrityError
 from assay.participant.links import check_messages
+from assay.protocol.agreement.configurations import number_of
 from assay.protocol.agreement.finality import check_certified
 from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.audits import Audit
@@ -43,11 +45,12 @@ from assay.protocol.messages import (
 from assay.protocol.params import PPM, RunSpec, check_spec
 from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import check_signature, randomness
+from assay.protocol.rotation import UNROTATED, Rotation
 from assay.protocol.state_transition import NodeRecord, RunState, VerifierRecord, advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root
 
-FORMAT = "assay/step-receipt/5"
+FORMAT = "assay/step-receipt/6"
 RECEIPT_BYTES_MAX = 64 << 20
 
 
@@ -61,6 +64,7 @@ class StepReceipt:
     node: PeerId
     spec: bytes
     deployment: Deployment
+    hand_overs: tuple[bytes, ...]  # every certified manifest that handed a verifier's seat over, ascending
     joined: bytes | None  # the certified manifest that admitted the node; None if the spec names it
     links: tuple[bytes, ...]
     headers: tuple[tuple[bytes, bytes], ...]  # blocks and their certificates
@@ -113,6 +117,7 @@ def make_receipt(
         node=node,
         spec=encode(spec),
         deployment=deployment,
+        hand_overs=tuple(encode(link) for link in links if link.manifest.hand_over),
         joined=None if joined is None else encode(joined),
         links=tuple(encode(link) for link in links[opened : closed + 1]),
         headers=tuple((encode(link.block), encode(link.certificate)) for link in links[closed + 1 :]),
@@ -156,13 +161,14 @@ def check_receipt(
     deployment, round_id, node = receipt.deployment, receipt.round, receipt.node
     if deployment.deployment_id != spec.deployment_id:
         raise IntegrityError("deployment: another one than the spec's")
-    whole = _links(receipt.links, spec, own_run_id, round_id)
+    seats = _seats(receipt.hand_overs, spec, own_run_id)
+    whole = _links(receipt.links, spec, own_run_id, round_id, seats)
     links = whole[round_id - int(whole[0].manifest.round) :]  # from the step's on
-    headers = _headers(receipt.headers, spec, own_run_id, whole[-1])
-    member = _member(receipt, spec, own_run_id, node)
+    headers = _headers(receipt.headers, spec, own_run_id, whole[-1], seats)
+    member = _member(receipt, spec, own_run_id, node, seats)
     signed = _commit(links[0], spec, own_run_id, deployment, round_id, member)
-    seed = _seed(links, spec, own_run_id)
-    audit = _audit(whole, spec, own_run_id, signed, member)
+    seed = _seed(links, spec, own_run_id, seats)
+    audit = _audit(whole, spec, own_run_id, signed, member, seats)
     paid = check_pay(receipt.pay, spec, own_run_id, deployment, round_id, member.account)
     certificates = [*(link.certificate for link in whole), *(certificate for _, certificate in headers)]
     return Checked(
@@ -217,13 +223,32 @@ def _admitted(manifest: Manifest, node: PeerId) -> Member | None:
     return next((member for member in found if member.peer == node), None)
 
 
-def _member(receipt: StepReceipt, spec: RunSpec, run_id: Digest, node: PeerId) -> Member:
+def _seats(bodies: Sequence[bytes], spec: RunSpec, run_id: Digest) -> Rotation:
+    """Who held the verifiers' seats, and until when: each manifest is certified by the keys of before."""
+    seats = UNROTATED
+    for position, body in enumerate(bodies):
+        try:
+            link = decode(CertifiedManifest, body)
+            check_certified(
+                link, Domain(spec.deployment_id, run_id), spec.verifier_peers, seats.configuration
+            )
+            now, given = int(link.manifest.round), link.manifest.hand_over
+            if len(given) != 1 or now <= max(seats.handed, default=0):
+                raise IntegrityError(f"its manifest of round {now} hands over {len(given)} seats, expected 1")
+        except AssayError as error:
+            raise IntegrityError(f"hand-over {position}: {error}") from None
+        seats = replace(seats, configuration=seats.configuration.after(given), handed=(*seats.handed, now))
+    return seats
+
+
+def _member(receipt: StepReceipt, spec: RunSpec, run_id: Digest, node: PeerId, seats: Rotation) -> Member:
     """The node with its account and key: of the spec, or of the certified manifest by which it joined."""
     member = next((member for member in spec.nodes if member.peer == node), None)
     if member is None and receipt.joined is not None:
         try:
             link = decode(CertifiedManifest, receipt.joined)
-            check_certified(link, Domain(spec.deployment_id, run_id), spec.verifier_peers)
+            at = seats.at(int(link.manifest.round))
+            check_certified(link, Domain(spec.deployment_id, run_id), spec.verifier_peers, at)
         except AssayError as error:
             raise IntegrityError(f"joined: {error}") from None
         member = _admitted(link.manifest, node)
@@ -232,7 +257,9 @@ def _member(receipt: StepReceipt, spec: RunSpec, run_id: Digest, node: PeerId) -
     return member
 
 
-def _links(bodies: Sequence[bytes], spec: RunSpec, run_id: Digest, round_id: int) -> list[CertifiedManifest]:
+def _links(
+    bodies: Sequence[bytes], spec: RunSpec, run_id: Digest, round_id: int, seats: Rotation
+) -> list[CertifiedManifest]:
     domain = Domain(spec.deployment_id, run_id)
     first, last = window(spec, round_id)
     if len(bodies) != last - first + 1:
@@ -242,7 +269,7 @@ def _links(bodies: Sequence[bytes], spec: RunSpec, run_id: Digest, round_id: int
         name = f"link of round {first + position}"
         try:
             link = decode(CertifiedManifest, body)
-            check_certified(link, domain, spec.verifier_peers)
+            check_certified(link, domain, spec.verifier_peers, seats.at(first + position))
         except AssayError as error:
             raise IntegrityError(f"{name}: {error}") from None
         if link.manifest.round != first + position:
@@ -256,7 +283,11 @@ def _links(bodies: Sequence[bytes], spec: RunSpec, run_id: Digest, round_id: int
 
 
 def _headers(
-    bodies: Sequence[tuple[bytes, bytes]], spec: RunSpec, run_id: Digest, before: CertifiedManifest
+    bodies: Sequence[tuple[bytes, bytes]],
+    spec: RunSpec,
+    run_id: Digest,
+    before: CertifiedManifest,
+    seats: Rotation,
 ) -> list[tuple[Block, QuorumCertificate]]:
     domain = Domain(spec.deployment_id, run_id)
     last = spec.ordered.last_round  # of a run that closed early, some round before
@@ -265,11 +296,11 @@ def _headers(
         raise IntegrityError(f"headers: at most {most} expected, up to round {last}")
     parent, headers = before.block, []
     for data, signatures in bodies:
-        name = f"header of round {parent.round + 1}"
+        name, at = f"header of round {parent.round + 1}", seats.at(int(parent.round) + 1)
         try:
             block = decode(Block, data)
             certificate = decode(QuorumCertificate, signatures)
-            check_certificate(certificate, domain, spec.verifier_peers)
+            check_certificate(certificate, domain, spec.verifier_peers, at)
         except AssayError as error:
             raise IntegrityError(f"{name}: {error}") from None
         vote = certificate.vote
@@ -277,6 +308,7 @@ def _headers(
             raise IntegrityError(f"{name}: does not extend the block before")
         if (
             vote.kind is not VoteKind.FINALISE
+            or number_of(block.iteration) != at.number
             or vote.block != digest(block)
             or vote.iteration not in (block.iteration, 0)
         ):
@@ -314,15 +346,18 @@ def _commit(
     return signed
 
 
-def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> Digest:
+def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest, seats: Rotation) -> Digest:
     """The seed that drew the step, from what the next manifest reveals."""
     manifest, known = links[1].manifest, set(spec.verifier_peers)
-    alpha = beacon_input(spec.deployment_id, run_id, links[0].manifest.round, manifest.parent)
+    alpha, key = (
+        beacon_input(spec.deployment_id, run_id, links[0].manifest.round, manifest.parent),
+        seats.at(int(manifest.round)).key,
+    )
     for beacon_share in manifest.beacon_shares:
         if beacon_share.verifier not in known:
             raise IntegrityError(f"beacon: {beacon_share.verifier.hex()[:8]} is not a verifier of this run")
         try:
-            vrf.verify(beacon_share.verifier, alpha, beacon_share.proof)
+            vrf.verify(key(beacon_share.verifier), alpha, beacon_share.proof)
         except AssayError as error:
             raise IntegrityError(f"beacon: {error}") from None
     if manifest.drand:
@@ -335,7 +370,12 @@ def _seed(links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest) -> 
 
 
 def _audit(
-    links: Sequence[CertifiedManifest], spec: RunSpec, run_id: Digest, signed: SignedCommit, member: Member
+    links: Sequence[CertifiedManifest],
+    spec: RunSpec,
+    run_id: Digest,
+    signed: SignedCommit,
+    member: Member,
+    seats: Rotation,
 ) -> Audit | None:
     """The audit as the verdicts in these manifests decide it, by the protocol's own fold.
 
@@ -351,7 +391,7 @@ def _audit(
         parent=NO_DIGEST,
         chain=NO_DIGEST,
         nodes={member.peer: NodeRecord(member=member)},
-        verifiers={member.peer: VerifierRecord() for member in spec.verifiers},
+        verifiers={peer: VerifierRecord() for peer in spec.seat_peers},
         audits={},
         training_rounds=spec.rounds,
         last_commits=_commits_of(first, commit.node),
@@ -359,12 +399,14 @@ def _audit(
     audit: Audit | None = None
     for link in links[1:]:
         manifest = _about(link.manifest, commit.node, int(first.round))
-        run_state = replace(run_state, parent=manifest.parent)
+        at = int(manifest.round)
+        held = replace(seats, configuration=seats.at(at), handed=seats.handed[: seats.at(at).number])
+        run_state, key = replace(run_state, parent=manifest.parent, rotation=held), held.configuration.key
         try:
             for committed in manifest.commitments:
-                verify(committed.commitment.verifier, domain, committed.commitment, committed.signature)
+                verify(key(committed.commitment.verifier), domain, committed.commitment, committed.signature)
             for judged in manifest.verdicts:
-                verify(judged.verdict.verifier, domain, judged.verdict, judged.signature)
+                verify(key(judged.verdict.verifier), domain, judged.verdict, judged.signature)
             check_messages(run_state, manifest)
         except AssayError as error:
             raise IntegrityError(f"verdict in round {manifest.round}: {error}") from None
@@ -394,6 +436,8 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
         stake_reports=(),
         funding_reports=(),
         evaluations=(),
+        hand_over=(),
+        seat_notices=(),
     )
 
 

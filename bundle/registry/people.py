@@ -12,6 +12,7 @@ from assay.bundle.finished import Finished
 from assay.bundle.registry.document import ListedVerifier, Operator, Participants
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
+from assay.protocol.agreement.double_votes import signer_of
 from assay.protocol.audits import AuditStatus, FaultKind
 from assay.protocol.types import PeerId
 
@@ -21,8 +22,9 @@ def people(run: Finished, facts: Sequence[RoundFacts]) -> Participants:
     accepted = Counter(commit.node for one in facts for commit in one.commits)
     unpaid = Counter(step.node for one in run.settled.values() for step in one.settlement.unpaid)
     banned, disqualified = _banned(run, facts), _disqualified(facts)
-    verdicts = Counter(verdict.verifier for one in facts for verdict in one.verdicts)
-    beacon_shares = Counter(verifier for one in facts for verifier in one.beacon_shares)
+    key = {one.round: one.configuration.key for one in facts}
+    verdicts = Counter(key[one.round](verdict.verifier) for one in facts for verdict in one.verdicts)
+    beacon_shares = Counter(key[one.round](seat) for one in facts for seat in one.beacon_shares)
     return Participants(
         operators=tuple(
             Operator(
@@ -42,7 +44,7 @@ def people(run: Finished, facts: Sequence[RoundFacts]) -> Participants:
                 beacon_shares=beacon_shares[member.peer],
                 disqualified=disqualified.get(member.peer),
             )
-            for member in run.spec.verifiers
+            for member in run.spec.judges
         ),
     )
 
@@ -69,7 +71,8 @@ def _disqualified(facts: Sequence[RoundFacts]) -> dict[PeerId, str]:
         for audit in one.ruled:
             for fault in audit.faults:
                 fault_text = f"round {int(audit.round)}: {fault.failing.value}"
-                found.setdefault(fault.verdict.verifier, fault_text)
+                found.setdefault(one.configuration.key(fault.verdict.verifier), fault_text)
         for pair in one.double_votes:
-            found.setdefault(pair.verifier, f"round {one.round}: {FaultKind.DOUBLE_VOTED.value}")
+            signer = signer_of(pair, one.configuration)
+            found.setdefault(signer, f"round {one.round}: {FaultKind.DOUBLE_VOTED.value}")
     return found

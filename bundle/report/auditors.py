@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, FaultKind
 from assay.protocol.messages import Outcome, Verdict
-from assay.protocol.params import PPM, RunSpec
+from assay.protocol.params import PPM
+from assay.protocol.state_transition import RunState
 from assay.protocol.types import PeerId
 from assay.verifier.audit.intervals import exact_interval
 
@@ -102,14 +103,17 @@ def found_of(audit: Audit) -> bool | None:
             return None
 
 
-def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[PeerId, str]) -> AuditorsReport:
-    """Statistics of a run's auditors.
+def auditors_of(
+    last: RunState, audits: Collection[Audit], behaviours: Mapping[PeerId, str]
+) -> AuditorsReport:
+    """Statistics of a run's auditors: of everybody that holds a verifier's seat, or held one.
 
     Args:
-        spec: The run.
+        last: The run's state after its last manifest.
         audits: In their final status.
         behaviours: Test behaviours of verifiers, if known.
     """
+    spec = last.spec
     known_answers = [
         audit for audit in audits if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED
     ]
@@ -118,8 +122,9 @@ def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[Pe
     again = drawn.count(2)
     return AuditorsReport(
         verifiers=tuple(
-            _auditor(member.peer, behaviours.get(member.peer, ""), audits, known_answers)
-            for member in spec.verifiers
+            _auditor(last, member.peer, behaviours.get(member.peer, ""), audits, known_answers)
+            for member in spec.judges
+            if member.peer in last.verifiers
         ),
         replicated_audits=ReplicatedFigures(
             drawn=again,
@@ -137,15 +142,23 @@ def auditors_of(spec: RunSpec, audits: Collection[Audit], behaviours: Mapping[Pe
 
 
 def _auditor(
-    peer: PeerId, behaviour: str, audits: Collection[Audit], known_answers: Collection[Audit]
+    last: RunState,
+    peer: PeerId,
+    behaviour: str,
+    audits: Collection[Audit],
+    known_answers: Collection[Audit],
 ) -> AuditorFigures:
-    faults = Counter(f.failing for audit in audits for f in audit.faults if f.verdict.verifier == peer)
-    outcomes = [v.outcome for audit in known_answers for v in audit.verdicts if v.verifier == peer]
+    def judged(audit: Audit) -> list[Verdict]:
+        return [one for one in audit.verdicts if last.judge(audit, one.verifier) == peer]
+
+    wrong = [(fault, last.judge(audit, fault.verdict.verifier)) for audit in audits for fault in audit.faults]
+    faults = Counter(fault.failing for fault, holder in wrong if holder == peer)
+    outcomes = [one.outcome for audit in known_answers for one in judged(audit)]
     return AuditorFigures(
         peer=peer.hex(),
         behaviour=behaviour,
-        verdicts=sum(verdict.verifier == peer for audit in audits for verdict in audit.verdicts),
-        unopened=sum(peer in audit.silent for audit in audits),
+        verdicts=sum(len(judged(audit)) for audit in audits),
+        unopened=sum(last.judge(audit, seat) == peer for audit in audits for seat in audit.silent),
         known_answers_found=outcomes.count(Outcome.MISMATCH),
         known_answers_passed=outcomes.count(Outcome.MATCH),
         faults={failing.value: faults[failing] for failing in FaultKind if faults[failing]},

@@ -35,7 +35,7 @@ def report_of(run: Path) -> AuditReport:
     audits = final_audits(delivered.run_states).values()
     return AuditReport(
         audits=audit_figures(delivered.spec, delivered.run_id, reports),
-        auditors=auditors_of(delivered.spec, audits, labels.verifiers),
+        auditors=auditors_of(delivered.run_states[-1], audits, labels.verifiers),
     )
 
 

@@ -27,7 +27,7 @@ from assay.protocol.audits import (
 )
 from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.state_transition import StepId
-from assay.protocol.types import PeerId
+from assay.protocol.types import NO_PEER, PeerId
 
 SEATS_MAX = 50  # on one page
 STEPS_MAX = 50  # in each list of open steps, on one page
@@ -150,8 +150,8 @@ def auditor_page(runs: Sequence[Explored], account: bytes, page: int) -> Auditor
 def _seats_of(runs: Sequence[Explored], account: bytes) -> Iterator[tuple[Explored, PeerId]]:
     """Each seat of the account, those in runs that go on first."""
     for run in sorted(runs, key=lambda one: not one.is_live):
-        for member in run.delivered.spec.verifiers:
-            if member.account == account:
+        for member in run.delivered.spec.judges:
+            if member.account == account and member.peer in run.delivered.run_states[-1].verifiers:
                 yield run, member.peer
 
 
@@ -210,14 +210,14 @@ def _open_audits(run: Explored) -> Iterator[tuple[StepId, Audit]]:
 def _duties(run: Explored, peer: PeerId) -> Iterator[OpenStep]:
     """Steps that wait for this verifier's commitment or verdict."""
     last = run.delivered.run_states[-1]
-    rules, now = run.delivered.spec.audit, int(last.round)
+    rules, now, seat = run.delivered.spec.audit, int(last.round), last.seat_of(peer)
     for step, audit in _open_audits(run):
-        is_committed = audit.committed_by(peer) is not None and not audit.has_judged(peer)
+        is_committed = audit.committed_by(seat) is not None and not audit.has_judged(seat)
         if is_committed and audit.open_from >= 0:
             yield _open_step(run, peer, step, "reveal the verdict", last_verdict(rules, audit))
         elif is_committed:
             yield _open_step(run, peer, step, "committed: others commit first", last_commitment(rules, audit))
-        elif may_commit_verdict(rules, audit, peer, now):
+        elif may_commit_verdict(rules, audit, seat, now):
             yield _open_step(
                 run, peer, step, "recompute, and commit to a verdict", last_commitment(rules, audit)
             )
@@ -225,11 +225,11 @@ def _duties(run: Explored, peer: PeerId) -> Iterator[OpenStep]:
 
 def _disputes(run: Explored, peer: PeerId) -> Iterator[OpenStep]:
     """Steps of this verifier's run that are disputed now."""
-    rules = run.delivered.spec.audit
+    rules, seat = run.delivered.spec.audit, run.delivered.run_states[-1].seat_of(peer)
     for step, audit in _open_audits(run):
-        if audit.ruling is AuditStatus.DISPUTED:
+        if audit.ruling is AuditStatus.DISPUTED and seat != NO_PEER:
             against = sum(one.outcome in ADVERSE for one in audit.counted)
-            part = "one of" if peer in audit.committee else "none of"
+            part = "one of" if seat in audit.committee else "none of"
             text = (
                 f"{len(audit.counted)} of {len(audit.committee)} verdicts, {against} against the step; "
                 f"this verifier is {part} the committee"
@@ -273,16 +273,17 @@ def _on_fault(run: Explored, peer: PeerId) -> Iterator[tuple[str, str]]:
 
 def _on_seat(run: Explored, peer: PeerId) -> Iterator[tuple[str, str]]:
     last = run.delivered.run_states[-1]
-    if not run.is_live or last.is_complete or last.verifiers[peer].is_disqualified:
+    seat = last.seat_of(peer)
+    if not run.is_live or last.is_complete or last.verifiers[peer].is_disqualified or seat == NO_PEER:
         return
     newest = run.delivered.links[-SILENT_ROUNDS:]
-    is_silent = not any(peer in link.certificate.verifiers for link in newest)
+    is_silent = not any(seat in link.certificate.verifiers for link in newest)
     if is_silent and len(newest) == SILENT_ROUNDS:
         yield (
             f"Its signature is in none of the last {SILENT_ROUNDS} manifests. This names what is missing:",
             "assay doctor FILE.toml",
         )
-    elif last.away.get(peer, 0) > int(last.round):
+    elif last.away.get(seat, 0) > int(last.round):
         yield (
             "It missed its share of a beacon, and pauses. Start its process.",
             "assay verifier run FILE.toml",

@@ -76,7 +76,7 @@ def epoch_page(run: Explored, epoch: int, page: int) -> EpochPage:
     """The page of an epoch. Raises NoSuchPage."""
     one, calendar = settled_of(run, epoch), run.delivered.calendar
     lines, paging = cut(payout_lines(one), page)
-    verifiers = len(run.delivered.spec.verifiers)
+    verifiers = len(run.delivered.spec.judges)
     return EpochPage(
         head=head_of(run),
         epoch=epoch,
@@ -103,7 +103,7 @@ def payout_page(run: Explored, epoch: int, index: int) -> PayoutPage:
     one = settled_of(run, epoch)
     if not 0 <= index < len(one.settlement.rows):
         raise NoSuchPage(f"row {index}; epoch {epoch} has {len(one.settlement.rows)}")
-    verifiers = len(run.delivered.spec.verifiers)
+    verifiers = len(run.delivered.spec.judges)
     return PayoutPage(
         head=head_of(run),
         epoch=epoch,

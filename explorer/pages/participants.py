@@ -14,11 +14,12 @@ from assay.bundle.report.charts import MEDIAN, MICRO, Chart, chart_of, medians_o
 from assay.bundle.report.loss_kind import loss_kind
 from assay.chain.commit_statement import evm_address
 from assay.explorer.explored import Explored, Pay
-from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
+from assay.explorer.pages.paging import HandOverLine, Head, NoSuchPage, Paging, cut, hand_overs_of, head_of
 from assay.explorer.pages.round import VerdictLine, rounds_of, verdict_lines
 from assay.explorer.pages.run import paid_to, state_text
 from assay.protocol.agreement.inclusion import listed
 from assay.protocol.audits import AuditStatus
+from assay.protocol.state_transition import VerifierRecord
 from assay.protocol.types import PeerId, RoundId
 
 PAY_ROWS_MAX = 20  # of the newest epochs on a participant's page; the epochs' own pages have all
@@ -91,6 +92,8 @@ class VerifierPage:
     manifests: int
     round_trip_us: int | None  # as a node's
     fault_round: int
+    holds_seat: bool
+    hand_overs: Sequence[HandOverLine]  # of the seat that it holds or held
     paid: int
     pay: Sequence[PayLine]
     pay_rows: int
@@ -138,12 +141,13 @@ def node_page(run: Explored, peer: PeerId, page: int) -> NodePage:
 
 def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
     """The page of a verifier. Raises NoSuchPage."""
-    member = next((one for one in run.delivered.spec.verifiers if one.peer == peer), None)
+    member = next((one for one in run.delivered.spec.judges if one.peer == peer), None)
     if member is None:
         raise NoSuchPage(f"a verifier {peer.hex()[:8]} of this run")
     judged, paging = cut(run.judged[peer], page)
     verdicts = verdict_lines(judged)
-    pay = run.pay.get(peer, ())
+    pay, last = run.pay.get(peer, ()), run.delivered.run_states[-1]
+    record = last.verifiers.get(peer, VerifierRecord())
     return VerifierPage(
         head=head_of(run),
         peer=peer,
@@ -152,7 +156,11 @@ def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
         certified=run.certified[peer],
         manifests=len(run.delivered.links),
         round_trip_us=_round_trip_us(run, peer),
-        fault_round=run.delivered.run_states[-1].verifiers[peer].fault_round,
+        fault_round=record.fault_round,
+        holds_seat=peer in last.holders,
+        hand_overs=[
+            one for one in hand_overs_of(run) if one.seat == last.rotation.configuration.seat_of(peer)
+        ],
         paid=paid_to(run, peer),
         pay=_pay_lines(pay),
         pay_rows=len(pay),

@@ -15,7 +15,7 @@ from assay.ledger.settlement.payouts import UnpaidReason
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.audits import Audit
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import CertifiedManifest, Commit
+from assay.protocol.messages import CertifiedManifest, Commit, HandOver
 from assay.protocol.state_transition import StepId
 from assay.protocol.types import Digest, PeerId, RoundId
 
@@ -59,6 +59,7 @@ class RoundPage:
     commit_count: int
     verdict_count: int
     commitments: int
+    hand_over: Sequence[HandOver]
     evidence: Sequence[int]  # rounds whose manifests bear out what the page shows
     signers: Sequence[PeerId]
     signatures: Sequence[bytes]
@@ -114,6 +115,7 @@ def round_page(run: Explored, round_id: int, page: int) -> RoundPage:
         commit_count=len(manifest.commits),
         verdict_count=len(manifest.verdicts),
         commitments=len(manifest.commitments),
+        hand_over=manifest.hand_over,
         evidence=rounds_of(verdicts, max(round_id - 1, 0), round_id),
         signers=link.certificate.verifiers,
         signatures=link.certificate.signatures,

@@ -67,6 +67,7 @@ class VerifierLine:
     verdicts: int
     paid: int  # token units
     fault: bool
+    holds_seat: bool  # a reserve, and who gave a seat up, holds none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,9 +255,10 @@ def run_page(run: Explored) -> RunPage:
                 certified=run.certified[member.peer],
                 verdicts=len(run.judged[member.peer]),
                 paid=paid_to(run, member.peer),
-                fault=last.verifiers[member.peer].is_disqualified,
+                fault=member.peer in last.verifiers and last.verifiers[member.peer].is_disqualified,
+                holds_seat=member.peer in last.holders,
             )
-            for member in delivered.spec.verifiers
+            for member in delivered.spec.judges
         ],
     )
 

@@ -1,6 +1,6 @@
 // Page: binds the buttons "Check it here". Fetches evidence from this server alone; the checks are in check/.
 import { Refuted, hex, need } from "./check/bytes.mjs";
-import { checkLink, checkParent, readRun } from "./check/run.mjs";
+import { checkHandOver, checkLink, checkParent, readRun } from "./check/run.mjs";
 import { checkResult, checkRow, checkTable } from "./check/payouts.mjs";
 
 const AHEAD = 4; // requests on their way while a round is checked
@@ -67,8 +67,9 @@ function rounds(text) {
   });
 }
 
-async function checkRounds({ base, runId, rounds: named }, tell) {
+async function checkRounds({ base, runId, rounds: named, handOvers = "" }, tell) {
   const run = await readRun(await bytesOf(`${base}/spec.cbor`), runId);
+  for (const round of rounds(handOvers)) await checkHandOver(run, await bytesOf(`${base}/rounds/${round}.cbor`), round);
   const wanted = rounds(named), coming = new Map(), facts = new Map([["run/id", run.id], ["run/spec", run.specHash]]);
   const ask = (at) => {
     if (at >= wanted.length) return;
@@ -104,7 +105,7 @@ async function settled(base, runId, epoch) {
   const { digest, signers } = checkResult(run, deployment, result, certificate, epoch);
   const signed = Object.entries(result).map(([name, value]) => [`result/${name}`, value]);
   const facts = new Map([...signed, ["result/digest", digest]]);
-  const words = `the run's id follows from its spec; the hot keys of ${signers} of the ${run.verifiers.length} verifiers named there signed this result`;
+  const words = `the run's id follows from its spec; the hot keys of ${signers} of the ${run.judges.length} verifiers named there signed this result`;
   return { run, result, rows, facts, signers, words };
 }
 

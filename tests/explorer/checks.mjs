@@ -3,14 +3,15 @@ import { createInterface } from "node:readline";
 import { Refuted, hex, unhex } from "../../explorer/static/check/bytes.mjs";
 import { keccak256 } from "../../explorer/static/check/keccak.mjs";
 import { recover } from "../../explorer/static/check/secp256k1.mjs";
-import { checkLink, checkParent, readRun } from "../../explorer/static/check/run.mjs";
+import { checkHandOver, checkLink, checkParent, readRun } from "../../explorer/static/check/run.mjs";
 import { checkResult, checkRow, checkTable } from "../../explorer/static/check/payouts.mjs";
 
 const CALLS = {
   keccak: ({ bytes }) => hex(keccak256(unhex(bytes))),
   recover: ({ digest, signature }) => recover(unhex(digest), unhex(signature)),
-  links: async ({ spec, id, links, first }) => {
+  links: async ({ spec, id, links, first, handOvers = [] }) => {
     const run = await readRun(unhex(spec), id);
+    for (const [round, bytes] of handOvers) await checkHandOver(run, unhex(bytes), round);
     let before = null;
     const facts = {};
     for (const [at, bytes] of links.entries()) {

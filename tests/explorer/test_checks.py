@@ -30,7 +30,10 @@ from assay.protocol.encoding.json_text import plain
 from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import CertifiedManifest, Manifest, Outcome, SignedVote, VoteKind
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
-from assay.testing.members import a_hot_key, a_member, a_peer_key, name_of, peers
+from assay.testing.members import a_deployment, a_hot_key, a_member, a_peer_key, name_of, peers
+from assay.testing.messages import Signed
+from assay.testing.signed import a_certified
+from tests.bundle.receipts.test_step import ROTATING, a_rotated_chain
 from tests.explorer.an_explorer import golden
 
 CHECKS = Path(__file__).parent / "checks.mjs"
@@ -83,8 +86,7 @@ def test_the_table_of_messages_is_the_protocols():
     for name, (tag, *fields) in layout.items():
         kind = getattr(messages, name, None) or getattr(params, name)
         assert tag == kind.TAG.decode()
-        # A message with a later field, of a run that handed a seat over, is refused here: it has too many.
-        assert fields == [field for field, hint in field_types(kind) if not is_later(hint)]
+        assert fields == [f"{field}?" if is_later(hint) else field for field, hint in field_types(kind)]
     assert outcomes == {str(int(one)): one.name.lower() for one in Outcome}
     assert f"FINALISE = {int(VoteKind.FINALISE)};" in text
 
@@ -240,6 +242,70 @@ def test_a_manifest_that_does_not_follow_the_one_before_is_refuted():
 
     assert "answer" in whole
     assert all("as its parent" in one["refuted"] for one in (forked, headless, lost))
+
+
+def rotated_links(*kept: int, **changes: Any) -> dict[str, Any]:
+    """Links of a run in which a seat changed hands: all, or those of these rounds."""
+    links, _ = a_rotated_chain()
+    handed = [(at, encode(link).hex()) for at, link in enumerate(links) if link.manifest.hand_over]
+    shown = links[kept[0] : kept[-1] + 1] if kept else links
+    ours = {"spec": encode(ROTATING).hex(), "id": run_id_of(ROTATING).hex(), "handOvers": handed}
+    return links_of(kept[0] if kept else 0, *shown, **{**ours, **changes})
+
+
+def test_signatures_of_a_seat_that_changed_hands_are_its_holders_of_that_round():
+    links, _ = a_rotated_chain()
+    ((handed, body),) = rotated_links()["handOvers"]
+    after = [handed + 1, encode(links[handed + 1]).hex()]
+
+    whole, one, unknown, twice, none, early = ask(
+        rotated_links(),
+        rotated_links(handed + 1),
+        rotated_links(handed + 1, handOvers=[]),
+        rotated_links(handOvers=[(handed, body)] * 2),
+        rotated_links(handOvers=[(0, encode(links[0]).hex())]),
+        rotated_links(handOvers=[after]),
+    )
+
+    assert whole["answer"][f"{len(links) - 1}/digest"] == digest(links[-1].manifest).hex()
+    assert "answer" in one
+    assert "is not of a run with 0 hand-overs before" in unknown["refuted"]
+    assert f"it hands over 1 seats after round {handed}" in twice["refuted"]
+    assert "it hands over 0 seats" in none["refuted"]
+    assert "is not of a run with 0 hand-overs before" in early["refuted"]
+
+
+def test_a_link_after_a_hand_over_with_the_former_holders_signature_is_refuted():
+    links, _ = a_rotated_chain()
+    (handed,) = (at for at, link in enumerate(links) if link.manifest.hand_over)
+    (given,) = links[handed].manifest.hand_over
+    signer, names = (
+        Signed(Domain(ROTATING.deployment_id, run_id_of(ROTATING))),
+        list(map(name_of, ROTATING.verifier_peers)),
+    )
+    assert name_of(given.seat) in names[:3]
+    link = links[handed + 1]
+    forged = a_certified(link.manifest, link.block.parent, names[:3], signer=signer)
+
+    (found,) = ask(rotated_links(handed + 1, links=[encode(forged).hex()]))
+
+    assert "does not cover" in found["refuted"]
+
+
+def test_reserves_sign_results_and_a_quorum_is_of_all_judges():
+    run_id, (_, settled) = run_id_of(ROTATING), a_rotated_chain()
+    ours = {
+        "spec": encode(ROTATING).hex(),
+        "id": run_id.hex(),
+        "deployment": json.loads(a_deployment().to_json()),
+    }
+    settlement = plain(settlement_file(settled[0]))
+    fewer = {**settlement, "certificate": settlement["certificate"][: 4 * 130]}
+
+    whole, few = ask(epoch_of(0, settlement=settlement, **ours), epoch_of(0, settlement=fewer, **ours))
+
+    assert whole["answer"]["signers"] == 5
+    assert few["refuted"] == "epoch 0: 4 hot keys signed, a quorum has 5"
 
 
 def test_what_a_quorum_signed_without_its_authors_signature_is_refuted():

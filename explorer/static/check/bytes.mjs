@@ -55,9 +55,11 @@ export function read(kind, bytes) {
 /** A part of a message that was read, as a message of this type. */
 export function named(kind, value) {
   const [tag, ...names] = LAYOUT[kind];
-  const isIts = Array.isArray(value) && value.length === names.length + 1 && value[0] instanceof Uint8Array;
+  const most = names.length, least = names.filter((name) => !name.endsWith("?")).length;
+  const isLong = Array.isArray(value) && value.length > least && value.length <= most + 1;
+  const isIts = isLong && value[0] instanceof Uint8Array;
   need(isIts && same(value[0], ascii(tag)), `a ${kind} was expected, with the tag ${tag}`);
-  const fields = Object.fromEntries(names.map((name, at) => [name, value[at + 1]]));
+  const fields = Object.fromEntries(names.map((name, at) => [name.replace("?", ""), value[at + 1]]));
   return { ...fields, tag, bytes: value.bytes };
 }
 

@@ -1,5 +1,6 @@
 // Payouts: an epoch's result under the signatures of a quorum's hot keys, and rows under its Merkle root.
 import { ascii, hex, join, need, same, unhex } from "./bytes.mjs";
+import { quorum } from "./run.mjs";
 import { keccak256 } from "./keccak.mjs";
 import { recover } from "./secp256k1.mjs";
 
@@ -38,11 +39,12 @@ export function checkResult(run, deployment, result, certificate, epoch) {
   const signers = new Set();
   for (let at = 0; at < bytes.length; at += 65) {
     const signer = recover(digest, bytes.subarray(at, at + 65));
-    const isMember = run.verifiers.some((member) => hex(member.hot) === signer);
+    const isMember = run.judges.some((member) => hex(member.hot) === signer);
     need(isMember, `${where}: a signature of the certificate is of 0x${signer}, which is no verifier's hot key`);
     signers.add(signer);
   }
-  need(signers.size >= run.quorum, `${where}: ${signers.size} hot keys signed, a quorum has ${run.quorum}`);
+  const least = quorum(run.judges);
+  need(signers.size >= least, `${where}: ${signers.size} hot keys signed, a quorum has ${least}`);
   return { digest, signers: signers.size };
 }
 

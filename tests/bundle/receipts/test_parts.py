@@ -22,11 +22,9 @@ from tests.bundle.receipts import test_step as receipts
 def test_a_draw_without_drand_names_no_round_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = a_spec()
     run = run_id_of(spec)
-    monkeypatch.setattr(receipts, "SPEC", spec)
-    monkeypatch.setattr(receipts, "RUN", run)
     whole = signed.a_manifest
     monkeypatch.setattr(signed, "a_manifest", lambda *args, drand, drand_next, **rest: whole(*args, **rest))
-    chain = receipts.a_whole_chain(signer=Signed(Domain(spec.deployment_id, run)))
+    chain = receipts.a_whole_chain(signer=Signed(Domain(spec.deployment_id, run)), spec=spec)
 
     found = check_receipt(make_receipt(spec, run, receipts.DEPLOYMENT, *chain, 1, peer("nora")).encode())
 

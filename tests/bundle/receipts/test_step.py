@@ -6,10 +6,12 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,19 +25,32 @@ from assay.chain.statements import EpochResult, certificate, sign
 from assay.ledger.settlement.payouts import settle
 from assay.ledger.settlement.results import epoch_result, result_digest, run_id_of
 from assay.participant.files.index import IntegrityError
+from assay.participant.links import check_place
+from assay.protocol.agreement.configurations import FIRST
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.audits import AuditStatus
 from assay.protocol.draws import is_drawn
 from assay.protocol.encoding.codec import Message, decode, digest, encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.identity import Domain
-from assay.protocol.messages import Block, CertifiedManifest, Commit, Outcome, QuorumCertificate, Verdict
+from assay.protocol.messages import (
+    Block,
+    CertifiedManifest,
+    Commit,
+    Outcome,
+    QuorumCertificate,
+    SeatNotice,
+    SeatNoticeKind,
+    SignedSeatNotice,
+    Verdict,
+)
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import advance, start
-from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, Signature
+from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId, Signature
 from assay.testing import messages, run, signed
-from assay.testing.members import a_deployment, a_digest, a_hot_key, peer
+from assay.testing.members import a_deployment, a_digest, a_hot_key, name_of, peer
 from assay.testing.messages import Signed
-from assay.testing.signed import NODES, VERIFIERS, a_spec
+from assay.testing.signed import NODES, VERIFIERS, a_spec, by_peer
 from tests.a_drand import a_network, a_signature
 from tests.chain.a_block import a_final_result
 from tests.simulation.world import World
@@ -47,11 +62,20 @@ Edit = Callable[[dict[str, Any]], None]
 
 
 def a_whole_chain(
-    accuse: str = "", signer: Signed = SIGNER
+    accuse: str = "",
+    signer: Signed = SIGNER,
+    spec: RunSpec = SPEC,
+    notices: Mapping[int, tuple[tuple[str, SeatNoticeKind], ...]] = MappingProxyType({}),
 ) -> tuple[list[CertifiedManifest], dict[int, Settled]]:
     """A finished chain and its settlements; every verifier accuses every step of the node named."""
-    run_state, links, pays, previous = start(SPEC, RUN), [], {}, NO_DIGEST
-    for round_id in range(SPEC.ordered.last_round + 1):
+    run_id = run_id_of(spec)
+    run_state, links, pays, previous = start(spec, run_id), [], {}, NO_DIGEST
+    for round_id in range(spec.ordered.last_round + 1):
+        signer = replace(signer, configuration=run_state.rotation.configuration)
+        said = [
+            SeatNotice(run_id=run_id, round=RoundId(round_id), holder=peer(name), kind=kind)
+            for name, kind in notices.get(round_id, ())
+        ]
         votes = {
             step: dict.fromkeys(
                 VERIFIERS, Outcome.MISMATCH if accuse and step[1] == peer(accuse) else Outcome.MATCH
@@ -61,24 +85,39 @@ def a_whole_chain(
         nodes = [name for name in NODES if peer(name) in run_state.active]
         drand = a_signature(run_state.drand_next) if run_state.drand_next else b""
         manifest = signed.a_manifest(
-            run_state, nodes, votes, signer=signer, drand=drand, drand_next=round_id + 7
+            run_state,
+            nodes,
+            votes,
+            signer=signer,
+            drand=drand,
+            drand_next=round_id + 7,
+            seat_notices=tuple(
+                SignedSeatNotice(notice=one, signature=signer.signature(one.holder, one)) for one in said
+            ),
         )
+        if spec.reserves:
+            check_place(run_state, manifest)
         parent = digest(links[-1].block) if links else NO_DIGEST
         links.append(signed.a_certified(manifest, parent, signer=signer))
         run_state = advance(run_state, manifest)
-        for epoch in range(SPEC.epochs):
-            if SPEC.ordered.settled_at(epoch) == round_id:
+        for epoch in range(spec.epochs):
+            if spec.ordered.settled_at(epoch) == round_id:
                 table = settle(run_state, epoch)
-                result = epoch_result(SPEC, table, a_digest("model"), previous, 1)
+                result = epoch_result(spec, table, a_digest("model"), previous, 1)
                 previous = result_digest(DEPLOYMENT, result)
                 pays[epoch] = Settled(
                     digest=previous,
                     result=result,
-                    certificate=a_certificate(result),
+                    certificate=a_certificate(result, names_of(spec)),
                     settlement=table,
                     anchor=a_final_result(DEPLOYMENT, result),
                 )
     return links, pays
+
+
+def names_of(spec: RunSpec) -> list[str]:
+    """A quorum of those whose accounts sign a run's results."""
+    return [name_of(one.peer) for one in spec.judges][: quorum(len(spec.judges))]
 
 
 def a_certificate(result: EpochResult, names: list[str] = VERIFIERS[:3]) -> bytes:
@@ -398,6 +437,85 @@ def test_what_even_a_quorum_signed_is_checked_again(part, monkeypatch):
 
     with pytest.raises(IntegrityError, match=FORGED[part]):
         checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 1, peer("nora")))
+
+
+# ---- a seat that changed hands
+
+
+RESERVES = by_peer(["rosa", "ruth"])
+ROTATING = replace(SPEC, rounds=15, reserves=tuple(signed.a_member(name) for name in RESERVES))
+OUT = VERIFIERS[1]  # it resigns in round 4
+
+
+@cache
+def a_rotated_chain() -> tuple[list[CertifiedManifest], dict[int, Settled]]:
+    """A finished chain in whose middle a seat went to a reserve, and its settlements."""
+    ready = tuple((name, SeatNoticeKind.READY) for name in RESERVES)
+    notices = {0: ready, 4: ((OUT, SeatNoticeKind.RESIGN),)}
+    signer = Signed(Domain(ROTATING.deployment_id, run_id_of(ROTATING)))
+    return a_whole_chain("", signer, ROTATING, notices)
+
+
+@pytest.fixture(scope="module")
+def rotated() -> tuple[list[CertifiedManifest], dict[int, Settled]]:
+    return a_rotated_chain()
+
+
+def a_rotated_receipt(rotated: tuple[list[CertifiedManifest], dict[int, Settled]], round_id: int) -> str:
+    return make_receipt(ROTATING, run_id_of(ROTATING), DEPLOYMENT, *rotated, round_id, peer("nora"))
+
+
+def test_every_step_before_and_after_a_hand_over_has_a_receipt_that_verifies(rotated):
+    links, _ = rotated
+    (handed,) = (int(link.manifest.round) for link in links if link.manifest.hand_over)
+    rounds, judged = range(ROTATING.rounds), [0, 0]
+    assert rounds[0] < handed < rounds[-1], "it is in the middle of the training"
+    for round_id in rounds:
+        found = checked(a_rotated_receipt(rotated, round_id))
+        assert found.audit is None or found.audit.ruling is AuditStatus.PASSED
+        judged[round_id > handed] += found.audit is not None
+        assert (found.signers, found.last_round) == (3, len(links) - 1)
+    assert min(judged) > 0
+
+
+def other_seat(told: dict[str, Any]) -> None:
+    link = decode(CertifiedManifest, bytes.fromhex(told["hand_overs"][0]))
+    (given,) = link.manifest.hand_over
+    changed = replace(link.manifest, hand_over=(replace(given, seat=peer(VERIFIERS[2])),))
+    told["hand_overs"][0] = encode(replace(link, manifest=changed)).hex()
+
+
+def by_the_holders_after_it(told: dict[str, Any]) -> None:
+    """What a quorum of the keys of before made final, the keys of after cannot certify."""
+    link = decode(CertifiedManifest, bytes.fromhex(told["hand_overs"][0]))
+    signer = Signed(
+        Domain(ROTATING.deployment_id, run_id_of(ROTATING)),
+        configuration=FIRST.after(link.manifest.hand_over),
+    )
+    told["hand_overs"][0] = encode(signed.a_certified(link.manifest, link.block.parent, signer=signer)).hex()
+
+
+ROTATION_EDITS: dict[str, tuple[Edit, str]] = {
+    "left out": (
+        lambda t: t["hand_overs"].clear(), "^(link|header) of round .* (configuration 1|finalisation)"
+    ),
+    "twice": (lambda t: t["hand_overs"].append(t["hand_overs"][0]), "^hand-over 1: .*configuration 0"),
+    "a manifest without one": (
+        lambda t: t["hand_overs"].insert(0, encode(a_rotated_chain()[0][0]).hex()),
+        "^hand-over 0: .*round 0 hands over 0 seats",
+    ),
+    "another seat": (other_seat, "^hand-over 0: .*the block is about another manifest"),
+    "certified by its successors": (by_the_holders_after_it, "^hand-over 0: .*signature"),
+    "no message": (lambda t: t["hand_overs"].append("00"), "^hand-over 1: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROTATION_EDITS)
+@pytest.mark.parametrize("round_id", [0, ROTATING.rounds - 1])
+def test_a_hand_over_that_the_holders_before_it_did_not_certify_is_refused(rotated, name, round_id):
+    edit, words = ROTATION_EDITS[name]
+    with pytest.raises(IntegrityError, match=words):
+        check_receipt(edited(a_rotated_receipt(rotated, round_id), edit))
 
 
 def test_a_whole_receipt_of_another_run_or_of_other_verifiers_is_refused(text):

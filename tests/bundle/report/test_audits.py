@@ -14,12 +14,14 @@ from assay.bundle.report.audits import CLASSES, audit_figures, final_audits, kin
 from assay.bundle.report.labels import Label, Labels, read_labels, write_labels
 from assay.bundle.report.page import report_group, report_page
 from assay.bundle.report.run import AuditReport
+from assay.ledger.settlement.results import run_id_of
 from assay.protocol.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.messages import Outcome
-from assay.protocol.state_transition import advance
+from assay.protocol.state_transition import advance, start
 from assay.testing.members import RUN_ID, name_of, peer
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_manifest, a_spec, a_verdict
+from tests.bundle.receipts.test_step import ROTATING, a_rotated_chain
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +55,7 @@ def found(says, mallory=LIE):
     labels = {**{peer(name): HONEST for name in NODES}, peer("mallory"): mallory}
     return AuditReport(
         audits=audit_figures(SPEC, RUN_ID, node_reports(links, run_states, labels)),
-        auditors=auditors_of(SPEC, final_audits(run_states).values(), {}),
+        auditors=auditors_of(run_states[-1], final_audits(run_states).values(), {}),
     )
 
 
@@ -217,7 +219,7 @@ def test_of_each_auditor_the_report_says_what_he_judged_and_where_he_failed():
         return Outcome.MISMATCH if name == liar else Outcome.MATCH
 
     _, run_states = a_run(one_liar)
-    told = auditors_of(SPEC, final_audits(run_states).values(), {peer(liar): "accuse-all"})
+    told = auditors_of(run_states[-1], final_audits(run_states).values(), {peer(liar): "accuse-all"})
 
     records = {one.peer: one for one in told.verifiers}
     assert list(records[peer(liar).hex()].faults) == ["accused an honest step"]
@@ -227,6 +229,25 @@ def test_of_each_auditor_the_report_says_what_he_judged_and_where_he_failed():
     assert sum(one.verdicts for one in records.values()) == verdicts > 0
     assert told.replicated_audits.drawn == 0 < told.replicated_audits.of
     assert asdict(told.known_answers) == {"ordered": 0, "judged": 0, "found": 0, "passed_first": 0}
+
+
+def test_the_verdicts_of_a_seat_are_its_holders_of_the_time():
+    links, _ = a_rotated_chain()
+    run_states = [start(ROTATING, run_id_of(ROTATING))]
+    for link in links:
+        run_states.append(advance(run_states[-1], link.manifest))
+    audits = final_audits(run_states).values()
+
+    told = auditors_of(run_states[-1], audits, {})
+
+    (given,) = run_states[-1].rotation.configuration.hand_overs
+    handed = run_states[-1].rotation.handed[0]
+    of_seat = [audit for audit in audits if any(one.verifier == given.seat for one in audit.verdicts)]
+    before = sum(audit.closed_round <= handed for audit in of_seat)
+    records = {one.peer: one.verdicts for one in told.verifiers}
+    assert records.keys() == {peer.hex() for peer in (*ROTATING.verifier_peers, given.holder)}
+    assert (records[given.seat.hex()], records[given.holder.hex()]) == (before, len(of_seat) - before)
+    assert 0 < before < len(of_seat)
 
 
 def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
@@ -239,7 +260,7 @@ def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
     honest = replace(found, verdicts=(verdict,), ruling=AuditStatus.DISMISSED)  # a canary that did its step
     spec = replace(SPEC, audit=replace(SPEC.audit, known_answer_count=5))
 
-    told = auditors_of(spec, [found, passed, honest], {})
+    told = auditors_of(start(spec, RUN_ID), [found, passed, honest], {})
 
     assert asdict(told.known_answers) == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
     vera = next(one for one in told.verifiers if one.peer == peer("vera").hex())
