@@ -14,6 +14,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## test-fast   the tests that need seconds, in about two minutes
 ## sim         200 simulated networks with liars and storms, and every life of an audit with one liar (an hour)
 ## wan         a network whose participants are 100 ms apart, measured, with a verifier that is cut off (root)
+## town        strangers on lines of their own found a network, come, go and pay, by documented commands (root)
 ## lint        format, lint, types and import contracts
 ## check       lint and test
 ## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"
@@ -40,6 +41,8 @@ sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.si
 check: setup-dev lint test
 .PHONY: wan
 wan: setup      ; $(PY) -m tests.wan.run tests/wan/home.toml $$(seq -f '--behave %g=slow@0' 0 7) --cut verifier-1 8 40
+.PHONY: town
+town: setup-dev ; $(PY) -m tests.wan.town
 .PHONY: mutants
 mutants: setup-dev ; $(PY) -m tests.mutants $(ROOM) $(ARGS)
 .PHONY: lint

@@ -23,6 +23,7 @@ from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.chain.deployment.parameters import LOCALNET, UNIT
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.cli.operator import fleet_config
+from assay.devnet.machines import free_ports
 from assay.fleet.config import read_state
 from assay.fleet.fitness import Machine
 from assay.fleet.market import read_candidates, read_library
@@ -43,7 +44,6 @@ from assay.participant.wallet.founding import found_network
 from assay.protocol.encoding.codec import digest
 from assay.protocol.types import Digest
 from tests.e2e.nets import WAIT_S, need_anvil
-from tests.e2e.test_founding import ports
 from tests.forked_commands import command, running
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ class Place:
             (root / f"{name}.toml").write_text(text)
         order = load_order(root / f"{BEST}.toml")
         make_data(root / f"{BEST}.toml", root / "library" / "bottles")
-        (self.own_port,) = ports(1)
+        (self.own_port,) = free_ports(1)
         vera = self.people["vera"].record(Role.VERIFIER, self.own_port)
         delay_s = order_closing_s(order) + 15
         windows = replace(LOCALNET, close_delay_s=delay_s, claim_period_s=600 + delay_s)
@@ -161,7 +161,7 @@ class Place:
     def place(self, name: str) -> tuple[RunFile, Path, Path]:
         """Open and announce a run; its file, and the configurations of its verifier and ledger service."""
         order = load_order(self.root / f"{name}.toml")
-        vera_port, leo_port = ports(2)
+        vera_port, leo_port = free_ports(2)
         data, base = described(order)
         people = self.people
         records = [
@@ -189,7 +189,7 @@ class Place:
 
     def operator(self, reserve: float) -> Path:
         """Olga's configuration: room for one run at a time."""
-        (port,) = ports(1)
+        (port,) = free_ports(1)
         olga = self.people["olga"]
         olga.record(Role.NODE, port)
         path = olga.configure("config.toml", ip="127.0.0.1", blob_gb=0.1)

@@ -1,8 +1,8 @@
 """Routers: a local network some of whose nodes sit behind routers of their own, as at home.
 
 Room: tests (edge: network namespaces, nftables; needs root). Everybody else is on one address of this
-machine. A router translates addresses and lets nothing in that was not asked for from within; all homes have
-the same private addresses.
+machine, or has a namespace with an address that all can dial. A router translates addresses and lets nothing
+in that was not asked for from within; all homes have the same private addresses.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ class Routers:
     chain_host = f"{STREET}1"
     is_one = False
 
-    def __init__(self, root: Path, homes: Sequence[str]) -> None:
+    def __init__(self, root: Path, homes: Sequence[str], houses: Sequence[str] = ()) -> None:
         """
         Args:
             root: The run's folder.
             homes: The participants that have a router.
+            houses: Those that have an address.
         """
-        self._root, self._homes, self._open = root, tuple(homes), ExitStack()
+        self._root, self._homes, self._houses, self._open = root, tuple(homes), tuple(houses), ExitStack()
 
     def __enter__(self) -> Routers:
         lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -62,6 +63,8 @@ class Routers:
         run(f"ip link set {PREFIX} up")
         for at in range(len(self._homes)):
             self._build(at)
+        for name in self._houses:
+            self._build_house(name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,7 +83,16 @@ class Routers:
         config = self._root / "participants" / name / "config.toml"
         if "ip =" not in config.read_text():
             config.write_text(f'ip = "0.0.0.0"\n{config.read_text()}')
-        return ("ip", "netns", "exec", f"{PREFIX}{self._homes.index(name)}")
+        return self.within(name)
+
+    def within(self, name: str) -> Sequence[str]:
+        """What puts a command into a home, or into a house."""
+        at = f"{self._homes.index(name)}" if name in self._homes else f"h{self._houses.index(name)}"
+        return ("ip", "netns", "exec", f"{PREFIX}{at}")
+
+    def house(self, name: str) -> str:
+        """Its address."""
+        return f"{STREET}{self._houses.index(name) + 100}"
 
     def router(self, name: str) -> str:
         """The address of its router."""
@@ -103,6 +115,17 @@ class Routers:
         run(f"ip -n {home} route add default via {HOME}1")
         run(f"ip netns exec {router} sysctl -qw net.ipv4.ip_forward=1")
         run(f"ip netns exec {router} nft -f -", ROUTER)
+
+    def _build_house(self, name: str) -> None:
+        """A namespace with a wire to the street."""
+        at = self._houses.index(name)
+        house = f"{PREFIX}h{at}"
+        run(f"ip netns add {house}")
+        run(f"ip -n {house} link set lo up")
+        run(f"ip link add {PREFIX}d{at} type veth peer name street netns {house}")
+        run(f"ip link set {PREFIX}d{at} master {PREFIX} up")
+        run(f"ip -n {house} addr add {self.house(name)}/24 dev street")
+        run(f"ip -n {house} link set street up")
 
 
 def remove_all() -> None:
