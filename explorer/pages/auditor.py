@@ -15,6 +15,7 @@ from assay.bundle.report.progress import phase_of
 from assay.chain.commit_statement import evm_address
 from assay.explorer.explored import CarriedVerdict, Explored
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
+from assay.explorer.pages.participants import record_of
 from assay.explorer.pages.round import replay_command
 from assay.explorer.pages.run import paid_to
 from assay.protocol.audits import (
@@ -151,13 +152,13 @@ def _seats_of(runs: Sequence[Explored], account: bytes) -> Iterator[tuple[Explor
     """Each seat of the account, those in runs that go on first."""
     for run in sorted(runs, key=lambda one: not one.is_live):
         for member in run.delivered.spec.judges:
-            if member.account == account and member.peer in run.delivered.run_states[-1].verifiers:
+            if member.account == account:
                 yield run, member.peer
 
 
 def _seat_line(run: Explored, peer: PeerId) -> SeatLine:
     last = run.delivered.run_states[-1]
-    record = last.verifiers[peer]
+    record = record_of(last, peer)
     return SeatLine(
         head=head_of(run),
         peer=peer,
@@ -259,7 +260,7 @@ def _advice(run: Explored, peer: PeerId) -> Iterator[Advice]:
 
 
 def _on_fault(run: Explored, peer: PeerId) -> Iterator[tuple[str, str]]:
-    record = run.delivered.run_states[-1].verifiers[peer]
+    record = record_of(run.delivered.run_states[-1], peer)
     if not record.is_disqualified:
         return
     yield (
@@ -274,7 +275,7 @@ def _on_fault(run: Explored, peer: PeerId) -> Iterator[tuple[str, str]]:
 def _on_seat(run: Explored, peer: PeerId) -> Iterator[tuple[str, str]]:
     last = run.delivered.run_states[-1]
     seat = last.seat_of(peer)
-    if not run.is_live or last.is_complete or last.verifiers[peer].is_disqualified or seat == NO_PEER:
+    if not run.is_live or last.is_complete or record_of(last, peer).is_disqualified or seat == NO_PEER:
         return
     newest = run.delivered.links[-SILENT_ROUNDS:]
     is_silent = not any(seat in link.certificate.verifiers for link in newest)

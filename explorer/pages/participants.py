@@ -19,7 +19,7 @@ from assay.explorer.pages.round import VerdictLine, rounds_of, verdict_lines
 from assay.explorer.pages.run import paid_to, state_text
 from assay.protocol.agreement.inclusion import listed
 from assay.protocol.audits import AuditStatus
-from assay.protocol.state_transition import VerifierRecord
+from assay.protocol.state_transition import RunState, VerifierRecord
 from assay.protocol.types import PeerId, RoundId
 
 PAY_ROWS_MAX = 20  # of the newest epochs on a participant's page; the epochs' own pages have all
@@ -147,7 +147,7 @@ def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
     judged, paging = cut(run.judged[peer], page)
     verdicts = verdict_lines(judged)
     pay, last = run.pay.get(peer, ()), run.delivered.run_states[-1]
-    record = last.verifiers.get(peer, VerifierRecord())
+    record = record_of(last, peer)
     return VerifierPage(
         head=head_of(run),
         peer=peer,
@@ -168,6 +168,11 @@ def verifier_page(run: Explored, peer: PeerId, page: int) -> VerifierPage:
         evidence=rounds_of(verdicts),
         paging=paging,
     )
+
+
+def record_of(last: RunState, peer: PeerId) -> VerifierRecord:
+    """What the chain records of a verifier; a reserve that never held a seat has a clean record."""
+    return last.verifiers.get(peer, VerifierRecord())
 
 
 def _round_trip_us(run: Explored, peer: PeerId) -> int | None:

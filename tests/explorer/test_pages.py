@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from assay.chain.commit_statement import evm_address
 from assay.chain.text.units import money_text
 from assay.explorer.explored import explore
 from assay.explorer.pages.paging import ROWS_MAX, NoSuchPage, cut
@@ -20,6 +21,7 @@ from assay.explorer.render import _loss, _when, json_of
 from assay.protocol.audits import AuditStatus
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import PeerId
+from assay.testing.members import a_member, peers
 from tests.explorer.an_explorer import addresses, asking, golden, golden_explored, rulings
 
 RUN = golden_explored()
@@ -236,3 +238,16 @@ def test_a_nodes_page_says_how_often_verifiers_held_its_commit_in_time():
         assert f"of {lists} lists</dd>" in asking(run).get(address).text
         twin = asking(run).get(f"{address}.json").json()
         assert twin["lists_naming"] == sum(one["lists_naming"] for one in twin["rounds"]) == named
+
+
+def test_a_reserve_has_pages_and_holds_no_seat():
+    one = a_member(peers("reserve", 1)[0])
+    run = explore("golden", replace(golden(), spec=replace(golden().spec, reserves=(one,))))
+    client = asking(run)
+
+    verifier = client.get(f"/runs/golden/verifiers/{one.peer.hex()}")
+    auditor = client.get(f"/verifiers/{evm_address(one.account)}")
+
+    assert (verifier.status_code, auditor.status_code) == (200, 200)
+    assert "Holds no verifier" in verifier.text
+    assert client.get("/runs/golden").text.count("holds no seat") == 1

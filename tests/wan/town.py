@@ -35,7 +35,7 @@ HOUSES = ("vera", "viktor", "vito", "ledger", "buyer")
 ROLES = {"vera": "verifier", "viktor": "verifier", "vito": "verifier", "ledger": "ledger", "buyer": "buyer"}
 ROLES |= dict.fromkeys((name for names in HOMES.values() for name in names), "node")
 JOINS, LEAVES, RESIGNS = "dan", "bob", "vera"
-WAITED_FOR = ("ann", "bob", "cem")
+WAITED_FOR = ("ann", "bob", "cem", "eve")
 ROUNDS, JOIN_AT, LEAVE_AT = 60, 20, 30
 CHAIN_PORT, FIRST_PORT = 8545, 4001
 
@@ -74,7 +74,7 @@ def live(root: Path, stack: ExitStack) -> None:
         config = people[name].folder / "config.toml"
         config.write_text(f'ip = "0.0.0.0"\n{config.read_text()}')
 
-    tell("an order, which three operators are waited for")
+    tell("an order, which four operators are waited for")
     place_order(town, buyer)
     processes = start(stack, town, [name for name in ROLES if ROLES[name] != "node"])
     alive = [processes[name] for name in ("vera", "viktor", "vito")]
@@ -120,10 +120,10 @@ def live(root: Path, stack: ExitStack) -> None:
 
 
 def place_order(town: Founding, buyer: Person) -> None:
-    """The buyer orders a run of two verifiers and a reserve, which starts once three nodes have come."""
+    """The buyer orders a run of two verifiers and a reserve, which starts once four nodes have come."""
     write_order(buyer.folder, rounds=ROUNDS)
     order = TINY.format(rounds=ROUNDS, data="text.txt", train="warmup = 2")
-    counts = "nodes = 0\nleast_nodes = 3\nseats = 5\nstart_within_s = 3600\nverifiers = 2\nreserves = 1"
+    counts = "nodes = 0\nleast_nodes = 4\nseats = 5\nstart_within_s = 3600\nverifiers = 2\nreserves = 1"
     order = order.replace("nodes = 4", counts).replace("epoch_rounds = 5", "epoch_rounds = 20")
     (buyer.folder / "run.toml").write_text(order)
     for person in town.of_role("verifier", "ledger", "buyer"):
