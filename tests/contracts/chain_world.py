@@ -59,11 +59,11 @@ class Person:
     key: bytes
     hot: bytes
 
-    @property
+    @cached_property
     def account(self) -> Address:
         return address_of(self.key)
 
-    @property
+    @cached_property
     def hot_key(self) -> Address:
         return address_of(self.hot)
 

@@ -9,24 +9,18 @@ What honest play must leave everybody with is in `losses`: it is compared after 
 
 from __future__ import annotations
 
-from collections import Counter, namedtuple
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from hashlib import sha256
 from random import Random
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import trio
 import trio.testing
-from eth_abi import abi
-from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
-from eth_utils.address import to_checksum_address
-from requests import Session
 
-from assay.chain.client import UNIT, Chain, ChainRefused, EpochPhase
-from assay.chain.rpc import artefact
+from assay.chain.client import UNIT, ChainRefused, EpochPhase
 from assay.chain.state import AppealPhase, CasePhase, DefencePhase, FinalEscrow
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, Statement, Veto, sign_digest
 from assay.ledger.settlement.duties import DefenceView, Look
@@ -49,6 +43,7 @@ from assay.testing.messages import a_funding_report
 from assay.testing.run import Network
 from assay.training.reference.narrowing import ends_of
 from tests.contracts.chain_world import MODEL, PURSE, Person, World, a_person
+from tests.contracts.game.wire import Client, Wire
 
 STEP_S = 43_200
 DAY = 86_400
@@ -61,86 +56,8 @@ CORRUPT = 3  # verifiers of a quorum that lies: exactly a quorum of the four
 RUNS = ("red", "blue")  # bought by the buyer, and by an operator
 SIDES = ("buyer", "mallory", "friend", "keeper", "second keeper", "treasury")
 VAULTS = ("StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt", "AppealCourt")
-FIXED = (
-    "minStake",
-    "challengeWindow",
-    "resolveWindow",
-    "evidenceWindow",
-    "members",
-    "moveWindow",
-    "drawDelay",
-    "voteWindow",
-)
-
 Life = Iterator[None]  # of an agent: it moves, then waits for the next step
 Agent = Callable[["Table", Random], Life]
-
-
-class Client(Chain):
-    """A client that asks for nothing twice in one block: at a table nobody else writes to the chain."""
-
-    known: ClassVar[dict[Any, Any]] = {}
-    fixed: ClassVar[dict[Any, Any]] = {}  # what no game changes
-    session: ClassVar[Session] = Session()
-
-    def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
-        known, key = self.fixed if function in FIXED else self.known, (function, repr(arguments), block)
-        if key not in known:
-            found = self._read(contract, function, arguments) if block is None else None
-            known[key] = super()._ask(contract, function, *arguments, block=block) if found is None else found
-        return known[key]
-
-    def _read(self, contract: str, function: str, arguments: tuple[Any, ...]) -> Any:
-        """As web3.py reads it, in a third of its time; None where web3.py should tell what is wrong."""
-        selector, asked, told = _shape(contract, function)
-        data = "0x" + (selector + abi.encode(asked, arguments)).hex()
-        to = {"to": self.deployment.address(contract), "data": data}
-        question = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [to, "latest"]}
-        self.session.trust_env = False  # no proxy to look for at each question
-        answer = self.session.post(self._rpc.url, json=question, timeout=30).json().get("result")
-        if answer is None:
-            return None
-        kinds = [collapse_if_tuple(one) for one in told]
-        values = abi.decode(kinds, bytes.fromhex(answer[2:]))
-        found = [_named(kind, value) for kind, value in zip(told, values, strict=True)]
-        return found[0] if len(found) == 1 else found
-
-    def _move(self, action: str, contract: str, function: str, *arguments: Any, wait: bool = True) -> Any:
-        self.known.clear()
-        try:
-            return super()._move(action, contract, function, *arguments, wait=wait)
-        finally:
-            self.known.clear()
-
-    def block_number(self) -> int:
-        if "block" not in self.known:
-            self.known["block"] = super().block_number()
-        return int(self.known["block"])
-
-    def timestamp(self) -> int:
-        if "time" not in self.known:
-            self.known["time"] = super().timestamp()
-        return int(self.known["time"])
-
-
-@cache
-def _shape(contract: str, function: str) -> tuple[bytes, list[str], list[Any]]:
-    """A view function's selector, the types of its arguments, and what it returns."""
-    entry = next(one for one in artefact(contract)["abi"] if one.get("name") == function)
-    asked = [collapse_if_tuple(one) for one in entry["inputs"]]
-    return bytes(function_abi_to_4byte_selector(entry)), asked, entry["outputs"]
-
-
-def _named(kind: Any, value: Any) -> Any:
-    """A decoded value with its fields' names, and addresses as text with their checksum."""
-    name = kind["type"]
-    if name.endswith("[]"):
-        return [_named({**kind, "type": name[:-2]}, one) for one in value]
-    if name == "tuple":
-        fields = kind["components"]
-        made = namedtuple("made", [one["name"] for one in fields])  # type: ignore[misc]  # names of the ABI
-        return made(*map(_named, fields, value))
-    return to_checksum_address(value) if name == "address" else value
 
 
 @dataclass
@@ -265,8 +182,10 @@ class Table:
         for operator in world.operators:
             world.as_(operator).stake(OPERATOR, STAKE)
             world.delegate(operator)
+        wire = Wire(world.rpc_url)
+        world.bank._rpc.web3.provider = wire  # which `World.rpc` sends with
         self.clients = {
-            name: Client(world.rpc_url, world.deployment, person.key) for name, person in self.people.items()
+            name: Client(wire, world.deployment, person.key) for name, person in self.people.items()
         }
         self.bank = self.clients["keeper"]
         self.hands, self.clock = Knowing(self), trio.testing.MockClock()
@@ -279,7 +198,6 @@ class Table:
         """Everything is as on the first morning."""
         assert self.world.rpc("evm_revert", self.morning)
         self.morning = self.world.rpc("evm_snapshot")
-        Client.known.clear()
         self.runs, self.framed, self.excuses = {}, [], set()
         self.honest, self.asleep, self.bribed = set(self.people) - {"mallory", "friend"}, set(), set()
         self.towers: dict[tuple[str, str], Settler] = {}
@@ -383,7 +301,6 @@ class Table:
         """The chain's clock goes on."""
         self.world.rpc("evm_setNextBlockTimestamp", self.now() + seconds)
         self.world.rpc("evm_mine")
-        Client.known.clear()
 
     def now(self) -> int:
         return self.bank.timestamp()
