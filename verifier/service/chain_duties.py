@@ -44,7 +44,7 @@ from assay.participant.wallet.settler import (
     is_implied,
 )
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, ConfigError, Unavailable
+from assay.protocol.errors import AssayError, ConfigError, MalformedMessage, Unavailable
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     Contradiction,
@@ -207,6 +207,8 @@ class ChainDuties:
 
     async def _sign_veto(self, _peer: PeerId, case_id: bytes) -> bytes:
         """Our signature on the veto of a case that our manifests do not imply as it is."""
+        if len(case_id) != 32:
+            raise MalformedMessage(f"case id of {len(case_id)} bytes, expected 32")
         chain = await trio.to_thread.run_sync(open_chain, self._me)
         case = await trio.to_thread.run_sync(chain.case, case_id)
         if case.run_id != self._me.run_id:

@@ -199,7 +199,7 @@ def test_no_ruling_is_signed_while_the_dispute_goes_on(me):
         ask(me, follower, "sign-slash-order", asking_to_rule(0, GUILTY))
 
 
-@pytest.mark.parametrize("method", ["sign-slash-order", "sign-result"])
+@pytest.mark.parametrize("method", ["sign-slash-order", "sign-result", "sign-veto"])
 def test_a_request_that_is_none_is_malformed(me, method):
     with pytest.raises(MalformedMessage):
         ask(me, followed(me, ()), method, b"\x80")
