@@ -59,6 +59,7 @@ from assay.chain.statements import (
     Statement,
     term_of,
 )
+from assay.chain.views import view_call, view_values
 from assay.protocol.errors import ConfigError, Unavailable
 
 PAGE = 256  # entries of a list that one call reads
@@ -563,10 +564,16 @@ class ChainReader:
 
     def _ask(self, contract: str, function: str, *arguments: Any, block: int | None = None) -> Any:
         """A view call, at an earlier block, at that of `as_of`, or else at the newest one."""
-        call = self._contract(contract, function).functions[function](*arguments)
+        call: Any = {
+            "to": self.deployment.address(contract),
+            "data": view_call(contract, function, arguments),
+        }
         number = self._as_of if block is None else block
         at = "latest" if number is None else BlockNumber(number)
-        return self._rpc.read(f"{contract}.{function}", lambda: call.call(block_identifier=at))
+        eth = self._rpc.web3.eth
+        return self._rpc.read(
+            f"{contract}.{function}", lambda: view_values(contract, function, bytes(eth.call(call, at)))
+        )
 
     def _contract(self, name: str, entry: str) -> Contract:
         """A contract of the deployment, as far as one function or event; made at its first use.
@@ -577,7 +584,7 @@ class ChainReader:
             make: Any = self._rpc.web3.eth.contract
             abi = [one for one in artefact(name)["abi"] if one.get("name") == entry]
             where = self.deployment.address(name)
-            self._contracts[name, entry] = make(address=where, abi=abi, decode_tuples=True)
+            self._contracts[name, entry] = make(address=where, abi=abi)
         return self._contracts[name, entry]
 
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections import namedtuple
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from eth_abi import abi
-from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
-from eth_utils.address import to_checksum_address
 from web3.types import RPCEndpoint, RPCResponse
 
 from assay.chain.client import Chain, Deployment
-from assay.chain.rpc import _Endpoint, artefact
+from assay.chain.rpc import _Endpoint
+from assay.chain.views import view_call, view_values
 
 READS = frozenset({
     "eth_blockNumber", "eth_call", "eth_chainId", "eth_estimateGas", "eth_getBlockByNumber", "eth_getLogs",
@@ -104,7 +101,7 @@ class Wire(_Endpoint):
 
 
 class Client(Chain):
-    """The product's client over a wire: it reads view functions without web3, and all else as ever."""
+    """The product's client over a wire: it reads view functions by `Wire.call`, and all else as ever."""
 
     def __init__(self, wire: Wire, deployment: Deployment, key: bytes) -> None:
         super().__init__(str(wire.endpoint_uri), deployment, key)
@@ -115,7 +112,7 @@ class Client(Chain):
             question = self.deployment.address(contract), _data(contract, function, _hashable(arguments))
             answer = self._wire.call(question)
             if answer is not None:
-                return _values(contract, function, answer)
+                return _values(contract, function, bytes.fromhex(answer[2:]))
         return super()._ask(contract, function, *arguments, block=block)  # which also says what is wrong
 
     def block_number(self) -> int:
@@ -125,42 +122,12 @@ class Client(Chain):
         return self._wire.block()[1]
 
 
-@cache
-def _shape(contract: str, function: str) -> tuple[bytes, list[str], list[Any]]:
-    """A view function's selector, the types of its arguments, and what it returns."""
-    entry = next(one for one in artefact(contract)["abi"] if one.get("name") == function)
-    asked = [collapse_if_tuple(one) for one in entry["inputs"]]
-    return bytes(function_abi_to_4byte_selector(entry)), asked, entry["outputs"]
+_values = lru_cache(1 << 16)(view_values)
 
 
 @lru_cache(1 << 16)
 def _data(contract: str, function: str, arguments: tuple[Any, ...]) -> str:
-    selector, asked, _ = _shape(contract, function)
-    return "0x" + (selector + abi.encode(asked, arguments)).hex()
-
-
-@lru_cache(1 << 16)
-def _values(contract: str, function: str, answer: str) -> Any:
-    told = _shape(contract, function)[2]
-    values = abi.decode([collapse_if_tuple(one) for one in told], bytes.fromhex(answer[2:]))
-    found = [_named(kind, value) for kind, value in zip(told, values, strict=True)]
-    return found[0] if len(found) == 1 else found
-
-
-def _named(kind: Any, value: Any) -> Any:
-    """A decoded value with its fields' names, and addresses as text with their checksum."""
-    name = kind["type"]
-    if name.endswith("[]"):
-        return [_named({**kind, "type": name[:-2]}, one) for one in value]
-    if name == "tuple":
-        fields = kind["components"]
-        return _made(tuple(one["name"] for one in fields))(*map(_named, fields, value))
-    return to_checksum_address(value) if name == "address" else value
-
-
-@cache
-def _made(fields: tuple[str, ...]) -> Any:
-    return namedtuple("made", fields)  # type: ignore[misc]  # names of the ABI
+    return f"0x{view_call(contract, function, arguments).hex()}"
 
 
 def _hashable(value: Any) -> Any:
