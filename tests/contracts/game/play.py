@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -92,7 +92,7 @@ def a_table(anvil: Path) -> Iterator[Table]:
 
 
 def main() -> None:
-    """Plays and prints; ends with 1 if a game found a loss."""
+    """Plays until all games are played or SIGINT comes, and prints; ends with 1 if a game found a loss."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20, help="number of games")
     parser.add_argument("--first", type=int, default=0, help="seed of the first game")
@@ -101,23 +101,23 @@ def main() -> None:
     )
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    begun, found, reached, excused = time.monotonic(), 0, Counter[str](), 0
-    with a_table(find_anvil(Path(__file__).parents[3] / "contracts")) as table:
+    begun, reached, played = time.monotonic(), Counter[str](), list[Game]()
+    with a_table(find_anvil(Path(__file__).parents[3] / "contracts")) as table, suppress(KeyboardInterrupt):
+        reached = table.reached
         for seed in range(asked.first, asked.first + asked.seeds):
             game = play(table, seed, asked.without)
-            excused += bool(game.excuses)
+            played.append(game)
             if game.losses:
-                found += 1
                 print(f"seed {seed} ({game.cast}): {'; '.join(game.losses)}", flush=True)
-            if (seed + 1) % 20 == 0:
-                print(f"... seed {seed}, {(time.monotonic() - begun):.0f} s, {found} with a loss", flush=True)
-        reached = table.reached
+            if len(played) % 20 == 0:
+                print(f"... {len(played)} games, {(time.monotonic() - begun):.0f} s", flush=True)
     for what, times in sorted(reached.items()):
         print(f"{times:6}  {what}")
-    seconds = time.monotonic() - begun
+    seconds, found = time.monotonic() - begun, sum(bool(game.losses) for game in played)
     print(
-        f"{asked.seeds} games from seed {asked.first}: {found} with a loss, {excused} beyond the model's "
-        f"assumptions; {asked.seeds / seconds * 60:.0f} a minute"
+        f"{len(played)} games from seed {asked.first}: {found} with a loss, "
+        f"{sum(bool(game.excuses) for game in played)} beyond the model's assumptions; "
+        f"{len(played) / seconds * 60:.0f} a minute"
     )
     sys.exit(found > 0)
 
