@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -49,6 +50,26 @@ def tell():
 def fail():
     """A child that ends with a status of its own."""
     sys.exit(7)
+
+
+def give_up():
+    """A child that raises."""
+    raise ValueError("given up")
+
+
+class Kept:
+    """Says so if an interpreter takes it apart."""
+
+    def __del__(self, write=os.write):
+        write(1, b", taken apart")
+
+
+def put_off():
+    """A child with output in its buffer and something to do at its end."""
+    globals()["kept"] = Kept()
+    sys.stdout.write("buffered")
+    atexit.register(lambda: sys.stdout.write(", at its end"))
+    sys.exit("a text" if len(sys.argv) > 1 else None)
 
 
 def read_to_the_end():
@@ -113,6 +134,18 @@ def test_each_has_its_own_status_and_one_that_is_killed_the_signal(client):
     killed.send_signal(signal.SIGKILL)  # nobody else, whoever has its number now
     os.close(theirs)
     os.close(ours)
+
+
+def test_a_child_writes_all_it_has_and_ends_without_being_taken_apart(client, tmp_path):
+    child = start(client, "put_off", out=tmp_path / "out")
+    assert child.wait(GONE_S) == 0
+    assert (tmp_path / "out").read_text() == "buffered, at its end"
+
+
+def test_a_child_that_raises_or_exits_with_a_text_has_status_one(client, tmp_path):
+    raised, texted = start(client, "give_up"), start(client, "put_off", "text", out=tmp_path / "out")
+    assert [raised.wait(GONE_S), texted.wait(GONE_S)] == [1, 1]
+    assert (tmp_path / "out").read_text().startswith("buffered, at its end")
 
 
 def test_participants_find_their_imports_made(tmp_path):
