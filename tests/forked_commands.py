@@ -1,4 +1,4 @@
-"""Commands: calls of `assay`, each in a process of its own that begins with its imports done.
+"""Commands: calls of `assay`, and workers, each in a process of its own that begins with its imports done.
 
 A command spends two seconds on imports and a tenth of that on its work. Here its process is forked from one
 that has imported what commands and participants need, and from then on is like any other.
@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from assay.devnet.fork_server import COMMAND, MODULES, Client, ForkedProcess, ForkServer
+from assay.participant.worker import STARTER
 
 STOP_S = 30.0
 
@@ -54,6 +55,16 @@ def running(log: Path, *words: object) -> Iterator[ForkedProcess]:
         if process.wait(STOP_S) is None:
             process.send_signal(signal.SIGKILL)
             process.wait(STOP_S)
+
+
+@contextmanager
+def forked_workers() -> Iterator[None]:
+    """Workers that this context starts meanwhile are forked too, as a local network's are."""
+    before = STARTER.set(_server().start_worker)
+    try:
+        yield
+    finally:
+        STARTER.reset(before)
 
 
 @cache

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ from assay.verifier.service import accusations
 from assay.verifier.service.accusations import Accusations, Refused, accused_commit, is_cleared
 from tests.cli.market import Market, wallet
 from tests.conftest import Assay
+from tests.forked_commands import forked_workers
 
 pytestmark = pytest.mark.slow
 NODE, LIE = NODES[0], 2
@@ -182,7 +184,7 @@ class LyingRun:
                 for one in opened:
                     nursery.start_soon(serve_one, *one)
 
-        thread = threading.Thread(target=trio.run, args=(serve,))
+        thread = threading.Thread(target=copy_context().run, args=(trio.run, serve))
         thread.start()
         try:
             assert ready.wait(60)
@@ -196,6 +198,12 @@ class LyingRun:
 @pytest.fixture(scope="module")
 def training(first_market: Market, tmp_path_factory: pytest.TempPathFactory) -> Training:
     return Training(first_market, tmp_path_factory.mktemp("lying") / "delivered")
+
+
+@pytest.fixture(autouse=True)
+def _forked() -> Iterator[None]:
+    with forked_workers():
+        yield
 
 
 @pytest.fixture
