@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,13 +60,10 @@ class Hands:
         self.court, self.is_honest = court, is_honest
 
     async def positions(self, _case_id: bytes) -> list[bytes]:
-        party = self.court.party
-        limits, theta_P = party.limits, party.sources.theta_P
-        body = positions_of(party.spec, limits, party.commit, theta_P, party.tokens, ALL_TRAINED)
-        known = [body[at : at + 32] for at in range(0, len(body), 32)]
+        known = self.court.positions
         if self.is_honest:
             return known
-        ends = ends_of(0, len(party.program))
+        ends = ends_of(0, len(self.court.party.program))
         wide = next(end for end, before in zip(ends[1:], ends, strict=False) if end - before > 1)
         return known[:wide]  # so that it names a part that has to be cut again
 
@@ -124,6 +122,14 @@ class Court:
         world.bank.open_case(self.order, world.cert(self.order))
         monkeypatch.setattr(settler, "implied_orders", lambda _me, _follower: {self.case_id: self.order})
         self.clock, self.done, self.towers = trio.testing.MockClock(), [], dict[Person, Settler]()
+
+    @cached_property
+    def positions(self) -> list[bytes]:
+        """What whoever computes the step again finds; every verifier and juror finds the same."""
+        party = self.party
+        limits, theta_P = party.limits, party.sources.theta_P
+        body = positions_of(party.spec, limits, party.commit, theta_P, party.tokens, ALL_TRAINED)
+        return [body[at : at + 32] for at in range(0, len(body), 32)]
 
     def seat(self, person: Person, *, is_honest: bool) -> None:
         """Give somebody a settler with a verifier's hands."""
