@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,8 +88,12 @@ def a_run(anvil: Anvil) -> Run:
     bank.fund_many(settlers, token_amount=bonds, amount_wei=10**18)
     stake = LOCALNET.min_verifier_stake
     bank.fund_many([evm_address(m.account) for m in members], token_amount=stake, amount_wei=10**18)
-    for name in VERIFIERS:
+
+    def take_seat(name: str) -> None:
         join(Chain(anvil.rpc_url, deployment, an_account_key(name)), name, stake)
+
+    with ThreadPoolExecutor(len(VERIFIERS)) as pool:  # each waits for four blocks, of a second each
+        list(pool.map(take_seat, VERIFIERS))
     money = replace(a_spec().money, treasury=Address(ledger_service.account))
     changes = {"state_every": 2, "buyer": Address(buyer.account), "money": money}
     spec = a_spec(**changes)
