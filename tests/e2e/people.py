@@ -137,7 +137,7 @@ class Founding:
         (self.founder.folder / "network.toml").write_text(
             f'name = "strangers"\nrpc_url = "{rpc_url}"\npreset = "localnet"\n'
             f"verifiers = {json.dumps(verifiers)}\n[parameters]\nclose_delay_s = 600\n"
-            "evidence_window_s = 30\nunbonding_s = 65\n"
+            "evidence_window_s = 20\nunbonding_s = 55\n"
         )
         self.founder.assay("network", "create", "network.toml", "--keys", "keys")
         records = [f"{name}.record" for name in self.people]
