@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -29,6 +28,7 @@ from assay.testing.specs import a_data_folder
 from assay.training.codec.wire import Aggregate, encode_aggregate
 from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import PublicState, checkpoints
+from tests.forked_commands import forked_workers
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +43,12 @@ def an_aggregate():
 
 
 AGGREGATE = an_aggregate()
+
+
+@pytest.fixture(autouse=True)
+def _forked():
+    with forked_workers():
+        yield
 
 
 @pytest.fixture
@@ -177,7 +183,7 @@ def test_a_worker_that_was_killed_is_replayed_to_the_same_parameters(disk, tmp_p
             await state_sync.reach(2)
             process = state_sync.child._process
             assert process is not None
-            os.kill(process.pid, signal.SIGKILL)
+            process.send_signal(signal.SIGKILL)
             with trio.move_on_after(60):
                 await process.wait()
             assert await state_sync.reach(4) == expected(4, tmp_path)
