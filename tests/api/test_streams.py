@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import time
+from asyncio import TimerHandle
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ import pytest
 
 from assay.api import streams
 from assay.api.config import LimitsSection
+from assay.network.http import DeadlineHttp
 from tests.api.a_books import books_of, grow, wait_until
 from tests.api.a_server import ApiWorld, is_problem, listening
 from tests.ledger.a_database import edit
@@ -231,15 +232,27 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_resumes(
 def test_a_reader_that_takes_nothing_for_a_moment_is_not_cut_off(
     world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("assay.network.http.FULL_S_MAX", 2.0)
+    monkeypatch.setattr("assay.network.http.FULL_S_MAX", 600)  # however busy the machine is
+    deadlines: list[TimerHandle] = []
+    pause_writing = DeadlineHttp.pause_writing
+
+    def pause(connection: DeadlineHttp) -> None:
+        pause_writing(connection)
+        assert connection._abort is not None
+        deadlines.append(connection._abort)
+
+    monkeypatch.setattr(DeadlineHttp, "pause_writing", pause)
     grow(world_api.folder, 2000)
     token = world_api.token("read")
     with listening(world_api.app, send_bytes=8192) as url, with_a_small_buffer(url, token) as line:
-        Event().wait(1.0)
+        wait_until(lambda: deadlines)
+        assert not deadlines[0].cancelled()
         ids = taken(line, 300)
-        Event().wait(1.2)  # longer than what was left of the first deadline
+        wait_until(lambda: len(deadlines) > 1)  # full again, with a deadline that begins anew
+        assert deadlines[0].cancelled()
         ids += taken(line, 2000 - len(ids))
         assert ids == list(range(1, len(ids) + 1)) and len(ids) >= 2000
+        wait_until(lambda: all(one.cancelled() for one in deadlines))
 
 
 @contextmanager
