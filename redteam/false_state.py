@@ -123,7 +123,7 @@ def _steer(is_defended: bool, seed: int) -> Outcome:
     """The state is false once, and all work is honest after it: for how long does a block send the lie?"""
     lab = lab_of(seed)
     life = lab.spec.rule.compress.reset_rounds
-    lasted = [_rounds_steered(lab, lie, is_defended) for lie in LIES]
+    lasted = _rounds_steered(lab, is_defended)
     once, eight, most, last = (f"{rounds:.0f}" for rounds in lasted)
     harm = (
         f"of {life} steps a block sends the lie's signs in {once} where the lie is as large as a step, in "
@@ -133,29 +133,30 @@ def _steer(is_defended: bool, seed: int) -> Outcome:
     return Outcome(attempts=life * len(LIES), caught=0, succeeded=steered, cost=1.0, harm=harm)
 
 
-def _rounds_steered(lab: TestBed, lie: _Lie, is_defended: bool) -> float:
-    """The number of steps, in a block's mean, for which `STEERED` of what it sends has the lie's signs."""
+def _rounds_steered(lab: TestBed, is_defended: bool) -> list[float]:
+    """For each lie the steps, in a block's mean, in which `STEERED` of what the block sends has its signs."""
     layout, rng = lab.trainer.layout, np.random.default_rng(lab.seed)
     life, size_N = lab.spec.rule.compress.reset_rounds, np.linalg.norm(lab.truth(), axis=1).astype(np.float32)
     common_NC, lie_NC = (_unit(rng, layout.blocks) for _ in range(2))
-    error_NC = np.zeros((layout.blocks, 4096), np.float32)
-    told_N = np.full(layout.blocks, -1)
-    steered = 0
+    errors_NC = [np.zeros((layout.blocks, 4096), np.float32) for _ in LIES]
+    told_N = [np.full(layout.blocks, -1) for _ in LIES]
+    steered = [0 for _ in LIES]
     with _bounded(is_defended):
         for number in range(3 * life):
             work_NC = size_N[:, None] * (common_NC * np.float32(0.5) + _unit(rng, layout.blocks))
-            moved = compress(lab.spec, layout, number, error_NC, work_NC)
-            error_NC, sent = moved.after_BC, moved.sent
-            since_B = number - told_N[sent.blocks_B]
-            agree_B = (np.sign(sent.value_BK) == np.sign(lie_NC[sent.blocks_B[:, None], sent.index_BK])).mean(
-                axis=1
-            )
-            steered += int(((told_N[sent.blocks_B] >= 0) & (since_B <= life) & (agree_B > STEERED)).sum())
-            if life <= number < 2 * life:
-                due = (number + lie.is_last + np.arange(layout.blocks)) % life == 0
-                error_NC[due] = lie_NC[due] * (size_N[due, None] * np.float32(lie.size))
-                told_N[due] = number
-    return steered / layout.blocks
+            for at, lie in enumerate(LIES):
+                moved = compress(lab.spec, layout, number, errors_NC[at], work_NC)
+                error_NC, sent = moved.after_BC, moved.sent
+                told_B = told_N[at][sent.blocks_B]
+                is_lie_BK = np.sign(sent.value_BK) == np.sign(lie_NC[sent.blocks_B[:, None], sent.index_BK])
+                is_steered_B = (told_B >= 0) & (number - told_B <= life) & (is_lie_BK.mean(axis=1) > STEERED)
+                steered[at] += int(is_steered_B.sum())
+                if life <= number < 2 * life:
+                    due = (number + lie.is_last + np.arange(layout.blocks)) % life == 0
+                    error_NC[due] = lie_NC[due] * (size_N[due, None] * np.float32(lie.size))
+                    told_N[at][due] = number
+                errors_NC[at] = error_NC
+    return [count / layout.blocks for count in steered]
 
 
 def _unit(rng: np.random.Generator, blocks: int) -> Floats:
