@@ -36,7 +36,7 @@ ROLES = {"vera": "verifier", "viktor": "verifier", "vito": "verifier", "ledger":
 ROLES |= dict.fromkeys((name for names in HOMES.values() for name in names), "node")
 JOINS, LEAVES, RESIGNS = "dan", "bob", "vera"
 WAITED_FOR = ("ann", "bob", "cem", "eve")
-ROUNDS, JOIN_AT, LEAVE_AT = 60, 20, 30
+ROUNDS, JOIN_AT, LEAVE_AT = 120, 20, 30
 CHAIN_PORT, FIRST_PORT = 8545, 4001
 
 
@@ -78,7 +78,7 @@ def live(root: Path, stack: ExitStack) -> None:
     place_order(town, buyer)
     processes = start(stack, town, [name for name in ROLES if ROLES[name] != "node"])
     alive = [processes[name] for name in ("vera", "viktor", "vito")]
-    each([people[name] for name in WAITED_FOR], enter)
+    each(town.of_role("node"), enter)
     processes |= start(stack, town, WAITED_FOR)
     until(lambda: round_of(people["viktor"]) >= 0, alive)
 
@@ -89,7 +89,6 @@ def live(root: Path, stack: ExitStack) -> None:
 
     until(lambda: round_of(people["viktor"]) >= JOIN_AT, alive)
     tell(f"{JOINS} joins in round {round_of(people['viktor'])}")
-    enter(people[JOINS])
     processes |= start(stack, town, (JOINS,))
     until(lambda: round_of(people["viktor"]) >= LEAVE_AT, alive)
     tell(f"{LEAVES} leaves and {RESIGNS} resigns in round {round_of(people['viktor'])}")
