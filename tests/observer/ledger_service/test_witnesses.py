@@ -77,7 +77,7 @@ class Rig:
         self.checkpoints = self.folder / checkpoints
         self.log = CheckpointSigner(self.books, LEDGER_SERVICE, self.checkpoints, PEERS)
         me: Any = SimpleNamespace(
-            spec=SimpleNamespace(verifiers=PEERS, verifier_peers=PEERS), me=peer_of(LEDGER_SERVICE)
+            spec=SimpleNamespace(judges=PEERS, seat_peers=PEERS), me=peer_of(LEDGER_SERVICE)
         )
         self.witnesses = Witnesses(cast(Participant, me), self.log)
 
