@@ -48,7 +48,7 @@ class AChild:
 
 def an_accused(folder: Path, *shown: tuple[int, bytes]) -> tuple[EvidenceServer, DiskBlobs]:
     """The accused's side, with these files of evidence."""
-    spec: Any = SimpleNamespace(verifier_peers=(JUROR,))
+    spec: Any = SimpleNamespace(seat_peers=(JUROR,))
     blobs = DiskBlobs(folder / "blobs", bytes_max=1 << 28)
     for index, body in shown:
         path = evidence_path(folder, CASE, index)
