@@ -154,7 +154,14 @@ class World:
         self.asked = list[tuple[Digest, tuple[PeerId, ...]]]()
         self.asking = self.asked_at_once = 0
         self.keeper = self.again()
-        self.run_state = SimpleNamespace(round=RoundId(9), audits={}, spec=SPEC, is_complete=False)
+        self.seats: dict[PeerId, PeerId] = {}  # of those that hold another's seat
+        self.run_state = SimpleNamespace(
+            round=RoundId(9),
+            audits={},
+            spec=SPEC,
+            is_complete=False,
+            seat_of=lambda holder: self.seats.get(holder, holder),
+        )
 
     def again(self) -> OpeningKeeper:
         return OpeningKeeper(
@@ -212,6 +219,20 @@ def held_by(world: World, audit: Audit) -> Digest:
     name = world.blobs.put(an_opening(audit))
     world.keeper.judged(audit.commit, name)
     return name
+
+
+def test_who_took_over_an_auditors_seat_keeps_what_the_seat_is_to_keep(world: World) -> None:
+    audit, successor = an_audit(), peers("successor", 1)[0]
+    name = held_by(world, audit)
+    world.ended(judged(audit, 3))
+    world.seats[successor] = audit.order[3]
+
+    world.look(successor)
+    assert world.blobs.size(name)
+
+    world.seats.clear()
+    world.look(successor)
+    assert world.blobs.size(name) is None
 
 
 def test_an_auditor_keeps_what_it_judged_and_one_whose_verdict_does_not_count_does_not(world: World) -> None:
