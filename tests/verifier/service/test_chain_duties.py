@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +33,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.testing import members
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, name_of, peer
 from assay.testing.signed import (
     NODES,
@@ -44,9 +46,11 @@ from assay.testing.signed import (
     a_spec,
 )
 from assay.verifier.service import chain_duties as duties_module
-from assay.verifier.service.chain_duties import ChainDuties
+from assay.verifier.service.chain_duties import NOBODY, ChainDuties
 from assay.verifier.service.driver import EVIDENCE
+from tests.ledger.settlement.test_rotation import HOLDER, SEAT, handed_over
 from tests.network.memory_blobs import MemoryBlobs
+from tests.protocol.test_rotation import a_double_vote, told
 
 ME = VERIFIERS[0]
 GUILTY = peer("mallory")
@@ -203,6 +207,24 @@ def test_no_ruling_is_signed_while_the_dispute_goes_on(me):
 def test_a_request_that_is_none_is_malformed(me, method):
     with pytest.raises(MalformedMessage):
         ask(me, followed(me, ()), method, b"\x80")
+
+
+def test_the_holders_of_all_other_seats_prosecute_a_double_vote_whoever_holds_them_now(me):
+    run_state, _, _ = handed_over()
+    for signer, iteration in (
+        (SEAT, 9),
+        (HOLDER, 1 << 32 | 3),
+    ):  # before the hand-over, and after
+        after = told(run_state, double_votes=(a_double_vote(SEAT, iteration, holder=signer),))
+        follower = SimpleNamespace(run_state=after, confirmed={}, failed={})
+        chain_duties = ChainDuties(replace(me, spec=after.spec), follower, PublicState())  # type: ignore[arg-type]
+        request = SlashOrderRequest(round=RoundId(0), node=NOBODY, verifier=signer)
+
+        order, accusers = chain_duties._charge(request)
+
+        others = set(after.spec.verifier_peers) - {SEAT}
+        assert order.offender == evm_address(members.a_member(signer).account)
+        assert set(accusers) == (others if signer == HOLDER else {*others, SEAT})
 
 
 def test_a_result_is_signed_when_its_epoch_is_ripe_and_not_before(me):
