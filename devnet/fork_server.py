@@ -295,6 +295,7 @@ def _tell(status: int, number: int) -> None:
 def _become(request: dict[str, object], streams: Sequence[int], asks: Sequence[int]) -> None:
     """Be the process that was asked for."""
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
     for target, fd in enumerate(streams):
         os.dup2(fd, target)
         os.close(fd)
