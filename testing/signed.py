@@ -96,11 +96,10 @@ def a_signed_commit(
 
 
 def a_reveal(name: str, run_state: RunState, **changes: Any) -> BeaconShare:
-    """The share of a verifier's seat in the beacon for the manifest that `run_state` ends with."""
+    """This verifier's share of the beacon for the manifest that `run_state` ends with."""
     before = RoundId(int(run_state.round) - 1)
     alpha = beacon_input(run_state.spec.deployment_id, run_state.run_id, before, run_state.parent)
-    holder = name_of(run_state.key(peer(name)))
-    proof = vrf.prove(bytes(a_peer_key(holder)), alpha)
+    proof = vrf.prove(bytes(a_peer_key(name)), alpha)
     share = BeaconShare(run_id=run_state.run_id, round=before, verifier=peer(name), proof=proof)
     return replace(share, **changes)
 
@@ -168,7 +167,10 @@ def a_manifest(
     """The next manifest: commits of these nodes and made ones, all reveals due, what follows from votes."""
     content = audit_messages(run_state, votes or {}, signer)
     names = VERIFIERS if run_state.round else ()
-    content["beacon_shares"] = tuple(a_reveal(name, run_state) for name in names)
+    holders = {name: name_of(run_state.key(peer(name))) for name in names}
+    content["beacon_shares"] = tuple(
+        a_reveal(holder, run_state, verifier=peer(name)) for name, holder in holders.items()
+    )
     commits = [*(a_commit(name, run_state) for name in nodes), *made]
     if commits and aggregate is not None:
         content["aggregate"] = aggregate

@@ -422,7 +422,7 @@ def test_what_even_a_quorum_signed_is_checked_again(part, monkeypatch):
         monkeypatch.setattr(signed, "a_commit", lambda name, h, **c: commit(name, h, **{**c, **forged}))
     elif part == "reveal":
         monkeypatch.setattr(
-            signed, "a_reveal", lambda name, h: replace(reveal("vera", h), verifier=peer(name))
+            signed, "a_reveal", lambda _, h, verifier: replace(reveal("vera", h), verifier=verifier)
         )
     elif part == "drand":
         monkeypatch.setitem(globals(), "a_signature", lambda number: a_drand.a_signature(number + 1))
