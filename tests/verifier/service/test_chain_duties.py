@@ -48,9 +48,9 @@ from assay.testing.signed import (
 from assay.verifier.service import chain_duties as duties_module
 from assay.verifier.service.chain_duties import NOBODY, ChainDuties
 from assay.verifier.service.driver import EVIDENCE
-from tests.ledger.settlement.test_rotation import HOLDER, SEAT, handed_over
+from tests.ledger.settlement.test_rotation import HOLDER, handed_over
 from tests.network.memory_blobs import MemoryBlobs
-from tests.protocol.test_rotation import a_double_vote, told
+from tests.protocol.test_rotation import SEAT, a_double_vote, told
 
 ME = VERIFIERS[0]
 GUILTY = peer("mallory")
