@@ -32,7 +32,7 @@ from assay.cli.operator import operator_app
 from assay.cli.orders.commands import add_order_commands
 from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
-from assay.cli.result import AsJson, done, show, show_steps
+from assay.cli.result import AsJson, done, nothing, show, show_steps
 from assay.cli.schema import schema
 from assay.cli.sign import add_sign_command
 from assay.cli.stake import stake_app
@@ -144,11 +144,16 @@ def verifier_resign(file: ConfigFile, as_json: AsJson = False) -> None:
     Example: assay verifier resign config.toml
     """
     from assay.cli.process import read_process_file
+    from assay.participant.config import read_run
     from assay.verifier.service.standby import RESIGN
 
     config, _ = read_process_file(file)
     if not config.folder.exists():
         raise ConfigError(f"{config.folder} is missing: the verifier has never run")
+    if not read_run(config)[0].spec.reserves:
+        text = "the run has no reserves: its verifiers keep their seats to its end"
+        show_steps([nothing("resign", text)], as_json=as_json)
+        return
     (config.folder / RESIGN).touch()
     text = (
         "the verifier resigns with the next round; keep its process running until it logs `seat handed over`"

@@ -28,6 +28,7 @@ from assay.fleet.config import write_state
 from assay.fleet.plan import State
 from assay.participant.files.record import OWN_RECORD, Role, write_record
 from assay.testing.signed import NODES
+from assay.verifier.service.standby import RESIGN
 from tests.a_network import a_record
 from tests.cli.ledger.test_commands import Assay
 from tests.cli.market import ORDER, Market
@@ -234,6 +235,9 @@ def test_a_command_prints_the_document_on_record(
 def test_commands_on_a_chain_print_the_documents_on_record(anybody: Assay, market: Market):
     for name, out in on_chain(market, anybody):
         compare(name, *out)
+        if name == "verifier resign":  # the run has no reserves
+            assert json.loads(out[1])["steps"][0]["state"] == "nothing"
+            assert not (market.config_of(NODES[0]).parent / RESIGN).exists()
 
 
 def on_chain(market: Market, call: Assay) -> Iterator[tuple[str, tuple[int, str, str]]]:
