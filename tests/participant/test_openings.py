@@ -178,8 +178,10 @@ class World:
         self.asked.append((name, tuple(holders)))
         self.asking += 1
         self.asked_at_once = max(self.asked_at_once, self.asking)
-        await trio.lowlevel.checkpoint()
-        self.asking -= 1
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:  # the deadline of a busy machine may be over here
+            self.asking -= 1
         body = self.served.get(name)
         if body is None or len(body) > size_max:
             raise Unavailable("nobody has it")
