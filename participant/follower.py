@@ -29,7 +29,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, StepId, start, with_reports
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 
 log = logging.getLogger(__name__)
 LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one response
@@ -77,7 +77,9 @@ class Follower:
     @property
     def is_funded(self) -> bool:
         """Whether the next round trains and is paid for, by reports that its manifest may carry too."""
-        return with_reports(self.run_state, self._reports.values()).is_funded
+        seat_of = self.run_state.seat_of  # who gave a seat up since speaks for it no more
+        present = [one for sender, one in self._reports.items() if seat_of(sender) == one.verifier]
+        return with_reports(self.run_state, present).is_funded
 
     def hear(self, sender: PeerId, signed: SignedFundingReport) -> None:
         """Keep a verifier's newest report on the escrow until a manifest carries it.
@@ -86,7 +88,7 @@ class Follower:
             PeerFault, MalformedMessage: it is not the sender's, who must be a verifier of this run.
         """
         report, spec = signed.funding_report, self.run_state.spec
-        if self.run_state.seat_of(sender) != report.verifier:
+        if self.run_state.seat_of(sender) != report.verifier or report.verifier == NO_PEER:
             raise PeerFault(sender, f"sends a FundingReport of {report.verifier.hex()[:8]}")
         verify(sender, Domain(spec.deployment_id, self.run_state.run_id), report, signed.signature)
         known = self._reports.get(sender)

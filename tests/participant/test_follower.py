@@ -14,11 +14,14 @@ from assay.participant import follower as followers
 from assay.participant.follower import Follower
 from assay.participant.links import extend
 from assay.participant.store import Store
+from assay.protocol.agreement.configurations import FIRST
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
-from assay.protocol.messages import ManifestRange, StepRequest
-from assay.protocol.types import NO_DIGEST, PeerId
-from assay.testing.members import RUN_ID, peer
+from assay.protocol.identity import sign
+from assay.protocol.messages import HandOver, ManifestRange, SignedFundingReport, StepRequest
+from assay.protocol.types import NO_DIGEST, NO_PEER, PeerId
+from assay.testing import messages
+from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import VERIFIERS, a_certified, a_chain, a_funding_report, a_history, a_manifest
 
 
@@ -228,3 +231,22 @@ def test_a_report_of_somebody_else_or_of_no_verifier_is_refused(store):
     forged = replace(good, funding_report=replace(good.funding_report, epochs=7))
     with pytest.raises(PeerFault, match="signature"):
         one.hear(peer(first), forged)
+
+
+def test_who_holds_no_seat_speaks_for_none(store):
+    one, report = a_follower(store), messages.a_funding_report(NO_PEER)
+    signed = SignedFundingReport(funding_report=report, signature=sign(a_peer_key("nora"), DOMAIN, report))
+    with pytest.raises(PeerFault, match="sends a FundingReport of 00000000"):
+        one.hear(peer("nora"), signed)
+
+
+def test_the_report_of_who_gave_a_seat_up_since_funds_nothing(store):
+    one = a_follower(store)
+    for name in VERIFIERS[:3]:
+        one.hear(peer(name), a_funding_report(name, epochs=1))
+    assert one.is_funded
+
+    given = HandOver(seat=peer(VERIFIERS[0]), holder=peer("rita"))
+    rotation = replace(one.run_state.rotation, configuration=FIRST.after((given,)), handed=(1,))
+    one.run_state = replace(one.run_state, rotation=rotation)
+    assert not one.is_funded
