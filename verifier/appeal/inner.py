@@ -111,7 +111,7 @@ def judge_round(
             shown = OpenedSegment(None, end.count, rows_of(layout, end_SP), end_SP[0])
             judged = partial(
                 judge_movement,
-                ModelledSegment(local, layout, last - first, lr, start, ours),
+                ModelledSegment(local, spec.compute.dtype, layout, last - first, lr, start, ours),
                 shown,
                 blocks=range(layout.blocks),
                 recomputed=NO_DIGEST,

@@ -266,7 +266,8 @@ def _inner_holds(
     _check_shape("a widening", wide_N, (layout.blocks,))
     lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=local.steps - 1)
     ours = InnerState(state_SP[0], tuple(state_SP[1:]), local.steps)
-    walked = ModelledSegment(local, layout, local.steps, lr, fresh(local, theta_P), ours)
+    start, dtype = fresh(local, theta_P), spec.compute.dtype
+    walked = ModelledSegment(local, dtype, layout, local.steps, lr, start, ours)
     end = rows_of(layout, end_SP)
     shown = OpenedSegment(None, local.steps, end, end[0])
     within = wider(limits, max(1.0, float(wide_N.max())))

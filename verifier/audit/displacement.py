@@ -8,8 +8,10 @@ compared block by block, relative to ours:
     second moment   v' - beta2^steps v             what the next steps are divided by
 
 A segment of one AdamW step is judged more sharply: its parameters follow, by element, from the moments the
-node opened, so they contain nobody's noise. The message has no tolerance: it follows from the last
-parameters, which are opened too, bit for bit on every machine (`exact.compare`).
+node opened, so they contain nobody's noise. Blocks in which AdamW takes the first step of a parameter, of a
+token's embedding when it first occurs or beside Muon's fresh matrices, have the limits of fresh moments: that
+step is nearly a sign, and a gradient that is nearly zero may turn. The message has no tolerance: it follows
+from the last parameters, which are opened too, bit for bit on every machine (`exact.compare`).
 
 Shape suffixes: N = blocks, B = opened blocks, C = 4096.
 """
@@ -24,15 +26,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.messages import Outcome
+from assay.protocol.params import Precision
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
 from assay.training.codec.values import tree_sum
 from assay.training.layout import Layout, to_blocks
 from assay.training.optimiser.inner import Floats, InnerState, adamw_moved
+from assay.training.optimiser.matrices import rest_of
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX
 from assay.verifier.audit.limit import Limit
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.segment import OpenedSegment
+from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, Regime, regime_of
 from assay.verifier.audit.tolerance import Grade, Measured, excess, floor_of, grades, median_of
 
 Doubles = NDArray[np.float64]
@@ -50,6 +55,7 @@ class ModelledSegment:
     """A segment as we recomputed it. steps: their count. lr: the rate of its last step."""
 
     local: LocalSpec
+    dtype: Precision
     layout: Layout
     steps: int
     lr: np.float32
@@ -116,14 +122,14 @@ class RelativeMovement:
     """Displacement of one part of our own state, in the opened blocks.
 
     before_BC, after_BC: at the segment's start and end. size_B: of the displacement. floor: the size that
-    smaller
-    blocks count as.
+    smaller blocks count as. times_B: by how much limits are wider there.
     """
 
     before_BC: Floats
     after_BC: Floats
     size_B: Doubles
     floor: float
+    times_B: Doubles
 
 
 def gained(walked: ModelledSegment, blocks: Sequence[int]) -> tuple[RelativeMovement, ...]:
@@ -134,11 +140,32 @@ def gained(walked: ModelledSegment, blocks: Sequence[int]) -> tuple[RelativeMove
     after = (walked.end.theta_P, *walked.end.moments)
     # a Byzantine node's start may hold any value; the audit must still end in a verdict
     with np.errstate(all="ignore"):
-        for share, before_P, after_P in zip(kept, before, after, strict=False):  # SGD has the first part only
+        times = _times(walked)  # of SGD, as of `before`, for the first part only
+        for share, before_P, after_P, times_N in zip(kept, before, after, times, strict=False):
             gain_NC = _rows(layout, after_P - before_P * np.float32(share**walked.steps))
             before_BC, after_BC = (_rows(layout, part_P)[blocks] for part_P in (before_P, after_P))
-            found.append(RelativeMovement(before_BC, after_BC, _norm(gain_NC[blocks]), floor_of(gain_NC)))
+            size_B, floor = _norm(gain_NC[blocks]), floor_of(gain_NC)
+            found.append(RelativeMovement(before_BC, after_BC, size_B, floor, times_N[blocks]))
     return tuple(found)
+
+
+def _times(walked: ModelledSegment) -> Sequence[Doubles]:
+    """By how much each part's limits are wider in each block: where AdamW takes a parameter's first step."""
+    layout, local = walked.layout, walked.local
+    own, fresh = (
+        SEGMENT_POLICIES.get((walked.dtype, one))
+        for one in (regime_of(local, walked.start.count), Regime.FRESH)
+    )
+    times = np.ones((1 + local.moments, layout.blocks))
+    if own is None or fresh is None or not local.moments:
+        return tuple(times)
+    is_first_P = (walked.start.moments[1] == 0) & (walked.end.moments[1] > 0)
+    if local.optimiser is Optimiser.MUON:
+        is_first_P &= rest_of(layout)
+    is_first_N = _rows(layout, is_first_P.astype(np.float32)).any(axis=1)
+    for part, (wide, narrow) in enumerate(zip(fresh, own, strict=True)):
+        times[part, is_first_N] = wide.t1 / narrow.t1
+    return tuple(times)
 
 
 def measure_movement(
@@ -158,7 +185,7 @@ def measure_movement(
             if part == 0 and _is_one_step(walked):
                 due_BC = adamw_moved(walked.local, walked.lr, mine.before_BC, shown.end[1:], walked.end.count)
             residual_BC = shown.end[part].astype(np.float64) - due_BC
-            scale_B = np.maximum(mine.size_B, max(mine.floor, _TINY))
+            scale_B = np.maximum(mine.size_B, max(mine.floor, _TINY)) * mine.times_B
             rho_B, zeros_B = _norm(residual_BC) / scale_B, np.zeros(len(scale_B))
             largest_B = np.maximum(_norm(mine.before_BC), _norm(mine.after_BC))
             found.append(

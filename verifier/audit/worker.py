@@ -390,7 +390,7 @@ class RecomputeWorker(ComputeWorker):
             end, _ = walk(self._reference_gradient)
             recomputed = way_sketch(layout, start, end, commit.parent)
             lr = rate(local.schedule, spec.rounds, drawn.round, steps=local.steps, step=last - 1)
-            walked = ModelledSegment(local, layout, last - first, lr, start, end)
+            walked = ModelledSegment(local, spec.compute.dtype, layout, last - first, lr, start, end)
             judged = partial(judge_movement, walked, opened.shown, blocks=blocks, recomputed=recomputed)
             found, measured = judged(limits)
             found = self._unless_rounding(

@@ -114,7 +114,8 @@ class _Case:
             self.task.rate(self.method, self.start.count + self.mark - 1),
         )
         end = done.inner(self.method, self.number, self.mark)
-        return ModelledSegment(local, self.layout, self.mark, lr, self.start, end)
+        dtype = Precision[self.task.dtype.upper()]
+        return ModelledSegment(local, dtype, self.layout, self.mark, lr, self.start, end)
 
     def shown(self, end: InnerState, blocks_B: NDArray[np.int64] | slice = slice(None)) -> OpenedSegment:
         """An opening of an end state."""

@@ -5,6 +5,7 @@ python -m tests.verifier.audit.test_displacement DATA FOLDER CASE DTYPE   a node
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -47,7 +48,13 @@ from assay.verifier.audit.displacement import (
 from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.segment import OpenedSegment
-from assay.verifier.audit.segment_limits import SEGMENT_POLICIES, MeasuredSegment, Regime, Seen
+from assay.verifier.audit.segment_limits import (
+    SEGMENT_POLICIES,
+    MeasuredSegment,
+    Regime,
+    Seen,
+    regime_of,
+)
 from assay.verifier.audit.tolerance import Grade, grades
 from assay.verifier.calibration.code_paths import PATHS
 from tests.child_process import PYTHONPATH
@@ -356,7 +363,7 @@ def a_walk(steps: int = 5, optimiser: Optimiser = Optimiser.ADAMW, lr: np.float3
     for _ in range(steps):
         slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
         state = inner_step(local, LAYOUT, lr, state, start.theta_P, slope)
-    return ModelledSegment(local, LAYOUT, steps, lr, start, state)
+    return ModelledSegment(local, Precision.FLOAT32, LAYOUT, steps, lr, start, state)
 
 
 def shown(walked: ModelledSegment, end: InnerState | None = None) -> OpenedSegment:
@@ -381,6 +388,36 @@ def test_one_block_that_went_elsewhere_is_named():
         parts[part][1] *= np.float32(1.5)
         found = judged(walked, replace(shown(walked), end=tuple(parts)))
         assert (found.outcome, found.block) == (MISMATCH, 1)
+
+
+@pytest.mark.parametrize("method", ["muloco", "diloco"])
+def test_where_adamw_takes_a_first_step_a_gradient_of_nearly_zero_may_turn_and_nowhere_else(method):
+    """1 % of what a block gained, in one parameter: an honest machine's there, a lie in the next segment."""
+    local, rng = a_rule(method, clip_micro=0).local, np.random.default_rng(3)
+    state = fresh(local, rng.standard_normal(LAYOUT.parameters).astype(np.float32))
+    tensors = {name: slice(at, at + math.prod(shape)) for name, (at, shape) in LAYOUT.offsets().items()}
+
+    def judged_after_two_steps(state: InnerState) -> tuple[InnerState, dict[str, Outcome]]:
+        end = state
+        for _ in range(2):
+            slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
+            slope[tensors["b"]] *= end.count >= 6  # a word that occurs late
+            end = inner_step(local, LAYOUT, LR, end, end.theta_P, slope)
+        walked = ModelledSegment(local, Precision.FLOAT32, LAYOUT, 2, LR, state, end)
+        limits, found = SEGMENT_POLICIES[Precision.FLOAT32, regime_of(local, state.count)], {}
+        assert judged(walked, shown(walked), limits).outcome is MATCH
+        for name, where in tensors.items():
+            end_P = end.theta_P.copy()
+            end_P[where.start] += np.float32(0.01 * np.linalg.norm((end_P - state.theta_P)[where]))
+            found[name] = judged(walked, shown(walked, replace(end, theta_P=end_P)), limits).outcome
+        return end, found
+
+    for _ in range(3):
+        state, _ = judged_after_two_steps(state)
+    state, first = judged_after_two_steps(state)
+    _, later = judged_after_two_steps(state)
+    assert first == {"a": MISMATCH, "b": MATCH}
+    assert later == {"a": MISMATCH, "b": MISMATCH}
 
 
 def test_what_is_a_little_beyond_a_limit_is_borderline_and_never_a_mismatch():
@@ -433,7 +470,7 @@ def test_what_a_moment_forgets_is_no_movement():
     walked = a_walk()
     slope = np.full(LAYOUT.parameters, 1e-6, np.float32)
     end = inner_step(walked.local, LAYOUT, LR, walked.end, walked.start.theta_P, slope)
-    later = ModelledSegment(walked.local, LAYOUT, 1, LR, walked.end, end)
+    later = ModelledSegment(walked.local, Precision.FLOAT32, LAYOUT, 1, LR, walked.end, end)
 
     _, first, second = gained(later, BLOCKS)
 
