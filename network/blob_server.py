@@ -114,7 +114,6 @@ class BlobServer:
             if index >= len(chunks.hashes):
                 raise MalformedMessage(f"chunk {index} of {len(chunks.hashes)}")
             chunk = await self._cpu_time.in_thread(peer, self._read_verified, digest, chunks, index)
-            self._cpu_time.charge(peer, len(chunk) * limits.SEND_CPU_S_PER_BYTE)
             await frames.write_frame(stream, Kind.CHUNK, frames.pack_id(index, chunk))
 
     async def _list_of(self, peer: PeerId, digest: Digest) -> ChunkList | None:

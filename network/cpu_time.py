@@ -1,11 +1,13 @@
 """CPU time: what each peer lately took of this host's processor, and whose work runs next because of it.
 
-Room: network (edge: trio and the thread's CPU clock, no sockets). One account for each peer covers its
-notifications, its requests and the blobs that it reads. A coroutine that serves a peer runs in *steps*: a
-step is what it does between two of its waits. Steps of peers that took little run at once. Those of others
-run one in each pass of the event loop, first that of the peer that took the least; so however many peers
-ask for expensive work, tasks of the host's own and of peers that took little wait for one such step.
-Threads that read and hash for peers are given out by the same order.
+Room: network (edge: trio and the thread's CPU clock, no sockets). One account for each member covers what
+arrives on its connections, decryption included, its streams, notifications and requests, and the blobs that
+it reads. Strangers have one together, which also pays for the handshakes of all: keys cost nothing, so a new
+one must not be first. A coroutine that serves a peer runs in *steps*: a step is what it does between two of
+its waits. Steps of peers that took little run at once. Those of others run one in each pass of the event
+loop, first that of the peer that took the least; so however many peers ask for expensive work, tasks of the
+host's own and of peers that took little wait for one such step. Threads that read and hash for peers are
+given out by the same order.
 """
 
 from __future__ import annotations
@@ -20,19 +22,25 @@ from typing import Any, TypeVar
 import trio
 
 from assay.network import limits
-from assay.protocol.types import PeerId
+from assay.protocol.types import NO_DIGEST, PeerId
 
 T = TypeVar("T")
+STRANGERS = PeerId(NO_DIGEST)
 
 
 class CpuTime:
     """The accounts of one host's peers. An account is never closed, so only members have one of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_member: Callable[[PeerId], bool] = lambda _peer: True) -> None:
+        self._is_member = is_member
         self._spent: dict[PeerId, tuple[float, float]] = {}  # CPU seconds, and the time of this figure
         self._steps = _Turns(self.least, limits.STEPS_AT_ONCE)
         self._in_threads = _Turns(self.least, limits.SERVE_THREADS)
         self._limiter = trio.CapacityLimiter(limits.SERVE_THREADS)
+
+    def payer(self, peer: PeerId) -> PeerId:
+        """Whose account pays for a peer."""
+        return peer if self._is_member(peer) else STRANGERS
 
     def charge(self, peer: PeerId, cpu_s: float) -> None:
         """Note that work for this peer took so many seconds."""

@@ -118,7 +118,7 @@ def _contain_streams() -> None:
         # Counted here, without an await between check and count: libp2p's own set is filled later.
         serving = getattr(self, "assay_serving", 0)
         if serving >= limits.STREAMS_PER_CONNECTION_MAX:
-            log.info("too many streams", extra={"peer": str(self.muxed_conn.peer_id)})
+            log.info("too many streams", extra={"stranger": str(self.muxed_conn.peer_id)})
             await reset_quietly(muxed_stream)
             return
         self.assay_serving = serving + 1

@@ -264,8 +264,10 @@ async def open_host(
     timing = timing or limits.Timing()
     report = on_fault or _log_fault
     port = _free_port(listen_ip, listen_port)
-    peers = Peers(seed=seed, is_member=is_member, takes_strangers=takes_strangers, timing=timing)
-    cpu_time = CpuTime()
+    cpu_time = CpuTime(is_member)
+    peers = Peers(
+        seed=seed, is_member=is_member, takes_strangers=takes_strangers, cpu_time=cpu_time, timing=timing
+    )
     inbox = Inbox(cpu_time)
     open_to_all = public or {}
     request_server = RequestServer(

@@ -53,7 +53,6 @@ REPLIES_MAX = 64  # frames waiting for a peer that does not read; beyond, its st
 REQUESTS_PER_PEER_MAX = 16  # handlers running and responses unsent for one peer; beyond, it gets "busy"
 PENDING_REQUESTS_MAX = 256  # our own, per peer
 LIGHT_S = 0.25  # who took less lately need not wait for its turn: 1.7 % of a core, in the long run
-SEND_CPU_S_PER_BYTE = 13.5e-9  # of a blob: encrypting and sending it (benchmarks/transport.py)
 STEPS_AT_ONCE = 1  # of work for peers, in each pass of the event loop
 HASH_THREADS = 2  # threads for hashing and disk of our own fetches
 SERVE_THREADS = 2  # the same for the blobs that peers read

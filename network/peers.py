@@ -28,6 +28,7 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from assay.network import frames, limits
+from assay.network.cpu_time import STRANGERS, CpuTime
 from assay.network.guard import harden, reset_quietly
 from assay.network.identity import key_pair, libp2p_id, peer_id
 from assay.network.traffic import CountedStream, Traffic
@@ -59,10 +60,12 @@ class Peers:
         seed: bytes,
         is_member: Callable[[PeerId], bool],
         takes_strangers: Callable[[], bool],
+        cpu_time: CpuTime,
         timing: limits.Timing,
     ) -> None:
         harden()
         self.is_member = is_member
+        self._cpu_time = cpu_time
         self._takes_strangers = takes_strangers
         self._entering: set[PeerId] = set()  # strangers whose connection is not counted by libp2p yet
         self._timing = timing
@@ -115,11 +118,13 @@ class Peers:
 
         async def add_member(muxed: Any, direction: str = "unknown") -> Any:
             if not self._admits(muxed.peer_id):
-                log.info("non-member refused", extra={"peer": str(muxed.peer_id)})
+                log.info("non-member refused", extra={"stranger": str(muxed.peer_id)})
                 with trio.move_on_after(self._timing.close_s):
                     await muxed.close()
                 raise SwarmException("not a member")
             peer = peer_id(muxed.peer_id)
+            read = muxed.handle_incoming
+            muxed.handle_incoming = lambda: self._cpu_time.share(self._cpu_time.payer(peer), read())
             if self.is_member(peer):
                 return await add(muxed, direction)
             self._entering.add(peer)  # counted here, with no await since the check
@@ -133,11 +138,18 @@ class Peers:
 
         async def handle_member(stream: Any) -> None:
             if self._admits(stream.muxed_conn.peer_id):
-                await handle(stream)
+                payer = self._cpu_time.payer(peer_id(stream.muxed_conn.peer_id))
+                await self._cpu_time.share(payer, handle(stream))
             else:  # it was a member when it connected
                 await reset_quietly(stream)
 
         self._swarm.set_stream_handler(handle_member)
+        shake_hands = self._swarm.upgrade_inbound_raw_conn
+
+        async def accept(raw: Any, address: Any) -> Any:  # who it is comes out of the handshake
+            return await self._cpu_time.share(STRANGERS, shake_hands(raw, address))
+
+        self._swarm.upgrade_inbound_raw_conn = accept
 
     def _admits(self, identity: Any) -> bool:
         """Whether this is a member, or a stranger for whom there is room."""

@@ -20,13 +20,12 @@ from assay.network.frames import Kind
 from assay.network.guard import reset_quietly
 from assay.network.inbox import Inbox, Notification
 from assay.protocol.errors import AssayError, MalformedMessage, Unavailable
-from assay.protocol.types import NO_DIGEST, PeerId
+from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Handler = Callable[[PeerId, bytes], Coroutine[Any, Any, bytes]]
-_STRANGERS = PeerId(NO_DIGEST)
 _RATES = {
     Kind.NOTIFICATION: (limits.NOTIFICATIONS_PER_PEER_PER_S, limits.NOTIFICATIONS_PER_PEER_BURST),
     Kind.PING: (limits.PINGS_PER_PEER_PER_S, limits.PINGS_PER_PEER_BURST),
@@ -72,14 +71,14 @@ class RequestServer:
         self._streams: dict[PeerId, list[trio.CancelScope]] = {}
 
     async def serve(self, peer: PeerId, stream: Any) -> None:
-        """Serve one control stream until it ends."""
+        """Serve one control stream until it ends; it runs in steps of its peer (peers.py)."""
         scopes = self._streams.setdefault(peer, [])
         with trio.CancelScope() as scope:
             scopes.append(scope)
             if len(scopes) > limits.CTL_STREAMS_PER_PEER_MAX:
                 scopes[0].cancel()
             try:
-                await self._share(peer, self._converse(peer, stream))
+                await self._converse(peer, stream)
             finally:
                 scopes.remove(scope)
                 if not scopes:
@@ -195,16 +194,12 @@ class RequestServer:
                 if holds_place:
                     self._leave(peer)
 
-    def _payer(self, peer: PeerId) -> PeerId:
-        # Strangers have one account together: keys cost nothing, so a new one must not be first.
-        return peer if self._is_member(peer) else _STRANGERS
-
     async def _share(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> T:
-        return await self._cpu_time.share(self._payer(peer), work)
+        return await self._cpu_time.share(self._cpu_time.payer(peer), work)
 
     def _wait_s(self, peer: PeerId, kind: Kind) -> float:
         """Take a token of the peer's rate for this kind; returns the seconds until it is available."""
-        payer, now_s = self._payer(peer), trio.current_time()
+        payer, now_s = self._cpu_time.payer(peer), trio.current_time()
         rate = self._rates.get((payer, kind))
         if rate is None:
             per_s, burst = _RATES[kind]

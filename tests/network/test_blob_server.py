@@ -6,11 +6,12 @@ import hashlib
 import struct
 from collections import Counter
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
 
-from assay.network import limits
+from assay.network import frames, limits
 from assay.network.blob_store import DiskBlobs
 from assay.network.frames import Kind, encode_frame, read_frame
 from assay.protocol.encoding.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
@@ -228,7 +229,13 @@ def test_what_reading_a_blob_takes_is_on_the_readers_account_thread_time_include
 
 
 def test_what_sending_a_blob_takes_is_on_the_readers_account_too(monkeypatch):
-    monkeypatch.setattr(limits, "SEND_CPU_S_PER_BYTE", 1e-3)
+    write = frames.write_frame
+
+    async def dear(*args: Any) -> None:
+        burn(0.005)
+        await write(*args)
+
+    monkeypatch.setattr(frames, "write_frame", dear)
 
     async def main() -> None:
         async with (
@@ -237,8 +244,7 @@ def test_what_sending_a_blob_takes_is_on_the_readers_account_too(monkeypatch):
             connected(holder, reader),
         ):
             assert await fetch(reader, holder) == DATA
-            # Far more than reading can take, and than what is forgotten meanwhile.
-            assert holder._cpu_time._spent[reader.peer][0] >= len(DATA) * 1e-3 / 4
+            assert holder._cpu_time._spent[reader.peer][0] >= 0.005 * CHUNK_COUNT
 
     run(main)
 

@@ -12,6 +12,7 @@ import trio
 from libp2p.io.exceptions import ConnectionClosedError
 
 from assay.network import limits
+from assay.network.cpu_time import CpuTime
 from assay.network.frames import Kind, encode_frame
 from assay.network.host import PeerAddress
 from assay.network.identity import libp2p_id
@@ -45,6 +46,7 @@ class Attacker:
             seed=seed_of("attacker"),
             is_member=lambda _peer: True,
             takes_strangers=lambda: False,
+            cpu_time=CpuTime(),
             timing=QUICK,
         )
         self.case_count = 0

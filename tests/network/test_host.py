@@ -14,8 +14,10 @@ import pytest
 import trio
 
 from assay.network import limits
+from assay.network.cpu_time import STRANGERS
 from assay.network.frames import Kind, encode_frame, read_frame
 from assay.network.host import Notification, RemoteError
+from assay.network.identity import libp2p_id
 from assay.protocol.errors import ConfigError, OutOfPhase, PeerFault, Unavailable
 from tests.network.loopback import (
     PATIENCE_S,
@@ -33,6 +35,8 @@ from tests.network.loopback import (
 from tests.network.memory_blobs import MemoryBlobs
 
 pytestmark = pytest.mark.slow
+
+YAMUX_PING = bytes((0, 2, 0, 1)) + bytes(8)  # version 0, ping, SYN
 
 
 def test_the_peer_id_is_the_key_that_pynacl_has_for_the_same_seed():
@@ -417,10 +421,54 @@ def test_what_a_request_takes_is_on_its_members_account_and_strangers_have_one_t
             payer = alice.peer if is_member else bytes(32)
             assert bob._cpu_time.least([payer, peer_of("nobody")]) == peer_of("nobody")
             assert bob._cpu_time._spent[payer][0] >= 0.01  # of 0.02, since some is forgotten already
-            assert set(bob._cpu_time._spent) == {payer}
+            assert set(bob._cpu_time._spent) == {payer, STRANGERS}  # the handshake
             nursery.cancel_scope.cancel()
 
     run(main)
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_what_the_multiplexer_reads_is_on_the_same_account(is_member):
+    async def main() -> None:
+        calm = replace(QUICK, ping_interval_s=PATIENCE_S)
+        async with (
+            a_host(
+                "alice",
+                is_member=lambda peer: is_member or peer != peer_of("bob"),
+                takes_strangers=lambda: True,
+                public={"echo": echo},
+                timing=calm,
+            ) as alice,
+            a_host("bob", timing=calm) as bob,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(bob.keep_connected, [alice.address])
+            await until(lambda: alice.peer in bob.connected())
+            payer = alice._cpu_time.payer(bob.peer)
+            assert payer == (bob.peer if is_member else STRANGERS)
+            [connection] = bob._peers._swarm.get_connections(libp2p_id(alice.peer))
+            before_s = spent_s(alice, payer)
+            await connection.muxed_conn.secured_conn.write(YAMUX_PING * 500)  # which no stream of ours sees
+            await until(lambda: spent_s(alice, payer) - before_s > 0.002)
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def test_handshakes_are_on_the_strangers_account_whoever_makes_them():
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob") as bob, trio.open_nursery() as nursery:
+            nursery.start_soon(bob.keep_connected, [alice.address])
+            await until(lambda: alice.peer in bob.connected() and bob.peer in alice.connected())
+            assert spent_s(alice, STRANGERS) > 0.0005
+            assert spent_s(bob, STRANGERS) == 0  # it dialled
+            nursery.cancel_scope.cancel()
+
+    run(main)
+
+
+def spent_s(host, peer):
+    return host._cpu_time._spent.get(peer, (0.0, 0.0))[0]
 
 
 def test_pings_above_their_rate_end_the_stream_and_those_within_it_are_answered():
