@@ -31,12 +31,13 @@ setup:          ; ./setup.sh
 setup-dev:      ; ./setup.sh --dev
 demo: setup     ; $(PY) -m assay.cli.main localnet examples/quickstart.toml
 localnet: setup ; $(PY) -m assay.cli.main localnet $(ARGS)
+# Three on two cores: a test of whole networks waits a third of its time.
 test: setup-dev
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder || { [ $$? -eq 1 ] && $(AGAIN); }
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder || { [ $$? -eq 1 ] && $(AGAIN); }
 # What failed beside other tests runs once more with the machine to itself; what fails again is a failure.
 AGAIN = $(PY) -m pytest --last-failed --last-failed-no-failures none
 .PHONY: test-fast
-test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+test-fast:      ; $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.run --seeds 100 --reserves 1 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
 check: setup-dev lint test
 .PHONY: wan
