@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from assay.protocol.types import Digest
 
 TIMES_P99 = 10  # a limit over the 99th percentile of honest blocks
+CAP = 10  # times T1: the distance no block may exceed
 TIGHTEST = 2  # most a calibration may divide a policy by: pairs without noise here have some elsewhere
 COUNT_MAX = 2**53  # every JSON reader represents it exactly
 _PATH_MAX = 64

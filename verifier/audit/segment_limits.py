@@ -20,7 +20,7 @@ from assay.protocol.encoding.json_text import plain, read_plain
 from assay.protocol.params import Precision
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import LocalSpec, Optimiser
-from assay.verifier.audit.limit import Limit, check_distances, check_source, within
+from assay.verifier.audit.limit import CAP, Limit, check_distances, check_source, within
 
 FRESH_STEPS = 5  # inner steps after which moments are no longer fresh
 STEPS_MAX = 1 << 16
@@ -126,7 +126,7 @@ class MeasuredSegment:
         if policies is None:
             return None
         parts = tuple(zip(policies, self.seen, strict=True))
-        if any(part.p99 > policy.t1 for policy, part in parts):
+        if any(part.p99 > policy.t1 or part.most > CAP * policy.t1 for policy, part in parts):
             return None
         return tuple(within(policy, part.p99, part.profile) for policy, part in parts)
 

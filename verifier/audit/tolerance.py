@@ -36,13 +36,14 @@ from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import gradient_blocks, transition
 from assay.training.transform.low_rank import compress_lowrank
 from assay.verifier.audit.exact import DISTANCE_PPB_MAX
+from assay.verifier.audit.limit import CAP
 from assay.verifier.audit.limits import POLICIES, Limit
 from assay.verifier.audit.messages import Finding
 
 Doubles = NDArray[np.float64]
 
 FLOOR = 1e-3  # of the mean block's size: the size that smaller blocks count as
-CAP, SMALL_CAP = 10, 100  # times T1: the distance no block may exceed; of blocks at the floor
+SMALL_CAP = 100  # times T1: as CAP, of blocks at the floor
 BAND, CAP_BAND = 5, 2  # times its limit: up to there a failing test is borderline
 EXCUSED = 3  # times T1: where rounding explains more, a test says nothing
 ROUNDING = 2.0**-23  # of U: more than the two roundings of beta * before + x and of U - q can do

@@ -17,7 +17,7 @@ def test_a_step_is_judged_by_the_published_limits() -> None:
         FP32: (20_000, 100_000, 1_000, 1_000, 0),
         BF16: (20_000_000, 30_000_000, 1_000, 1_000, 0),
     }
-    assert (tolerance.FLOOR, tolerance.CAP, tolerance.SMALL_CAP) == (0.001, 10, 100)
+    assert (tolerance.FLOOR, limit.CAP, tolerance.SMALL_CAP) == (0.001, 10, 100)
     assert (tolerance.BAND, tolerance.CAP_BAND, tolerance.EXCUSED) == (5, 2, 3)
     assert (tolerance.FACTOR_STEPS, tolerance.ROUNDING, tolerance.NUDGE) == (16 / 127, 2**-23, 2**-20)
     assert (limit.TIMES_P99, limit.TIGHTEST) == (10, 2)

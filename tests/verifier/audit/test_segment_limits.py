@@ -12,7 +12,7 @@ from assay.protocol.params import Precision
 from assay.protocol.types import Digest
 from assay.testing.specs import a_rule
 from assay.training.methods.choices import SEGMENT_STEPS
-from assay.verifier.audit.limit import TIGHTEST
+from assay.verifier.audit.limit import CAP, TIGHTEST
 from assay.verifier.audit.limits import Limits, parse_limits, shipped
 from assay.verifier.audit.segment_limits import (
     FRESH_STEPS,
@@ -71,12 +71,21 @@ def test_parsing_inverts_encoding(rows):
 def test_a_measured_segment_never_loosens_its_policy_and_honest_blocks_beyond_it_are_not_judged(pair):
     policies = SEGMENT_POLICIES.get((pair.dtype, pair.regime))
     if policies is None or any(
-        part.p99 > policy.t1 for part, policy in zip(pair.seen, policies, strict=True)
+        part.p99 > policy.t1 or part.most > CAP * policy.t1
+        for part, policy in zip(pair.seen, policies, strict=True)
     ):
         assert pair.limits is None
         return
     for limit, policy in zip(pair.limits, policies, strict=True):
         assert policy.t1 // TIGHTEST <= limit.t1 <= policy.t1 and limit.t1 <= limit.t2 <= policy.t2
+
+
+def test_one_honest_block_beyond_what_no_block_may_exceed_leaves_a_path_unjudged():
+    """One block convicts, whatever all others say."""
+    policy = SEGMENT_POLICIES[FP32, Regime.SGD][0]
+    for beyond in (0, 1):
+        seen = (Seen(0, 0, CAP * policy.t1 + beyond, 0),)
+        assert (a_segment(regime=Regime.SGD, seen=seen).limits is None) == bool(beyond)
 
 
 def test_a_policy_exists_for_every_precision_kind_and_part_but_muon_in_bfloat16():

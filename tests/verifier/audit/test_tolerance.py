@@ -19,11 +19,11 @@ from assay.protocol.update_rule import CompressSpec, Transform
 from assay.training.codec.wire import Update
 from assay.training.model.loss import use_one_thread
 from assay.training.transform.compress import Transition, transition
+from assay.verifier.audit.limit import CAP
 from assay.verifier.audit.limits import POLICIES, Limit, Limits
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.tolerance import (
     BAND,
-    CAP,
     CAP_BAND,
     Grade,
     Grades,
