@@ -3,7 +3,7 @@
 Room: attestation (pure). Evidence lowers the audit rate and never replaces audits.
 Operators have physical access to their machines, and one leaked key forges perfect
 evidence for every machine of a family; so the rate keeps its floor and its deterrent part, and
-pay and votes do not depend on evidence. The rate itself: `assay.protocol.draws.discounted_ppm`.
+pay and votes do not depend on evidence. The rate itself: `assay.protocol.auditing.draws.discounted_ppm`.
 """
 
 from __future__ import annotations

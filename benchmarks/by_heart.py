@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from assay.node.trainer import Trainer
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import NO_ADAPTER, AdapterSpec, ComputeSpec, ModelSpec, Precision, RunSpec, Target
 from assay.protocol.types import NO_DIGEST, Digest

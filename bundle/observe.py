@@ -115,7 +115,7 @@ def _follow(
 class Openings:
     """Openings that a followed run's chain names: what sources lack now is asked for again, for a while.
 
-    The one that a step's commit binds is told from another by who reads it: `bundle/replay_step.py`.
+    The one that a step's commit binds is told from another by who reads it: `bundle/replay/step.py`.
     """
 
     def __init__(self, client: Client, folder: Path, spec: RunSpec) -> None:

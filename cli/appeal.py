@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.account.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.cli.result import Step, done, dry, nothing, stepwise, told
-from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.protocol.errors import ConfigError, Diverged, MalformedMessage, PeerFault
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def open_appeal(
     Example: assay appeal open config.toml 7
     """
     from assay.participant.files.evidence import evidence_files, evidence_path
-    from assay.protocol.audits import case_id_of
+    from assay.protocol.auditing.audits import case_id_of
     from assay.verifier.appeal.accused import conduct
 
     account = account_of(file)
@@ -85,7 +85,7 @@ def vote(
     Example: assay appeal vote config.toml 4be0...
     """
     from assay.chain.state import DefencePhase
-    from assay.protocol.audits import case_id_of
+    from assay.protocol.auditing.audits import case_id_of
     from assay.protocol.messages import EvidenceRequest
     from assay.protocol.types import Digest
     from assay.training.data.batches import read_tokens

@@ -15,13 +15,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from assay.cli.account.claim import claim
+from assay.cli.account.key import key_app
+from assay.cli.account.sign import add_sign_command
+from assay.cli.account.stake import stake_app
 from assay.cli.api import api_app
 from assay.cli.appeal import appeal_app
 from assay.cli.attest import attest_app
 from assay.cli.audit.commands import audit_app, receipt_app
-from assay.cli.claim import claim
 from assay.cli.explorer import explorer_app
-from assay.cli.key import key_app
 from assay.cli.ledger.commands import add_commands, earnings, invoice
 from assay.cli.network.commands import network_app
 from assay.cli.network.directory import add_network_list, add_run_list
@@ -34,8 +36,6 @@ from assay.cli.redteam import redteam
 from assay.cli.registry import registry_app
 from assay.cli.result import AsJson, done, nothing, show, show_steps
 from assay.cli.schema import schema
-from assay.cli.sign import add_sign_command
-from assay.cli.stake import stake_app
 from assay.cli.unit import unit
 from assay.cli.watch.command import watch
 from assay.orders.config_errors import one_line

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
+from assay.cli.account.spending import ConfigFile, account_of, given_signatures, sent_text
 from assay.cli.network.commands import InvitationText
 from assay.cli.network.directory import Rpc, chain_of
 from assay.cli.result import AsJson, Step, done, show_steps, stepwise
 from assay.cli.result import show as show_value
-from assay.cli.spending import ConfigFile, account_of, given_signatures, sent_text
 from assay.protocol.errors import ConfigError
 
 registry_app = typer.Typer(

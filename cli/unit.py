@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from assay.cli.spending import ConfigFile
+from assay.cli.account.spending import ConfigFile
 from assay.protocol.errors import ConfigError
 
 OPERATOR = "OPERATOR"  # a node's keys, and a table [operator]

@@ -31,7 +31,7 @@ from assay.observer.ledger_service.status import BUYER, LEDGER_SERVICE, Agreemen
 from assay.orders.data.tokenise import collect_data, write_base
 from assay.orders.load import load_order
 from assay.orders.order import Order
-from assay.orders.quote import quote_of
+from assay.orders.price.quote import quote_of
 from assay.orders.spec import data_spec
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.types import Digest

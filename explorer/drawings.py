@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.state_transition import StepId
 from assay.protocol.types import PeerId, RoundId
 

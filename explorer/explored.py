@@ -26,7 +26,7 @@ from assay.ledger.settlement.payouts import Row, Settlement, UnpaidReason
 from assay.participant.openings import named_openings
 from assay.participant.telemetry.round_trips import RoundTrips
 from assay.protocol.agreement.inclusion import listed
-from assay.protocol.audits import Audit
+from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Verdict
 from assay.protocol.state_transition import StepId

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import EscrowState
+from assay.participant.following.pruning import kept_bytes_max
 from assay.participant.market.work import step_ms
-from assay.participant.pruning import kept_bytes_max
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, RunSpec

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from assay.participant.keys.private_files import write_private
-from assay.protocol.commitments import check_known_answer
+from assay.protocol.auditing.commitments import check_known_answer
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import KnownAnswer

@@ -29,19 +29,19 @@ from assay.node.seat import drained, leave_when_asked, return_when_overdue, take
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound, Hold
 from assay.participant.config import Config, Participant, open_participant
-from assay.participant.follower import Follower, fetch_blob
-from assay.participant.pruning import Pruner, prune
+from assay.participant.following.follower import Follower, fetch_blob
+from assay.participant.following.pruning import Pruner, prune
+from assay.participant.following.snapshots import SnapshotFinder
+from assay.participant.following.sync import StateSync
 from assay.participant.pushes import Pushes, push
 from assay.participant.run import participate
-from assay.participant.snapshots import SnapshotFinder
-from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
 from assay.participant.wallet.discharge import discharge
-from assay.protocol import audits
-from assay.protocol.audits import Audit
-from assay.protocol.commitments import derived_salt
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing import audits
+from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.commitments import derived_salt
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
 from assay.protocol.errors import (
     AssayError,

@@ -19,7 +19,7 @@ from assay.node.known_answer import trained_as
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound, ComputeWorker
-from assay.protocol.commitments import commitment_of, derived_salt
+from assay.protocol.auditing.commitments import commitment_of, derived_salt
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Diverged, Unavailable

@@ -21,7 +21,7 @@ from assay.orders.spec import build_spec, data_spec
 from assay.participant.files.record import Role, SignedRecord
 from assay.participant.files.run_file import RunFile, run_file_of
 from assay.participant.wallet.delegation import delegation_fault
-from assay.protocol.commitments import known_answer_proof
+from assay.protocol.auditing.commitments import known_answer_proof
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import KnownAnswer
 from assay.protocol.params import DataSpec, RunSpec

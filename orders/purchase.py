@@ -19,7 +19,7 @@ from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.chain.text.times import span_text, time_text, when_text
 from assay.chain.text.units import money_text, token_text
 from assay.ledger.settlement.funding import check_close_delay, closing_s
-from assay.orders.quote import Quote, check_spec_keeps
+from assay.orders.price.quote import Quote, check_spec_keeps
 from assay.orders.sections import RUN_DAYS_MAX
 from assay.participant.wallet.account import Account
 from assay.participant.wallet.stake import one_of

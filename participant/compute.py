@@ -1,7 +1,7 @@
 """Compute: what trainer and recompute worker have in common: the run's parameters, and requests about them.
 
 Room: participant (pure, but for the checkpoints of the parameters). The parent's side of these calls is
-`participant.sync`; the process around a worker is `participant.worker`.
+`participant.following.sync`; the process around a worker is `participant.worker`.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from assay.protocol import audits
 from assay.protocol.agreement.double_votes import check_double_vote
 from assay.protocol.agreement.finality import check_certified
 from assay.protocol.agreement.inclusion import required
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.audits import Audit
-from assay.protocol.commitments import check_known_answer, check_sketch_opening
+from assay.protocol.auditing import audits
+from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.commitments import check_known_answer, check_sketch_opening
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.identity import Domain, verify
 from assay.protocol.membership import admitted, may_attend, may_start

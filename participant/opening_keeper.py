@@ -20,7 +20,7 @@ import trio
 from assay.ledger.settlement.duties import is_settled
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host
-from assay.participant.follower import Follower, fetch_blob
+from assay.participant.following.follower import Follower, fetch_blob
 from assay.participant.openings import (
     KINDS,
     KeptOpening,
@@ -31,7 +31,7 @@ from assay.participant.openings import (
 )
 from assay.participant.store import Store
 from assay.participant.telemetry.readings import Readings
-from assay.protocol.audits import Audit
+from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import decode, decode_any, encode
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import Commit

@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterable
 
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.messages import (
     JOINS_MAX,
     Admission,

@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from assay.protocol import audits as rules
 from assay.protocol.acceptance import agreed_score
 from assay.protocol.agreement.double_votes import signer_of
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
-from assay.protocol.audits import Audit, AuditStatus, Fault
+from assay.protocol.auditing import audits as rules
+from assay.protocol.auditing.audits import Audit, AuditStatus, Fault
+from assay.protocol.auditing.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from assay.protocol.calendar import Calendar
-from assay.protocol.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.funding import closing, funded_epochs, is_news

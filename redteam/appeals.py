@@ -14,7 +14,7 @@ import numpy as np
 
 import assay.verifier.appeal.program
 import assay.verifier.audit.worker
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit

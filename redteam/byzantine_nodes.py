@@ -13,10 +13,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import assay.protocol.audits
 import assay.protocol.state_transition
-from assay.protocol.audits import REFERENCE, Audit, with_messages
-from assay.protocol.draws import audit_rate_ppm, is_drawn
+from assay.protocol.auditing import audits
+from assay.protocol.auditing.audits import REFERENCE, Audit, with_messages
+from assay.protocol.auditing.draws import audit_rate_ppm, is_drawn
 from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM
@@ -161,7 +161,7 @@ def _withholds(is_defended: bool, seed: int) -> Outcome:
     """Sends false steps, and no opening when drawn."""
     network = a_network(seed=seed)
     network.withheld = all_steps(12)
-    with without(assay.protocol.audits, "ADVERSE", (MISMATCH,), unless=is_defended):
+    with without(audits, "ADVERSE", (MISMATCH,), unless=is_defended):
         network.grow(12)
     record = network.run_state.nodes[NODE]
     harm = f"banned and slashed like a mismatch, after {record.accepted} steps" if record.banned else "stays"
@@ -175,7 +175,7 @@ def _withholds_in_dispute(is_defended: bool, seed: int) -> Outcome:
     network.false = all_steps(12)
     for verifier in VERIFIERS:
         network.minds[verifier] = _late_withheld
-    with without(assay.protocol.audits, "ADVERSE", (MISMATCH,), unless=is_defended):
+    with without(audits, "ADVERSE", (MISMATCH,), unless=is_defended):
         network.grow(12)
     record = network.run_state.nodes[NODE]
     return one_act(
@@ -205,7 +205,7 @@ def _committed_for_ever(is_defended: bool, seed: int) -> Outcome:
             return replace(updated, sketch=updated.verdicts[0].recomputed)
         return updated
 
-    with without(assay.protocol.audits, "with_messages", guessed, unless=is_defended):
+    with without(audits, "with_messages", guessed, unless=is_defended):
         paid = pay_of(network, NODE)
     is_banned = network.run_state.nodes[NODE].banned
     return one_act(is_banned, not is_banned, 0.0, f"paid {paid}: a commitment that stays shut is withheld")
@@ -238,7 +238,7 @@ def _class_for_pay(is_defended: bool, seed: int) -> Outcome:
 
     with ExitStack() as off:
         for name, stand_in in (("with_messages", deaf), ("_is_evaded", lambda _: False)):
-            off.enter_context(without(assay.protocol.audits, name, stand_in, unless=is_defended))
+            off.enter_context(without(audits, name, stand_in, unless=is_defended))
         paid = pay_of(network, NODE)
     return one_act(
         False, paid > 0, 0.0, f"{network.run_state.nodes[NODE].accepted} steps accepted, paid {paid}"
@@ -312,7 +312,7 @@ def _seems_away(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed, rounds=80, absence_s=3600)
     network.is_checked, network.round_s = False, 60
     network.false, network.withheld, network.returning = all_steps(80), all_steps(80), {NODE}
-    with without(assay.protocol.audits, "_awaited", lambda audit, *_, **__: audit, unless=is_defended):
+    with without(audits, "_awaited", lambda audit, *_, **__: audit, unless=is_defended):
         network.grow(80)
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} of 80 steps accepted, none of the drawn ones paid, {record.returns} returns"

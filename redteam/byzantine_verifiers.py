@@ -13,11 +13,11 @@ from fractions import Fraction
 from typing import Any
 
 import assay.participant.links
-import assay.protocol.audits
+import assay.protocol.auditing.audits
 import assay.protocol.state_transition
-from assay.protocol.audits import REFERENCE, Audit, AuditStatus, judges_in_reference
-from assay.protocol.commitments import known_answer_proof, known_answer_root
-from assay.protocol.draws import auditors, is_replicated
+from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus, judges_in_reference
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.draws import auditors, is_replicated
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.messages import SignedVerdict, SignedVerdictCommitment
@@ -52,7 +52,7 @@ def leaked(_network: Network, audit: Audit) -> tuple[Found, dict[str, Any]]:
 def _lazy(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MATCH, recomputed=GUESS, witness=GUESS)
-    with without(assay.protocol.audits, "_differs", lambda _audit: False, unless=is_defended):
+    with without(assay.protocol.auditing.audits, "_differs", lambda _audit: False, unless=is_defended):
         paid = pay_of(network, LIAR)
     record = network.run_state.verifiers[LIAR]
     harm = f"{record.judged} verdicts before the fault was proved" if is_defended else f"paid {paid}"
@@ -93,8 +93,8 @@ def _lazy_in_a_class_of_its_own(is_defended: bool, seed: int) -> Outcome:
         network.minds[LIAR] = always(MATCH, exec_class=exec_class, recomputed=GUESS, witness=GUESS)
         with ExitStack() as off:
             if not is_defended:
-                off.enter_context(without(assay.protocol.audits, "_recomputed", lambda *_: ()))
-                off.enter_context(without(assay.protocol.audits, "REFERENCE", exec_class))
+                off.enter_context(without(assay.protocol.auditing.audits, "_recomputed", lambda *_: ()))
+                off.enter_context(without(assay.protocol.auditing.audits, "REFERENCE", exec_class))
             network.finish()
         record = network.run_state.verifiers[LIAR]
         caught += record.is_disqualified or not record.judged
@@ -120,13 +120,13 @@ def _copied_verdict(is_defended: bool, seed: int) -> Outcome:
     """A verifier waits for another's verdict and repeats it as its own."""
     network = a_network(seed=seed, replication_ppm=PPM, audit_rounds=9)
     accepted = 0
-    true = assay.protocol.audits.may_open_verdict
+    true = assay.protocol.auditing.audits.may_open_verdict
 
     def any_sketch_opening(audit: Audit, verdict: Any, at: int) -> bool:
         return true(audit, verdict, at) or (audit.is_open and not audit.has_judged(verdict.verifier))
 
     network.minds[LIAR] = mute
-    with without(assay.protocol.audits, "may_open_verdict", any_sketch_opening, unless=is_defended):
+    with without(assay.protocol.auditing.audits, "may_open_verdict", any_sketch_opening, unless=is_defended):
         for _ in range(16):
             manifest = network.manifest()
             copies = []
@@ -163,7 +163,7 @@ def _copied_witness(is_defended: bool, seed: int) -> Outcome:
     network.minds[LIAR] = copies
     accuser = VERIFIERS[1]
     network.minds[accuser] = always(MISMATCH)  # somebody has to open a dispute
-    with without(assay.protocol.audits, "_shared", lambda *_: NO_DIGEST, unless=is_defended):
+    with without(assay.protocol.auditing.audits, "_shared", lambda *_: NO_DIGEST, unless=is_defended):
         network.grow(12)
     disqualified = LIAR in network.run_state.disqualified
     return one_act(
@@ -190,7 +190,7 @@ def _switched(is_defended: bool, seed: int) -> Outcome:
         return not audit.has_judged(verdict.verifier)
 
     network.minds[LIAR] = two_faced
-    with without(assay.protocol.audits, "may_open_verdict", any_word, unless=is_defended):
+    with without(assay.protocol.auditing.audits, "may_open_verdict", any_word, unless=is_defended):
         network.grow(14)
     counted = sum(
         a.ruling is AuditStatus.DISPUTED or bool(a.adverse) for a in network.run_state.audits.values()
@@ -204,7 +204,7 @@ def _switched(is_defended: bool, seed: int) -> Outcome:
 def _false_accusation(is_defended: bool, seed: int) -> Outcome:
     network = a_network(seed=seed)
     network.minds[LIAR] = always(MISMATCH, recomputed=GUESS, witness=GUESS)
-    with without(assay.protocol.audits, "quorum", lambda _count: 1, unless=is_defended):
+    with without(assay.protocol.auditing.audits, "quorum", lambda _count: 1, unless=is_defended):
         network.grow(12)
     banned = sum(record.banned for record in network.run_state.nodes.values())
     disqualified = LIAR in network.run_state.disqualified
@@ -221,7 +221,7 @@ def _frame_by_withholding(is_defended: bool, seed: int) -> Outcome:
     """Claims that nothing was opened: no fault of its own, so it can try at every step."""
     network = a_network(seed=seed)
     network.minds[LIAR] = always(WITHHELD)
-    with without(assay.protocol.audits, "quorum", lambda _count: 1, unless=is_defended):
+    with without(assay.protocol.auditing.audits, "quorum", lambda _count: 1, unless=is_defended):
         network.grow(12)
     banned = sum(record.banned for record in network.run_state.nodes.values())
     disputes = sum(a.dispute_opened_round >= 0 for a in network.run_state.audits.values())
@@ -237,7 +237,7 @@ def _never_opens(is_defended: bool, seed: int) -> Outcome:
     network.unopened = {LIAR}
     with ExitStack() as off:
         for name, none in (("_silent", lambda audit, *_: audit.silent), ("_is_evaded", lambda _: False)):
-            off.enter_context(without(assay.protocol.audits, name, none, unless=is_defended))
+            off.enter_context(without(assay.protocol.auditing.audits, name, none, unless=is_defended))
         network.grow(14)
     lapsed = sum(a.ruling is AuditStatus.EXPIRED for a in network.run_state.audits.values())
     rounds = network.run_state.spec.audit.takeover_rounds
@@ -264,7 +264,7 @@ def _late_accomplice(is_defended: bool, seed: int) -> Outcome:
     with ExitStack() as patches:
         patches.enter_context(without(assay.protocol.state_transition, "auditors", first))
         patches.enter_context(
-            without(assay.protocol.audits, "_is_evaded", lambda _: False, unless=is_defended)
+            without(assay.protocol.auditing.audits, "_is_evaded", lambda _: False, unless=is_defended)
         )
         paid = pay_of(network, NODE)
     record = network.run_state.nodes[NODE]
@@ -357,19 +357,19 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
         seed=seed, rounds=20, audit_rounds=9, known_answers=known_answer_root(faults), known_answer_count=1
     )
     network.known_answers = {(RoundId(0), NODE): known_answer_proof(RUN_ID, faults, 0)}
-    true = assay.protocol.audits._decided
+    true = assay.protocol.auditing.audits._decided
 
     def list_is_proof(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int) -> Audit:
         if not audit.is_known_answer:
             return true(audit, now, rules, manifest, time_s)
         faults_ = tuple(
-            assay.protocol.audits.Fault(v, assay.protocol.audits.FaultKind.PASSED)
+            assay.protocol.auditing.audits.Fault(v, assay.protocol.auditing.audits.FaultKind.PASSED)
             for v in audit.verdicts
             if v.outcome is MATCH
         )
         return replace(audit, ruling=AuditStatus.KNOWN_ANSWER, closed_round=now, faults=faults_)
 
-    with without(assay.protocol.audits, "_decided", list_is_proof, unless=is_defended):
+    with without(assay.protocol.auditing.audits, "_decided", list_is_proof, unless=is_defended):
         network.grow(14)
     framed = len(network.run_state.disqualified)
     return one_act(False, framed > 0, 1.0, f"{framed} honest verifiers at fault")

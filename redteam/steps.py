@@ -23,7 +23,7 @@ import assay.training.optimiser.step
 import assay.verifier.audit.carried
 import assay.verifier.audit.tolerance
 import assay.verifier.audit.worker
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec

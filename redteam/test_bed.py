@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from assay.node.messages import StepRecord
 from assay.node.trainer import Trainer
-from assay.protocol.commitments import commitment_of
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.commitments import commitment_of
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import (
@@ -276,7 +276,7 @@ class TestBed:
     def is_caught(self, claim: StepClaim, beacon: int = 0) -> bool:
         """Whether the audit opens a dispute: a mismatch, or a sketch that differs from the committed one.
 
-        The latter is how `assay.protocol.audits` treats a MATCH whose sketch differs from the node's.
+        The latter is how `protocol/auditing/audits.py` treats a MATCH whose sketch differs from the node's.
         """
         found = self.judge(claim, beacon)
         return found.outcome is Outcome.MISMATCH or found.recomputed != claim.sketches[0]

@@ -1,9 +1,9 @@
 """Game: operators and auditors who want money play against an order's numbers, with stakes to lose.
 
 Room: simulation (pure). One party plays one strategy for many epochs among honest others; draws and rates are
-the protocol's (`protocol/draws.py`), money moves as the contracts move it. Its profit is compared with what
-honesty would have earned in the same epochs, from the same draws. A strategy that wins is an attack that the
-numbers invite; `OPERATOR_STRATEGIES` and `AUDITOR_STRATEGIES` are lists to extend.
+the protocol's (`protocol/auditing/draws.py`), money moves as the contracts move it. Its profit is compared
+with what honesty would have earned in the same epochs, from the same draws. A strategy that wins is an attack
+that the numbers invite; `OPERATOR_STRATEGIES` and `AUDITOR_STRATEGIES` are lists to extend.
 
 What is assumed: the committee is honest by its majority, so a step that an honest auditor finds false is
 found false; an operator that was banned comes back under a new name, on probation, with what is left of its
@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.auditing.draws import audit_rate_ppm
 from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.types import NO_DIGEST
 

@@ -13,8 +13,8 @@ from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import sign_commit
 from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.agreement.inclusion import nodes_bitmap
-from assay.protocol.audits import RECOMPUTED, REFERENCE, Audit
-from assay.protocol.commitments import commitment_of, open_commitment
+from assay.protocol.auditing.audits import RECOMPUTED, REFERENCE, Audit
+from assay.protocol.auditing.commitments import commitment_of, open_commitment
 from assay.protocol.encoding.codec import Message, digest
 from assay.protocol.identity import Domain, sign
 from assay.protocol.messages import (

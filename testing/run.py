@@ -13,7 +13,7 @@ from typing import Any
 
 from assay.participant.links import check_place
 from assay.protocol.agreement.configurations import before_first
-from assay.protocol.audits import Audit, AuditStatus, may_open_sketch, may_show_known_answer
+from assay.protocol.auditing.audits import Audit, AuditStatus, may_open_sketch, may_show_known_answer
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import (
     Attendance,

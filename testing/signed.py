@@ -11,8 +11,8 @@ from typing import Any
 
 from assay.chain.commit_statement import sign_commit
 from assay.protocol.agreement.quorum import assemble
-from assay.protocol.audits import Audit
-from assay.protocol.draws import beacon_input
+from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.draws import beacon_input
 from assay.protocol.encoding.codec import digest
 from assay.protocol.identity import sign
 from assay.protocol.messages import (

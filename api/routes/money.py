@@ -34,7 +34,7 @@ from assay.ledger.invoices.document import Document, to_json
 from assay.ledger.invoices.en16931 import UBL, xml_bytes
 from assay.ledger.invoices.pdf import facturx_bytes, pdf_bytes
 from assay.ledger.invoices.store import read_document, read_documents
-from assay.orders.quote import cost_at_most, cost_expected, quote_of
+from assay.orders.price.quote import cost_at_most, cost_expected, quote_of
 from assay.protocol.errors import ConfigError
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1", tags=["money"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, Outcome, Score
 from assay.protocol.params import RunSpec

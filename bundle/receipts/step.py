@@ -26,8 +26,8 @@ from assay.participant.links import check_messages
 from assay.protocol.agreement.configurations import number_of
 from assay.protocol.agreement.finality import check_certified
 from assay.protocol.agreement.quorum import check_certificate
-from assay.protocol.audits import Audit
-from assay.protocol.draws import audit_seed, beacon_input, is_drawn
+from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.draws import audit_seed, beacon_input, is_drawn
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.errors import AssayError

@@ -11,7 +11,7 @@ from __future__ import annotations
 from assay.bundle.registry.document import Entry
 from assay.bundle.registry.text import TO_BE_FILLED, table
 from assay.bundle.report.loss_kind import DPO, GRPO, NEXT_TOKEN
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.training.data.shards import PREFERENCES, TASKS
 
 

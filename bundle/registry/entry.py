@@ -44,7 +44,7 @@ from assay.bundle.registry.document import (
 from assay.bundle.registry.people import people
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Discount, Outcome
 from assay.protocol.params import ModelSpec, RunSpec

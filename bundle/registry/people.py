@@ -13,7 +13,7 @@ from assay.bundle.registry.document import ListedVerifier, Operator, Participant
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.protocol.agreement.double_votes import signer_of
-from assay.protocol.audits import AuditStatus, FaultKind
+from assay.protocol.auditing.audits import AuditStatus, FaultKind
 from assay.protocol.types import PeerId
 
 

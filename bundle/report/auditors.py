@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from assay.protocol.audits import RECOMPUTED, Audit, AuditStatus, FaultKind
+from assay.protocol.auditing.audits import RECOMPUTED, Audit, AuditStatus, FaultKind
 from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import RunState

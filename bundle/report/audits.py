@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from assay.bundle.report.labels import Label
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.state_transition import RunState, StepId

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from assay.bundle.read import find_node, read
-from assay.bundle.replay_step import Replayed, parse_step, replay_of
+from assay.bundle.replay.step import Replayed, parse_step, replay_of
 from assay.chain.text.times import time_text
+from assay.cli.account.spending import account_of, sent_text
 from assay.cli.result import Step, done, dry, nothing, told
-from assay.cli.spending import account_of, sent_text
 from assay.participant.wallet.accusation import certified_order
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Outcome
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.account.spending import ConfigFile, DryRun
 from assay.cli.result import AsJson, document, show, show_steps
-from assay.cli.spending import ConfigFile, DryRun
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from assay.bundle.replay_step import ReplayReport
+    from assay.bundle.replay.step import ReplayReport
 
 audit_app = typer.Typer(
     no_args_is_help=True, help="Compute audit odds, report and replay audits, calibrate tolerances."
@@ -179,7 +179,7 @@ def audit_replay(
 
     Example: assay audit replay runs/quickstart:7:3fa1 --from-start
     """
-    from assay.bundle.replay_step import ReplayReport, parse_step, replay, replay_lines
+    from assay.bundle.replay.step import ReplayReport, parse_step, replay, replay_lines
     from assay.cli.progress import progress
 
     run, round_id, node = parse_step(step)
@@ -215,7 +215,7 @@ def audit_spot(
 
     Example: assay audit spot runs/quickstart --rate 0.05 --from-start --ray local
     """
-    from assay.bundle.spot_check import spot_check, spot_lines, step_line
+    from assay.bundle.replay.spot_check import spot_check, spot_lines, step_line
     from assay.cli.progress import progress
 
     chosen = secrets.randbits(63) if seed is None else seed

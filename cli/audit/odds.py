@@ -12,7 +12,7 @@ from fractions import Fraction
 from rich import box
 from rich.table import Table
 
-from assay.orders.amounts import DECIMALS, UNIT, scaled, token_text
+from assay.orders.price.amounts import DECIMALS, UNIT, scaled, token_text
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import AuditSpec
 from assay.verifier.audit import odds
@@ -130,7 +130,7 @@ def _detection(question: Question) -> list[Answer]:
             Answer(
                 "same, with probation", chance, f"{chance:.4%}",
                 "sum over clean audits, rate(clean) = max(p, probation / clean)",
-                "docs/protocol.md 5.2, protocol/draws.py",
+                "docs/protocol.md 5.2, protocol/auditing/draws.py",
                 "verdicts before the next draw; false steps from the first step on",
             )
         )  # fmt: skip

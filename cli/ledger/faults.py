@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.ledger.queries.faults import Faults
-from assay.orders.amounts import token_text
-from assay.protocol.audits import FaultKind
+from assay.orders.price.amounts import token_text
+from assay.protocol.auditing.audits import FaultKind
 
 
 def fault_lines(found: Faults, verifier: str) -> Iterator[str]:

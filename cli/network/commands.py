@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from pydantic import BaseModel, ConfigDict, Field
 
-from assay.cli.key import Password, password_of
+from assay.cli.account.key import Password, password_of
 from assay.cli.result import AsJson, Step, done, show, stepwise
 from assay.protocol.errors import ConfigError
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.account.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.cli.network.commands import InvitationText, read_given
 from assay.cli.result import AsJson, Step, done, dry, nothing, show, stepwise
-from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.orders.config_errors import one_line
 from assay.protocol.errors import ConfigError
 
@@ -200,7 +200,7 @@ def run_lines(found: RunShown) -> Iterator[str]:
 def _listed_lines(one: ListedRun, now: int) -> Iterator[str]:
     from assay.chain.text.times import when_text
     from assay.chain.text.units import money_text, token_text
-    from assay.orders.amounts import accept_text
+    from assay.orders.price.amounts import accept_text
 
     yield f"run       {one.run_id.hex()}"
     yield f"name      {one_line(one.name)}, {one.state.value}"

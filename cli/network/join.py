@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.key import ROLES, Password, own_record, password_of
+from assay.cli.account.key import ROLES, Password, own_record, password_of
+from assay.cli.account.spending import ConfigFile
 from assay.cli.network.commands import InvitationText, read_given
 from assay.cli.result import AsJson, Step, done, show_each, stepwise, told
-from assay.cli.spending import ConfigFile
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:

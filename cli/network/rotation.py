@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from assay.cli.account.spending import ConfigFile, account_of, given_signatures, sent_text
 from assay.cli.result import AsJson, Step, done, show_steps, stepwise, told
-from assay.cli.spending import ConfigFile, account_of, given_signatures, sent_text
 
 if TYPE_CHECKING:
     from assay.participant.files.record import SignedRecord

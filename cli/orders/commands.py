@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from assay.cli.account.spending import ConfigFile, DryRun, PayTo, account_of
 from assay.cli.result import AsJson, show, show_steps
-from assay.cli.spending import ConfigFile, DryRun, PayTo, account_of
 
 OrderFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The order.")]
 
@@ -90,7 +90,7 @@ def quote(
     """
     from assay.cli.orders.money import quote_lines
     from assay.orders.load import load_order
-    from assay.orders.quoted import quoted
+    from assay.orders.price.quoted import quoted
 
     order = load_order(file)
     if network is None:
@@ -99,7 +99,7 @@ def quote(
         return
     from assay.cli.network.directory import chain_of
     from assay.cli.orders.market import market_lines
-    from assay.orders.market import market_quote
+    from assay.orders.price.market import market_quote
     from assay.participant.market.standing import read_standing
 
     priced = market_quote(order, read_standing(chain_of(network, rpc)), days)

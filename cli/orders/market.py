@@ -1,6 +1,6 @@
 """Order market: a quote with the prices of a network's offers, as text.
 
-Room: cli (edge). The values are those of orders/market.py.
+Room: cli (edge). The values are those of orders/price/market.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from assay.chain.text.times import time_text
 from assay.chain.text.units import money_text, token_text
 from assay.cli.network.offers import class_text
 from assay.cli.orders.money import quote_lines
-from assay.orders.market import ClassQuote, MarketQuote
+from assay.orders.price.market import ClassQuote, MarketQuote
 
 
 def market_lines(found: MarketQuote) -> Iterator[str]:

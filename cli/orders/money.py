@@ -1,6 +1,6 @@
 """Order money: a quote, and a buyer's escrow transactions with their effects.
 
-Room: cli (edge). The values are those of orders/quoted.py, the rules orders/purchase.py's.
+Room: cli (edge). The values are those of orders/price/quoted.py, the rules orders/purchase.py's.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from pathlib import Path
 from assay.chain.commit_statement import evm_address
 from assay.chain.text.settlement_phase import phase_text
 from assay.chain.text.times import span_text, time_text, when_text
+from assay.cli.account.spending import account_of, name_payee, sent_text
 from assay.cli.progress import progress
 from assay.cli.result import Step, done, dry, nothing, told
-from assay.cli.spending import account_of, name_payee, sent_text
 from assay.node.known_answer import write_known_answers
-from assay.orders.amounts import accept_text, money_text, parse_money, token_text
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.place import NewRun, check_members, described, new_run
+from assay.orders.price.amounts import accept_text, money_text, parse_money, token_text
+from assay.orders.price.quote import Cost, quote_of
+from assay.orders.price.quoted import Quoted
 from assay.orders.purchase import (
     Escrow,
     check_cancel,
@@ -36,8 +38,6 @@ from assay.orders.purchase import (
     read_escrow,
     to_top_up,
 )
-from assay.orders.quote import Cost, quote_of
-from assay.orders.quoted import Quoted
 from assay.participant.directory.find import announce_run, is_too_large
 from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
 from assay.participant.files.run_file import write_run_file

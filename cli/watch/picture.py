@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from assay.bundle.report.progress import PACE_ROUNDS, drafts, left_s, phase_of, round_s, status_of
 from assay.ledger.settlement.payouts import settle
-from assay.orders.amounts import token_text
+from assay.orders.price.amounts import token_text
 from assay.participant.links import extend
 from assay.participant.telemetry.round_trips import RoundTrips
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import NodeRecord, RunState, StepId, start

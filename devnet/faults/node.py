@@ -11,7 +11,7 @@ from assay.devnet.faults.behaviours import Behaviour, FaultyTrainerStart
 from assay.node.messages import TrainerStart
 from assay.node.service import Service
 from assay.participant.config import Participant
-from assay.protocol.audits import Audit
+from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import OpeningNotice, Submission

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
-from assay.protocol.audits import Audit
+from assay.protocol.auditing.audits import Audit
 from assay.protocol.messages import Outcome, SignedVerdict
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest

@@ -18,7 +18,7 @@ from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
 from assay.explorer.pages.participants import record_of
 from assay.explorer.pages.round import replay_command
 from assay.explorer.pages.run import paid_to
-from assay.protocol.audits import (
+from assay.protocol.auditing.audits import (
     ADVERSE,
     Audit,
     AuditStatus,

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from assay.explorer.pages.paging import NoSuchPage
 from assay.orders.form import GROUPS, ORDER_FILE, START, Draft, draft_of
-from assay.orders.quoted import Quoted
+from assay.orders.price.quoted import Quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

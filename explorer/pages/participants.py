@@ -18,7 +18,7 @@ from assay.explorer.pages.paging import HandOverLine, Head, NoSuchPage, Paging, 
 from assay.explorer.pages.round import VerdictLine, rounds_of, verdict_lines
 from assay.explorer.pages.run import paid_to, state_text
 from assay.protocol.agreement.inclusion import listed
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.state_transition import RunState, VerifierRecord
 from assay.protocol.types import PeerId, RoundId
 

@@ -13,7 +13,7 @@ from assay.explorer.explored import CarriedVerdict, Explored
 from assay.explorer.pages.paging import ROWS_MAX, Head, NoSuchPage, Paging, cut, head_of
 from assay.ledger.settlement.payouts import UnpaidReason
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.audits import Audit
+from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, HandOver
 from assay.protocol.state_transition import StepId

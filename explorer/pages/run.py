@@ -18,7 +18,7 @@ from assay.explorer.latency import Latency
 from assay.explorer.losses import NodeLosses
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
 from assay.ledger.settlement.ending import ending_of
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import NodeRecord

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.agreement.configurations import FIRST, Configuration
-from assay.protocol.audits import Audit, Fault
+from assay.protocol.auditing.audits import Audit, Fault
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, Contradiction, DoubleVote, Manifest, Verdict
 from assay.protocol.state_transition import RunState

@@ -14,7 +14,7 @@ from assay.chain.events import EVENTS, ChainEvent, Gifted
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.agreement.double_votes import double_vote_offence, signer_of
-from assay.protocol.audits import FaultKind
+from assay.protocol.auditing.audits import FaultKind
 from assay.protocol.encoding.codec import digest
 from assay.protocol.types import NO_DIGEST
 

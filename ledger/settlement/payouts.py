@@ -21,7 +21,7 @@ import cbor2
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
-from assay.protocol.audits import ADVERSE, Audit, AuditStatus
+from assay.protocol.auditing.audits import ADVERSE, Audit, AuditStatus
 from assay.protocol.messages import Outcome, Score, Verdict
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.state_transition import RunState, StepId

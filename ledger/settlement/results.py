@@ -16,7 +16,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, ModelRecord, SlashOrder
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.agreement.double_votes import double_vote_offence
-from assay.protocol.audits import RECOMPUTED, Audit, Fault, case_id_of
+from assay.protocol.auditing.audits import RECOMPUTED, Audit, Fault, case_id_of
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit

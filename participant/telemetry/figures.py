@@ -14,7 +14,7 @@ from enum import Enum
 from assay.chain.state import EpochPhase
 from assay.network.traffic import Traffic
 from assay.participant.telemetry.readings import Readings
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.funding import funded_epochs
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import PeerId

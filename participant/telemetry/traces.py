@@ -26,7 +26,9 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
 
-    from assay.participant.follower import Follower  # libp2p comes with it, which readers of books need not
+    from assay.participant.following.follower import (
+        Follower,  # libp2p comes with it, which readers of books need not
+    )
 
 EXPORT_S = 5.0  # for a collector to answer, also at the end of the process
 TIMES_KEPT = 4096  # rounds whose times are remembered, for audits and settlements that end later

@@ -24,7 +24,7 @@ from assay.participant.files.record import read_records
 from assay.participant.wallet.account import Account
 from assay.participant.wallet.judges import Judges, read_judges
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.messages import Accusation, Commit

@@ -250,7 +250,7 @@ def quote(world_api: ApiWorld, text: str | bytes, kind: str = "application/toml"
 
 
 def test_a_quote_is_the_commands(world_api: ApiWorld):
-    from assay.orders.quote import quote_of
+    from assay.orders.price.quote import quote_of
 
     text = "[run]\nrounds = 10\nnodes = 5\n"
     told = quote(world_api, text).json()

@@ -12,7 +12,7 @@ from assay.attestation.evidence import DeviceFamily
 from assay.attestation.rate import discount_of
 from assay.attestation.reasons import TrustTier
 from assay.attestation.result import AttestationResult
-from assay.protocol.draws import discounted_ppm
+from assay.protocol.auditing.draws import discounted_ppm
 from assay.protocol.messages import Discount
 from assay.protocol.params import PPM
 from tests.attestation.authorities import AT_S

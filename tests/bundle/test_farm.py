@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.bundle.spot_check import spot_check
+from assay.bundle.replay.spot_check import spot_check
 from assay.protocol.errors import ConfigError, Unavailable
 
 cluster_utils = pytest.importorskip("ray.cluster_utils")

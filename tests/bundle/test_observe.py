@@ -14,7 +14,7 @@ from assay.bundle.fetch import Part
 from assay.bundle.follow import OBSERVED, STORE, read_any
 from assay.bundle.observe import observe
 from assay.bundle.read import BUNDLE, link_name, read
-from assay.bundle.spot_check import spot_check
+from assay.bundle.replay.spot_check import spot_check
 from assay.explorer.catalogue import open_runs
 from assay.participant.files.index import INDEX, IntegrityError
 from assay.participant.store import Store

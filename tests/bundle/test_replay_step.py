@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from assay.bundle import replay_step
 from assay.bundle.read import Delivered, read
-from assay.bundle.replay_step import Replayed, ReplayReport, parse_step, replay, replay_lines
+from assay.bundle.replay import step as replay_step
+from assay.bundle.replay.step import Replayed, ReplayReport, parse_step, replay, replay_lines
 from assay.bundle.report.audits import final_audits
 from assay.devnet.summary import read_summary
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Commit, Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from assay.bundle.replay_step import sign_agreement
+from assay.bundle.replay.step import sign_agreement
 from assay.training.codec.wire import Update
 
 X = np.zeros((3, 8), np.float32)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from assay.bundle import replay_step
 from assay.bundle.follow import BLOBS
 from assay.bundle.read import read
-from assay.bundle.replay_step import ReplayReport, replay
-from assay.bundle.spot_check import spot_check, spot_lines, step_line
+from assay.bundle.replay import step as replay_step
+from assay.bundle.replay.spot_check import spot_check, spot_lines, step_line
+from assay.bundle.replay.step import ReplayReport, replay
 from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest

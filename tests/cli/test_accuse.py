@@ -23,10 +23,10 @@ from assay.ledger.settlement.results import run_id_of
 from assay.network.host import PeerAddress
 from assay.node.trainer import Trainer
 from assay.participant.config import Door, Participant, open_network, open_participant
-from assay.participant.follower import Follower
+from assay.participant.following.follower import Follower
 from assay.participant.wallet import accusation
 from assay.participant.wallet.settler import accused_order, is_implied
-from assay.protocol.audits import case_id_of, may_open_sketch
+from assay.protocol.auditing.audits import case_id_of, may_open_sketch
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.identity import Domain

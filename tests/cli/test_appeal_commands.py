@@ -25,7 +25,7 @@ from assay.node.trainer import Trainer
 from assay.participant.config import open_network, open_participant
 from assay.participant.directory.find import announce_record
 from assay.participant.files.record import Role
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import RuleSpec
 from assay.testing.members import a_hot_key, peer

@@ -14,7 +14,7 @@ from assay.bundle.read import read
 from assay.ledger.settlement.results import run_id_of
 from assay.orders.toml import read_toml
 from assay.participant.store import Store
-from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.auditing.draws import audit_rate_ppm
 from assay.protocol.encoding.codec import decode
 from assay.protocol.identity import Domain
 from assay.protocol.identity import verify as check

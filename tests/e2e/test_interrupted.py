@@ -16,7 +16,7 @@ import pytest
 
 from assay.bundle.read import Delivered, read
 from assay.participant.keys.keyring import load_keys
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.identity import peer_of
 from tests.conftest import Assay
 from tests.e2e.conftest import Finished

@@ -15,7 +15,7 @@ from eth_utils.crypto import keccak
 from assay.bundle.read import read
 from assay.bundle.report.audits import final_audits
 from assay.node.messages import StepRecord
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.types import NO_DIGEST

@@ -22,7 +22,7 @@ from assay.explorer.catalogue import Catalogue
 from assay.explorer.explored import Explored, explore
 from assay.explorer.guard import Guard
 from assay.explorer.serve import LOOPBACK
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from tests.test_golden_run import ARCHIVE
 
 

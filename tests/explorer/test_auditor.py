@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from assay.bundle.read import find_node
-from assay.bundle.replay_step import parse_step
+from assay.bundle.replay.step import parse_step
 from assay.bundle.report.auditors import Accuracy, accuracy_of, found_of
 from assay.chain.commit_statement import evm_address
 from assay.explorer.explored import Explored, explore
 from assay.explorer.pages.auditor import STEPS_MAX, AuditorPage, auditor_page
 from assay.explorer.pages.paging import NoSuchPage
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Outcome
 from assay.protocol.types import PeerId

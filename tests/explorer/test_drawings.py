@@ -14,7 +14,7 @@ from assay.explorer.drawings import (
     audit_map,
     map_paths,
 )
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.types import PeerId, RoundId
 from tests.explorer.an_explorer import golden, golden_explored, rulings
 

@@ -15,7 +15,7 @@ from assay.explorer.guard import ADDRESS_BYTES_MAX
 from assay.explorer.pages.new_order import new_order_page, order_file
 from assay.orders.form import FIELDS, START
 from assay.orders.load import load_order
-from assay.orders.quoted import quoted
+from assay.orders.price.quoted import quoted
 from tests.explorer.an_explorer import asking
 from tests.test_guides import parsed
 

@@ -18,7 +18,7 @@ from assay.explorer.pages.participants import node_page
 from assay.explorer.pages.round import audit_page
 from assay.explorer.pages.run import audits_page, run_page
 from assay.explorer.render import _loss, _when, json_of
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import encode
 from assay.protocol.types import PeerId
 from assay.testing.members import a_member, peers

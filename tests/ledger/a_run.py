@@ -20,7 +20,7 @@ from assay.chain.events import (
     Staked,
 )
 from assay.ledger.settlement.payouts import Settlement, settle
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import Outcome
 from assay.protocol.params import Member, RunSpec
 from assay.protocol.state_transition import RunState, StepId, start

@@ -19,7 +19,7 @@ from assay.ledger.journal.round_facts import RoundFacts
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.signer import CheckpointSigner
 from assay.ledger.settlement.payouts import Settlement, settle
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from assay.protocol.types import NO_DIGEST
 from assay.testing.messages import a_commit

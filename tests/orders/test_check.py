@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 import tomllib
 
-from assay.orders.amounts import bytes_text, money_text
 from assay.orders.check import (
     block_bits,
     deterrence_words,
@@ -25,9 +24,10 @@ from assay.orders.check import (
 )
 from assay.orders.load import load_order
 from assay.orders.order import public_start
-from assay.orders.quote import audit_share
+from assay.orders.price.amounts import bytes_text, money_text
+from assay.orders.price.quote import audit_share
 from assay.orders.spec import audit_spec, data_spec, order_closing_s
-from assay.protocol.draws import wide_share_ppm
+from assay.protocol.auditing.draws import wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM
 from assay.protocol.types import NO_DIGEST, Digest

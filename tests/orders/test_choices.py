@@ -11,7 +11,7 @@ from assay.orders.check import check_order
 from assay.orders.choices import choices_in
 from assay.orders.data.tokenise import make_data
 from assay.orders.load import load_order
-from assay.orders.quote import check_spec_keeps, quote_of, terms_of
+from assay.orders.price.quote import check_spec_keeps, quote_of, terms_of
 from assay.orders.spec import choices_spec
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ITEMS_MAX, NO_CHOICES

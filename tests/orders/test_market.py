@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from assay.orders.load import load_order
-from assay.orders.market import bid_of, market_quote
 from assay.orders.order import Order
-from assay.orders.quote import quote_of
+from assay.orders.price.market import bid_of, market_quote
+from assay.orders.price.quote import quote_of
 from assay.participant.market.standing import Standing, StandingOffer
 from assay.participant.market.work import hourly_pay
 from assay.protocol.errors import ConfigError

@@ -12,7 +12,7 @@ from assay.chain.penalties import check_penalties
 from assay.devnet.run import run_localnet
 from assay.orders.check import check_order
 from assay.orders.load import load_order
-from assay.orders.quote import quote_of
+from assay.orders.price.quote import quote_of
 from assay.orders.spec import money_spec
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Address

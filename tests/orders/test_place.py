@@ -15,7 +15,7 @@ from assay.orders.place import check_members, new_run
 from assay.orders.spec import data_spec
 from assay.participant.files.record import Role
 from assay.participant.files.run_file import check_run_file
-from assay.protocol.commitments import known_answer_root
+from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import an_account_key, peer

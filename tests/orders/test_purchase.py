@@ -13,6 +13,7 @@ from assay.chain.state import EpochPhase, EscrowState, LotState, StakeState
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.ledger.settlement.funding import closing_s
 from assay.orders.load import load_order
+from assay.orders.price.quote import quote_of
 from assay.orders.purchase import (
     DAY_S,
     MINING_S,
@@ -30,7 +31,6 @@ from assay.orders.purchase import (
     read_escrow,
     to_top_up,
 )
-from assay.orders.quote import quote_of
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, NotYet
 from tests.orders.test_quote import SMALL, a_spec

@@ -10,7 +10,7 @@ import pytest
 
 from assay.ledger.settlement.payouts import settle
 from assay.orders.load import load_order
-from assay.orders.quote import (
+from assay.orders.price.quote import (
     Quote,
     check_spec_keeps,
     cost_at_most,

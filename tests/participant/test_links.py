@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.participant.links import check_place, extend
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
 from assay.protocol.messages import Outcome

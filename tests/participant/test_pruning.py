@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from assay.network.blob_store import DiskBlobs
-from assay.participant import pruning
-from assay.participant.pruning import FULL_SHARE, Pruner, aggregate_rounds, kept_bytes_max
+from assay.participant.following import pruning
+from assay.participant.following.pruning import FULL_SHARE, Pruner, aggregate_rounds, kept_bytes_max
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.signed import a_spec
 from assay.training.codec.contribution import aggregate_bytes_max, contribution_bytes_max

@@ -9,7 +9,12 @@ import pytest
 import trio
 
 from assay.network.blob_store import DiskBlobs
-from assay.participant.snapshots import SnapshotFinder, SnapshotOffer, SnapshotServer, certified_state
+from assay.participant.following.snapshots import (
+    SnapshotFinder,
+    SnapshotOffer,
+    SnapshotServer,
+    certified_state,
+)
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode
 from assay.protocol.state_transition import advance, start

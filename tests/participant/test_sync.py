@@ -12,11 +12,11 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import TrainerStart
-from assay.participant import sync
 from assay.participant.compute import AtRound, GetRound, GetState, State, Workplace
+from assay.participant.following import sync
+from assay.participant.following.sync import Snapshot, StateSync
 from assay.participant.pushes import Pushes
 from assay.participant.store import Store
-from assay.participant.sync import Snapshot, StateSync
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import BlobPiece

@@ -8,7 +8,7 @@ import pytest
 
 from assay.ledger.settlement.payouts import UnpaidReason, settle, why_unpaid
 from assay.participant.links import check_place
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance

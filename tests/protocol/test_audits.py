@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.participant.links import check_place
-from assay.protocol.audits import (
+from assay.protocol.auditing.audits import (
     REFERENCE,
     AuditStatus,
     FaultKind,
@@ -20,7 +20,7 @@ from assay.protocol.audits import (
     may_open_sketch,
     may_show_known_answer,
 )
-from assay.protocol.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome

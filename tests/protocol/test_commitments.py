@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from assay.protocol.commitments import (
+from assay.protocol.auditing.commitments import (
     check_sketch_opening,
     commitment_of,
     known_answer_root,

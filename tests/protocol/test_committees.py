@@ -16,7 +16,7 @@ import pytest
 
 from assay.ledger.settlement.payouts import why_unpaid
 from assay.protocol.agreement.quorum import committee_size, faults_tolerated
-from assay.protocol.audits import Audit, AuditStatus, last_verdict, rule
+from assay.protocol.auditing.audits import Audit, AuditStatus, last_verdict, rule
 from assay.protocol.messages import Outcome
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.testing.members import NODES

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from assay.participant.links import check_place
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Contradiction, SignedCommit
 from assay.protocol.state_transition import advance, may_contradict

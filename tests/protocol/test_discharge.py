@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance
 from assay.protocol.state_transition import NodeRecord, RunState, advance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from assay.protocol.draws import opened_segment
+from assay.protocol.auditing.draws import opened_segment
 from assay.protocol.types import Digest, PeerId
 
 NODE = PeerId(b"n" * 32)

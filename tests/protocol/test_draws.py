@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.protocol.draws import (
+from assay.protocol.auditing.draws import (
     OPENED_LEAST,
     audit_rate_ppm,
     audit_seed,

@@ -10,7 +10,7 @@ import pytest
 from assay.participant.links import check_place
 from assay.protocol import rotation
 from assay.protocol.agreement.double_votes import double_vote
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.errors import AssayError, MalformedMessage
 from assay.protocol.identity import sign
 from assay.protocol.messages import (

@@ -9,7 +9,7 @@ import pytest
 
 from assay.ledger.settlement.payouts import UnpaidReason, settle
 from assay.participant.links import check_messages
-from assay.protocol.audits import REFERENCE
+from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance, awaited, next_chain, start

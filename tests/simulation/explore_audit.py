@@ -2,12 +2,13 @@
 
     python -m tests.simulation.explore_audit
 
-The production rules of one audit (`protocol/audits.py`) are driven through every reachable state, breadth
-first, states seen before left out. In each manifest a leader may carry any part of what may come: honest
-messages late or never, the liar's at any time. The liar commits to any verdict: each outcome, of either
-execution class, with its own, the node's or an invented sketch and witness, and it may keep it shut. The node
-is honest, or did other work (by more than the limits between classes, or by less), sealed the sketch of other
-work, or does not open. Some verifiers are of the node's class, the others judge in the reference class.
+The production rules of one audit (`protocol/auditing/audits.py`) are driven through every reachable state,
+breadth first, states seen before left out. In each manifest a leader may carry any part of what may come:
+honest messages late or never, the liar's at any time. The liar commits to any verdict: each outcome, of
+either execution class, with its own, the node's or an invented sketch and witness, and it may keep it shut.
+The node is honest, or did other work (by more than the limits between classes, or by less), sealed the sketch
+of other work, or does not open. Some verifiers are of the node's class, the others judge in the reference
+class.
 
 Where the run allows absence the node may also return after its opening was overdue, and be judged anew.
 
@@ -27,7 +28,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 from assay.protocol.agreement.quorum import least_audit_rounds, least_dispute_rounds
-from assay.protocol.audits import (
+from assay.protocol.auditing.audits import (
     RECOMPUTED,
     REFERENCE,
     Audit,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from assay.protocol import audits
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing import audits
+from assay.protocol.auditing.audits import AuditStatus
 from tests.simulation import explore_audit
 from tests.simulation.explore_audit import CASES, SEALED, Case, broken, explore
 

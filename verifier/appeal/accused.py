@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.chain.state import AppealPhase, CasePhase, DefencePhase
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec

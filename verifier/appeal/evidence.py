@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import INT_MAX, Max, decode, encode

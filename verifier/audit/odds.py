@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.auditing.draws import audit_rate_ppm
 from assay.protocol.params import PPM, AuditSpec
 
 SAFETY = Fraction(2)  # factor of stake over the amount at which cheating breaks even

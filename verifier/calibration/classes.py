@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group
 
-from assay.protocol.draws import OPENED_LEAST
+from assay.protocol.auditing.draws import OPENED_LEAST
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import BLOCK_SIZE, Precision
 from assay.protocol.types import Digest

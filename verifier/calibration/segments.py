@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from assay.protocol.draws import OPENED_LEAST
+from assay.protocol.auditing.draws import OPENED_LEAST
 from assay.protocol.messages import Outcome
 from assay.protocol.params import Precision
 from assay.protocol.types import NO_DIGEST, Digest

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
-from assay.protocol.draws import OPENED_LEAST
+from assay.protocol.auditing.draws import OPENED_LEAST
 from assay.verifier.audit.tolerance import Grade
 
 OPENED = 64

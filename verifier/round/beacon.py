@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.draws import beacon_input
+from assay.protocol.auditing.draws import beacon_input
 from assay.protocol.errors import AssayError, MalformedMessage
 from assay.protocol.messages import BeaconShare, Manifest
 from assay.protocol.randomness.vrf import verify

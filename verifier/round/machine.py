@@ -22,12 +22,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
 from assay.participant.links import check_place
-from assay.protocol import audits
 from assay.protocol.agreement.double_votes import check_double_vote
 from assay.protocol.agreement.inclusion import compatible_lists, is_bitmap, listed, nodes_bitmap, required
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.audits import Audit, AuditStatus
-from assay.protocol.commitments import check_known_answer, check_sketch_opening
+from assay.protocol.auditing import audits
+from assay.protocol.auditing.audits import Audit, AuditStatus
+from assay.protocol.auditing.commitments import check_known_answer, check_sketch_opening
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify

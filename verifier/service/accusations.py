@@ -26,11 +26,11 @@ from assay.ledger.settlement.results import accused_order_of
 from assay.network.host import Handler
 from assay.participant.compute import Apply, State
 from assay.participant.config import Participant
-from assay.participant.follower import Follower
+from assay.participant.following.follower import Follower
 from assay.participant.store import Store
 from assay.participant.wallet.claims import open_chain
 from assay.participant.worker import WorkerProcess
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, Diverged, NotYet
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit

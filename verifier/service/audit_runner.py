@@ -16,11 +16,11 @@ import trio
 from assay.network.host import Host
 from assay.participant.compute import HELD_MAX, AtRound, Hold
 from assay.participant.config import Participant
-from assay.participant.follower import Follower, fetch_blob
+from assay.participant.following.follower import Follower, fetch_blob
+from assay.participant.following.sync import StateSync
 from assay.participant.opening_keeper import OpeningKeeper
-from assay.participant.sync import StateSync
 from assay.protocol.agreement.quorum import faults_tolerated
-from assay.protocol.audits import (
+from assay.protocol.auditing.audits import (
     RECOMPUTED,
     REFERENCE,
     Audit,
@@ -28,8 +28,8 @@ from assay.protocol.audits import (
     judges_in_reference,
     last_commitment,
 )
-from assay.protocol.commitments import derived_salt
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.commitments import derived_salt
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign

@@ -17,12 +17,12 @@ import trio
 
 from assay.network.host import Host
 from assay.participant.config import Participant
-from assay.participant.follower import Follower
+from assay.participant.following.follower import Follower
+from assay.participant.following.sync import StateSync
 from assay.participant.keys.high_water import HighWater
-from assay.participant.sync import StateSync
 from assay.protocol.agreement.double_votes import double_vote
 from assay.protocol.agreement.finality import SETTLED
-from assay.protocol.draws import beacon_input
+from assay.protocol.auditing.draws import beacon_input
 from assay.protocol.encoding.codec import decode, decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign

@@ -17,14 +17,14 @@ from assay.chain.penalties import check_absence, check_penalties
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Config, Door, Participant, open_participant
-from assay.participant.follower import Follower, fetch_blob
+from assay.participant.following.follower import Follower, fetch_blob
+from assay.participant.following.pruning import Pruner, prune
+from assay.participant.following.snapshots import SnapshotServer
+from assay.participant.following.sync import StateSync
 from assay.participant.keys.high_water import HighWater
 from assay.participant.opening_keeper import STORE_SHARE, OpeningKeeper, is_undisputable, keep_openings
-from assay.participant.pruning import Pruner, prune
 from assay.participant.pushes import Pushes
 from assay.participant.run import participate
-from assay.participant.snapshots import SnapshotServer
-from assay.participant.sync import StateSync
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.delegation import watch_delegation
 from assay.protocol.encoding.blob import blob_digest

@@ -28,8 +28,8 @@ from assay.participant.files.index import IntegrityError
 from assay.participant.links import check_place
 from assay.protocol.agreement.configurations import FIRST
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.audits import AuditStatus
-from assay.protocol.draws import is_drawn
+from assay.protocol.auditing.audits import AuditStatus
+from assay.protocol.auditing.draws import is_drawn
 from assay.protocol.encoding.codec import Message, decode, digest, encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.identity import Domain

@@ -15,7 +15,7 @@ from assay.bundle.report.labels import Label, Labels, read_labels, write_labels
 from assay.bundle.report.page import report_group, report_page
 from assay.bundle.report.run import AuditReport
 from assay.ledger.settlement.results import run_id_of
-from assay.protocol.audits import AuditStatus, Fault, FaultKind
+from assay.protocol.auditing.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.messages import Outcome
 from assay.protocol.state_transition import advance, start

@@ -13,8 +13,8 @@ from assay.chain.client import UNIT
 from assay.chain.deployment.coin import address_given
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.orders.load import load_order
+from assay.orders.price.quote import quote_of
 from assay.orders.purchase import check_place
-from assay.orders.quote import quote_of
 from assay.participant.files.record import Role, sign_record, write_record
 from assay.participant.files.run_file import read_run_file, run_file_of, write_run_file
 from assay.participant.wallet.delegation import delegate

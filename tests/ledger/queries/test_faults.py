@@ -16,7 +16,7 @@ from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.faults import read_faults
 from assay.ledger.queries.report import open_offences
-from assay.protocol.audits import FaultKind
+from assay.protocol.auditing.audits import FaultKind
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Contradiction, Outcome, SignedCommit
 from assay.protocol.params import PPM

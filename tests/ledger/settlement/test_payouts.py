@@ -17,7 +17,7 @@ from assay.ledger.settlement.payouts import (
     UnpaidReason,
     settle,
 )
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from tests.ledger.a_run import RUN, a_history, a_spec, an_audit, peer
 

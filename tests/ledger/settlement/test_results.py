@@ -16,7 +16,7 @@ from assay.ledger.settlement.results import (
     slash_order_of,
     slash_ppm,
 )
-from assay.protocol.audits import AuditStatus, Fault, FaultKind
+from assay.protocol.auditing.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome
 from assay.protocol.types import NO_DIGEST, Digest
 from tests.ledger.a_run import RUN, a_member, a_settlement, a_spec, an_audit, peer, wallet

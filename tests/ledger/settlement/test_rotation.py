@@ -12,7 +12,7 @@ from assay.ledger.journal.rows import rows_of_faults, rows_of_round
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import double_vote_order_of, fault_ruling_of, slash_order_of
 from assay.protocol.agreement.double_votes import double_vote_offence
-from assay.protocol.audits import Audit, AuditStatus, Fault, FaultKind
+from assay.protocol.auditing.audits import Audit, AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome, SeatNoticeKind
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import PeerId

@@ -21,7 +21,7 @@ from assay.participant.telemetry.figures import (
     run_figures,
 )
 from assay.participant.telemetry.readings import Holdings, Readings
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.types import PeerId
 from tests.explorer.an_explorer import golden
 from tests.ledger.settlement.test_duties import a_look, a_view

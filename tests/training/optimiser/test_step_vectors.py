@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.protocol.draws import opened_segment
+from assay.protocol.auditing.draws import opened_segment
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import Curve, ScheduleSpec
 from assay.testing.members import peer

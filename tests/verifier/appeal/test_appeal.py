@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.types import NO_DIGEST, Digest

@@ -28,7 +28,7 @@ from assay.participant.files.evidence import evidence_path
 from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ComputeSpec, Precision
 from assay.protocol.state_transition import start

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from assay.node.trainer import Trainer
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST

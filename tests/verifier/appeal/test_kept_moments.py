@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from assay.node.trainer import Trainer
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.types import NO_DIGEST
 from assay.training.frozen import ALL_TRAINED

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import MalformedMessage

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from assay.protocol.audits import case_id_of
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.update_rule import Outer
 from assay.testing.specs import a_rule

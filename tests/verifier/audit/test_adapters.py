@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from assay.node.messages import StepRecord
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Outcome
 from assay.protocol.params import AdapterSpec, RunSpec, Target

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from assay.node.trainer import Trainer
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.grpo import FIGURE_TOKENS, REWARD_MAX, Reward
 from assay.protocol.messages import Outcome
 from assay.protocol.params import ComputeSpec, check_spec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from assay.node.trainer import Trainer
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import ComputeSpec, Precision, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.auditing.draws import audit_rate_ppm
 from assay.protocol.params import PPM, AuditSpec
 from assay.testing.specs import an_audit_spec
 from assay.verifier.audit import odds

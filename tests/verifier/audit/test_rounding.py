@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from assay.node.trainer import Trainer
-from assay.protocol.audits import REFERENCE
-from assay.protocol.draws import opened_blocks
+from assay.protocol.auditing.audits import REFERENCE
+from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import NODES, RUN_ID, a_digest

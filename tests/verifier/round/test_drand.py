@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from assay.participant.links import check_place
-from assay.protocol.draws import audit_seed, beacon_input
+from assay.protocol.auditing.draws import audit_seed, beacon_input
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.state_transition import advance, beacon_of

@@ -13,7 +13,7 @@ from assay.chain.commit_statement import commit_statement, evm_address
 from assay.chain.statements import recover
 from assay.participant.links import extend
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
-from assay.protocol.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
 from assay.protocol.membership import ADMISSION_S

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from assay.network.blob_store import DiskBlobs
-from assay.protocol.audits import REFERENCE, Audit, AuditStatus, CommittedVerdict, may_commit_verdict
+from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus, CommittedVerdict, may_commit_verdict
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import PeerFault

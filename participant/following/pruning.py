@@ -13,10 +13,10 @@ import logging
 import trio
 
 from assay.network.blob_store import DiskBlobs
-from assay.participant.follower import Follower
-from assay.participant.snapshots import SERVED
+from assay.participant.following.follower import Follower
+from assay.participant.following.snapshots import SERVED
+from assay.participant.following.sync import REPLAYED_MAX
 from assay.participant.store import Store
-from assay.participant.sync import REPLAYED_MAX
 from assay.protocol.messages import CertifiedManifest, Manifest
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, StepId

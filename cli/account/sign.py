@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from assay.cli.key import Password, password_of
+from assay.cli.account.key import Password, password_of
 from assay.cli.result import AsJson, show
 from assay.protocol.errors import ConfigError
 

@@ -27,7 +27,7 @@ from assay.orders.spec import (
     order_closing_s,
     timing_spec,
 )
-from assay.protocol.draws import audit_rate_ppm
+from assay.protocol.auditing.draws import audit_rate_ppm
 from assay.protocol.encoding.codec import Max, digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import (

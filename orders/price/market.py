@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.orders.order import Order
-from assay.orders.quote import quote_of
-from assay.orders.quoted import Quoted, quoted
+from assay.orders.price.quote import quote_of
+from assay.orders.price.quoted import Quoted, quoted
 from assay.participant.market.standing import Standing
 from assay.participant.market.work import hourly_pay, price_per_mtoken, serves
 from assay.protocol.errors import ConfigError

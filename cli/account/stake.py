@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.chain.text.units import parse_money, token_text
+from assay.cli.account.spending import ConfigFile, DryRun, account_of, sent_text
 from assay.cli.result import AsJson, Step, done, dry, nothing, show, stepwise, told
-from assay.cli.spending import ConfigFile, DryRun, account_of, sent_text
 
 if TYPE_CHECKING:
     from assay.participant.wallet.account import Account

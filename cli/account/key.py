@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from assay.cli.account.spending import ConfigFile, account_of, sent_text
 from assay.cli.result import AsJson, Step, done, show, show_steps, stepwise, told
-from assay.cli.spending import ConfigFile, account_of, sent_text
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:

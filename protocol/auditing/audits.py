@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from assay.protocol.agreement.quorum import commitment_rounds, committee_size, faults_tolerated, quorum
-from assay.protocol.commitments import witness_pattern
-from assay.protocol.draws import is_replicated, opened_segment
+from assay.protocol.auditing.commitments import witness_pattern
+from assay.protocol.auditing.draws import is_replicated, opened_segment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Outcome, SketchOpening, Verdict, VerdictCommitment
 from assay.protocol.params import PPM, AuditSpec, RunSpec

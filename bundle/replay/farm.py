@@ -16,7 +16,7 @@ from typing import Any
 
 from assay.bundle.follow import read_any
 from assay.bundle.read import Delivered
-from assay.bundle.replay_step import ReplayReport, replay_of
+from assay.bundle.replay.step import ReplayReport, replay_of
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.types import PeerId
 

@@ -26,9 +26,9 @@ from assay.bundle.read import Delivered, find_node, local_nodes
 from assay.bundle.report.audits import final_audits
 from assay.node.steps import StepFiles
 from assay.participant.openings import named_opening
-from assay.protocol.audits import Audit
-from assay.protocol.commitments import check_sketch_opening
-from assay.protocol.draws import (
+from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.commitments import check_sketch_opening
+from assay.protocol.auditing.draws import (
     auditors,
     is_drawn,
     opened_blocks,

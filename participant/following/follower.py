@@ -16,7 +16,7 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.network.host import Host
 from assay.participant.links import extend
 from assay.participant.store import Store
-from assay.protocol.audits import Audit, AuditStatus, Fault
+from assay.protocol.auditing.audits import Audit, AuditStatus, Fault
 from assay.protocol.encoding.codec import decode, encode, encode_list
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.identity import Domain, verify

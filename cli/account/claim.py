@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.chain.text.units import token_text
+from assay.cli.account.spending import DryRun, PayTo, account_of, name_payee, sent_text
 from assay.cli.result import Step, done, dry, stepwise, told
-from assay.cli.spending import DryRun, PayTo, account_of, name_payee, sent_text
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:

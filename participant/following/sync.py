@@ -40,7 +40,7 @@ class Snapshot:
 
 
 class Snapshots(Protocol):
-    """Where snapshots come from: `participant.snapshots.SnapshotFinder`."""
+    """Where snapshots come from: `participant.following.snapshots.SnapshotFinder`."""
 
     async def find(self, after: int, until: int) -> Snapshot | None:
         """A snapshot of a round between these, not checked yet; None if there is none."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.bundle.farm import replay_on_ray
 from assay.bundle.follow import read_any
 from assay.bundle.read import Delivered
-from assay.bundle.replay_step import ReplayReport, replay_of
+from assay.bundle.replay.farm import replay_on_ray
+from assay.bundle.replay.step import ReplayReport, replay_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, PeerId
 
