@@ -111,6 +111,10 @@ GROUPS: Mapping[str, tuple[Field, ...]] = {
             hint="Less than a third of them may lie.",
         ),
         Field(
+            name="reserves", table="run", key="reserves", label="Verifiers in reserve", start="0",
+            hint="Up to two, each of which takes over the seat of one that fails or leaves.", kind=Kind.WHOLE,
+        ),
+        Field(
             name="start_within_s", table="run", key="start_within_s", label="Seconds to wait for nodes",
             start="86400", hint="If too few come in this time, the run never starts, and costs nothing.",
             kind=Kind.WHOLE,

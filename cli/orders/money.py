@@ -52,7 +52,9 @@ from assay.protocol.types import Digest
 def quote_lines(found: Quoted) -> Iterator[str]:
     """A quote, as text lines."""
     yield f"quote     {found.quote}"
-    yield f"run       {found.name}: {found.rounds:,} rounds, {found.nodes} nodes, {found.verifiers} verifiers"
+    reserves = f", {found.reserves} in reserve" if found.reserves else ""
+    parties = f"{found.nodes} nodes, {found.verifiers} verifiers{reserves}"
+    yield f"run       {found.name}: {found.rounds:,} rounds, {parties}"
     yield f"seats     {found.seats}, each with a lot of {token_text(found.lot)}"
     if found.start_within_s:
         yield f"starts    with {found.least_nodes} nodes, within {span_text(found.start_within_s)}, or never"

@@ -28,7 +28,7 @@ from assay.orders.spec import (
     timing_spec,
 )
 from assay.protocol.auditing.draws import audit_rate_ppm
-from assay.protocol.encoding.codec import Max, digest
+from assay.protocol.encoding.codec import Later, Max, digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import (
     PPM,
@@ -66,6 +66,7 @@ class Terms:
     audit: AuditSpec  # its root of known-answer tasks is zero, their count is not
     money: MoneySpec  # its treasury is zero
     timing: TimingSpec
+    reserves: Annotated[int, Later()] = 0
 
     @property
     def tokens_per_step(self) -> int:
@@ -132,6 +133,7 @@ def quote_of(order: Order) -> Quote:
         audit=audit_spec(order, NO_DIGEST, order.verify.known_answers),
         money=money,
         timing=timing_spec(order),
+        reserves=order.run.reserves,
     )
     return Quote(
         terms=terms,
@@ -160,6 +162,7 @@ def terms_of(spec: RunSpec) -> Terms:
         audit=replace(spec.audit, known_answers=NO_DIGEST),
         money=replace(spec.money, treasury=_NOBODY),
         timing=spec.timing,
+        reserves=len(spec.reserves),
     )
 
 

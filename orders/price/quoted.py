@@ -32,6 +32,7 @@ class Quoted:
     seats: int
     lot: int
     verifiers: int
+    reserves: int  # more verifiers, each of which may take over a seat
     unit: str
     price_per_mtoken: int
     at_most: Cost
@@ -61,6 +62,7 @@ def quoted(order: Order) -> Quoted:
         seats=terms.seats,
         lot=quote.lot,
         verifiers=terms.verifiers,
+        reserves=terms.reserves,
         unit=f"10^-6 {UNIT}",
         price_per_mtoken=terms.money.price_per_mtoken,
         at_most=cost_at_most(terms),
