@@ -6,6 +6,7 @@ import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
 import {IRunEscrow, ISlashCourt, IStakeVault, IVerifierSet} from "./Interfaces.sol";
 import {Juries, Jury} from "./Juries.sol";
+import {PermitAndCall} from "./PermitAndCall.sol";
 import {Statement} from "./Statements.sol";
 import {Tokens} from "./Tokens.sol";
 
@@ -24,7 +25,7 @@ import {Tokens} from "./Tokens.sol";
 /// @dev    A digest at position i binds what the first i operators put out, so of two positions of which one is agreed on
 ///         and one is not, the operators between them decide. No claim of the accused is compared with an earlier one:
 ///         whatever it says, a defender that knows the truth keeps a right position before a wrong one.
-contract AppealCourt is Guarded {
+contract AppealCourt is Guarded, PermitAndCall {
     using Tokens for IERC20;
     using Juries for Jury;
 
@@ -88,7 +89,6 @@ contract AppealCourt is Guarded {
     uint8 private constant COMMIT = 1; // the kind of a statement about a step
 
     bytes32 public immutable deploymentId;
-    IERC20 public immutable token;
     ISlashCourt public immutable court;
     IStakeVault public immutable vault;
     IVerifierSet public immutable verifierSet;
@@ -132,7 +132,7 @@ contract AppealCourt is Guarded {
         IVerifierSet verifierSet_,
         IRunEscrow escrow_,
         Params memory p
-    ) {
+    ) PermitAndCall(court_.vault().token()) {
         if (court_.appeals() != address(this) || p.moveWindow == 0 || p.voteWindow == 0 || p.bond == 0) {
             revert BadParams();
         }
@@ -145,7 +145,6 @@ contract AppealCourt is Guarded {
         deploymentId = deploymentId_;
         court = court_;
         vault = court_.vault();
-        token = court_.vault().token();
         verifierSet = verifierSet_;
         escrow = escrow_;
         moveWindow = p.moveWindow;

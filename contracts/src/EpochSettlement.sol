@@ -6,6 +6,7 @@ import {MerkleProof} from "@openzeppelin/contracts/utils/cryptography/MerkleProo
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, ISlashCourt, IVerifierSet} from "./Interfaces.sol";
 import {Juries, Jury} from "./Juries.sol";
+import {PermitAndCall} from "./PermitAndCall.sol";
 import {EpochResult, Judge, Statements} from "./Statements.sol";
 import {Tokens} from "./Tokens.sol";
 
@@ -23,7 +24,7 @@ import {Tokens} from "./Tokens.sol";
 ///         epoch that ended: delay and theft cost more each time, and no answer, late or wrong, is the last.
 ///         A result that fell may be proposed again. One whose predecessor fell is an orphan until then; anyone may
 ///         clear it.
-contract EpochSettlement is IEpochSettlement, Judge, Guarded {
+contract EpochSettlement is IEpochSettlement, Judge, Guarded, PermitAndCall {
     using Tokens for IERC20;
     using Juries for Jury;
     using Statements for EpochResult;
@@ -102,7 +103,6 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
     /// @dev A million times the first bond, from which on it stays.
     uint8 private constant LEVEL_MAX = 20;
 
-    IERC20 public immutable token;
     IRunEscrow public immutable escrow;
     IVerifierSet public immutable verifierSet;
     uint64 public immutable challengeWindow;
@@ -173,7 +173,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         IVerifierSet verifierSet_,
         ISlashCourt court,
         Params memory p
-    ) Judge("AssayEpochSettlement", deploymentId_) {
+    ) Judge("AssayEpochSettlement", deploymentId_) PermitAndCall(token_) {
         if (escrow_.settlement() != address(this) || p.challengeWindow == 0 || p.claimPeriod == 0) revert BadParams();
         // Without time to answer, or with nothing to lose, any challenge would be the end of any result.
         if (p.resolveWindow == 0 || p.bond == 0) revert BadParams();
@@ -183,7 +183,6 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded {
         uint256 slowest = uint256(p.challengeWindow) + p.resolveWindow + court.vetoWindow() + court.executeWindow()
             + court.margin();
         if (court.vault().unbondingDelay() <= slowest) revert BadParams();
-        token = token_;
         escrow = escrow_;
         verifierSet = verifierSet_;
         challengeWindow = p.challengeWindow;

@@ -4,13 +4,14 @@ pragma solidity 0.8.37;
 import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {Guarded} from "./Guarded.sol";
 import {IStakeVault, IVerifierSet} from "./Interfaces.sol";
+import {PermitAndCall} from "./PermitAndCall.sol";
 import {Tokens} from "./Tokens.sol";
 
 /// @title A buyer's money for one run: held here, reserved per epoch, paid by claims, the rest returned.
 /// @notice budget == reserved + paid + returned + free, at every moment and for every run.
 ///         A run takes results until `closesAt`: its deadline, or earlier the close delay after the
 ///         buyer asked to stop, or when its last epoch is final. Then anyone may send the free rest back to the buyer, so money never sticks.
-contract RunEscrow is Guarded {
+contract RunEscrow is Guarded, PermitAndCall {
     using Tokens for IERC20;
 
     struct Run {
@@ -53,7 +54,6 @@ contract RunEscrow is Guarded {
     uint8 private constant OPERATOR = 0;
 
     bytes32 public immutable deploymentId;
-    IERC20 public immutable token;
     IVerifierSet public immutable verifierSet;
     IStakeVault public immutable vault;
     address public immutable settlement;
@@ -108,10 +108,9 @@ contract RunEscrow is Guarded {
         IVerifierSet verifierSet_,
         address settlement_,
         uint64 closeDelay_
-    ) {
+    ) PermitAndCall(token_) {
         if (settlement_ == address(0)) revert BadRun();
         deploymentId = deploymentId_;
-        token = token_;
         verifierSet = verifierSet_;
         vault = verifierSet_.vault();
         settlement = settlement_;

@@ -5,6 +5,7 @@ import {IERC20} from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {Guarded} from "./Guarded.sol";
 import {IEpochSettlement, IRunEscrow, IStakeVault, IVerifierSet} from "./Interfaces.sol";
+import {PermitAndCall} from "./PermitAndCall.sol";
 import {Discharge, EpochResult, Judge, SlashOrder, Statement, Statements, Veto} from "./Statements.sol";
 import {Tokens} from "./Tokens.sol";
 
@@ -20,7 +21,7 @@ import {Tokens} from "./Tokens.sol";
 ///                          |--veto (quorum of the current set)--+--> VETOED (bond burnt, pot back)
 ///                          |--not executed in time, expire----> EXPIRED (bond burnt)
 ///                          '--appeal--> APPEALED --won--> VETOED; else OPEN again, for a new execute window
-contract SlashCourt is Judge, Guarded {
+contract SlashCourt is Judge, Guarded, PermitAndCall {
     using Tokens for IERC20;
     using Statements for Statement;
     using Statements for SlashOrder;
@@ -81,7 +82,6 @@ contract SlashCourt is Judge, Guarded {
         uint64 atTime;
     }
 
-    IERC20 public immutable token;
     IStakeVault public immutable vault;
     IVerifierSet public immutable verifierSet;
     IRunEscrow public immutable escrow;
@@ -147,7 +147,7 @@ contract SlashCourt is Judge, Guarded {
         IRunEscrow escrow_,
         address appeals_,
         Params memory p
-    ) Judge("AssaySlashCourt", deploymentId_) {
+    ) Judge("AssaySlashCourt", deploymentId_) PermitAndCall(vault_.token()) {
         if (vault_.court() != address(this) || appeals_ == address(0)) revert BadParams();
         if (p.casePpmMax == 0 || p.casePpmMax > PPM || p.vetoWindow == 0 || p.executeWindow == 0) revert BadParams();
         if (p.payoutDelay == 0 || p.reportWindow == 0 || p.caseBond == 0) revert BadParams();
@@ -156,7 +156,6 @@ contract SlashCourt is Judge, Guarded {
         if (vault_.unbondingDelay() <= slowest) revert BadParams();
         // A veto, at its latest, still gives back to the cap what its case counted.
         if (uint256(p.vetoWindow) + p.executeWindow + p.payoutDelay >= CAP_PERIOD) revert BadParams();
-        token = vault_.token();
         vault = vault_;
         verifierSet = verifierSet_;
         escrow = escrow_;

@@ -7,6 +7,7 @@ import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {Guarded} from "./Guarded.sol";
 import {IRunEscrow, ISlashCourt} from "./Interfaces.sol";
+import {PermitAndCall} from "./PermitAndCall.sol";
 import {Delegation, Judge, PeerBinding, Statements} from "./Statements.sol";
 import {Tokens} from "./Tokens.sol";
 
@@ -17,7 +18,7 @@ import {Tokens} from "./Tokens.sol";
 ///         goes back into the lot. A lot is released once nothing about its commitment can be disputed: an evidence window
 ///         after the commitment is over, or after the court discharged the lot's owner.
 /// @dev    Only the slash court can slash or hold a lot, only it and the appeal court keep bonds here; there is no pause.
-contract StakeVault is Judge, Guarded {
+contract StakeVault is Judge, Guarded, PermitAndCall {
     using Tokens for IERC20;
     using Statements for Delegation;
     using Statements for PeerBinding;
@@ -83,7 +84,6 @@ contract StakeVault is Judge, Guarded {
         bool isReplaced; // by another one of its account
     }
 
-    IERC20 public immutable token;
     address public immutable court;
     IRunEscrow public immutable escrow;
     uint64 public immutable unbondingDelay;
@@ -181,11 +181,11 @@ contract StakeVault is Judge, Guarded {
 
     constructor(bytes32 deploymentId_, IERC20 token_, address court_, IRunEscrow escrow_, Params memory p)
         Judge("AssayStakeVault", deploymentId_)
+        PermitAndCall(token_)
     {
         if (p.buyerPpm > BUYER_PPM_MAX) revert BadParams();
         if (p.minOperatorStake == 0 || p.minVerifierStake == 0 || court_ == address(0)) revert BadParams();
         if (p.sink == address(0) || p.sink == address(this)) revert BadParams(); // coins refuse the one, the books the other
-        token = token_;
         court = court_;
         escrow = escrow_;
         unbondingDelay = p.unbondingDelay;
