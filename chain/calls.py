@@ -54,6 +54,8 @@ def read_call(to: Address, data: bytes, deployment: Deployment | None) -> Call:
     if entry is None:
         where = "any contract of a network" if deployment is None else f"{contracts[0]} at {to}"
         raise ConfigError(f"0x{data[:4].hex()} is no function of {where}")
+    if entry["name"] == "permitAndCall":
+        raise ConfigError("permitAndCall: a call within a call, which no file to sign holds: it is not shown")
     types = [collapse_if_tuple(one) for one in entry["inputs"]]
     try:
         values = decode(types, data[4:])

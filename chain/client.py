@@ -15,6 +15,7 @@ from assay.chain import statements
 from assay.chain.addresses import Deployment
 from assay.chain.deployment.deploy import deploy
 from assay.chain.deployment.parameters import LOCALNET, MAINNET, UNIT, ChainParams
+from assay.chain.permit import signed_permit
 from assay.chain.proofs.payout_tree import PayoutTree
 from assay.chain.reader import ChainReader, NotShown
 from assay.chain.rpc import ALREADY_DONE, ChainRefused, Sent
@@ -618,17 +619,36 @@ class Chain(ChainReader):
         return self._rpc.send(action, self._transaction(contract, function, *arguments), wait=wait)
 
     def _spend(self, amount: int, action: str, contract: str, function: str, *arguments: Any) -> Sent:
-        """A call with which the contract takes token units, which are approved before."""
+        """A call with which the contract takes token units: behind a permit for them, or else an approval."""
         call = self._transaction(contract, function, *arguments)
-        if not self._rpc.was_sent(action, call):  # else the approval is used up, and wanted no more
-            self._approve(contract, amount)
+        # What was sent by files has used its approval, and wants no other.
+        if not self._rpc.was_sent(action, call) and self._lacks_allowance(contract, amount):
+            permit = self._permit(contract, amount)
+            if permit is not None:
+                call = self._transaction(contract, "permitAndCall", *permit, call["data"])
+            else:  # the call sees the approval in the pending block
+                where = self.deployment.address(contract)
+                self._move("approve", "AssayToken", "approve", where, amount, wait=False)
         return self._rpc.send(action, call)
 
-    def _approve(self, spender: str, amount: int) -> None:
-        """Approves exactly the amount of the next call, which sees the approval in the pending block."""
-        where = self.deployment.address(spender)
-        if self._ask("AssayToken", "allowance", self.address, where) < amount:
-            self._move("approve", "AssayToken", "approve", where, amount, wait=False)
+    def needs_approval(self, contract: str, amount: int) -> bool:
+        """Whether a call with which a contract takes token units needs an approval before it."""
+        # Asked with a permit for nothing: the endpoint gets to see it, and nobody has decided to pay.
+        return self._lacks_allowance(contract, amount) and self._permit(contract, 0) is None
+
+    def _lacks_allowance(self, contract: str, amount: int) -> bool:
+        where = self.deployment.address(contract)
+        return int(self._ask("AssayToken", "allowance", self.address, where)) < amount
+
+    def _permit(self, contract: str, amount: int) -> tuple[int, int, int, bytes, bytes] | None:
+        return signed_permit(
+            self._rpc,
+            token=self.deployment.token,
+            chain_id=self.deployment.chain_id,
+            spender=self.deployment.address(contract),
+            amount=amount,
+            now_s=self.timestamp(),
+        )
 
     def _transaction(self, contract: str, function: str, *arguments: Any) -> dict[str, Any]:
         where = self._contract(contract, function)

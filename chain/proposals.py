@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from eth_abi.abi import decode
 from eth_abi.exceptions import DecodingError
@@ -39,14 +40,15 @@ class DoubleResult:
 
 
 def certified_result_of(data: bytes) -> CertifiedResult | None:
-    """The arguments of `EpochSettlement.propose` in a transaction's data; None for any other call."""
-    selector, kinds = _propose()
-    if data[:4] != selector:
+    """The arguments of `EpochSettlement.propose` in a transaction's data; None for any other call.
+
+    Who pays the bond by a permit calls `permitAndCall`, in which the proposal is.
+    """
+    permitted = _arguments("permitAndCall", data)
+    arguments = _arguments("propose", data if permitted is None else permitted[-1])
+    if arguments is None:
         return None
-    try:
-        values, _, certificate = decode(kinds, data[4:])
-    except DecodingError:
-        return None
+    values, _, certificate = arguments
     result = EpochResult(**dict(zip(field_names(EpochResult), values, strict=True)))
     return CertifiedResult(result=result, certificate=bytes(certificate))
 
@@ -96,7 +98,16 @@ def _signatures(deployment: Deployment, certified: CertifiedResult) -> dict[Addr
     }
 
 
+def _arguments(function: str, data: bytes) -> tuple[Any, ...] | None:
+    """Of a call of this function of the settlement; None if the data are no such call."""
+    selector, kinds = _entry(function)
+    try:
+        return decode(kinds, data[4:]) if data[:4] == selector else None
+    except DecodingError:
+        return None
+
+
 @cache
-def _propose() -> tuple[bytes, list[str]]:
-    entry = next(one for one in artefact("EpochSettlement")["abi"] if one.get("name") == "propose")
+def _entry(function: str) -> tuple[bytes, list[str]]:
+    entry = next(one for one in artefact("EpochSettlement")["abi"] if one.get("name") == function)
     return bytes(function_abi_to_4byte_selector(entry)), [collapse_if_tuple(one) for one in entry["inputs"]]

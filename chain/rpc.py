@@ -148,6 +148,10 @@ class Rpc:
             raise ConfigError("this chain client holds no key: it has no secrets")
         return hmac.digest(self._signer.secret, b"assay/chain-secret/1" + purpose, "sha256")
 
+    def sign_digest(self, digest: bytes) -> bytes | None:
+        """The account's signature of an EIP-712 digest; None if its signer signs transactions alone."""
+        return None if self._signer is None else self._signer.sign_digest(digest)
+
     def check_can_repeat(self, action: str) -> None:
         """Do nothing unless the account signs by files: what sends several then runs several times.
 

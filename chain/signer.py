@@ -22,7 +22,7 @@ from eth_utils.crypto import keccak
 from hexbytes import HexBytes
 
 from assay.chain.endpoint import call
-from assay.chain.statements import Address
+from assay.chain.statements import Address, sign_digest
 from assay.protocol.errors import Unavailable
 
 CONFIRM_S_MAX = 300.0  # a person may have to confirm at the signer
@@ -44,6 +44,9 @@ class Signer(Protocol):
 
     def sign(self, action: str, transaction: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """A signed EIP-1559 transaction as bytes, and its hash; all fields are given but `from`."""
+
+    def sign_digest(self, digest: bytes) -> bytes | None:
+        """The signature of an EIP-712 digest, 65 bytes r, s, v; None from who signs transactions alone."""
 
 
 class KeyHere:
@@ -67,6 +70,10 @@ class KeyHere:
         """Sign; see `Signer`."""
         signed = self._account.sign_transaction(dict(transaction))
         return bytes(signed.raw_transaction), bytes(signed.hash)
+
+    def sign_digest(self, digest: bytes) -> bytes:
+        """Sign; see `Signer`."""
+        return sign_digest(digest, self.secret)
 
 
 @dataclass(kw_only=True)
@@ -108,6 +115,9 @@ class RemoteSigner:
         if not is_same:
             raise Unavailable(f"{action}: the signer at {self.url} signed another transaction than asked")
         return raw, keccak(raw)
+
+    def sign_digest(self, digest: bytes) -> None:
+        """Sign nothing: people are asked to confirm transactions, in which they read what is allowed."""
 
     def _ask(self, action: str, transaction: Mapping[str, str]) -> bytes:
         answer = self._call(action, self._method, transaction)

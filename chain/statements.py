@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Annotated, ClassVar, NewType, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, ClassVar, NewType, get_args, get_type_hints
 
 from eth_abi.abi import encode
 from eth_keys.datatypes import PrivateKey, Signature
@@ -24,6 +24,9 @@ from eth_utils.exceptions import ValidationError
 
 from assay.protocol.errors import MalformedMessage
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Address = NewType("Address", str)  # 20 bytes as EIP-55 checksummed hexadecimal, "0x..."
 
 Bytes32 = Annotated[bytes, "bytes32"]
@@ -32,6 +35,7 @@ Uint8 = Annotated[int, "uint8"]
 Uint32 = Annotated[int, "uint32"]
 Uint64 = Annotated[int, "uint64"]
 Uint128 = Annotated[int, "uint128"]
+Uint256 = Annotated[int, "uint256"]
 
 SIGNATURE_BYTES = 65
 MEMBERS_MAX = 64
@@ -54,6 +58,7 @@ class Domain:
     name: str
     chain_id: int
     verifying_contract: Address
+    version: str = "1"
 
     def separator(self) -> bytes:
         """The EIP-712 domain separator, 32 bytes."""
@@ -210,7 +215,7 @@ def digest(statement: Signable, domain: Domain) -> bytes:
     return keccak(b"\x19\x01" + domain.separator() + struct_hash(statement))
 
 
-def struct_hash(statement: Signable) -> bytes:
+def struct_hash(statement: DataclassInstance) -> bytes:
     """EIP-712 hashStruct: of the type string and all fields, in declaration order."""
     kind: type = type(statement)
     solidity_types = [solidity for _, solidity in _members_of(kind)]
@@ -222,7 +227,7 @@ def type_string(kind: type) -> str:
     return f"{kind.__name__}({','.join(f'{solidity} {name}' for name, solidity in _members_of(kind))})"
 
 
-def values(statement: Signable) -> tuple[bytes | int | str | bool, ...]:
+def values(statement: DataclassInstance) -> tuple[bytes | int | str | bool, ...]:
     """The field values in declaration order: the tuple a contract call takes."""
     return tuple(getattr(statement, field.name) for field in fields(statement))
 
@@ -332,7 +337,7 @@ def _camel(snake: str) -> str:
 
 @cache
 def _separator(domain: Domain) -> bytes:
-    parts = [keccak(text=_DOMAIN_TYPE), keccak(text=domain.name), keccak(text="1")]
+    parts = [keccak(text=_DOMAIN_TYPE), keccak(text=domain.name), keccak(text=domain.version)]
     kinds = ["bytes32", "bytes32", "bytes32", "uint256", "address"]
     return keccak(encode(kinds, [*parts, domain.chain_id, domain.verifying_contract]))
 

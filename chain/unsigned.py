@@ -242,6 +242,9 @@ class FileSigner:
             )
         return raw, keccak(raw)
 
+    def sign_digest(self, digest: bytes) -> None:
+        """Sign nothing: a file holds a transaction."""
+
     def sent_before(
         self, action: str, transaction: Mapping[str, Any], chain_id: int, nonce: int
     ) -> tuple[bytes, int] | None:

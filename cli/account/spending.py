@@ -44,6 +44,15 @@ def account_of(file: Path) -> Account:
     return open_account(config)
 
 
+def approval(account: Account, contract: str, amount: int) -> Iterator[Step]:
+    """The transaction before one that pays, if it takes one, as a step that is not done."""
+    from assay.chain.text.units import token_text
+
+    if account.chain.needs_approval(contract, amount):
+        text = f"and before it, to the token: approve({contract}, {token_text(amount)})"
+        yield dry("approve", text, amount)
+
+
 def name_payee(account: Account, to: str, *, is_dry: bool) -> Iterator[Step]:
     """Have all that is owed to an account paid to this address from now on; one step.
 

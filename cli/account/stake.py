@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.chain.text.units import parse_money, token_text
-from assay.cli.account.spending import ConfigFile, DryRun, account_of, sent_text
+from assay.cli.account.spending import ConfigFile, DryRun, account_of, approval, sent_text
 from assay.cli.result import AsJson, Step, done, dry, nothing, show, stepwise, told
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def add(
         vault = account.deployment.stake_vault
         call = f"stake({status.role_name}, {token_text(added)})"
         yield dry("add", f"would send to StakeVault {vault}: {call}", added)
-        yield dry("approve", f"and before it, to the token: approve(StakeVault, {token_text(added)})", added)
+        yield from approval(account, "StakeVault", added)
         return
     sent = account.chain.stake(status.role, added)
     active = account.chain.stake_of(account.address, status.role).active

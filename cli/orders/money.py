@@ -13,7 +13,7 @@ from pathlib import Path
 from assay.chain.commit_statement import evm_address
 from assay.chain.text.settlement_phase import phase_text
 from assay.chain.text.times import span_text, time_text, when_text
-from assay.cli.account.spending import account_of, name_payee, sent_text
+from assay.cli.account.spending import account_of, approval, name_payee, sent_text
 from assay.cli.progress import progress
 from assay.cli.result import Step, done, dry, nothing, told
 from assay.node.known_answer import write_known_answers
@@ -141,8 +141,7 @@ def place_steps(
             f"    lots of {token_text(quote.lot)} of {len(spec.nodes)} operators)"
         )
         yield dry("open", text, quote.budget)
-        text = f"and before it, to the token: approve(RunEscrow, {token_text(quote.budget)})"
-        yield dry("approve", text, quote.budget)
+        yield from approval(account, "RunEscrow", quote.budget)
         yield from _announced(account, is_dry=True)
         return
     check_wallet(account, quote.budget)
@@ -237,7 +236,7 @@ def topup_steps(file: Path, amount: str | None, to: str | None, *, is_dry: bool)
         yield dry(
             "top-up", f"would send to {where}: topUp({account.run_id.hex()}, {token_text(added)})", added
         )
-        yield dry("approve", f"and before it, to the token: approve(RunEscrow, {token_text(added)})", added)
+        yield from approval(account, "RunEscrow", added)
         return
     sent = account.chain.top_up(account.run_id, added)
     budget = need_escrow(account).run.budget

@@ -85,6 +85,7 @@ def test_a_dry_run_says_what_it_would_send_and_sends_nothing(assay: Assay, marke
     code, out, _ = assay("stake", words[0], file, *words[1:], "--dry-run")
 
     assert code == 0 and ("would send" in out or words == ["collect"])
+    assert "approve(" not in out  # the key is here: a payment permits itself
     assert market.bank.block_number() == before
 
 

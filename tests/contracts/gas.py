@@ -59,6 +59,8 @@ def costs(rpc_url: str, bank_key: bytes) -> Iterator[Cost]:
 
 def _of_stake(world: World) -> Iterator[Cost]:
     one, two = world.operators[:2]
+    for words in ("first", "again"):
+        yield from _paid_in(world, words)
     for person in world.operators:
         _send(world, person, "AssayToken", "approve", world.deployment.address("StakeVault"), 2**255)
     yield Cost("stake, first", _send(world, one, "StakeVault", "stake", OPERATOR, 500 * UNIT))
@@ -96,6 +98,17 @@ def _of_stake(world: World) -> Iterator[Cost]:
         "slash: equivocation, promised",
         _send(world, world.bystander, "SlashCourt", "reportEquivocation", *told, salt),
     )
+
+
+def _paid_in(world: World, words: str) -> Iterator[Cost]:
+    """Stake by an approval and a call, and by a permit in the call, as the client sends it."""
+    one, two, amount = world.buyer, world.bystander, 500 * UNIT
+    vault = world.deployment.address("StakeVault")
+    paid = _send(world, one, "AssayToken", "approve", vault, amount)
+    paid += _send(world, one, "StakeVault", "stake", OPERATOR, amount)
+    yield Cost(f"stake, {words}, approved: two transactions", paid)
+    paid = world.as_(two).stake(OPERATOR, amount).gas_used
+    yield Cost(f"stake, {words}, permitted: one transaction", paid)
 
 
 def _of_an_appeal(world: World) -> Iterator[Cost]:

@@ -46,7 +46,8 @@ def test_an_event_in_a_block_of_many_transactions_is_shown(world: World):
     world.rpc("evm_setAutomine", False)
     try:
         for chain in chains:
-            chain._approve("StakeVault", 100 * UNIT)
+            allowed = (world.deployment.stake_vault, 100 * UNIT)
+            chain._move("approve", "AssayToken", "approve", *allowed, wait=False)
             chain._move("stake", "StakeVault", "stake", OPERATOR, 100 * UNIT, wait=False)
         world.rpc("evm_mine")
     finally:

@@ -11,7 +11,8 @@ NOBODYS = {  # no move of an account can meet these
     "AlreadySlashed", "BadParams", "FeeOnTransfer", "FreezeTooLong", "InvalidShortString", "OnlyCourt",
     "OnlySettlement", "ReentrancyGuardReentrantCall", "SafeERC20FailedOperation", "StringTooLong",
     "WrongDeployment", "WrongState", "ECDSAInvalidSignature", "ECDSAInvalidSignatureLength",
-    "ECDSAInvalidSignatureS", "BondTaken", "NoBond", "NoOpenPot", "NotHeld", "SafeCastOverflowedUintDowncast",
+    "ECDSAInvalidSignatureS", "AddressEmptyCode", "BondTaken", "FailedCall", "NoBond", "NoOpenPot", "NotHeld",
+    "SafeCastOverflowedUintDowncast",
 }  # fmt: skip
 GIVEN = {"address": "0x" + "ab" * 20, "bytes32": b"\xcd" * 32}
 
