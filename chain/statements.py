@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, NewType, get_args, get_type_hints
 
 from eth_abi.abi import encode
@@ -335,7 +335,7 @@ def _camel(snake: str) -> str:
     return head + "".join(part.capitalize() for part in rest)
 
 
-@cache
+@lru_cache(maxsize=32)  # an endpoint says what its token is called
 def _separator(domain: Domain) -> bytes:
     parts = [keccak(text=_DOMAIN_TYPE), keccak(text=domain.name), keccak(text=domain.version)]
     kinds = ["bytes32", "bytes32", "bytes32", "uint256", "address"]
