@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from assay.orders.amounts import bytes_text
 from assay.orders.check import block_bits
 from assay.orders.load import load_order
 from assay.orders.order import Order
-from assay.orders.price.amounts import bytes_text
 from assay.orders.spec import audit_spec
 from assay.protocol.params import BLOCK_SIZE, NO_ADAPTER, AdapterSpec, Target
 from assay.training.layout import layout_of

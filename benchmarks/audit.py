@@ -33,11 +33,11 @@ from assay.node.trainer import Trainer
 from assay.orders.load import load_order
 from assay.orders.spec import audit_spec
 from assay.protocol.auditing.draws import opened_blocks
-from assay.protocol.auditing.openings import OPENED_BLOCKS_MAX, InnerBlocks, InnerOpening, Opening
-from assay.protocol.auditing.openings import Path as MerklePath
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import OPENED_BLOCKS_MAX, InnerBlocks, InnerOpening, Opening
+from assay.protocol.openings import Path as MerklePath
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import BLOCK_SIZE

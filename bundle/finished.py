@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.bundle.replay.inputs import RunInputs
+from assay.bundle.inputs import RunInputs
 from assay.chain.addresses import Deployment
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.statements import EpochResult, ModelRecord

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.bundle.finished import Accuracy, HeldOut
-from assay.bundle.replay.inputs import RunInputs
+from assay.bundle.inputs import RunInputs
 from assay.participant.files.index import IntegrityError
 from assay.protocol.messages import LOSS_MICRO_MAX, Score
 from assay.protocol.params import RunSpec

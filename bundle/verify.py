@@ -23,11 +23,11 @@ from assay.bundle.check.anchor import check_books_anchor
 from assay.bundle.check.registry import read_registry_claims
 from assay.bundle.finished import Anchored, Finished, HeldOut, LogPoint, Registered
 from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
+from assay.bundle.inputs import RunInputs, check_item_texts, read_inputs
 from assay.bundle.milestone import milestone_text
 from assay.bundle.read import BUNDLE, REPORT, Delivered
 from assay.bundle.registry.files import FOLDER, PROVENANCE
 from assay.bundle.release import BadReleaseError
-from assay.bundle.replay.inputs import RunInputs, check_item_texts, read_inputs
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import PICTURE_BYTES_MAX, check_other_version
 from assay.bundle.report.training import claimed

@@ -27,17 +27,17 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from assay.bundle.finished import Finished
+from assay.bundle.inputs import RunInputs
 from assay.bundle.read import REPORT
 from assay.bundle.receipts.rounds import facts_of, round_receipts
 from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files
 from assay.bundle.registry.model_card import PICTURE, model_card
-from assay.bundle.replay.inputs import RunInputs
-from assay.bundle.replay.samples import samples_of
 from assay.bundle.report.loss_kind import loss_kind
 from assay.bundle.report.picture import picture
 from assay.bundle.report.training import Beside, report_json, report_of_facts
 from assay.bundle.report.training_page import training_page
+from assay.bundle.samples import samples_of
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name, settlement_file
 from assay.chain.proofs.result_anchor import ANCHORS
 from assay.protocol.encoding.codec import encode

@@ -135,7 +135,7 @@ def fleet_config(file: Path) -> FleetConfig:
     from assay.cli.process import password_path, read_process_file
     from assay.fleet.config import FleetConfig, default_bytes
     from assay.fleet.plan import Bounds
-    from assay.orders.price.amounts import DECIMALS, scaled
+    from assay.orders.amounts import DECIMALS, scaled
     from assay.participant.files.record import OWN_RECORD, Role, read_record
 
     given, table = operator_table(file)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from assay.ledger.queries.report import RoundFigures
 from assay.ledger.settlement.ending import Ending
 from assay.observer.ledger_service.status import EpochReport, RefundReport, SlashReport
+from assay.orders.amounts import UNIT, bytes_text, money_text
 from assay.orders.config_errors import one_line
-from assay.orders.price.amounts import UNIT, bytes_text, money_text
 
 COLUMNS = ("round", "loss", "nodes", "bytes", "cert", "drawn/passed/failed", "slashes", "escrow")
 

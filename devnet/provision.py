@@ -23,9 +23,9 @@ from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.devnet.faults.behaviours import HONEST
 from assay.devnet.machines import Machines
 from assay.node.known_answer import write_known_answers
+from assay.orders.amounts import DECIMALS, scaled
 from assay.orders.order import Order
 from assay.orders.place import check_members, new_run
-from assay.orders.price.amounts import DECIMALS, scaled
 from assay.orders.spec import order_closing_s
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import OWN_RECORD, Role, SignedRecord, sign_record, write_record

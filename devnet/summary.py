@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from assay.devnet.faults.behaviours import NODE_CHEATS, SLASHED_VERIFIERS
 from assay.ledger.queries.report import Money
 from assay.ledger.settlement.ending import Ending
-from assay.orders.price.amounts import DECIMALS, UNIT
+from assay.orders.amounts import DECIMALS, UNIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from assay.devnet.lines import duration_text
 from assay.devnet.summary import Summary, invariants
+from assay.orders.amounts import UNIT, bytes_text, money_text
 from assay.orders.config_errors import one_line
-from assay.orders.price.amounts import UNIT, bytes_text, money_text
 
 
 def report(summary: Summary, places: Mapping[str, Path]) -> Group:

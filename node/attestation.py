@@ -17,7 +17,7 @@ from assay.attestation.result import read_token
 from assay.network.host import Host
 from assay.node.attesters import command_attester, software_attester
 from assay.participant.config import Config, Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.messages import EVIDENCE_BYTES_MAX, EvidenceSubmission

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import PeerId
 

@@ -21,7 +21,7 @@ from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.files.application import Application
 from assay.participant.files.record import OWN_RECORD, SignedRecord, read_record
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import encode

@@ -29,7 +29,7 @@ from assay.node.seat import drained, leave_when_asked, return_when_overdue, take
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound, Hold
 from assay.participant.config import Config, Participant, open_participant
-from assay.participant.following.follower import Follower, fetch_blob
+from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.pruning import Pruner, prune
 from assay.participant.following.snapshots import SnapshotFinder
 from assay.participant.following.sync import StateSync

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from assay.node.messages import StepRecord
 from assay.protocol.auditing.commitments import open_commitment
-from assay.protocol.auditing.openings import InnerBlocks, InnerOpening, Opening
-from assay.protocol.auditing.openings import Path as MerklePath
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import INT_MAX, decode, encode
 from assay.protocol.encoding.merkle import Tree
 from assay.protocol.errors import Diverged, MalformedMessage
 from assay.protocol.messages import Commit, SketchOpening
+from assay.protocol.openings import InnerBlocks, InnerOpening, Opening
+from assay.protocol.openings import Path as MerklePath
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.layout import Layout, to_blocks

@@ -12,7 +12,7 @@ import logging
 import trio
 
 from assay.participant.config import Config, Participant, open_participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.run import participate
 from assay.participant.wallet.settler import TAKEOVER_S, Settler
 

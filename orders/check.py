@@ -14,10 +14,10 @@ from pathlib import Path
 from assay.chain.penalties import CASE_PPM_MAX, check_absence, check_penalties
 from assay.chain.text.times import CLOSE_DELAY_S, EVIDENCE_WINDOW_S, span_text
 from assay.ledger.settlement.funding import check_close_delay
+from assay.orders.amounts import DECIMALS, bytes_text, money_text, scaled, token_text
 from assay.orders.data.tokenise import OnBytes, collect_data, nobody
 from assay.orders.load import load_order
 from assay.orders.order import Order, keys_text, public_start
-from assay.orders.price.amounts import DECIMALS, bytes_text, money_text, scaled, token_text
 from assay.orders.price.quote import audit_share
 from assay.orders.spec import (
     OPENING_BYTES_PER_S,

@@ -15,10 +15,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
 
+from assay.orders.amounts import UNIT, parse_money
 from assay.orders.config_errors import ConfigProblem
 from assay.orders.load import examined
 from assay.orders.order import Order
-from assay.orders.price.amounts import UNIT, parse_money
 from assay.orders.price.quoted import Quoted, quoted
 from assay.orders.sections import RUN_DAYS_MAX, CommSection, Preset
 from assay.orders.toml import tomllib

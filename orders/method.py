@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from assay.orders.price.amounts import scaled
+from assay.orders.amounts import scaled
 from assay.orders.sections import CommSection, RunSection, TrainSection
 from assay.protocol.update_rule import Curve, Outer, RuleSpec, Transform, Values, Wire
 from assay.training.methods.choices import Choices, method_rule

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.attestation.policy import AppraisalPolicy
+from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled, token_text
 from assay.orders.config_errors import ConfigProblem
 from assay.orders.drand import DrandNetwork
-from assay.orders.price.amounts import DECIMALS, TOKENS_MAX, scaled, token_text
 from assay.orders.sections import (
     AcceptSection,
     BudgetSection,

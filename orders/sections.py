@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
-from assay.orders.price.amounts import DECIMALS, TOKENS_MAX, scaled
+from assay.orders.amounts import DECIMALS, TOKENS_MAX, scaled
 from assay.protocol.auditing.draws import OPENED_LEAST
-from assay.protocol.auditing.openings import OPENED_BLOCKS_MAX
 from assay.protocol.grpo import GROUP_MAX
 from assay.protocol.messages import LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import ACCEPT_PPM_MAX, BETA_MICRO_MAX, BETA_MICRO_MIN, MILESTONES_MAX, PPM
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format

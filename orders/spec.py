@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from assay.ledger.settlement.funding import closing_s
+from assay.orders.amounts import scaled
 from assay.orders.order import Order
-from assay.orders.price.amounts import scaled
 from assay.protocol.auditing.commitments import known_answer_root
-from assay.protocol.auditing.openings import OPENED_BLOCKS_MAX
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import LOSS_MICRO_MAX
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import (
     NO_ACCEPT,
     NO_CHOICES,

@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from assay.network.host import Host
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.telemetry.figures import (
     BY_NAME,
     LEVELS,

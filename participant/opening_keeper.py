@@ -20,7 +20,7 @@ import trio
 from assay.ledger.settlement.duties import is_settled
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host
-from assay.participant.following.follower import Follower, fetch_blob
+from assay.participant.follower import Follower, fetch_blob
 from assay.participant.openings import (
     KINDS,
     KeptOpening,

@@ -14,9 +14,9 @@ from typing import ClassVar
 
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.auditing.audits import Audit
-from assay.protocol.auditing.openings import InnerOpening, Opening
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
+from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import StepId
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId

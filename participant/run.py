@@ -15,7 +15,7 @@ import trio
 
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Door, Participant, open_network
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.health import watch_health
 from assay.participant.metrics import serving_metrics
 from assay.participant.pushes import Pushes

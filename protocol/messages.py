@@ -11,9 +11,9 @@ import enum
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from assay.protocol.auditing.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
 from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.market import Bid, Clearing, SeatOffer, SignedSeatOffer
+from assay.protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
 from assay.protocol.randomness.drand import SIGNATURE_BYTES
 from assay.protocol.types import (
     NO_ITERATION,

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from assay.protocol.agreement.quorum import committee_size, faults_tolerated, quorum
-from assay.protocol.auditing.openings import OPENED_BLOCKS_MAX
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.grpo import NO_GRPO, GrpoSpec, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX, Score
 from assay.protocol.messages import Member as Member
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.split import Split
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId

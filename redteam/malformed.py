@@ -19,10 +19,10 @@ import numpy as np
 import assay.training.codec.wire
 import assay.verifier.audit.exact
 import assay.verifier.audit.worker
-from assay.protocol.auditing.openings import Opening
 from assay.protocol.encoding.codec import DEPTH_MAX, MESSAGE_BYTES_MAX, decode, encode
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Manifest
+from assay.protocol.openings import Opening
 from assay.protocol.params import BLOCK_SIZE, Values
 from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.fake_verifier import tally

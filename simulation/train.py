@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from assay.orders.amounts import bytes_text
 from assay.orders.data.tokenise import collect_data, write_base
-from assay.orders.price.amounts import bytes_text
 from assay.orders.spec import data_spec
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import BLOCK_SIZE, PPM, RunSpec

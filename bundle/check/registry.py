@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.bundle.finished import LogPoint, Registered, Release
+from assay.bundle.inputs import RunInputs
 from assay.bundle.read import Delivered
 from assay.bundle.registry.document import CertifiedRecord, read_entry
 from assay.bundle.registry.files import CHECKPOINT, ENTRY, FOLDER, PROVENANCE, RECORD, RELEASE
 from assay.bundle.registry.log_point import read_point
 from assay.bundle.registry.provenance import signature_in
 from assay.bundle.release import signed_already
-from assay.bundle.replay.inputs import RunInputs
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import BadSignatureError, verify_certificate
 from assay.ledger.log.note import BadNoteError

@@ -23,7 +23,7 @@ from assay.ledger.journal.reader import LedgerIntegrityError, read_journal
 from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.settlement.payouts import Settlement
-from assay.orders.price.amounts import UNIT, money_text
+from assay.orders.amounts import UNIT, money_text
 from assay.protocol.errors import ConfigError
 
 

@@ -16,8 +16,8 @@ from itertools import accumulate
 
 from assay.bundle.finished import Energy, HeldOut
 from assay.bundle.read import Delivered
-from assay.bundle.replay.samples import CHARACTERS_MAX, SAMPLES
 from assay.bundle.report.audits import kind_of
+from assay.bundle.samples import CHARACTERS_MAX, SAMPLES
 from assay.ledger.journal.round_facts import RoundFacts, round_facts
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.files.index import IntegrityError
@@ -103,7 +103,7 @@ class Beside:
 
     held_out: HeldOut | None = None  # the buyer's statement; None: it was not measured
     energy: Energy | None = None
-    samples: tuple[str, ...] = ()  # documents that the model makes up; bundle/replay/samples.py
+    samples: tuple[str, ...] = ()  # documents that the model makes up; bundle/samples.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from fractions import Fraction
 from rich import box
 from rich.table import Table
 
+from assay.orders.amounts import DECIMALS, UNIT, scaled
 from assay.orders.load import load_order
-from assay.orders.price.amounts import DECIMALS, UNIT, scaled
 from assay.orders.spec import audit_spec
 from assay.protocol.params import PPM
 from assay.simulation.game import Market, Played, play_all

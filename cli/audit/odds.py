@@ -12,7 +12,7 @@ from fractions import Fraction
 from rich import box
 from rich.table import Table
 
-from assay.orders.price.amounts import DECIMALS, UNIT, scaled, token_text
+from assay.orders.amounts import DECIMALS, UNIT, scaled, token_text
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import AuditSpec
 from assay.verifier.audit import odds

@@ -14,7 +14,7 @@ from assay.bundle.read import Delivered, find_node, read
 from assay.bundle.receipts.rounds import RoundReceipt, facts_of, round_receipts
 from assay.bundle.receipts.step import FORMAT, RECEIPT_BYTES_MAX, Checked, check_receipt, make_receipt
 from assay.chain.commit_statement import evm_address
-from assay.orders.price.amounts import token_text
+from assay.orders.amounts import token_text
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json, read_plain

@@ -17,7 +17,7 @@ from assay.chain.text.settlement_phase import appeal_text
 from assay.ledger.queries.earned import Earned, Evidence, Unpaid, read_unpaid
 from assay.ledger.queries.settled import appeal_by_books, read_appeal
 from assay.ledger.settlement.results import run_id_of
-from assay.orders.price.amounts import token_text
+from assay.orders.amounts import token_text
 from assay.protocol.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from assay.ledger.queries.faults import Faults
-from assay.orders.price.amounts import token_text
+from assay.orders.amounts import token_text
 from assay.protocol.auditing.audits import FaultKind
 
 

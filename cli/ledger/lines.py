@@ -25,7 +25,7 @@ from assay.ledger.log.signer import read_published
 from assay.ledger.queries.export import Language, export_lines, happened_at, recorded_at
 from assay.ledger.queries.lookup import account_kinds, add_up, entry_page, has_account, prove_entry
 from assay.ledger.queries.statement import AccountBalance
-from assay.orders.price.amounts import UNIT, money_text
+from assay.orders.amounts import UNIT, money_text
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.errors import ConfigError
 

@@ -14,7 +14,7 @@ from assay.bundle.books import find_books, opened, run_of
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.reader import read_journal
 from assay.ledger.queries.statement import Movement, Party, Statement, statement_of
-from assay.orders.price.amounts import UNIT, money_text
+from assay.orders.amounts import UNIT, money_text
 from assay.protocol.errors import ConfigError
 
 BUYER, TREASURY = "buyer", "treasury"

@@ -200,7 +200,7 @@ def run_lines(found: RunShown) -> Iterator[str]:
 def _listed_lines(one: ListedRun, now: int) -> Iterator[str]:
     from assay.chain.text.times import when_text
     from assay.chain.text.units import money_text, token_text
-    from assay.orders.price.amounts import accept_text
+    from assay.orders.amounts import accept_text
 
     yield f"run       {one.run_id.hex()}"
     yield f"name      {one_line(one.name)}, {one.state.value}"

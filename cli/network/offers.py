@@ -13,7 +13,7 @@ import typer
 from assay.cli.network.commands import InvitationText
 from assay.cli.network.directory import Rpc, chain_of
 from assay.cli.result import AsJson, show
-from assay.orders.price.amounts import bytes_text
+from assay.orders.amounts import bytes_text
 
 if TYPE_CHECKING:
     from assay.participant.market.standing import Standing

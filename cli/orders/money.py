@@ -17,10 +17,10 @@ from assay.cli.account.spending import account_of, approval, name_payee, sent_te
 from assay.cli.progress import progress
 from assay.cli.result import Step, done, dry, nothing, told
 from assay.node.known_answer import write_known_answers
+from assay.orders.amounts import accept_text, money_text, parse_money, token_text
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.place import NewRun, check_members, described, new_run
-from assay.orders.price.amounts import accept_text, money_text, parse_money, token_text
 from assay.orders.price.quote import Cost, quote_of
 from assay.orders.price.quoted import Quoted
 from assay.orders.purchase import (

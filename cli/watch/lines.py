@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from assay.chain.text.times import span_text
 from assay.cli.watch.picture import NodeView, Picture
-from assay.orders.price.amounts import DECIMALS, UNIT
+from assay.orders.amounts import DECIMALS, UNIT
 
 UNKNOWN = "-"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from assay.bundle.report.progress import PACE_ROUNDS, drafts, left_s, phase_of, round_s, status_of
 from assay.ledger.settlement.payouts import settle
-from assay.orders.price.amounts import token_text
+from assay.orders.amounts import token_text
 from assay.participant.links import extend
 from assay.participant.telemetry.round_trips import RoundTrips
 from assay.protocol.auditing.audits import Audit, AuditStatus

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from assay.network.host import Host
 from assay.observer.ledger_service.status import Mismatch
 from assay.participant.config import Participant
-from assay.participant.following.follower import fetch_blob
+from assay.participant.follower import fetch_blob
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.types import NO_DIGEST, Digest

@@ -21,9 +21,9 @@ import trio
 
 from assay.bundle.finished import Anchored, Finished, HeldOut, Registered, Settled
 from assay.bundle.held_out import held_out_loss
+from assay.bundle.inputs import RunInputs, read_inputs
 from assay.bundle.read import opening_name
 from assay.bundle.release import release_of
-from assay.bundle.replay.inputs import RunInputs, read_inputs
 from assay.bundle.write import write_bundle
 from assay.chain.client import Chain, EpochPhase
 from assay.chain.commit_statement import evm_address
@@ -39,7 +39,7 @@ from assay.observer.buyer.registrar import register_model, witnessed_point
 from assay.observer.ledger_service.status import AgreementReport, Mismatch, RefundDue, StatusFile
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.files.index import write_index
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.keys.keyring import load_keys, release_key
 from assay.participant.opening_keeper import OpeningKeeper, keep_openings
 from assay.participant.run import participate

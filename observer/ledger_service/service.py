@@ -31,7 +31,7 @@ from assay.observer.ledger_service.bookkeeper import Bookkeeper
 from assay.observer.ledger_service.status import StatusFile
 from assay.observer.ledger_service.witnesses import Witnesses
 from assay.participant.config import Config, Participant, open_participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.keys.keyring import load_keys
 from assay.participant.run import participate
 from assay.participant.wallet.claims import claim_everything, open_chain

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from assay.orders.amounts import UNIT
 from assay.orders.order import Order
-from assay.orders.price.amounts import UNIT
 from assay.orders.price.quote import Cost, cost_at_most, cost_expected, quote_of, refusable, verification_ppm
 
 RETURNS = (

@@ -13,7 +13,7 @@ import logging
 import trio
 
 from assay.network.blob_store import DiskBlobs
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.following.snapshots import SERVED
 from assay.participant.following.sync import REPLAYED_MAX
 from assay.participant.store import Store

@@ -18,7 +18,7 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host
-from assay.participant.following.follower import BLOB_BYTES_MAX, fetch_blob
+from assay.participant.follower import BLOB_BYTES_MAX, fetch_blob
 from assay.participant.following.sync import Snapshot
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, encode

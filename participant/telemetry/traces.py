@@ -26,7 +26,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
 
-    from assay.participant.following.follower import (
+    from assay.participant.follower import (
         Follower,  # libp2p comes with it, which readers of books need not
     )
 

@@ -15,7 +15,7 @@ import trio
 
 from assay.chain.state import EpochPhase
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.protocol.errors import AssayError
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from assay.ledger.settlement.results import (
 )
 from assay.network.host import Handler, Host
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.wallet.certificates import certified_result, certified_veto
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import read_judges

@@ -11,8 +11,8 @@ import pytest
 
 from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
+from assay.bundle.inputs import read_inputs
 from assay.bundle.read import read
-from assay.bundle.replay.inputs import read_inputs
 from assay.bundle.verify import milestone_lines, report_lines, verify
 from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import ConfigError

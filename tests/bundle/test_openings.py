@@ -21,12 +21,12 @@ from assay.explorer.catalogue import open_runs
 from assay.participant.files.index import INDEX, IntegrityError, check_index, write_index
 from assay.participant.openings import named_opening, named_openings
 from assay.protocol.auditing.audits import Audit
-from assay.protocol.auditing.openings import Opening
-from assay.protocol.auditing.openings import Path as MerklePath
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import encode
 from assay.protocol.messages import Outcome
+from assay.protocol.openings import Opening
+from assay.protocol.openings import Path as MerklePath
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.testing.members import an_account_key
 from assay.testing.signed import a_member

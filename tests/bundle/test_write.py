@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from safetensors.numpy import load_file
 
 from assay.bundle.finished import Finished, Registered, Settled
+from assay.bundle.inputs import RunInputs, check_item_texts, read_inputs
 from assay.bundle.receipts.rounds import StepPay, facts_of, round_receipts
 from assay.bundle.registry.document import read_entry
 from assay.bundle.release import release_of
-from assay.bundle.replay.inputs import RunInputs, check_item_texts, read_inputs
-from assay.bundle.replay.samples import CHARACTERS_MAX, SAMPLES, samples_of
+from assay.bundle.samples import CHARACTERS_MAX, SAMPLES, samples_of
 from assay.bundle.write import write_bundle
 from assay.chain.statements import certificate, sign_digest
 from assay.ledger.settlement.ending import Ending
@@ -278,7 +278,7 @@ def test_samples_follow_from_run_and_parameters_and_a_model_that_diverged_has_no
 
 
 def test_samples_of_long_tokens_are_as_long_as_a_report_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.bundle.replay.samples.decoded", lambda _, tokens: " " * 1000 * len(tokens))
+    monkeypatch.setattr("assay.bundle.samples.decoded", lambda _, tokens: " " * 1000 * len(tokens))
 
     assert max(map(len, samples_of(separated(0)))) == CHARACTERS_MAX
 

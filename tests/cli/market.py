@@ -39,7 +39,7 @@ from assay.orders.load import load_order
 from assay.orders.spec import build_spec
 from assay.participant.files.invitation import invitation_of, write_invitation
 from assay.participant.files.run_file import run_file_of, write_run_file
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.keys.keyring import QUICK, write_keys
 from assay.participant.keys.private_files import write_private
 from assay.participant.store import Store

@@ -23,7 +23,7 @@ from assay.ledger.settlement.results import run_id_of
 from assay.network.host import PeerAddress
 from assay.node.trainer import Trainer
 from assay.participant.config import Door, Participant, open_network, open_participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.wallet import accusation
 from assay.participant.wallet.settler import accused_order, is_implied
 from assay.protocol.auditing.audits import case_id_of, may_open_sketch

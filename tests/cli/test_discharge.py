@@ -12,7 +12,7 @@ import trio
 
 from assay.chain.client import UNIT
 from assay.chain.statements import OPERATOR
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.store import Store
 from assay.participant.wallet import discharge as module
 from assay.participant.wallet.discharge import FILE, discharge

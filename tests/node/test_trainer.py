@@ -15,10 +15,10 @@ from assay.node import trainer as trainers
 from assay.node.service import Service
 from assay.node.trainer import Trainer
 from assay.protocol.auditing.draws import opened_blocks
-from assay.protocol.auditing.openings import Opening
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import Outcome
+from assay.protocol.openings import Opening
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
 from assay.testing.signed import a_spec

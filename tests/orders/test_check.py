@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 import tomllib
 
+from assay.orders.amounts import bytes_text, money_text
 from assay.orders.check import (
     block_bits,
     deterrence_words,
@@ -24,7 +25,6 @@ from assay.orders.check import (
 )
 from assay.orders.load import load_order
 from assay.orders.order import public_start
-from assay.orders.price.amounts import bytes_text, money_text
 from assay.orders.price.quote import audit_share
 from assay.orders.spec import audit_spec, data_spec, order_closing_s
 from assay.protocol.auditing.draws import wide_share_ppm

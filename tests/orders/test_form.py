@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from assay.orders.amounts import DECIMALS
 from assay.orders.form import FIELDS, NOWHERE, ROUNDS_MAX, START, TYPED_CHARS_MAX, draft_of
 from assay.orders.load import load_order
 from assay.orders.order import Order
-from assay.orders.price.amounts import DECIMALS
 from assay.orders.price.quoted import quoted
 from assay.orders.sections import RunFile
 from assay.orders.toml import read_toml

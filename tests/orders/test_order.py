@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from assay.orders.amounts import bytes_text, money_text, scaled
 from assay.orders.load import load_order
-from assay.orders.price.amounts import bytes_text, money_text, scaled
 from assay.orders.spec import accept_spec
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import LOSS_MICRO_MAX

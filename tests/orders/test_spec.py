@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from assay.orders.amounts import money_text
 from assay.orders.check import block_bits, check_order, deterrence_words, opened_words
 from assay.orders.data.tokenise import collect_data, collect_tokens
 from assay.orders.load import load_order
-from assay.orders.price.amounts import money_text
 from assay.orders.price.quote import audit_share, quote_of
 from assay.orders.spec import build_spec, data_spec
 from assay.protocol.encoding.codec import decode, encode

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from assay.ledger.settlement.payouts import settle
-from assay.participant.following import follower as followers
-from assay.participant.following.follower import Follower
+from assay.participant import follower as followers
+from assay.participant.follower import Follower
 from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.agreement.configurations import FIRST

@@ -29,11 +29,11 @@ from assay.participant.store import Store
 from assay.participant.telemetry.readings import Readings
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.auditing.draws import auditors
-from assay.protocol.auditing.openings import Opening
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
 from assay.protocol.messages import Outcome
+from assay.protocol.openings import Opening
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.testing.members import NODES, VERIFIERS, peers
 from assay.testing.messages import a_verdict

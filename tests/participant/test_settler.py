@@ -17,7 +17,7 @@ from assay.chain.statements import Address, EpochResult
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import CLAIM_FOR_OTHERS_S, OwnResult, Settler

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from assay.protocol import membership, messages, params, state_transition, update_rule
+from assay.protocol import membership, messages, openings, params, state_transition, update_rule
 from assay.protocol.agreement import quorum
-from assay.protocol.auditing import openings
 from assay.protocol.encoding import blob, codec, json_text, merkle
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Vote

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.auditing.openings import INNER_BYTES_MAX
+from assay.protocol.openings import INNER_BYTES_MAX
 from assay.protocol.update_rule import LocalSpec, Optimiser, RuleSpec
 from assay.training.layout import Layout
 

@@ -13,7 +13,7 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host, PeerAddress, open_host
-from assay.participant.following.follower import fetch_blob
+from assay.participant.follower import fetch_blob
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.messages import EvidenceNotice, EvidenceRequest

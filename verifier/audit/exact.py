@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.auditing.openings import Opening, Path
 from assay.protocol.encoding import merkle
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import Opening, Path
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, CompressSpec, RuleSpec
 from assay.training.codec.wire import Update

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from assay.participant.compute import PATH_CHARS_MAX, Workplace
-from assay.protocol.auditing.openings import OPENED_BLOCKS_MAX
 from assay.protocol.encoding.codec import INT_MAX, Max
 from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.protocol.update_rule import RuleSpec

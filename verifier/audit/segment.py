@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from assay.protocol.auditing.openings import InnerBlocks, InnerOpening
 from assay.protocol.encoding import merkle
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
+from assay.protocol.openings import InnerBlocks, InnerOpening
 from assay.protocol.types import NO_DIGEST
 from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
 from assay.training.layout import Layout

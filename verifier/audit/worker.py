@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from assay.participant.compute import ComputeWorker
 from assay.protocol.auditing.audits import REFERENCE
-from assay.protocol.auditing.openings import InnerOpening, Opening
 from assay.protocol.encoding.codec import Message, decode, digest
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import NO_ACCEPT, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE

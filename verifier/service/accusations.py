@@ -26,7 +26,7 @@ from assay.ledger.settlement.results import accused_order_of
 from assay.network.host import Handler
 from assay.participant.compute import Apply, State
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.store import Store
 from assay.participant.wallet.claims import open_chain
 from assay.participant.worker import WorkerProcess

@@ -21,7 +21,7 @@ from assay.ledger.settlement.duties import DefenceView
 from assay.network.host import Host
 from assay.participant.config import Participant
 from assay.participant.files.evidence import evidence_path
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
 from assay.protocol.errors import AssayError, MalformedMessage
 from assay.protocol.messages import Commit, EvidenceRequest

@@ -22,7 +22,7 @@ from assay.network.host import Handler
 from assay.participant.config import Participant
 from assay.participant.files.application import Application
 from assay.participant.files.record import Record, Role, check_record
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.delegation import delegation_fault
 from assay.protocol.encoding.codec import decode

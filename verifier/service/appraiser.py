@@ -22,7 +22,7 @@ from assay.attestation.policy import AppraisalPolicy, check_policy
 from assay.attestation.rate import discount_of
 from assay.attestation.result import AttestationResult, write_token
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import decode, digest
 from assay.protocol.errors import ConfigError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign

@@ -16,7 +16,7 @@ import trio
 from assay.network.host import Host
 from assay.participant.compute import HELD_MAX, AtRound, Hold
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower, fetch_blob
+from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.sync import StateSync
 from assay.participant.opening_keeper import OpeningKeeper
 from assay.protocol.agreement.quorum import faults_tolerated

@@ -31,7 +31,7 @@ from assay.ledger.settlement.results import (
 )
 from assay.network.host import Handler, Host
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
 from assay.participant.wallet.certificates import certified
 from assay.participant.wallet.claims import claim_everything, open_chain

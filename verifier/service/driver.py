@@ -17,7 +17,7 @@ import trio
 
 from assay.network.host import Host
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
 from assay.participant.keys.high_water import HighWater
 from assay.protocol.agreement.double_votes import double_vote

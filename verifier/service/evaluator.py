@@ -14,7 +14,7 @@ from collections.abc import Callable
 import trio
 
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
 from assay.protocol.acceptance import mean_micro
 from assay.protocol.errors import AssayError, Unavailable

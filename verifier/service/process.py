@@ -17,7 +17,7 @@ from assay.chain.penalties import check_absence, check_penalties
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Config, Door, Participant, open_participant
-from assay.participant.following.follower import Follower, fetch_blob
+from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.pruning import Pruner, prune
 from assay.participant.following.snapshots import SnapshotServer
 from assay.participant.following.sync import StateSync

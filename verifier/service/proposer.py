@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, PeerFault
 from assay.protocol.messages import Manifest, Proposal

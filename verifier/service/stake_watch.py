@@ -16,7 +16,7 @@ import trio
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign

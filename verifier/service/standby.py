@@ -15,7 +15,7 @@ from collections.abc import Callable
 import trio
 
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.protocol.identity import sign
 from assay.protocol.messages import SeatNotice, SeatNoticeKind, SignedSeatNotice
 from assay.protocol.state_transition import may_give_notice

@@ -13,7 +13,6 @@ import pytest
 
 from assay.bundle.finished import Accuracy, HeldOut
 from assay.bundle.read import Delivered, read
-from assay.bundle.replay.samples import CHARACTERS_MAX, SAMPLES
 from assay.bundle.report.audits import final_audits, kind_of
 from assay.bundle.report.training import (
     STATED_BYTES_MAX,
@@ -27,6 +26,7 @@ from assay.bundle.report.training import (
     with_stated_traffic,
 )
 from assay.bundle.report.training_page import figures_of, report_lines, training_page
+from assay.bundle.samples import CHARACTERS_MAX, SAMPLES
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
 from assay.protocol.params import ChoicesSpec

@@ -27,7 +27,7 @@ from assay.ledger.settlement.duties import DefenceView, Look
 from assay.ledger.settlement.funding import reading_of
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet.settler import Settler, implied_orders, is_implied
 from assay.protocol.encoding.codec import decode, digest, encode

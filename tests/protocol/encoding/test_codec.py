@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.protocol.auditing.openings import PROOF_HASHES_MAX, Opening, Path
 from assay.protocol.encoding.codec import (
     DEPTH_MAX,
     INT_MAX,
@@ -41,6 +40,7 @@ from assay.protocol.messages import (
     StepRequest,
     Verdict,
 )
+from assay.protocol.openings import PROOF_HASHES_MAX, Opening, Path
 from assay.protocol.params import ComputeSpec, DataSpec, Precision, Stratum
 from assay.testing.specs import some_data
 from tests.protocol.strategies import KINDS, any_message, sample

@@ -12,7 +12,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import recover
 from assay.ledger.settlement.results import epoch_result, model_record, result_digest
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, digest, encode

@@ -12,11 +12,11 @@ from assay.devnet.faults.behaviours import NODE_CHEATS
 from assay.participant.compute import Workplace
 from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.auditing.commitments import commitment_of, sketch_digest
-from assay.protocol.auditing.openings import Opening, Path
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit, Outcome
+from assay.protocol.openings import Opening, Path
 from assay.protocol.params import BLOCK_SIZE, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.testing.members import NODES, RUN_ID

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.protocol.auditing.draws import audit_rate_ppm, is_drawn, opened_blocks
-from assay.protocol.auditing.openings import OPENED_BLOCKS_MAX
+from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import PPM, AuditSpec
 from assay.protocol.types import Digest, PeerId
 from assay.testing.specs import an_audit_spec

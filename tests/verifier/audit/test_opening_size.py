@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from assay.protocol.auditing.openings import Opening, Path
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.codec import encode
+from assay.protocol.openings import Opening, Path
 from assay.protocol.types import RoundId
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.testing.members import RUN_ID, peer

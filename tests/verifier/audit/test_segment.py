@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from assay.node.messages import StepRecord
 from assay.protocol.auditing.draws import opened_blocks, opened_segment
-from assay.protocol.auditing.openings import InnerBlocks, InnerOpening, Path
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import MalformedMessage, Unavailable
 from assay.protocol.messages import Outcome
+from assay.protocol.openings import InnerBlocks, InnerOpening, Path
 from assay.protocol.params import ComputeSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Outer, Transform, Values

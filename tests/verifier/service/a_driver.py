@@ -17,7 +17,7 @@ import trio.testing
 
 from assay.network.blob_store import DiskBlobs
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.keys.high_water import HighWater
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store

@@ -14,7 +14,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import Discharge, recover, sign_digest, signers, verify_certificate
 from assay.ledger.settlement.results import epoch_result, result_digest, slash_order_of
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.wallet.judges import named_judges

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from assay.participant.config import Participant
-from assay.participant.following.follower import Follower
+from assay.participant.follower import Follower
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
