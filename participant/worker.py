@@ -190,27 +190,37 @@ def serve(
     start: type[S], open_worker: Callable[[S], ComputeWorker], source: BinaryIO, sink: BinaryIO
 ) -> None:
     """Start a worker and answer requests until the parent has ended."""
-    worker: ComputeWorker | None = None
+    answer = answering(start, open_worker)
     while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
-        body = source.read(*_LENGTH.unpack(head))
+        body = answer(source.read(*_LENGTH.unpack(head)))
+        sink.write(_LENGTH.pack(len(body)) + body)
+        sink.flush()
+
+
+def answering(start: type[S], open_worker: Callable[[S], ComputeWorker]) -> Callable[[bytes], bytes]:
+    """A function that answers the messages of one process's frames, one after another; the first is a start."""
+    worker: ComputeWorker | None = None
+
+    def answer(body: bytes) -> bytes:
+        nonlocal worker
         since_s, began_s = time.process_time(), time.monotonic()
         request: Message = GetRound()
-        answer: Message
+        found: Message
         try:
             if worker is None:
                 worker = open_worker(decode(start, body, INT_MAX))
             else:
                 request = decode_any({kind.TAG: kind for kind in worker.REQUESTS}, body, INT_MAX)
-            answer = worker.answer(request)
+            found = worker.answer(request)
         except AssayError as error:
-            answer = Failure(kind=type(error).__name__, text=str(error))
+            found = Failure(kind=type(error).__name__, text=str(error))
         cpu_ms = round(1e3 * (time.process_time() - since_s), 1)
         wall_ms = round(1e3 * (time.monotonic() - began_s), 1)
         fields = {"request": type(request).__name__, "cpu_ms": cpu_ms, "wall_ms": wall_ms}
         log.info("answered", extra=fields)
-        body = encode(answer)
-        sink.write(_LENGTH.pack(len(body)) + body)
-        sink.flush()
+        return encode(found)
+
+    return answer
 
 
 def main() -> None:

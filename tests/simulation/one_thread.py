@@ -1,0 +1,61 @@
+"""One thread: production processes run by one seed: no threads, no real clock, no chance but the seed's.
+
+Inside `one_thread` what production code runs in threads runs in line, `time.time` is the virtual clock of trio,
+and both trio's order of tasks and the module `random` follow from the seed. What a process of its own reads
+in place of the network, the disk's failures, its workers and the chain is in the context variable `HERE`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from unittest import mock
+
+import trio
+from trio._core import _run as scheduler
+
+T = TypeVar("T")
+BEGUN_S = 1_800_000_000  # Unix time at the start of every simulation
+_real_time = time.time
+
+
+def now_s() -> float:
+    """Unix time on the virtual clock; the real one where no simulation runs."""
+    try:
+        return BEGUN_S + trio.current_time()
+    except RuntimeError:
+        return _real_time()
+
+
+async def _in_line(call: Callable[..., T], *args: Any, **_options: Any) -> T:
+    """In place of a thread: another task may run first, and then the call alone."""
+    await trio.lowlevel.checkpoint()
+    return call(*args)
+
+
+@contextmanager
+def one_thread(seed: int) -> Iterator[None]:
+    """While this lasts, a `trio.run` depends on nothing but the seed and the order of Python's sets."""
+    state, order = random.getstate(), scheduler._r.getstate()
+    random.seed(seed)
+    scheduler._r.seed(seed)
+    with (
+        mock.patch.object(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        mock.patch.object(trio.to_thread, "run_sync", _in_line),
+        mock.patch.object(trio.from_thread, "run_sync", lambda call, *args: call(*args)),
+        mock.patch.object(time, "time", now_s),
+    ):
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            scheduler._r.setstate(order)
+
+
+def run(main: Callable[..., Coroutine[Any, Any, T]] | Callable[..., Awaitable[T]], *args: Any) -> T:
+    """`trio.run` on a clock that jumps to the next deadline whenever nobody has anything to do."""
+    found: T = trio.run(main, *args, clock=trio.testing.MockClock(autojump_threshold=0))
+    return found

@@ -1,0 +1,157 @@
+"""Promises: what a whole network may never do, checked at every frame that is sent and every manifest folded.
+
+One chain; nothing signed twice; no honest member banned, slashed or at fault; no false step found true; what is
+accepted of honest nodes is paid; equal payouts and parameters everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from assay.ledger.settlement.payouts import Settlement
+from assay.participant.follower import Follower
+from assay.participant.store import Store
+from assay.protocol.audits import AuditStatus
+from assay.protocol.encoding.codec import decode_any, digest
+from assay.protocol.messages import (
+    MESSAGES,
+    CertifiedManifest,
+    Proposal,
+    SignedVerdict,
+    SignedVerdictCommitment,
+    SignedVote,
+    VoteKind,
+)
+from assay.protocol.params import RunSpec
+from assay.protocol.types import Digest, PeerId
+from assay.protocol.messages import ResultSignature, Submission
+from tests.simulation.streams import BLOB, Frame
+
+
+class Violation(AssertionError):
+    """Something that the protocol promises did not hold."""
+
+    lines: list[str]
+
+
+FOUND_TRUE = (AuditStatus.PASSED, AuditStatus.DISMISSED)
+
+
+class Promises:
+    """What has been seen of one run."""
+
+    def __init__(self, spec: RunSpec, honest: set[PeerId], false_from: Mapping[PeerId, int]) -> None:
+        """
+        Args:
+            spec: The run.
+            honest: The members that follow the rules.
+            false_from: The round from which on every step of a node is false.
+        """
+        self._spec, self._honest, self._false_from = spec, honest, false_from
+        self._seen: set[tuple[PeerId, str, bytes]] = set()
+        self._signed: dict[tuple[object, ...], Digest] = {}
+        self.chain: dict[int, CertifiedManifest] = {}
+        self._settled: dict[int, Settlement] = {}
+        self._states: dict[str, bytes] = {}
+        self.judged: dict[tuple[int, PeerId], AuditStatus] = {}
+        self.folded = 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this lasts, every manifest that a process folds, and all parameters that it states, are seen."""
+        fold, set_value = Follower._fold, Store.set_value
+
+        def folding(follower: Follower, run_state: Any) -> None:
+            fold(follower, run_state)
+            self._folded(follower)
+
+        def setting(store: Store, name: str, body: bytes) -> None:
+            if name.startswith("state/"):
+                self._same(self._states, name, body, "parameters")
+            set_value(store, name, body)
+
+        with mock.patch.object(Follower, "_fold", folding), mock.patch.object(Store, "set_value", setting):
+            yield
+
+    # ---- what is signed
+
+    def sent(self, frame: Frame) -> None:
+        """An honest process sends something."""
+        key = (frame.source, frame.method, frame.body)
+        if frame.method == BLOB or frame.error or not frame.body or key in self._seen:
+            return
+        self._seen.add(key)
+        if frame.method == "submit" and not frame.answers:
+            commit = decode_any({Submission.TAG: Submission}, frame.body).signed.commit
+            self._once(("commit", frame.source, int(commit.round)), digest(commit))
+        elif frame.method == "sign-result" and frame.answers:
+            result = decode_any({ResultSignature.TAG: ResultSignature}, frame.body)
+            self._once(("result", frame.source, result.epoch), digest(result))
+        elif not frame.method:
+            self._said(frame.source, decode_any(MESSAGES, frame.body))
+
+    def _said(self, by: PeerId, message: Any) -> None:
+        match message:
+            case SignedVote(vote=vote) if message.verifier == by and vote.iteration:
+                self._once(("vote", by, vote.iteration, vote.kind), vote.block)
+                other = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}.get(vote.kind)
+                if ("vote", by, vote.iteration, other) in self._signed:
+                    raise Violation(f"DUMMY and FINALISE by {by.hex()[:8]} in iteration {vote.iteration}")
+            case Proposal(block=block) if message.proposer == by:
+                self._once(("block", by, block.iteration), digest(block))
+            case SignedVerdictCommitment(commitment=one):
+                self._once(("bound", by, int(one.round), one.node, one.pattern), one.verdict)
+            case SignedVerdict(verdict=one):
+                bound = {
+                    value for (kind, *what), value in self._signed.items()
+                    if kind == "bound" and what[:3] == [by, int(one.round), one.node]
+                }  # fmt: skip
+                if digest(one) not in bound:
+                    raise Violation(f"{by.hex()[:8]} reveals a verdict that it did not commit to: {one}")
+
+    def _once(self, what: tuple[object, ...], said: Digest) -> None:
+        if self._signed.setdefault(what, said) != said:
+            raise Violation(f"an honest process signed two of {what}")
+
+    # ---- what is agreed
+
+    def _folded(self, follower: Follower) -> None:
+        run_state = follower.run_state
+        number = int(run_state.round) - 1
+        link = next(iter(follower._store.links(number, 1)))
+        known = self.chain.setdefault(number, link)
+        if digest(known.manifest) != digest(link.manifest):
+            raise Violation(f"two manifests are final in round {number}")
+        for epoch, found in follower.settlements.items():
+            self._same(self._settled, epoch, found, "payouts")
+        if known is not link:
+            return
+        self.folded += 1
+        for node, record in run_state.nodes.items():
+            if node in self._honest and (record.banned or not record.is_seated):
+                raise Violation(f"an honest node is banned in round {number}: {node.hex()[:8]} {record}")
+        at_fault = set(run_state.disqualified) & self._honest
+        if at_fault:
+            raise Violation(f"honest verifiers are at fault: {[one.hex()[:8] for one in at_fault]}")
+        for (round_id, node), audit in run_state.audits.items():
+            self.judged[int(round_id), node] = audit.ruling
+            is_false = int(round_id) >= self._false_from.get(node, 1 << 60)
+            if is_false and audit.ruling in FOUND_TRUE:
+                raise Violation(f"a false step of round {round_id} is {audit.ruling.name}")
+            if node in self._honest and audit.ruling is AuditStatus.CONFIRMED:
+                raise Violation(f"an honest step of round {round_id} is CONFIRMED as false")
+
+    def _same(self, known: dict[Any, Any], key: Any, value: Any, what: str) -> None:
+        if known.setdefault(key, value) != value:
+            raise Violation(f"processes have different {what}: {key}")
+
+    # ---- the end
+
+    def ended(self) -> None:
+        """The run is over: its last manifest is everywhere."""
+        epochs = set(range(self._spec.calendar(self._spec.rounds).epochs))
+        if set(self._settled) != epochs:
+            raise Violation(f"settled are epochs {sorted(self._settled)} of {sorted(epochs)}")

@@ -1,0 +1,409 @@
+"""Whole network: verifiers and nodes as production processes in one thread, from one seed, until the run ends.
+
+Each process is `verifier.service.process.Service` or `node.service.Service` with a real store, real blobs and
+real keys; in place of sockets, child processes, clocks and contracts are `streams`, `workers`, `one_thread` and
+`contracts`. While the storm lasts, processes are killed at any wait or write and start again from their disks,
+hosts are cut off and links break; one node lies, or one verifier. `promises` is asked at every step.
+
+    storm (kills, cuts, breaks) --storm_s--> calm (liars only) --> every honest process has the last manifest
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import random
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import trio
+import trio.testing
+
+from assay.devnet.faults.behaviours import Behaviour
+from assay.devnet.faults.node import FaultyNode
+from assay.devnet.faults.verifier import NeverOpen
+from assay.network.blob_store import DiskBlobs
+from assay.network.host import PeerAddress
+from assay.node.service import Service as Node
+from assay.participant.config import Config, Participant
+from assay.participant.keys.keyring import Keys
+from assay.participant.store import Store
+from assay.participant.worker import STARTER
+from assay.protocol.params import RunSpec, TimingSpec
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import PeerId
+from assay.testing.members import RUN_ID, a_deployment, a_hot_key, a_member, a_peer_key, an_account_key, peers
+from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
+from assay.verifier.service import process as verifier_process
+from assay.verifier.service.audit_runner import AuditRunner
+from assay.verifier.service.process import Service as Verifier
+from tests.simulation import workers
+from tests.simulation.contracts import Contracts
+from tests.simulation.disk import HERE, Killed, Power, killing_writes
+from tests.simulation.one_thread import one_thread, run
+from tests.simulation.promises import Promises, Violation
+from tests.simulation.streams import Network, SimulatedHost, open_simulated_host
+
+CALM_S_MAX = 900.0  # of virtual time, in which a run ends once the storm is over
+CHEATS = ("random-update", "wrong-data", "no-feedback", "withhold-opening", "two-commits")
+LOG_LINES = 60
+
+
+@dataclass(eq=False)
+class Process(Power):
+    """A member and its process: what it has on disk, and whether it runs."""
+
+    name: str = ""
+    peer: PeerId = PeerId(b"")
+    is_verifier: bool = False
+    behaviour: str = "honest"
+    folder: Path = Path()
+    service: Node | Verifier | None = None
+    host: SimulatedHost | None = None
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    kills: int = 0
+    has_ended: bool = False
+
+    @property
+    def is_honest(self) -> bool:
+        """Whether it follows the rules."""
+        return self.behaviour == "honest"
+
+    @property
+    def run_state(self) -> RunState | None:
+        """What it has folded, while it runs."""
+        return None if self.service is None or self.is_dead else self.service.follower.run_state
+
+    def die(self) -> None:
+        """Nothing that it does from now on counts."""
+        self.is_dead = True
+        if self.host is not None:
+            self.host.is_dead = True
+        self.scope.cancel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a seed brings about."""
+
+    rounds: int
+    lying_node: str  # a behaviour, or "honest"
+    lying_verifier: str
+    storm_s: float
+    kills: int
+    cuts: int
+    breaks: int
+    late_s: float  # until the escrow is funded
+    slow: int  # a process whose links are slow
+
+
+def planned(seed: int, *, faults: bool = True) -> Plan:
+    """The plan of a seed; without faults everybody is honest and nothing breaks."""
+    rng = random.Random(f"plan {seed}")
+    if not faults:
+        return Plan(
+            rounds=3, lying_node="honest", lying_verifier="honest", storm_s=0, kills=0, cuts=0, breaks=0,
+            late_s=0, slow=-1,
+        )  # fmt: skip
+    return Plan(
+        rounds=rng.randint(2, 5),
+        lying_node=rng.choice(("honest", *CHEATS)),
+        lying_verifier=rng.choice(("honest", "honest", "never-open", "silent")),
+        storm_s=rng.choice((10.0, 30.0, 60.0)),
+        kills=rng.randint(0, 6),
+        cuts=rng.randint(0, 2),
+        breaks=rng.randint(0, 20),
+        late_s=rng.choice((0.0, 0.0, 15.0)),
+        slow=rng.randrange(16),
+    )
+
+
+def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
+    """A run of a few rounds by four verifiers and four nodes, in which most steps are audited."""
+    nodes = peers("node", 4)
+    return a_spec(
+        rounds=plan.rounds,
+        audit=an_audit_spec(
+            probation=rng.choice((1, 2, 100)), floor_ppm=500_000, blocks=2, audit_rounds=7, dispute_rounds=4,
+            replication_ppm=rng.choice((0, 300_000)), absence_s=120,
+        ),
+        money=a_money_spec(epoch_rounds=2),
+        timing=TimingSpec(collect_ms=3000, ready_ms=500, iteration_ms=3000, resend_ms=500),
+        nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
+        seats=len(nodes), least_nodes=len(nodes),
+    )  # fmt: skip
+
+
+@dataclass(eq=False)
+class WholeNetwork:
+    """One run. `run` returns once every honest process has its last manifest."""
+
+    seed: int
+    plan: Plan
+    folder: Path
+    rng: random.Random = field(init=False)
+    network: Network = field(init=False)
+    promises: Promises = field(init=False)
+    processes: dict[PeerId, Process] = field(default_factory=dict)
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(f"world {self.seed}")
+        self.spec = the_spec(self.plan, self.rng)
+        self.contracts = Contracts(self.spec, funded_s=workers_begin() + self.plan.late_s)
+        a_data_folder(self.folder / "data")
+        for kind, plan in (("verifier", self.plan.lying_verifier), ("node", self.plan.lying_node)):
+            members = self.spec.verifier_peers if kind == "verifier" else [one.peer for one in self.spec.nodes]
+            liar = self.rng.choice(list(members))
+            for place, peer in enumerate(members):
+                name = f"{kind} {place}"
+                self.processes[peer] = Process(
+                    rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer,
+                    is_verifier=kind == "verifier", behaviour=plan if peer == liar else "honest",
+                    folder=self.folder / name, work_s=self.rng.choice((0.01, 0.05, 0.5)),
+                )  # fmt: skip
+        self.network = Network(self.rng, self._sent)
+        slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
+        self.network.delay_of = lambda one, other: 0.6 if slow in (one, other) else self.rng.uniform(0.005, 0.08)
+        self.promises = Promises(
+            self.spec,
+            honest={one.peer for one in self.processes.values() if one.is_honest},
+            false_from={
+                one.peer: 1 for one in self.processes.values()
+                if one.behaviour in CHEATS[:3]
+            },
+        )  # fmt: skip
+
+    # ---- what production code calls
+
+    def _sent(self, frame: Any) -> None:
+        if self.processes[frame.source].is_honest:
+            self.promises.sent(frame)
+
+    @contextlib.asynccontextmanager
+    async def _open_host(self, **given: Any) -> Any:
+        here = HERE.get()
+        assert isinstance(here, Process)
+        async with open_simulated_host(self.network, **given) as host:
+            here.host = host
+            yield host
+
+    # ---- processes
+
+    def _participant(self, one: Process) -> Participant:
+        config = Config(
+            keys=one.folder, password="", network=one.folder / "none", run=one.folder / "none",
+            records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
+        )  # fmt: skip
+        name = self._name(one)
+        return Participant(
+            config=config,
+            keys=Keys(peer=a_peer_key(name), account=an_account_key(name), hot=a_hot_key(name)),
+            spec=self.spec, run_id=RUN_ID, deployment=a_deployment(),
+            addresses={peer: PeerAddress(peer=peer, host="127.0.0.1", port=1) for peer in self.processes},
+            store=Store(one.folder / "store.db"),
+            blobs=DiskBlobs(one.folder / "blobs", bytes_max=1 << 26),
+        )  # fmt: skip
+
+    @staticmethod
+    def _name(one: Process) -> str:
+        from assay.testing.members import name_of
+
+        return name_of(one.peer)
+
+    def _service(self, one: Process, me: Participant) -> Node | Verifier:
+        if one.is_verifier:
+            runner: type[AuditRunner] = NeverOpen if one.behaviour == "never-open" else AuditRunner
+            return Verifier(me, runner)
+        if one.is_honest:
+            return Node(me)
+        return FaultyNode(me, Behaviour(one.behaviour, 1))
+
+    async def _live(self, one: Process) -> None:
+        """The process of a member, and the next one when it is killed."""
+        HERE.set(one)
+        STARTER.set(workers.start)
+        one.folder.mkdir()
+        await trio.sleep(self.rng.uniform(0, 1))
+        while not one.has_ended:
+            me = None
+            one.is_dead, one.scope = False, trio.CancelScope()
+            one.told = one.die
+            try:
+                with one.scope:
+                    me = self._participant(one)
+                    one.service = self._service(one, me)
+                    await one.service.run()
+                    one.has_ended = not one.is_dead
+            except BaseException as error:
+                others = [fault for fault in _leaves(error) if not isinstance(fault, Killed)]
+                if others and not one.is_dead:
+                    raise
+                if not all(isinstance(fault, trio.Cancelled | Exception) for fault in others):
+                    raise
+            finally:
+                if me is not None:
+                    me.store.close()
+                if isinstance(one.service, Verifier):
+                    one.service.high_water.close()
+                one.service = None
+            if one.is_dead:
+                one.kills += 1
+                self.lines.append(f"{trio.current_time():8.2f} {one.name}: killed")
+                await trio.sleep(self.rng.uniform(0.1, 15))
+
+    # ---- faults
+
+    async def _storm(self) -> None:
+        plan, end_s = self.plan, self.plan.storm_s
+        events: list[tuple[float, Callable[[], None]]] = []
+        for _ in range(plan.kills):
+            events.append((self.rng.uniform(0, end_s), self._kill))
+        for _ in range(plan.cuts):
+            events.append((self.rng.uniform(0, end_s), self._cut))
+        for _ in range(plan.breaks):
+            events.append((self.rng.uniform(0, end_s), self._break))
+        for at_s, happen in sorted(events, key=lambda event: event[0]):
+            await trio.sleep(at_s - trio.current_time())
+            happen()
+        await trio.sleep(max(end_s - trio.current_time(), 0))
+        self.network.heal()
+        for one in self.processes.values():
+            one.fuse = 0
+
+    def _kill(self) -> None:
+        one = self.rng.choice(list(self.processes.values()))
+        if self.rng.random() < 0.5:
+            one.fuse = self.rng.randint(1, 40)
+        elif not one.is_dead:
+            one.die()
+
+    def _cut(self) -> None:
+        members = list(self.processes)
+        self.network.partition(frozenset(self.rng.sample(members, self.rng.randint(1, 3))))
+        self.lines.append(f"{trio.current_time():8.2f} cut")
+
+        async def heal() -> None:
+            await trio.sleep(length_s)
+            self.network.heal()
+
+        length_s = self.rng.uniform(1, 20)
+        self._nursery.start_soon(heal)
+
+    def _break(self) -> None:
+        one, other = self.rng.sample(list(self.processes), 2)
+        self.network.drop_link(one, other)
+
+    # ---- the run
+
+    async def main(self) -> None:
+        """Let time pass until the run is over.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self.network.run)
+            for one in self.processes.values():
+                if one.behaviour != "silent":
+                    self._nursery.start_soon(self._live, one)
+            await self._storm()
+            with trio.move_on_after(CALM_S_MAX) as scope:
+                while not self._is_over():
+                    await trio.sleep(1)
+            if scope.cancelled_caught:
+                rounds = {
+                    one.name: None if one.run_state is None else int(one.run_state.round)
+                    for one in self.processes.values()
+                }
+                raise Violation(f"the run did not end {CALM_S_MAX} s after the storm: {rounds}")
+            self.promises.ended()
+            self._nursery.cancel_scope.cancel()
+
+    def _is_over(self) -> bool:
+        honest = [one for one in self.processes.values() if one.is_honest]
+        return all(one.has_ended or (one.run_state is not None and one.run_state.is_complete) for one in honest)
+
+
+def workers_begin() -> float:
+    """Unix time at which simulations begin."""
+    from tests.simulation.one_thread import BEGUN_S
+
+    return BEGUN_S
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+class _Lines(logging.Handler):
+    """Keeps the newest lines of all processes' logs, for whoever looks at a violation."""
+
+    def __init__(self, lines: deque[str]) -> None:
+        super().__init__(logging.DEBUG)
+        self._lines = lines
+        self._known = set(vars(logging.makeLogRecord({})))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        here = HERE.get()
+        name = here.name if isinstance(here, Process) else "?"
+        fields = {key: value for key, value in vars(record).items() if key not in self._known}
+        with contextlib.suppress(RuntimeError):
+            self._lines.append(f"{trio.current_time():8.2f} {name}: {record.getMessage()} {fields}")
+
+
+@contextmanager
+def _listening(lines: deque[str], level: int) -> Iterator[None]:
+    root, handler = logging.getLogger("assay"), _Lines(lines)
+    before, spread = root.level, root.propagate
+    root.addHandler(handler)
+    root.setLevel(level)
+    root.propagate = False
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+        root.propagate = spread
+
+
+def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) -> WholeNetwork:
+    """Run one network to its end.
+
+    Raises:
+        Violation: a promise was broken; its notes are the newest lines of the processes' logs.
+    """
+    place = Path("/dev/shm")
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=place if place.is_dir() else None))
+        stack.enter_context(one_thread(seed))
+        stack.enter_context(workers.arithmetic())
+        stack.enter_context(killing_writes())
+        world = WholeNetwork(seed, plan or planned(seed), Path(folder))
+        stack.enter_context(_listening(world.lines, level))
+        stack.enter_context(mock.patch("assay.chain.client.Chain", world.contracts.client))
+        stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))
+        stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
+        stack.enter_context(world.promises.watching())
+        try:
+            run(world.main)
+        except BaseException as error:
+            broken = next((one for one in _leaves(error) if isinstance(one, Violation)), None)
+            if broken is None and isinstance(error, KeyboardInterrupt):
+                raise
+            found = broken or Violation(f"a process ended: {list(_leaves(error))!r}")
+            found.lines = list(world.lines)
+            raise found from error
+    return world
