@@ -7,6 +7,7 @@ in place of the network, the disk's failures, its workers and the chain is in th
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -14,12 +15,20 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
+import nacl.bindings
 import trio
+import trio.testing
 from trio._core import _run as scheduler
+
+from assay.protocol.randomness import vrf
 
 T = TypeVar("T")
 BEGUN_S = 1_800_000_000  # Unix time at the start of every simulation
+REMEMBERED = 1 << 14
 _real_time = time.time
+# Signatures and proofs that eight processes check alike are checked once.
+_opened = functools.lru_cache(REMEMBERED)(nacl.bindings.crypto_sign_open)
+_proved = functools.lru_cache(REMEMBERED)(vrf.verify)
 
 
 def now_s() -> float:
@@ -47,6 +56,8 @@ def one_thread(seed: int) -> Iterator[None]:
         mock.patch.object(trio.to_thread, "run_sync", _in_line),
         mock.patch.object(trio.from_thread, "run_sync", lambda call, *args: call(*args)),
         mock.patch.object(time, "time", now_s),
+        mock.patch.object(nacl.bindings, "crypto_sign_open", _opened),
+        mock.patch.object(vrf, "verify", _proved),
     ):
         try:
             yield

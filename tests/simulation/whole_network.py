@@ -51,7 +51,7 @@ from tests.simulation.one_thread import one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Network, SimulatedHost, open_simulated_host
 
-CALM_S_MAX = 900.0  # of virtual time, in which a run ends once the storm is over
+CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is over
 CHEATS = ("random-update", "wrong-data", "no-feedback", "withhold-opening", "two-commits")
 LOG_LINES = 60
 
@@ -135,7 +135,7 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
             replication_ppm=rng.choice((0, 300_000)), absence_s=120,
         ),
         money=a_money_spec(epoch_rounds=2),
-        timing=TimingSpec(collect_ms=3000, ready_ms=500, iteration_ms=3000, resend_ms=500),
+        timing=TimingSpec(collect_ms=3000, ready_ms=1000, iteration_ms=4000, resend_ms=500),
         nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
         seats=len(nodes), least_nodes=len(nodes),
     )  # fmt: skip
@@ -171,7 +171,7 @@ class WholeNetwork:
                 )  # fmt: skip
         self.network = Network(self.rng, self._sent)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
-        self.network.delay_of = lambda one, other: 0.6 if slow in (one, other) else self.rng.uniform(0.005, 0.08)
+        self.network.delay_of = lambda one, other: 0.15 if slow in (one, other) else self.rng.uniform(0.005, 0.06)
         self.promises = Promises(
             self.spec,
             honest={one.peer for one in self.processes.values() if one.is_honest},
