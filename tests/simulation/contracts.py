@@ -1,42 +1,75 @@
-"""Contracts: what verifiers and nodes read of the chain in a simulation, and what they send to it."""
+"""Contracts: the escrow, the settlement and the court of a simulated run, as far as its processes use them.
+
+A result that a quorum signed is proposed, final after a window, and paid by rows; a case opens on a slash order
+that a quorum signed. Nobody challenges or vetoes here: what is false is a `Violation` elsewhere.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
-from assay.chain.state import EscrowState, FinalEscrow, LotState
+from assay.chain.proofs.payout_tree import PayoutTree
+from assay.chain.state import EpochPhase, EpochState, EscrowState, FinalEscrow, LotState
+from assay.chain.statements import EpochResult, SlashOrder, signers
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
 from assay.protocol.params import RunSpec
+from assay.protocol.types import Address
 from tests.simulation.one_thread import now_s
 
 FOREVER_S = 1 << 40
 CLOSE_DELAY_S = 3600
 BLOCK_S = 2
+WINDOW_S = 10
+NOBODY = evm_address(Address(bytes(20)))
+
+
+@dataclass
+class Posted:
+    """A result on chain."""
+
+    result: EpochResult
+    digest: bytes
+    until_s: float
+    is_final: bool = False
+    paid: set[str] = field(default_factory=set)  # accounts of which a row was claimed
 
 
 @dataclass
 class Contracts:
-    """The state that all processes see. funded_s: when the run's escrow is funded. closes_s: its end."""
+    """The state that all processes see. funded_s: when the run's escrow is funded."""
 
     spec: RunSpec
     funded_s: float = 0.0
-    closes_s: float = FOREVER_S
-    cases: list[Any] = field(default_factory=list)  # slash orders that were opened
-    reported: list[Any] = field(default_factory=list)  # pairs of commits
+    results: dict[int, Posted] = field(default_factory=dict)
+    cases: list[SlashOrder] = field(default_factory=list)
+    reported: list[Any] = field(default_factory=list)  # commits of whoever signed two for one round
 
-    def client(self, _rpc_url: str, _deployment: Any, _signer: Any) -> Client:
+    def client(self, _rpc_url: str, deployment: Deployment, signer: Any) -> Client:
         """In place of `chain.client.Chain`."""
-        return Client(self)
+        return Client(self, deployment, signer.address)
+
+    def check(self, message: bytes, certificate: bytes) -> None:
+        """Do nothing if a quorum's hot keys signed this.
+
+        Raises:
+            Unavailable: the contract reverts.
+        """
+        hot = {evm_address(member.hot) for member in self.spec.judges}
+        found = signers(message, certificate)
+        if not hot.issuperset(found) or len(found) < quorum(len(hot)):
+            raise Unavailable(f"a certificate of {len(found)} signers, expected a quorum of {len(hot)}")
 
 
 class Client:
     """One process's client of the contracts. What it does not have is unavailable."""
 
-    def __init__(self, contracts: Contracts) -> None:
-        self._contracts = contracts
+    def __init__(self, contracts: Contracts, deployment: Deployment, address: str) -> None:
+        self._contracts, self._deployment, self.address = contracts, deployment, address
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -58,6 +91,8 @@ class Client:
         """Of the newest block."""
         return int(now_s()) // BLOCK_S
 
+    # ---- the escrow
+
     def close_delay(self) -> int:
         """Of the escrow."""
         return CLOSE_DELAY_S
@@ -73,13 +108,13 @@ class Client:
 
     def run(self, _run_id: bytes) -> EscrowState | None:
         """The escrow, once it is there."""
-        spec, chain = self._contracts.spec, self._contracts
-        if now_s() < chain.funded_s:
+        spec = self._contracts.spec
+        if now_s() < self._contracts.funded_s:
             return None
         budget = sum(spec.epoch_price(epoch) for epoch in range(spec.epochs))
         return EscrowState(
             buyer=evm_address(spec.buyer), epochs=spec.epochs, set_version=1, pending=0, deadline=FOREVER_S,
-            closes_at=int(chain.closes_s), budget=budget, epoch_cap=budget, reserved=0, paid=0, returned=0,
+            closes_at=FOREVER_S, budget=budget, epoch_cap=budget, reserved=0, paid=0, returned=0,
             spec_hash=digest(spec), holds=True, lot=1,
         )  # fmt: skip
 
@@ -95,18 +130,93 @@ class Client:
         """Every lot is whole."""
         return LotState(amount=1, until=FOREVER_S, cases=0)
 
+    # ---- the settlement
+
+    def challenge_window(self) -> int:
+        """In seconds."""
+        return WINDOW_S
+
+    def resolve_window(self) -> int:
+        """In seconds."""
+        return WINDOW_S
+
+    def epoch_state(self, _run_id: bytes, epoch: int) -> EpochState:
+        """The settlement of an epoch."""
+        posted = self._contracts.results.get(epoch)
+        phase = EpochPhase.NONE
+        if posted is not None:
+            phase = EpochPhase.FINAL if posted.is_final else EpochPhase.PROPOSED
+        result = None if posted is None else posted.result
+        return EpochState(
+            phase=phase, until=0 if posted is None else int(posted.until_s),
+            total=0 if result is None else result.total, claimed=0, challenger=NOBODY,
+            digest=bytes(32) if posted is None else posted.digest,
+            prev_result=bytes(32) if result is None else result.prev_result,
+            root=bytes(32) if result is None else result.root,
+            model_hash=bytes(32) if result is None else result.model_hash,
+            proposer=NOBODY, bond=0, draw_from=0, jury=(), voted=0,
+        )  # fmt: skip
+
+    def propose(self, result: EpochResult, certificate: bytes) -> None:
+        """Post a result that a quorum signed; one that is there stays."""
+        message = self._deployment.digest(result)
+        self._contracts.check(message, certificate)
+        self._contracts.results.setdefault(result.epoch, Posted(result, message, now_s() + WINDOW_S))
+
+    def finalize(self, _run_id: bytes, epoch: int) -> None:
+        """Make a result final whose window is over."""
+        posted = self._contracts.results[epoch]
+        if now_s() < posted.until_s:
+            raise Unavailable(f"the window of epoch {epoch} is open")
+        posted.is_final, posted.until_s = True, FOREVER_S
+
+    def claim_all(self, _run_id: bytes, epoch: int, tree: PayoutTree, indices: Any = None) -> None:
+        """Pay rows of a final result."""
+        posted = self._contracts.results[epoch]
+        if not posted.is_final or tree.root != posted.result.root:
+            raise Unavailable(f"epoch {epoch} is not final, or has another table")
+        chosen = range(len(tree.payouts)) if indices is None else indices
+        posted.paid |= {tree.payouts[index].account for index in chosen}
+
+    def proposals_of(self, *_where: Any) -> list[Any]:
+        """Nobody signs two results; `Promises` sees to it."""
+        return []
+
+    def bonds_owed(self, _account: str) -> int:
+        """None."""
+        return 0
+
+    def rewards_of(self, _account: str) -> int:
+        """None."""
+        return 0
+
+    def entries_lacking(self, _account: str) -> int:
+        """None."""
+        return 0
+
+    def evidence_window(self) -> int:
+        """In seconds."""
+        return WINDOW_S
+
+    # ---- the court
+
+    def cases_of(self, *_where: Any) -> list[Any]:
+        """None that needs anybody."""
+        return []
+
     def is_punished(self, offence_id: bytes) -> bool:
         """Whether a case of this offence was opened."""
         return any(order.offence_id == offence_id for order in self._contracts.cases)
 
-    def is_beyond_cap(self, _order: Any) -> bool:
+    def is_beyond_cap(self, _order: SlashOrder) -> bool:
         """No case is."""
         return False
 
-    def open_case(self, order: Any, _signatures: Any) -> None:
-        """Open the case of a slash order, which a quorum has signed."""
+    def open_case(self, order: SlashOrder, certificate: bytes) -> None:
+        """Open the case of a slash order that a quorum signed."""
+        self._contracts.check(self._deployment.digest(order), certificate)
         self._contracts.cases.append(order)
 
     def report_equivocation(self, first: Any, _one: bytes, second: Any, _other: bytes) -> None:
-        """Report two commits."""
+        """Two commits of one node."""
         self._contracts.reported.append((first, second))

@@ -6,12 +6,13 @@ accepted of honest nodes is paid; equal payouts and parameters everywhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from assay.ledger.settlement.payouts import Settlement
+from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.participant.follower import Follower
 from assay.participant.store import Store
 from assay.protocol.audits import AuditStatus
@@ -20,14 +21,15 @@ from assay.protocol.messages import (
     MESSAGES,
     CertifiedManifest,
     Proposal,
+    ResultSignature,
     SignedVerdict,
     SignedVerdictCommitment,
     SignedVote,
+    Submission,
     VoteKind,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest, PeerId
-from assay.protocol.messages import ResultSignature, Submission
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from tests.simulation.streams import BLOB, Frame
 
 
@@ -50,14 +52,15 @@ class Promises:
             honest: The members that follow the rules.
             false_from: The round from which on every step of a node is false.
         """
-        self._spec, self._honest, self._false_from = spec, honest, false_from
+        self._spec, self.honest, self._false_from = spec, honest, false_from
         self._seen: set[tuple[PeerId, str, bytes]] = set()
         self._signed: dict[tuple[object, ...], Digest] = {}
         self.chain: dict[int, CertifiedManifest] = {}
-        self._settled: dict[int, Settlement] = {}
+        self.settled: dict[int, Settlement] = {}
         self._states: dict[str, bytes] = {}
+        self.unpaid: Counter[UnpaidReason] = Counter()
         self.judged: dict[tuple[int, PeerId], AuditStatus] = {}
-        self.folded = 0
+        self.convicted: set[PeerId] = set()  # whom the chain finds at fault
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -126,14 +129,15 @@ class Promises:
         if digest(known.manifest) != digest(link.manifest):
             raise Violation(f"two manifests are final in round {number}")
         for epoch, found in follower.settlements.items():
-            self._same(self._settled, epoch, found, "payouts")
+            self._same(self.settled, epoch, found, "payouts")
         if known is not link:
             return
-        self.folded += 1
         for node, record in run_state.nodes.items():
-            if node in self._honest and (record.banned or not record.is_seated):
+            if node in self.honest and (record.banned or not record.is_seated):
                 raise Violation(f"an honest node is banned in round {number}: {node.hex()[:8]} {record}")
-        at_fault = set(run_state.disqualified) & self._honest
+        self.convicted |= {node for node, record in run_state.nodes.items() if record.banned}
+        self.convicted |= {one for one, record in run_state.verifiers.items() if record.double_vote != NO_DIGEST}
+        at_fault = set(run_state.disqualified) & self.honest
         if at_fault:
             raise Violation(f"honest verifiers are at fault: {[one.hex()[:8] for one in at_fault]}")
         for (round_id, node), audit in run_state.audits.items():
@@ -141,7 +145,7 @@ class Promises:
             is_false = int(round_id) >= self._false_from.get(node, 1 << 60)
             if is_false and audit.ruling in FOUND_TRUE:
                 raise Violation(f"a false step of round {round_id} is {audit.ruling.name}")
-            if node in self._honest and audit.ruling is AuditStatus.CONFIRMED:
+            if node in self.honest and audit.ruling is AuditStatus.CONFIRMED:
                 raise Violation(f"an honest step of round {round_id} is CONFIRMED as false")
 
     def _same(self, known: dict[Any, Any], key: Any, value: Any, what: str) -> None:
@@ -150,8 +154,18 @@ class Promises:
 
     # ---- the end
 
-    def ended(self) -> None:
-        """The run is over: its last manifest is everywhere."""
-        epochs = set(range(self._spec.calendar(self._spec.rounds).epochs))
-        if set(self._settled) != epochs:
-            raise Violation(f"settled are epochs {sorted(self._settled)} of {sorted(epochs)}")
+    def ended(self, *, is_rough: bool) -> None:
+        """The run is over: its last manifest is everywhere.
+
+        Args:
+            is_rough: Processes were killed or cut off: steps may have been opened or judged too late.
+        """
+        epochs = set(range(self._spec.epochs))
+        if set(self.settled) != epochs:
+            raise Violation(f"settled are epochs {sorted(self.settled)} of {sorted(epochs)}")
+        may_lack = {UnpaidReason.LATE, UnpaidReason.UNJUDGED, UnpaidReason.ACCUSED} if is_rough else set()
+        for epoch, found in self.settled.items():
+            for one in found.unpaid:
+                if one.node in self.honest and one.reason not in may_lack:
+                    raise Violation(f"an honest step of epoch {epoch} is unpaid: {one}")
+                self.unpaid[one.reason] += 1

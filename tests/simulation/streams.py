@@ -72,11 +72,11 @@ class _Asked:
 class Network:
     """All hosts and links. Whatever is random in it comes from `rng`."""
 
-    def __init__(self, rng: random.Random, watch: Callable[[Frame], None], *, jitter_s: float = 0.01) -> None:
+    def __init__(self, rng: random.Random, watch: Callable[[Frame], Frame], *, jitter_s: float = 0.01) -> None:
         """
         Args:
             rng: Of delays.
-            watch: Called with every frame as it is sent.
+            watch: What becomes of a frame as it is sent: the same one, unless its sender lies.
             jitter_s: The most that a frame's delay exceeds its link's.
         """
         self._rng, self._watch, self._jitter_s = rng, watch, jitter_s
@@ -156,7 +156,7 @@ class Network:
 
     def send(self, frame: Frame) -> None:
         """Put a frame on a link that is up."""
-        self._watch(frame)
+        frame = self._watch(frame)
         pair = frozenset((frame.source, frame.target))
         link = self._link(pair)
         at_s = trio.current_time() + link.delay_s + self._rng.uniform(0, self._jitter_s)

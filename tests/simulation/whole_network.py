@@ -11,7 +11,6 @@ hosts are cut off and links break; one node lies, or one verifier. `promises` is
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import random
 import tempfile
@@ -19,13 +18,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import trio
-import trio.testing
+from nacl.signing import SigningKey
 
+from assay.chain.commit_statement import evm_address
 from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
 from assay.devnet.faults.verifier import NeverOpen
@@ -36,20 +37,34 @@ from assay.participant.config import Config, Participant
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
+from assay.protocol.encoding.codec import decode_any, digest, encode
+from assay.protocol.identity import peer_of, sign
+from assay.protocol.messages import MESSAGES, Proposal, SignedVote
 from assay.protocol.params import RunSpec, TimingSpec
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import PeerId
-from assay.testing.members import RUN_ID, a_deployment, a_hot_key, a_member, a_peer_key, an_account_key, peers
+from assay.protocol.types import Digest, PeerId
+from assay.testing.members import (
+    DOMAIN,
+    RUN_ID,
+    a_deployment,
+    a_hot_key,
+    a_member,
+    a_peer_key,
+    an_account_key,
+    name_of,
+    peers,
+)
 from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
+from assay.verifier.service import chain_duties
 from assay.verifier.service import process as verifier_process
 from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.process import Service as Verifier
 from tests.simulation import workers
 from tests.simulation.contracts import Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
-from tests.simulation.one_thread import one_thread, run
+from tests.simulation.one_thread import BEGUN_S, one_thread, run
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.streams import Network, SimulatedHost, open_simulated_host
+from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
 
 CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is over
 CHEATS = ("random-update", "wrong-data", "no-feedback", "withhold-opening", "two-commits")
@@ -115,7 +130,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     return Plan(
         rounds=rng.randint(2, 5),
         lying_node=rng.choice(("honest", *CHEATS)),
-        lying_verifier=rng.choice(("honest", "honest", "never-open", "silent")),
+        lying_verifier=rng.choice(("honest", "never-open", "silent", "two-faced")),
         storm_s=rng.choice((10.0, 30.0, 60.0)),
         kills=rng.randint(0, 6),
         cuts=rng.randint(0, 2),
@@ -157,7 +172,7 @@ class WholeNetwork:
     def __post_init__(self) -> None:
         self.rng = random.Random(f"world {self.seed}")
         self.spec = the_spec(self.plan, self.rng)
-        self.contracts = Contracts(self.spec, funded_s=workers_begin() + self.plan.late_s)
+        self.contracts = Contracts(self.spec, funded_s=BEGUN_S + self.plan.late_s)
         a_data_folder(self.folder / "data")
         for kind, plan in (("verifier", self.plan.lying_verifier), ("node", self.plan.lying_node)):
             members = self.spec.verifier_peers if kind == "verifier" else [one.peer for one in self.spec.nodes]
@@ -183,9 +198,14 @@ class WholeNetwork:
 
     # ---- what production code calls
 
-    def _sent(self, frame: Any) -> None:
-        if self.processes[frame.source].is_honest:
+    def _sent(self, frame: Frame) -> Frame:
+        """What travels of a frame: of a two-faced verifier every second peer gets another one."""
+        one = self.processes[frame.source]
+        if one.is_honest:
             self.promises.sent(frame)
+        if one.behaviour != "two-faced" or frame.method or list(self.processes).index(frame.target) % 2:
+            return frame
+        return replace(frame, body=other_face(a_peer_key(name_of(one.peer)), frame.body))
 
     @contextlib.asynccontextmanager
     async def _open_host(self, **given: Any) -> Any:
@@ -202,7 +222,7 @@ class WholeNetwork:
             keys=one.folder, password="", network=one.folder / "none", run=one.folder / "none",
             records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
         )  # fmt: skip
-        name = self._name(one)
+        name = name_of(one.peer)
         return Participant(
             config=config,
             keys=Keys(peer=a_peer_key(name), account=an_account_key(name), hot=a_hot_key(name)),
@@ -211,12 +231,6 @@ class WholeNetwork:
             store=Store(one.folder / "store.db"),
             blobs=DiskBlobs(one.folder / "blobs", bytes_max=1 << 26),
         )  # fmt: skip
-
-    @staticmethod
-    def _name(one: Process) -> str:
-        from assay.testing.members import name_of
-
-        return name_of(one.peer)
 
     def _service(self, one: Process, me: Participant) -> Node | Verifier:
         if one.is_verifier:
@@ -323,20 +337,71 @@ class WholeNetwork:
                     one.name: None if one.run_state is None else int(one.run_state.round)
                     for one in self.processes.values()
                 }
-                raise Violation(f"the run did not end {CALM_S_MAX} s after the storm: {rounds}")
-            self.promises.ended()
+                lacking = [name_of(one) for one in self.promises.convicted - self._accused()]
+                raise Violation(
+                    f"the run did not end {CALM_S_MAX} s after the storm: {rounds}, unpaid "
+                    f"{sorted(self._unpaid())}, not in court {lacking}"
+                )
+            self._end()
             self._nursery.cancel_scope.cancel()
 
     def _is_over(self) -> bool:
+        """Whether all manifests are everywhere, all pay is claimed, and all that was convicted is in court."""
         honest = [one for one in self.processes.values() if one.is_honest]
-        return all(one.has_ended or (one.run_state is not None and one.run_state.is_complete) for one in honest)
+        has_all = all(
+            one.has_ended or (one.run_state is not None and one.run_state.is_complete) for one in honest
+        )
+        return has_all and not self._unpaid() and self.promises.convicted <= self._accused()
+
+    def _unpaid(self) -> set[tuple[int, str]]:
+        """Rows of honest members that are not claimed yet, by epoch and name; the epoch if it is not final."""
+        found = set()
+        for epoch in range(self.spec.epochs):
+            posted = self.contracts.results.get(epoch)
+            if posted is None or not posted.is_final or epoch not in self.promises.settled:
+                found.add((epoch, "all"))
+                continue
+            owed = {bytes(row.account) for row in self.promises.settled[epoch].rows}
+            for peer in self.promises.honest:
+                account = a_member(peer).account
+                if account in owed and evm_address(account) not in posted.paid:
+                    found.add((epoch, name_of(peer)))
+        return found
+
+    def _accused(self) -> set[PeerId]:
+        """Members against whom there is a case."""
+        accounts = {evm_address(a_member(peer).account): peer for peer in self.processes}
+        return {accounts[order.offender] for order in self.contracts.cases} | self._contradicted()
+
+    def _contradicted(self) -> set[PeerId]:
+        """Nodes of which two commits were reported."""
+        values = {bytes(one.value) for pair in self.contracts.reported for one in pair}
+        liars = {one.peer for one in self.processes.values() if one.behaviour == "two-commits"}
+        return liars if values else set()
+
+    def _end(self) -> None:
+        """Check what only the end shows."""
+        is_rough = self.plan.kills + self.plan.cuts > 0
+        self.promises.ended(is_rough=is_rough)
+        if wrong := self._accused() & self.promises.honest:
+            raise Violation(f"honest members are in court: {[name_of(one) for one in wrong]}")
+        for epoch, found in self.promises.settled.items():
+            posted = self.contracts.results[epoch].result
+            if (posted.total, posted.root) != (found.total, found.tree().root):
+                raise Violation(f"epoch {epoch} pays {posted.total}, expected {found.total}")
 
 
-def workers_begin() -> float:
-    """Unix time at which simulations begin."""
-    from tests.simulation.one_thread import BEGUN_S
-
-    return BEGUN_S
+def other_face(key: SigningKey, body: bytes) -> bytes:
+    """Another vote or proposal in place of this one, signed alike; anything else as it is."""
+    message: Any = decode_any(MESSAGES, body)
+    if isinstance(message, SignedVote) and message.verifier == peer_of(key) and message.vote.iteration:
+        vote = replace(message.vote, block=Digest(sha256(message.vote.block).digest()))
+        return encode(SignedVote(vote=vote, verifier=message.verifier, signature=sign(key, DOMAIN, vote)))
+    if isinstance(message, Proposal) and message.proposer == peer_of(key):
+        manifest = replace(message.manifest, time_s=message.manifest.time_s + 1)
+        block = replace(message.block, manifest=digest(manifest))
+        return encode(replace(message, manifest=manifest, block=block, signature=sign(key, DOMAIN, block)))
+    return body
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -396,6 +461,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(mock.patch("assay.chain.client.Chain", world.contracts.client))
         stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
+        stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
         stack.enter_context(world.promises.watching())
         try:
             run(world.main)
