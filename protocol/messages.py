@@ -486,7 +486,7 @@ class Block:
     round: RoundId
     parent: Digest  # digest of the previous (non-dummy) block; zero for round 0
     manifest: Digest
-    is_closing: Annotated[bool, Later()] = False  # its round and manifest are its parent's, which hands over
+    is_closing: Annotated[bool, Later()] = False  # its round and manifest are its parent's: a last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -384,7 +384,7 @@ class Exploration:
                             manifest = replace(manifest, hand_over=self._hand_over)
                         todo.append(Built(effect.iteration, manifest))
                     case Examine(proposal, _):
-                        todo.append(Examined(block_digest(proposal.block), True))
+                        todo.append(Examined(block_digest(proposal.block), not proposal.block.is_closing))
                     case Finalised(certified):
                         name = block_digest(certified.block)
                         self._links.setdefault(name, certified)

@@ -258,7 +258,8 @@ class WholeNetwork:
                     one.has_ended = not one.is_dead
             except BaseException as error:
                 others = [fault for fault in _leaves(error) if not isinstance(fault, Killed)]
-                if others and not one.is_dead:
+                one.has_ended = bool(others) and not one.is_dead
+                if one.has_ended and one.is_honest:
                     raise
                 if not all(isinstance(fault, trio.Cancelled | Exception) for fault in others):
                     raise

@@ -443,7 +443,9 @@ class World:
                 manifest = replace(toy_manifest(effect, host), hand_over=hand_over)
                 self.network.wake(host, Built(effect.iteration, manifest), self.rng.randrange(busy_ms))
             case Examine(proposal, _):
-                is_sound = self._is_sound(one.state.config.configuration, proposal.manifest)
+                configuration = one.state.config.configuration
+                is_over = proposal.block.is_closing  # no run ends here
+                is_sound = not is_over and self._is_sound(configuration, proposal.manifest)
                 answer = Examined(digest(proposal.block), is_sound)
                 if self.rng.random() < 0.2:  # first it lacks an update, later it has it
                     self.network.wake(host, Examined(answer.block, False), 1)

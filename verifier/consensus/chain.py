@@ -77,21 +77,16 @@ def hands_over(ancestors: tuple[Proposal, ...]) -> bool:
 
 def flaw(state: State, proposal: Proposal, ancestors: tuple[Proposal, ...]) -> str | None:
     """Why no honest verifier votes for this proposal on `ancestors`, which its block names; or None."""
-    block = proposal.block
-    if hands_over(ancestors):
-        above = ancestors[-1].block
-        if not block.is_closing:
-            return f"block of round {block.round} on one that hands a seat over, expected a closing block"
-        if (block.round, block.manifest) != (above.round, above.manifest):
+    block, expected = proposal.block, link(state, ancestors)
+    if block.is_closing:  # whether the run ends with its parent, whoever examines it knows
+        if (block.round + 1, block.manifest) != (expected.round, expected.parent_manifest):
             return f"closing block of round {block.round}, expected its parent's round and manifest"
-    else:
-        expected = link(state, ancestors)
-        if block.is_closing:
-            return "closing block on one that hands over no seat"
-        if block.round != expected.round:
-            return f"block of round {block.round}, expected {expected.round}"
-        if proposal.manifest.parent != expected.parent_manifest:
-            return f"manifest of round {block.round} names another parent"
+    elif hands_over(ancestors):
+        return f"block of round {block.round} on one that hands a seat over, expected a closing block"
+    elif block.round != expected.round:
+        return f"block of round {block.round}, expected {expected.round}"
+    elif proposal.manifest.parent != expected.parent_manifest:
+        return f"manifest of round {block.round} names another parent"
     if not proposal.parent and not begins_configuration(state, parent_iteration(state, ancestors)):
         return f"block of round {block.round} without its parent's certificate"
     return None
@@ -163,7 +158,8 @@ def deadline_ms(state: State) -> int:
     config, ancestors = state.config, best_parent(state) or ()
     scale = 1 << min(BACKOFF_MAX, skipped(state) // len(config.verifiers))
     deadline = state.entered_ms + config.iteration_timeout_ms * scale
-    since = state.entered_ms if ancestors else None
+    # The leader first waits as long itself, in case its parent becomes final (`Proposer.consider`).
+    since = state.entered_ms + config.ready_timeout_ms if ancestors else None
     if state.ready is not None and state.ready[0] >= link(state, ancestors).round:
         since = max(state.entered_ms, state.ready[1])
     return deadline if since is None else min(deadline, since + config.ready_timeout_ms * scale)

@@ -258,7 +258,7 @@ def _consider(state: State, out: list[Effect]) -> State:
         return state  # it came before its parent; a Byzantine leader only loses its iteration
     if dummies_between(state, parent_iteration(state, ancestors), state.iteration) is None:
         return state
-    if proposal.proposer == state.config.seat or block.is_closing:  # its manifest is a notarised one
+    if proposal.proposer == state.config.seat or hands_over(ancestors):  # its manifest is a notarised one
         return notarise(state, proposal, out)
     out.append(Examine(proposal, manifests(ancestors)))
     return replace(state, examining=block_digest(block))
@@ -281,8 +281,12 @@ def _request_manifest(state: State, out: list[Effect]) -> State:
 
 
 def propose(state: State, ancestors: tuple[Proposal, ...], manifest: Manifest, out: list[Effect]) -> State:
-    """Sign this iteration's block, on top of `ancestors`; the caller has signed none for it."""
-    request, is_closing = link(state, ancestors), hands_over(ancestors)
+    """Sign this iteration's block, on top of `ancestors`; the caller has signed none for it.
+
+    It is a closing block if the manifest is that of its parent: after a hand-over, and at the end of a run.
+    """
+    request = link(state, ancestors)
+    is_closing = bool(ancestors) and manifest == ancestors[-1].manifest
     covered = parent_iteration(state, ancestors)
     dummies = dummies_between(state, covered, state.iteration)
     certificate = certified_block(state, covered)

@@ -353,8 +353,9 @@ def _accuse(
 def _propose(state: State, request: BuildProposal, built: Built, out: list[Effect]) -> State:
     """Sign one block per iteration that we lead, and never another."""
     manifest = built.manifest
-    assert manifest.run_id == state.config.run_id and manifest.round == request.round
-    assert manifest.parent == request.parent_manifest
+    if manifest not in request.ancestors[-1:]:  # else the run ends with it: a closing block
+        assert manifest.run_id == state.config.run_id and manifest.round == request.round
+        assert manifest.parent == request.parent_manifest
     ancestors = path(state, request.parent)
     if request.iteration != state.iteration or request.iteration in state.drafts or ancestors is None:
         return state

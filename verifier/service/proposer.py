@@ -92,6 +92,9 @@ class Proposer:
         # is an empty manifest on top of it worth a round.
         if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
             return
+        if pending and rounds.base_history(state.run_state, pending).is_complete:
+            self._feed(Built(build.iteration, pending[-1]))  # a closing block: the last one is not final yet
+            return
         if rounds.awaits_return(state, pending, wall_s()):
             return
         if rounds.may_propose(state, pending, now_ms(), follows=build.follows, wall_s=wall_s()):
@@ -111,6 +114,10 @@ class Proposer:
                     await self._round_opened()
             follows = not proposal.dummies
             pending = self._not_final(ancestors)
+            if proposal.block.is_closing:
+                self._check_closing(proposal, pending)
+                self._feed(Examined(block, True))
+                return
             if manifest.drand:
                 named = rounds.base_history(self._present().run_state, pending).drand_next
                 await trio.to_thread.run_sync(self._check_drand, named, manifest.drand)
@@ -136,6 +143,17 @@ class Proposer:
             self._feed(Examined(block, False))
         else:
             self._feed(Examined(block, True))
+
+    def _check_closing(self, proposal: Proposal, pending: tuple[Manifest, ...]) -> None:
+        """Do nothing if the run ends with the manifest of a closing block, which is that of its parent.
+
+        Raises:
+            PeerFault: other rounds follow.
+        """
+        history = rounds.base_history(self._present().run_state, pending)
+        if not history.is_complete or history.parent != proposal.block.manifest:
+            number = int(proposal.block.round)
+            raise PeerFault(proposal.proposer, f"closes the run with round {number}, which is not its last")
 
     def _check_drand(self, named: int, signature: bytes) -> None:
         """Check drand signatures in a thread: a pairing takes a fifth of a second. Results are cached."""
