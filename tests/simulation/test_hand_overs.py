@@ -123,10 +123,11 @@ def test_a_closing_block_where_nothing_is_handed_over_is_found_to_put_a_round_in
 
     def flaw(state, proposal, ancestors):
         reason = sound_flaw(state, proposal, ancestors)
-        return None if reason == "closing block on one that hands over no seat" else reason
+        return None if str(reason).startswith("closing block") else reason
 
     monkeypatch.setattr(follow, "flaw", flaw)
     monkeypatch.setattr(machine, "flaw", flaw)
+    monkeypatch.setattr(World, "_may_count", lambda self, seats, one: self._is_sound(seats, one.manifest))
     assert "finalised round 2, expected 1" in found(1, 42)
 
 

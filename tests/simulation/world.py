@@ -443,9 +443,7 @@ class World:
                 manifest = replace(toy_manifest(effect, host), hand_over=hand_over)
                 self.network.wake(host, Built(effect.iteration, manifest), self.rng.randrange(busy_ms))
             case Examine(proposal, _):
-                configuration = one.state.config.configuration
-                is_over = proposal.block.is_closing  # no run ends here
-                is_sound = not is_over and self._is_sound(configuration, proposal.manifest)
+                is_sound = self._may_count(one.state.config.configuration, proposal)
                 answer = Examined(digest(proposal.block), is_sound)
                 if self.rng.random() < 0.2:  # first it lacks an update, later it has it
                     self.network.wake(host, Examined(answer.block, False), 1)
@@ -535,6 +533,10 @@ class World:
 
     def _liar_names(self) -> set[PeerId]:
         return {self.peers[host] for host in self.lying}
+
+    def _may_count(self, configuration: Configuration, proposal: Proposal) -> bool:
+        """Whether honest verifiers find a proposal good that they examine; no run ends here."""
+        return not proposal.block.is_closing and self._is_sound(configuration, proposal.manifest)
 
     def _is_sound(self, configuration: Configuration, manifest: Manifest) -> bool:
         """What honest verifiers check of a manifest; the configuration is that of its block's iteration."""

@@ -93,7 +93,7 @@ def test_deadlines_count_the_rotations_since_the_last_notarised_block():
     blocks = (first, a_certificate(first), second, a_certificate(second))
     for count, factor in ((3, 1), (4, 2), (8, 4)):
         state, _ = run(a_state(), *blocks, *(a_dummy(3 + number) for number in range(count)))
-        late_ms = 4_000 * factor  # the short time, because its parent is not final
+        late_ms = 4_000 + 4_000 * factor  # the short time, after that in which its parent may become final
         kinds = [{vote.kind for vote in voted(state, Tick(at))} for at in (late_ms - 1, late_ms)]
         assert [DUMMY in one for one in kinds] == [False, True]
 

@@ -150,12 +150,16 @@ def test_a_closing_block_repeats_its_parents_round_and_manifest(changes):
         run(state, signed(closing(last), block=replace(closing(last).block, **changes)))
 
 
-def test_there_is_no_closing_block_where_nothing_is_handed_over():
+def test_a_closing_block_where_nothing_is_handed_over_is_examined_for_the_run_may_end_there():
     first = an_ordinary_proposal()
     state, _ = run(restore(config_of(3), (), 0), Tick(1 << 40), first)
     state, _ = run(state, a_certificate(1, VoteKind.NOTARISE, digest(first.block)))
-    with pytest.raises(PeerFault, match="closing block on one that hands over no seat"):
-        run(state, closing(first))
+    state, said = run(state, closing(first))
+    assert any(isinstance(one, Examine) for one in said) and votes_in(said) == []
+    _, said = run(state, Examined(digest(closing(first).block), False))
+    assert votes_in(said) == []
+    _, said = run(state, Examined(digest(closing(first).block), True))
+    assert [vote.kind for vote in votes_in(said)] == [VoteKind.NOTARISE]
 
 
 def test_the_leader_closes_without_asking_for_a_manifest_and_the_others_vote_without_examining_one():

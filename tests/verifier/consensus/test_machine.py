@@ -220,10 +220,11 @@ def test_while_there_is_nothing_to_propose_no_leader_is_late_and_afterwards_it_h
     assert [vote.kind for vote in late] == [VoteKind.DUMMY]
 
 
-def test_a_leader_on_a_parent_that_is_not_final_has_only_the_short_time():
+def test_a_leader_on_a_parent_that_is_not_final_waits_for_it_and_then_has_only_the_short_time():
     first = a_proposal()
     state, _ = run(a_state(), first, a_certificate(first))
-    votes = voted(state, Tick(4_000))
+    assert not any(vote.kind is VoteKind.DUMMY for vote in voted(state, Tick(7_999)))
+    votes = voted(state, Tick(8_000))
     assert (2, VoteKind.DUMMY) in {(vote.iteration, vote.kind) for vote in votes}
 
 

@@ -89,6 +89,7 @@ async def a_proposer(
     links: Iterable[CertifiedManifest] = (),
 ) -> AsyncIterator[Verifier]:
     """A proposer of a verifier that holds all updates of the round, after these final manifests."""
+    folder.mkdir(exist_ok=True)
     me = a_participant(folder)
     follower = Follower(me.spec, RUN_ID, me.store)
     for link in links:
@@ -313,7 +314,44 @@ async def test_a_leader_does_not_propose_on_a_parent_that_it_does_not_have(tmp_p
         assert verifier.of(Built) == []
 
 
+def the_end() -> tuple[list[CertifiedManifest], Manifest, Proposal]:
+    """The links before the run's last manifest, that manifest, and the block that closes the run with it."""
+    *links, last = a_chain(START, START.spec.ordered.last_round + 1, ())
+    first = a_proposal(last.manifest, int(last.block.iteration))
+    closing = a_proposal(last.manifest, int(last.block.iteration) + 1, first)
+    block = replace(closing.block, round=last.block.round, is_closing=True)
+    return links, last.manifest, replace(closing, block=block)
+
+
+@trio_test
+async def test_a_leader_closes_a_run_whose_last_manifest_is_notarised_and_not_final(tmp_path, clock):
+    links, last, _ = the_end()
+    async with a_proposer(tmp_path, links=links) as verifier:
+        run_state = verifier.follower.run_state
+        verifier.proposer.ask(replace(asked(), ancestors=(last,), parent_manifest=digest(last)))
+        clock.jump((TIMING.ready_ms - 1) / 1000)
+        verifier.proposer.consider()
+        assert not run_state.is_complete and verifier.of(Built) == []
+
+        clock.jump(0.001)
+        verifier.proposer.consider()
+        assert [built.manifest for built in verifier.of(Built)] == [last]
+
+
 # ---- another verifier
+
+
+@trio_test
+async def test_a_closing_block_passes_on_the_runs_last_manifest_and_on_no_other(tmp_path, clock):
+    links, last, closing = the_end()
+    async with a_proposer(tmp_path, links=links) as verifier:
+        await verifier.proposer.examine(closing, (last,))
+        assert [report.ok for report in verifier.of(Examined)] == [True]
+
+    *links, before = links
+    async with a_proposer(tmp_path / "earlier", links=links) as verifier:
+        await verifier.proposer.examine(closing, (before.manifest,))
+        assert [report.ok for report in verifier.of(Examined)] == [False]
 
 
 @trio_test
