@@ -198,7 +198,7 @@ def serve(
 
 
 def answering(start: type[S], open_worker: Callable[[S], ComputeWorker]) -> Callable[[bytes], bytes]:
-    """A function that answers the messages of one process's frames, one after another; the first is a start."""
+    """A function that answers the messages of a worker's frames one after another; the first is a start."""
     worker: ComputeWorker | None = None
 
     def answer(body: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Contracts: the escrow, the settlement and the court of a simulated run, as far as its processes use them.
 
-A result that a quorum signed is proposed, final after a window, and paid by rows; a case opens on a slash order
-that a quorum signed. Nobody challenges or vetoes here: what is false is a `Violation` elsewhere.
+A result that a quorum signed is proposed, final after a window, and paid by rows; a case opens on a slash
+order that a quorum signed. Nobody challenges or vetoes here: what is false is a `Violation` elsewhere.
 """
 
 from __future__ import annotations

@@ -63,13 +63,19 @@ def _killing(real: Callable[..., Any], tear: bool = False) -> Callable[..., Any]
         here = HERE.get()
         if here is None:
             return real(*args)
-        return here.write(lambda: real(*args), (lambda: _torn(real, here.rng, *args)) if tear else lambda: None)
+        return here.write(
+            lambda: real(*args), (lambda: _torn(real, here.rng, *args)) if tear else lambda: None
+        )
 
     return write
 
 
 def _torn(real: Callable[..., Any], rng: random.Random, file: int, body: bytes, offset: int) -> None:
     real(file, body[: rng.randrange(len(body))], offset)
+
+
+def _nothing(_file: int) -> None:
+    """What is written here is gone when the simulation ends."""
 
 
 @contextmanager
@@ -79,6 +85,6 @@ def killing_writes() -> Iterator[None]:
         stack.enter_context(mock.patch.object(Store, "_write", _killing(Store._write)))
         stack.enter_context(mock.patch.object(os, "replace", _killing(os.replace)))
         stack.enter_context(mock.patch.object(os, "pwrite", _killing(os.pwrite, tear=True)))
-        stack.enter_context(mock.patch.object(os, "fsync", lambda _file: None))
-        stack.enter_context(mock.patch.object(os, "fdatasync", lambda _file: None))
+        stack.enter_context(mock.patch.object(os, "fsync", _nothing))
+        stack.enter_context(mock.patch.object(os, "fdatasync", _nothing))
         yield

@@ -1,8 +1,7 @@
 """One thread: production processes run by one seed: no threads, no real clock, no chance but the seed's.
 
-Inside `one_thread` what production code runs in threads runs in line, `time.time` is the virtual clock of trio,
-and both trio's order of tasks and the module `random` follow from the seed. What a process of its own reads
-in place of the network, the disk's failures, its workers and the chain is in the context variable `HERE`.
+Inside `one_thread` what production code runs in threads runs in line, `time.time` is the virtual clock of
+trio, and both trio's order of tasks and the module `random` follow from the seed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Promises: what a whole network may never do, checked at every frame that is sent and every manifest folded.
 
-One chain; nothing signed twice; no honest member banned, slashed or at fault; no false step found true; what is
-accepted of honest nodes is paid; equal payouts and parameters everywhere.
+One chain; nothing signed twice; no honest member banned, slashed or at fault; no false step found true or paid;
+what is accepted of honest nodes is paid; equal payouts and parameters everywhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -15,7 +15,7 @@ from unittest import mock
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.participant.follower import Follower
 from assay.participant.store import Store
-from assay.protocol.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import decode_any, digest
 from assay.protocol.messages import (
     MESSAGES,
@@ -64,7 +64,7 @@ class Promises:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While this lasts, every manifest that a process folds, and all parameters that it states, are seen."""
+        """While this lasts, all manifests that a process folds and all parameters that it states are seen."""
         fold, set_value = Follower._fold, Store.set_value
 
         def folding(follower: Follower, run_state: Any) -> None:
@@ -136,7 +136,9 @@ class Promises:
             if node in self.honest and (record.banned or not record.is_seated):
                 raise Violation(f"an honest node is banned in round {number}: {node.hex()[:8]} {record}")
         self.convicted |= {node for node, record in run_state.nodes.items() if record.banned}
-        self.convicted |= {one for one, record in run_state.verifiers.items() if record.double_vote != NO_DIGEST}
+        self.convicted |= {
+            one for one, record in run_state.verifiers.items() if record.double_vote != NO_DIGEST
+        }
         at_fault = set(run_state.disqualified) & self.honest
         if at_fault:
             raise Violation(f"honest verifiers are at fault: {[one.hex()[:8] for one in at_fault]}")
@@ -154,18 +156,26 @@ class Promises:
 
     # ---- the end
 
-    def ended(self, *, is_rough: bool) -> None:
+    def ended(self, *, may_be_late: Collection[PeerId], may_lack_judges: bool) -> None:
         """The run is over: its last manifest is everywhere.
 
         Args:
-            is_rough: Processes were killed or cut off: steps may have been opened or judged too late.
+            may_be_late: Nodes that were killed or cut off: openings of theirs may have come too late.
+            may_lack_judges: More verifiers lied, were killed or cut off than are tolerated.
         """
         epochs = set(range(self._spec.epochs))
         if set(self.settled) != epochs:
             raise Violation(f"settled are epochs {sorted(self.settled)} of {sorted(epochs)}")
-        may_lack = {UnpaidReason.LATE, UnpaidReason.UNJUDGED, UnpaidReason.ACCUSED} if is_rough else set()
-        for epoch, found in self.settled.items():
-            for one in found.unpaid:
-                if one.node in self.honest and one.reason not in may_lack:
-                    raise Violation(f"an honest step of epoch {epoch} is unpaid: {one}")
-                self.unpaid[one.reason] += 1
+        unpaid = {
+            (one.round, one.node): one.reason for epoch in self.settled.values() for one in epoch.unpaid
+        }
+        self.unpaid.update(unpaid.values())
+        for (round_id, node), reason in unpaid.items():
+            is_late = reason is UnpaidReason.LATE and node in may_be_late
+            is_lost = reason in (UnpaidReason.UNJUDGED, UnpaidReason.ACCUSED) and may_lack_judges
+            if node in self.honest and not is_late and not is_lost:
+                raise Violation(f"an honest step of round {round_id} is unpaid: {reason.value}")
+        for round_id, node in self.judged:
+            is_false = round_id >= self._false_from.get(node, 1 << 60)
+            if is_false and (round_id, node) not in unpaid and not may_lack_judges:
+                raise Violation(f"a false step of round {round_id} was drawn and is paid")

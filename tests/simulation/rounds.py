@@ -11,7 +11,6 @@ import time
 from tests.simulation.promises import Violation
 from tests.simulation.whole_network import planned, simulate
 
-
 _ORDERED = {**os.environ, "PYTHONHASHSEED": "0"}
 
 
@@ -23,7 +22,9 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="go on after a violation")
     parser.add_argument("--verbose", action="store_true", help="keep every line of the processes' logs")
     chosen = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # sets of bytes have an order of their own in each interpreter
+    if (
+        os.environ.get("PYTHONHASHSEED") != "0"
+    ):  # sets of bytes have an order of their own in each interpreter
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation.rounds", *sys.argv[1:]], _ORDERED)
     broken_count = 0
     for seed in range(chosen.start, chosen.start + chosen.seeds):
@@ -37,10 +38,11 @@ def main() -> int:
                 return 1
             continue
         kills = sum(one.kills for one in world.processes.values())
+        cpu_s = time.process_time() - begun_s
         print(
-            f"seed {seed}: {len(world.promises.chain)} rounds, {world.network.delivered} frames, {kills} kills, "
-            f"{world.plan.lying_node}, {world.plan.lying_verifier}, {time.process_time() - begun_s:.1f} s of CPU, "
-            f"{world.network.trace.hexdigest()[:16]}", flush=True,
+            f"seed {seed}: {len(world.promises.chain)} rounds, {world.network.delivered} frames, "
+            f"{kills} kills, {plan.cuts} cuts, {plan.lying_node}, {plan.lying_verifier}, "
+            f"{cpu_s:.1f} s of CPU, {world.network.trace.hexdigest()[:16]}", flush=True,
         )  # fmt: skip
     return int(broken_count > 0)
 

@@ -1,4 +1,4 @@
-"""Streams: an in-memory network of hosts with the interface of `network.host.Host`, for one thread and one seed.
+"""Streams: an in-memory network of hosts with the interface of `network.host.Host`, for one thread.
 
 A link between two hosts is ordered and loses nothing while it lasts, as TCP is; it has a delay, and breaks.
 What is on its way then is lost, requests in flight fail, and what was posted waits for the next connection.
@@ -72,7 +72,9 @@ class _Asked:
 class Network:
     """All hosts and links. Whatever is random in it comes from `rng`."""
 
-    def __init__(self, rng: random.Random, watch: Callable[[Frame], Frame], *, jitter_s: float = 0.01) -> None:
+    def __init__(
+        self, rng: random.Random, watch: Callable[[Frame], Frame], *, jitter_s: float = 0.01
+    ) -> None:
         """
         Args:
             rng: Of delays.

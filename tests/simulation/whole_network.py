@@ -1,9 +1,9 @@
-"""Whole network: verifiers and nodes as production processes in one thread, from one seed, until the run ends.
+"""Whole network: verifiers and nodes as production processes in one thread, from one seed, to a run's end.
 
 Each process is `verifier.service.process.Service` or `node.service.Service` with a real store, real blobs and
-real keys; in place of sockets, child processes, clocks and contracts are `streams`, `workers`, `one_thread` and
-`contracts`. While the storm lasts, processes are killed at any wait or write and start again from their disks,
-hosts are cut off and links break; one node lies, or one verifier. `promises` is asked at every step.
+real keys; in place of sockets, child processes, clocks and contracts are `streams`, `workers`, `one_thread`
+and `contracts`. While the storm lasts, processes are killed at any wait or write and start again from their
+disks, hosts are cut off and links break; one node lies, or one verifier. `promises` is asked at every step.
 
     storm (kills, cuts, breaks) --storm_s--> calm (liars only) --> every honest process has the last manifest
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,12 +38,13 @@ from assay.participant.config import Config, Participant
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
+from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.identity import peer_of, sign
 from assay.protocol.messages import MESSAGES, Proposal, SignedVote
 from assay.protocol.params import RunSpec, TimingSpec
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import NO_PEER, Digest, PeerId
 from assay.testing.members import (
     DOMAIN,
     RUN_ID,
@@ -66,6 +68,9 @@ from tests.simulation.one_thread import BEGUN_S, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
 
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
 CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is over
 CHEATS = ("random-update", "wrong-data", "no-feedback", "withhold-opening", "two-commits")
 LOG_LINES = 60
@@ -76,7 +81,7 @@ class Process(Power):
     """A member and its process: what it has on disk, and whether it runs."""
 
     name: str = ""
-    peer: PeerId = PeerId(b"")
+    peer: PeerId = NO_PEER
     is_verifier: bool = False
     behaviour: str = "honest"
     folder: Path = Path()
@@ -167,6 +172,7 @@ class WholeNetwork:
     network: Network = field(init=False)
     promises: Promises = field(init=False)
     processes: dict[PeerId, Process] = field(default_factory=dict)
+    troubled: set[PeerId] = field(default_factory=set)  # who was killed or cut off
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
 
     def __post_init__(self) -> None:
@@ -175,7 +181,9 @@ class WholeNetwork:
         self.contracts = Contracts(self.spec, funded_s=BEGUN_S + self.plan.late_s)
         a_data_folder(self.folder / "data")
         for kind, plan in (("verifier", self.plan.lying_verifier), ("node", self.plan.lying_node)):
-            members = self.spec.verifier_peers if kind == "verifier" else [one.peer for one in self.spec.nodes]
+            members = (
+                self.spec.verifier_peers if kind == "verifier" else [one.peer for one in self.spec.nodes]
+            )
             liar = self.rng.choice(list(members))
             for place, peer in enumerate(members):
                 name = f"{kind} {place}"
@@ -186,7 +194,9 @@ class WholeNetwork:
                 )  # fmt: skip
         self.network = Network(self.rng, self._sent)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
-        self.network.delay_of = lambda one, other: 0.15 if slow in (one, other) else self.rng.uniform(0.005, 0.06)
+        self.network.delay_of = lambda one, other: (
+            0.15 if slow in (one, other) else self.rng.uniform(0.005, 0.06)
+        )
         self.promises = Promises(
             self.spec,
             honest={one.peer for one in self.processes.values() if one.is_honest},
@@ -271,6 +281,7 @@ class WholeNetwork:
                 one.service = None
             if one.is_dead:
                 one.kills += 1
+                self.troubled.add(one.peer)
                 self.lines.append(f"{trio.current_time():8.2f} {one.name}: killed")
                 await trio.sleep(self.rng.uniform(0.1, 15))
 
@@ -302,7 +313,9 @@ class WholeNetwork:
 
     def _cut(self) -> None:
         members = list(self.processes)
-        self.network.partition(frozenset(self.rng.sample(members, self.rng.randint(1, 3))))
+        side = frozenset(self.rng.sample(members, self.rng.randint(1, 3)))
+        self.troubled |= side
+        self.network.partition(side)
         self.lines.append(f"{trio.current_time():8.2f} cut")
 
         async def heal() -> None:
@@ -347,7 +360,7 @@ class WholeNetwork:
             self._nursery.cancel_scope.cancel()
 
     def _is_over(self) -> bool:
-        """Whether all manifests are everywhere, all pay is claimed, and all that was convicted is in court."""
+        """Whether all have all manifests, all pay is claimed, and all that was convicted is in court."""
         honest = [one for one in self.processes.values() if one.is_honest]
         has_all = all(
             one.has_ended or (one.run_state is not None and one.run_state.is_complete) for one in honest
@@ -355,7 +368,7 @@ class WholeNetwork:
         return has_all and not self._unpaid() and self.promises.convicted <= self._accused()
 
     def _unpaid(self) -> set[tuple[int, str]]:
-        """Rows of honest members that are not claimed yet, by epoch and name; the epoch if it is not final."""
+        """Honest members with a row that is not claimed, by epoch; "all" where it is not final."""
         found = set()
         for epoch in range(self.spec.epochs):
             posted = self.contracts.results.get(epoch)
@@ -382,8 +395,10 @@ class WholeNetwork:
 
     def _end(self) -> None:
         """Check what only the end shows."""
-        is_rough = self.plan.kills + self.plan.cuts > 0
-        self.promises.ended(is_rough=is_rough)
+        lying = {one.peer for one in self.processes.values() if not one.is_honest}
+        weak = (self.troubled | lying) & set(self.spec.verifier_peers)
+        may_lack_judges = len(weak) > faults_tolerated(len(self.spec.verifiers))
+        self.promises.ended(may_be_late=self.troubled, may_lack_judges=may_lack_judges)
         if wrong := self._accused() & self.promises.honest:
             raise Violation(f"honest members are in court: {[name_of(one) for one in wrong]}")
         for epoch, found in self.promises.settled.items():

@@ -1,7 +1,7 @@
 """Workers: trainers and recompute workers in the process that asks them, with a gradient of plain arithmetic.
 
-They are the production workers behind the production pipe: only the child process is not there, and the model's
-gradient is a sum of hashed tokens in place of torch's. Steps, states, openings and comparisons are real.
+They are the production workers behind the production pipe: only the child process is not there, and the
+model's gradient is drawn from the tokens in place of torch's. Steps, states, openings and comparisons are real.
 """
 
 from __future__ import annotations
@@ -36,8 +36,13 @@ def a_gradient(
     return 5.0, pull_P + theta_P * np.float32(0.25)
 
 
+def a_class(*_machine: object) -> Digest:
+    """The execution class of every machine."""
+    return CLASS
+
+
 class Child:
-    """A worker's process as `WorkerProcess` sees it: what is written to it is answered when it is read from."""
+    """A worker's process as `WorkerProcess` sees it: it answers when it is read from."""
 
     def __init__(self, module: str, work_s: float) -> None:
         found = importlib.import_module(module)
@@ -103,7 +108,7 @@ def arithmetic() -> Iterator[None]:
     with (
         mock.patch("assay.node.trainer.loss_and_gradient", a_gradient),
         mock.patch("assay.verifier.audit.worker.loss_and_gradient", a_gradient),
-        mock.patch("assay.node.trainer.execution_class", lambda *_: CLASS),
-        mock.patch("assay.verifier.audit.worker.execution_class", lambda *_: CLASS),
+        mock.patch("assay.node.trainer.execution_class", a_class),
+        mock.patch("assay.verifier.audit.worker.execution_class", a_class),
     ):
         yield
