@@ -1,7 +1,7 @@
 """Promises: what a whole network may never do, checked at every frame that is sent and every manifest folded.
 
-One chain; nothing signed twice; no honest member banned, slashed or at fault; no false step found true or paid;
-what is accepted of honest nodes is paid; equal payouts and parameters everywhere.
+One chain; nothing signed twice; no honest member banned, slashed or at fault; no false step found true or
+paid; what is accepted of honest nodes is paid; equal payouts and parameters everywhere.
 """
 
 from __future__ import annotations

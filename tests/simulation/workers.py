@@ -1,7 +1,8 @@
 """Workers: trainers and recompute workers in the process that asks them, with a gradient of plain arithmetic.
 
 They are the production workers behind the production pipe: only the child process is not there, and the
-model's gradient is drawn from the tokens in place of torch's. Steps, states, openings and comparisons are real.
+model's gradient is drawn from the tokens in place of torch's. Steps, states, openings and comparisons are
+real.
 """
 
 from __future__ import annotations
