@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
+from assay.ledger.settlement.payouts import settle
 from assay.node.service import Service as Node
 from assay.node.trainer import Trainer
-from assay.participant import follower
 from assay.participant.compute import ComputeWorker
 from assay.participant.keys.high_water import HighWater
 from assay.participant.store import Store
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.messages import Outcome
-from assay.verifier.audit import worker
+from assay.verifier.audit.exact import compare
 from assay.verifier.service.chain_duties import ChainDuties
 from tests.simulation import whole_network
 from tests.simulation.disk import HERE
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.whole_network import Plan, planned, simulate
 
+COMPARE = "assay.verifier.audit.worker.compare"
 CALM = replace(planned(0, faults=False), rounds=2)
 
 
@@ -103,15 +104,13 @@ def test_a_node_that_makes_another_commit_after_a_restart_is_found(monkeypatch):
 
 @pytest.mark.slow
 def test_auditors_that_find_everything_true_are_found(monkeypatch):
-    sound = worker.compare
-    monkeypatch.setattr(worker, "compare", lambda *a, **k: replace(sound(*a, **k), outcome=Outcome.MATCH))
+    monkeypatch.setattr(COMPARE, lambda *a, **k: replace(compare(*a, **k), outcome=Outcome.MATCH))
     assert "a false step of round" in broken(rounds=3, lying_node="random-update")
 
 
 @pytest.mark.slow
 def test_auditors_that_find_everything_false_are_found(monkeypatch):
-    sound = worker.compare
-    monkeypatch.setattr(worker, "compare", lambda *a, **k: replace(sound(*a, **k), outcome=Outcome.MISMATCH))
+    monkeypatch.setattr(COMPARE, lambda *a, **k: replace(compare(*a, **k), outcome=Outcome.MISMATCH))
     assert "honest" in broken()
 
 
@@ -128,13 +127,11 @@ def test_parameters_that_differ_are_found(monkeypatch):
 
 @pytest.mark.slow
 def test_payouts_that_differ_are_found(monkeypatch):
-    sound = follower.settle
-
-    def settle(run_state, epoch):
-        found = sound(run_state, epoch)
+    def differing(run_state, epoch):
+        found = settle(run_state, epoch)
         return replace(found, tokens_paid=1) if HERE.get().name == "node 2" else found
 
-    monkeypatch.setattr(follower, "settle", settle)
+    monkeypatch.setattr("assay.participant.follower.settle", differing)
     assert "different payouts" in broken()
 
 
