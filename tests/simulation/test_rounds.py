@@ -13,9 +13,12 @@ from assay.node.trainer import Trainer
 from assay.participant.compute import ComputeWorker
 from assay.participant.keys.high_water import HighWater
 from assay.participant.store import Store
+from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.messages import Outcome
 from assay.verifier.audit.exact import compare
+from assay.verifier.consensus.chain import best_parent
+from assay.verifier.consensus.chain import deadline_ms as patience_ms
 from assay.verifier.service.chain_duties import ChainDuties
 from tests.simulation import whole_network
 from tests.simulation.disk import HERE
@@ -70,6 +73,20 @@ def test_a_network_that_once_stood_still_before_its_last_manifest_was_final_ends
         breaks=16, late_s=15.0, slow=14,
     )  # fmt: skip
     simulate(3, plan)
+
+
+@pytest.mark.slow
+def test_a_last_manifest_that_two_verifiers_gave_up_is_closed(monkeypatch):
+    """Where their clocks tick before the proposal comes, it is notarised there and never final."""
+
+    def deadline_ms(state):
+        is_last = state.tip.round == 11 and not best_parent(state)
+        return 0 if is_last and HERE.get().name in ("verifier 0", "verifier 1") else patience_ms(state)
+
+    monkeypatch.setattr("assay.verifier.consensus.follow.deadline_ms", deadline_ms)
+    monkeypatch.setattr(whole_network, "CALM_S_MAX", 120.0)
+    last = (simulate(seed, CALM).promises.chain[12] for seed in range(8))
+    assert any(link.certificate.vote.iteration == SETTLED for link in last)
 
 
 # ---- every promise is one that can be broken
