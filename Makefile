@@ -12,7 +12,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## localnet    another network: make localnet ARGS="--nodes 8"
 ## test        all tests
 ## test-fast   the tests that need seconds, in about two minutes
-## sim         200 simulated networks with liars and storms, and every life of an audit with one liar (an hour)
+## sim         500 simulated networks with liars and storms, and every life of an audit with one liar (an hour and more)
 ## wan         a network whose participants are 100 ms apart, measured, with a verifier that is cut off (root)
 ## town        strangers on lines of their own found a network, come, go and pay, by documented commands (root)
 ## lint        format, lint, types and import contracts
@@ -38,7 +38,7 @@ test: setup-dev
 AGAIN = $(PY) -m pytest --last-failed --last-failed-no-failures none
 .PHONY: test-fast
 test-fast:      ; $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
-sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.run --seeds 100 --reserves 1 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
+sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.run --seeds 100 --reserves 1 && $(PY) -m tests.simulation.rounds --seeds 200 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
 check: setup-dev lint test
 .PHONY: wan
 wan: setup      ; $(PY) -m tests.wan.run tests/wan/home.toml $$(seq -f '--behave %g=slow@0' 0 7) --cut verifier-1 8 40
