@@ -433,7 +433,7 @@ def test_whatever_anybody_does_chain_and_integers_agree_and_everybody_can_leave(
 
     done = {name for name in reached if name.endswith(": sent")}
     assert len(done) >= 22, sorted(done)  # it led somewhere
-    assert reached["the chain went back"] >= 2 and reached["discharge: sent"] >= 2
+    assert reached["the chain went back"] >= 2 and reached["discharge: sent"] >= 1
 
 
 @pytest.mark.slow
