@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +29,7 @@ from tests.simulation.disk import HERE
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.whole_network import Plan, planned, simulate
 
+ROOT = Path(__file__).parents[2]
 COMPARE = "assay.verifier.audit.worker.compare"
 CALM = replace(planned(0, faults=False), rounds=2)
 
@@ -76,17 +81,26 @@ def test_a_network_that_once_stood_still_before_its_last_manifest_was_final_ends
 
 
 @pytest.mark.slow
-def test_a_last_manifest_that_two_verifiers_gave_up_is_closed(monkeypatch):
-    """Where their clocks tick before the proposal comes, it is notarised there and never final."""
+def test_a_last_manifest_that_two_verifiers_gave_up_is_closed():
+    """In an interpreter of its own: who leads the last iteration follows from the order of sets, too."""
+    call = f"from {__name__} import last_manifest_is_closed; last_manifest_is_closed()"
+    subprocess.run(
+        [sys.executable, "-c", call], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, check=True
+    )
+
+
+def last_manifest_is_closed() -> None:
+    """Two clocks tick before the last proposal comes, so that it is notarised there and never final."""
 
     def deadline_ms(state):
         is_last = state.tip.round == 11 and not best_parent(state)
         return 0 if is_last and HERE.get().name in ("verifier 0", "verifier 1") else patience_ms(state)
 
-    monkeypatch.setattr("assay.verifier.consensus.follow.deadline_ms", deadline_ms)
-    monkeypatch.setattr(whole_network, "CALM_S_MAX", 120.0)
-    last = (simulate(seed, CALM).promises.chain[12] for seed in range(8))
-    assert any(link.certificate.vote.iteration == SETTLED for link in last)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("assay.verifier.consensus.follow.deadline_ms", deadline_ms)
+        monkeypatch.setattr(whole_network, "CALM_S_MAX", 120.0)
+        last = (simulate(seed, CALM).promises.chain[12] for seed in range(8))
+        assert any(link.certificate.vote.iteration == SETTLED for link in last)
 
 
 # ---- every promise is one that can be broken
