@@ -88,7 +88,8 @@ async def _ask(host: Host, to: Any) -> None:
     await host.request(to, "dear", b"", timeout_s=60)
 
 
-async def _ping(host: Host, to: Any) -> None:
+async def ping(host: Host, to: Any) -> None:
+    """Ping on a stream of its own, twenty at a time."""
     stream = await host._peers.open_stream(to, host._protocols.ctl)
     while True:
         await stream.write(encode_frame(Kind.PING, bytes(4)) * 20)
@@ -111,7 +112,7 @@ async def _read(host: Host, to: Any) -> None:
 FLOODS: dict[str, tuple[Callable[[Host, Any], Awaitable[None]], int]] = {
     "notifications": (_notify, 1),
     "requests": (_ask, limits.REQUESTS_PER_PEER_MAX),
-    "pings": (_ping, 1),
+    "pings": (ping, 1),
     "blob reads": (_read, limits.BLOB_STREAMS_PER_PEER_MAX),
 }
 

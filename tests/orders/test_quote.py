@@ -92,7 +92,7 @@ def test_every_example_has_a_quote_within_its_escrow(file: Path):
     "change",
     [
         {"budget.price_per_mtoken": 1_234_568}, {"run.rounds": 8}, {"run.seed": 1}, {"run.nodes": 4},
-        {"run.seats": 4}, {"run.least_nodes": 4},
+        {"run.seats": 4}, {"run.least_nodes": 4}, {"run.reserves": 1},
         {"budget.operators": 0.5}, {"model.context": 32}, {"verify.floor": 0.3}, {"comm.k": 16},
         {"budget.amount": 10**9}, {"timing.collect_s": 1}, {"verify.known_answers": 1}, {"budget.slash": 0.2},
     ],
@@ -136,10 +136,11 @@ def test_a_spec_of_other_terms_is_refused_by_the_name_of_each(change, words):
         check_spec_keeps(quote_of(load_order(None, SMALL)), spec)
 
 
-def test_fewer_nodes_or_rounds_are_other_terms_too():
+def test_fewer_nodes_or_rounds_and_verifiers_in_reserve_are_other_terms_too():
     spec, quote = a_spec(SMALL), quote_of(load_order(None, SMALL))
 
-    for other in (replace(spec, nodes=spec.nodes[:2]), replace(spec, rounds=6), replace(spec, seed=1)):
+    changes = {"nodes": spec.nodes[:2]}, {"rounds": 6}, {"seed": 1}, {"reserves": (a_local_member(200),)}
+    for other in (replace(spec, **change) for change in changes):
         with pytest.raises(ConfigError, match="in the spec"):
             check_spec_keeps(quote, other)
 

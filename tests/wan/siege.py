@@ -24,8 +24,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+import cbor2
 import trio
 
 from assay.devnet.machines import Loopback
@@ -33,20 +33,21 @@ from assay.devnet.run import run_localnet
 from assay.network import limits
 from assay.network.frames import Kind, encode_frame, pack_id, read_frame
 from assay.network.host import Host
+from assay.network.identity import libp2p_id
 from assay.node.service import Service
 from assay.participant.config import open_network
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import ManifestRange, StepRequest
 from assay.protocol.types import NO_DIGEST, PeerId
+from tests.network import flood
 
 ORDER = Path(__file__).with_name("siege.toml")
 HONEST, ATTACKERS, VERIFIERS = 8, 10, 4
 FIRST_ROUND = 8  # from then on nobody waits for the nodes that never trained
 STEP_S = 3.0  # of a node that is slow
 SETTLE_S = 4.0  # after an order, before a part is measured
-SUBMIT = "submit"
-LARGE = b"\x9a\x00\x03\xff\x00" + bytes(limits.REQUEST_BYTES_MAX - 512)  # CBOR: a list of small integers
+LARGE = cbor2.dumps([0] * (limits.REQUEST_BYTES_MAX - 512))
 PING_FRAME = bytes((0, 2, 0, 1)) + bytes(8)  # Yamux: version 0, ping, SYN
 
 
@@ -56,7 +57,7 @@ async def _links(host: Host, to: PeerId) -> None:
 
 
 async def _bodies(host: Host, to: PeerId) -> None:
-    await host.request(to, SUBMIT, LARGE, timeout_s=60)
+    await host.request(to, "submit", LARGE, timeout_s=60)
 
 
 async def _facts(host: Host, to: PeerId) -> None:
@@ -65,14 +66,6 @@ async def _facts(host: Host, to: PeerId) -> None:
 
 async def _small(host: Host, to: PeerId) -> None:
     await host.send(to, b"\x80")
-
-
-async def _pings(host: Host, to: PeerId) -> None:
-    stream = await host._peers.open_stream(to, host._protocols.ctl)
-    while True:
-        await stream.write(encode_frame(Kind.PING, bytes(4)) * 20)
-        for _ in range(20):
-            await read_frame(stream, (Kind.PONG,))
 
 
 async def _streams(host: Host, to: PeerId) -> None:
@@ -97,7 +90,7 @@ async def _bytes(host: Host, to: PeerId) -> None:
 
 async def _muxer_pings(host: Host, to: PeerId) -> None:
     """Pings of the multiplexer, which it answers beneath all our limits."""
-    secured = _muxed(host, to).secured_conn
+    secured = host._peers._swarm.get_connections(libp2p_id(to))[0].muxed_conn.secured_conn
     for _ in range(1000):
         await secured.write(PING_FRAME * 50)
 
@@ -117,19 +110,13 @@ async def _blobs(host: Host, to: PeerId) -> None:
         await read_frame(stream, (Kind.CHUNK,))
 
 
-def _muxed(host: Host, to: PeerId) -> Any:
-    from assay.network.identity import libp2p_id
-
-    return host._peers._swarm.get_connections(libp2p_id(to))[0].muxed_conn
-
-
 # What an attacker does to each verifier without end, and how often at once.
 ATTACKS: dict[str, tuple[Callable[[Host, PeerId], Awaitable[None]], int]] = {
     "links": (_links, limits.REQUESTS_PER_PEER_MAX),
     "bodies": (_bodies, limits.REQUESTS_PER_PEER_MAX),
     "facts": (_facts, 2),
     "small": (_small, 8),
-    "pings": (_pings, 1),
+    "pings": (flood.ping, 1),
     "blobs": (_blobs, limits.BLOB_STREAMS_PER_PEER_MAX),
     "streams": (_streams, 8),
     "redials": (_redials, 1),

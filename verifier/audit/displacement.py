@@ -164,7 +164,8 @@ def _times(walked: ModelledSegment) -> Sequence[Doubles]:
         is_first_P &= rest_of(layout)
     is_first_N = _rows(layout, is_first_P.astype(np.float32)).any(axis=1)
     for part, (wide, narrow) in enumerate(zip(fresh, own, strict=True)):
-        times[part, is_first_N] = wide.t1 / narrow.t1
+        if part or not _is_one_step(walked):  # parameters that follow from opened moments hold no noise
+            times[part, is_first_N] = wide.t1 / narrow.t1
     return tuple(times)
 
 

@@ -49,6 +49,7 @@ from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.segment import OpenedSegment
 from assay.verifier.audit.segment_limits import (
+    FRESH_STEPS,
     SEGMENT_POLICIES,
     MeasuredSegment,
     Regime,
@@ -418,6 +419,19 @@ def test_where_adamw_takes_a_first_step_a_gradient_of_nearly_zero_may_turn_and_n
     _, later = judged_after_two_steps(state)
     assert first == {"a": MISMATCH, "b": MATCH}
     assert later == {"a": MISMATCH, "b": MISMATCH}
+
+
+def test_a_first_step_that_is_the_only_one_leaves_no_room_in_the_parameters():
+    local, rng = a_rule("diloco", clip_micro=0).local, np.random.default_rng(3)
+    start = replace(
+        fresh(local, rng.standard_normal(LAYOUT.parameters).astype(np.float32)), count=FRESH_STEPS
+    )
+    slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
+    end = inner_step(local, LAYOUT, LR, start, start.theta_P, slope)
+    walked = ModelledSegment(local, Precision.FLOAT32, LAYOUT, 1, LR, start, end)
+    assert gained(walked, BLOCKS)[1].times_B.min() > 1
+    assert judged(walked, shown(walked)).outcome is MATCH
+    assert judged(walked, shown(walked, moved(end, start, 1.0002))).outcome is MISMATCH
 
 
 def test_what_is_a_little_beyond_a_limit_is_borderline_and_never_a_mismatch():
