@@ -4,10 +4,11 @@ Room: network (edge: trio and the thread's CPU clock, no sockets). One account f
 arrives on its connections, decryption included, its streams, notifications and requests, and the blobs that
 it reads. Strangers have one together, which also pays for the handshakes of all: keys cost nothing, so a new
 one must not be first. A coroutine that serves a peer runs in *steps*: a step is what it does between two of
-its waits. Steps of peers that took little run at once. Those of others run one in each pass of the event
-loop, first that of the peer that took the least; so however many peers ask for expensive work, tasks of the
-host's own and of peers that took little wait for one such step. Threads that read and hash for peers are
-given out by the same order.
+its waits. Steps of peers that took little run at once. Those of others begin in a pass of the event loop
+until they have taken a moment of it; the rest run one in each later pass, first that of the peer that took
+the least. So however many peers ask for expensive work, tasks of the host's own and of peers that took
+little wait for that moment and one step. Threads that read and hash for peers are given out by the same
+order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 import types
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, TypeVar
 
@@ -26,17 +27,38 @@ from assay.protocol.types import NO_DIGEST, PeerId
 
 T = TypeVar("T")
 STRANGERS = PeerId(NO_DIGEST)
+_HALVES_MAX = 500.0  # far from where a float ends
 
 
-class CpuTime:
-    """The accounts of one host's peers. An account is never closed, so only members have one of their own."""
+class _Account:
+    __slots__ = ("spent",)
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+
+class CpuTime(trio.abc.Instrument):
+    """The accounts of one host's peers. An account is never closed, so only members have one of their own.
+
+    Added to the event loop as an instrument, it knows when a pass ends; without it no step begins at once.
+    """
 
     def __init__(self, is_member: Callable[[PeerId], bool] = lambda _peer: True) -> None:
         self._is_member = is_member
-        self._spent: dict[PeerId, tuple[float, float]] = {}  # CPU seconds, and the time of this figure
+        # Half of what was taken is forgotten in SPENT_HALF_S. So that no account changes by itself, accounts
+        # are in a unit that a second of now is more and more of.
+        self._spent: defaultdict[PeerId, _Account] = defaultdict(_Account)
+        self._second, self._since_s = 1.0, -math.inf
+        self._light = limits.LIGHT_S
+        self._pass_s = limits.PASS_S  # CPU seconds of steps in this pass that were not light
         self._steps = _Turns(self.least, limits.STEPS_AT_ONCE)
         self._in_threads = _Turns(self.least, limits.SERVE_THREADS)
         self._limiter = trio.CapacityLimiter(limits.SERVE_THREADS)
+
+    def before_io_wait(self, _timeout: float) -> None:
+        """Note that a pass of the loop ends."""
+        self._pass_s = 0.0
+        self._forget()
 
     def payer(self, peer: PeerId) -> PeerId:
         """Whose account pays for a peer."""
@@ -44,18 +66,32 @@ class CpuTime:
 
     def charge(self, peer: PeerId, cpu_s: float) -> None:
         """Note that work for this peer took so many seconds."""
-        now_s = trio.current_time()
-        self._spent[peer] = (self._spent_lately(peer, now_s) + cpu_s, now_s)
+        self._forget()
+        self._spent[peer].spent += cpu_s * self._second
+
+    def spent_s(self, peer: PeerId) -> float:
+        """CPU seconds that this peer took, of which half is forgotten in `SPENT_HALF_S`."""
+        self._forget()
+        return self._units(peer) / self._second
 
     def least(self, peers: Iterable[PeerId]) -> PeerId:
         """Who of these took the least lately; of equals the first."""
-        now_s = trio.current_time()
-        return min(peers, key=lambda one: self._spent_lately(one, now_s))
+        return min(peers, key=self._units)
 
-    def _spent_lately(self, peer: PeerId, now_s: float) -> float:
-        """CPU seconds that this peer took, of which half is forgotten in `SPENT_HALF_S`."""
-        spent_s, at_s = self._spent.get(peer, (0.0, now_s))
-        return spent_s * math.pow(0.5, (now_s - at_s) / limits.SPENT_HALF_S)
+    def _units(self, peer: PeerId) -> float:
+        account = self._spent.get(peer)
+        return account.spent if account else 0.0
+
+    def _forget(self) -> None:
+        now_s = trio.current_time()
+        halves = (now_s - self._since_s) / limits.SPENT_HALF_S
+        if halves > _HALVES_MAX:
+            rest = math.pow(2.0, -halves)
+            for account in self._spent.values():
+                account.spent *= rest
+            self._since_s, halves = now_s, 0.0
+        self._second = math.pow(2.0, halves)
+        self._light = limits.LIGHT_S * self._second
 
     async def share(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` for a peer, each step when it is the peer's turn and at the peer's charge.
@@ -68,19 +104,22 @@ class CpuTime:
     @types.coroutine
     def _in_steps(self, peer: PeerId, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
         sent: Any = None
+        account, thread_time = self._spent[peer], time.thread_time
         while True:
-            is_light = self._spent_lately(peer, trio.current_time()) < limits.LIGHT_S
-            if not is_light:
+            is_light = account.spent < self._light
+            if not is_light and not (self._pass_s < limits.PASS_S and self._steps.take_free()):
                 # What the step waited for has come (a lock, say), so it must run now, cancelled or not.
                 yield from self._steps.take(peer, is_shielded=True).__await__()
-            since_s = time.thread_time()
+            since_s = thread_time()
             try:
                 wait = work.send(sent)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             finally:
-                self.charge(peer, time.thread_time() - since_s)
+                spent_s = thread_time() - since_s
+                account.spent += spent_s * self._second
                 if not is_light:
+                    self._pass_s += spent_s
                     self._steps.leave()
             sent = yield wait  # trio sends an outcome here, errors and cancellation included
 
@@ -128,6 +167,13 @@ class _Turns:
                 if not self._waiting[peer]:
                     del self._waiting[peer]
             raise
+
+    def take_free(self) -> bool:
+        """Begin a turn at once if one is free, which it is not while anybody waits."""
+        if self._free == 0 or self._waiting:
+            return False
+        self._free -= 1
+        return True
 
     def leave(self) -> None:
         """End a turn, and begin the next."""

@@ -290,6 +290,7 @@ async def open_host(
     host._blob_server = server = BlobServer(blobs=blobs, on_fault=report, cpu_time=cpu_time, timing=timing)
     peers.serve(protocols.ctl, request_server.serve, members_only=not open_to_all)
     peers.serve(protocols.blob, server.serve, members_only=True)
+    trio.lowlevel.add_instrument(cpu_time)
     try:
         async with peers.run(host.address, on_change=host._on_change), trio.open_nursery() as nursery:
             host._nursery = nursery
@@ -300,6 +301,8 @@ async def open_host(
     except BaseExceptionGroup as group:
         only = _only(group)
         raise only from only.__cause__
+    finally:
+        trio.lowlevel.remove_instrument(cpu_time)
 
 
 def _free_port(ip: str, port: int) -> int:

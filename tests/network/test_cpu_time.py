@@ -99,6 +99,55 @@ def test_steps_of_peers_run_one_in_a_pass_of_the_loop():
     assert max(steps.count(one) for one in steps) <= 2  # our own task runs first or second in a pass
 
 
+@pytest.mark.usefixtures("none_is_light")
+def test_steps_begin_at_once_until_they_have_taken_their_moment_of_a_pass(monkeypatch):
+    monkeypatch.setattr(limits, "PASS_S", 10 * DEAR_S)
+
+    async def passes(step_s: float) -> int:
+        """Passes of the loop that ten steps of each of ten peers take."""
+        cpu_time, ended, count = CpuTime(), [], 0
+
+        async def work() -> None:
+            for _ in range(10):
+                burn(step_s)
+                await trio.lowlevel.checkpoint()
+            ended.append(None)
+
+        trio.lowlevel.add_instrument(cpu_time)
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(cpu_time.share, PeerId(bytes([number]) * 32), work())
+            while len(ended) < 10:
+                count += 1
+                await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(cpu_time)
+        return count
+
+    assert trio.run(passes, 0.0) <= 15
+    assert trio.run(passes, 5 * DEAR_S) >= 30  # two in a pass, then one in each while others wait
+
+
+def test_what_was_taken_is_halved_in_a_while_and_a_sum_never_overflows():
+    async def main() -> None:
+        cpu_time = CpuTime()
+        cpu_time.charge(LOUD, 8.0)
+        await trio.sleep(limits.SPENT_HALF_S)
+        cpu_time.charge(QUIET, 3.0)
+        assert cpu_time.spent_s(LOUD) == pytest.approx(4.0)
+        await trio.sleep(2 * limits.SPENT_HALF_S)
+        assert cpu_time.spent_s(LOUD) == pytest.approx(1.0)
+        assert cpu_time.least([LOUD, QUIET]) == QUIET
+
+        for _ in range(30):
+            await trio.sleep(99.5 * limits.SPENT_HALF_S)
+            cpu_time.charge(OTHER, 2.0)
+            assert cpu_time.spent_s(OTHER) == pytest.approx(2.0)
+        await trio.sleep(10**7 * limits.SPENT_HALF_S)
+        assert cpu_time.spent_s(OTHER) == 0
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_a_step_cancelled_before_its_turn_still_takes_what_it_waited_for():
     async def main() -> None:
         cpu_time, lock, ended = CpuTime(), trio.Lock(), []
