@@ -6,8 +6,8 @@ An entry is two postings, its leaf of the Merkle log and two balances, written b
 own `add_entries`; a commit is on disk when it returns (SQLite: WAL, synchronous=FULL;
 PostgreSQL: fsync, synchronous_commit). PostgreSQL is a server of our own on the same disk, over
 its socket. One commit for each entry, 100 entries in one, and 1,000, in turns in one process, each
-on fresh books. Also: the disk's own fdatasync rate, which bounds commits. Results:
-docs/results/ledger.md
+on fresh books. Also: what a posting costs beside plain `executemany`, and the disk's own
+fdatasync rate, which bounds commits. Results: docs/results/ledger.md
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from assay.ledger.books import Entry, Posting
 from assay.ledger.journal.database import Place
 from assay.ledger.journal.log_store import prove_inclusion, read_edge, read_leaves
 from assay.ledger.journal.store import BookStore
+from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.audit import audit
 from assay.ledger.log.note import origin_of
 from assay.ledger.merkle_log import verify_inclusion
@@ -41,6 +42,7 @@ from tests.ledger.a_run import BUYER, a_spec
 RUN_ID = Digest(bytes(32))
 LINES = 2
 TURNS = 3
+PAIRED = 20_000  # entries
 PAYEES = [payable("operator", f"0x{n:040x}", 0) for n in range(200)]
 SETTLED_PAYEES = 10_000
 PROOFS = 200
@@ -61,6 +63,7 @@ def main() -> None:
             for name, new in databases.items():
                 print(f"{name}:")
                 _measure(new, args.batch, args.seconds)
+        _pair(Path(folder), args.batch)
 
 
 @contextmanager
@@ -98,6 +101,62 @@ def _postings_s(place: Place, batch: int, seconds: float) -> float:
     took = time.perf_counter() - began
     store.close()
     return written * LINES / took
+
+
+def _pair(folder: Path, batch: int) -> None:
+    """CPU of a posting on SQLite beside plain `executemany`: of a table of postings alone, and of the
+    store's own rows into its tables without a trigger. The same commits, one after another."""
+    ratios = dict[str, list[float]]()
+    for turn in range(TURNS):
+        batches = [[_entry(at * batch + n) for n in range(batch)] for at in range(PAIRED // batch)]
+        place = folder / f"pair-{turn}.db"
+        store = BookStore(place, RUN_ID)
+        began = time.process_time()
+        for entries in batches:
+            store.add_entries(entries)
+        cost = {"store": time.process_time() - began}
+        store.close()
+        with closing(sqlite3.connect(place)) as books:
+            rows = {name: books.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall() for name in TABLES}
+            made = [sql for (sql,) in books.execute("SELECT sql FROM sqlite_master WHERE type != 'trigger'")]
+        alone = [
+            "CREATE TABLE posting (entry INT, line INT, account INT, amount INT, PRIMARY KEY (entry, line))"
+        ]
+        for name, tables, schema in (
+            ("postings alone", ("posting",), alone),
+            ("its own rows", ("account", "journal_entry", "posting", "log_leaf", "log_node"), made),
+        ):
+            cost[name] = _plain_s(
+                folder / f"{name}-{turn}.db", schema, {t: rows[t] for t in tables}, len(batches)
+            )
+        for name, taken in cost.items():
+            ratios.setdefault(name, []).append(taken / cost["store"])
+    told = ", ".join(f"{name} {1 / _median(found):.1f}" for name, found in ratios.items() if name != "store")
+    print(f"CPU of a posting, {batch} entries per commit, as many times that of plain executemany: {told}")
+
+
+def _plain_s(path: Path, schema: list[str], rows: dict[str, list[tuple[object, ...]]], commits: int) -> float:
+    """CPU seconds of writing rows by table in so many durable commits."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        for sql in filter(None, schema):
+            db.execute(sql)
+        parts = [
+            [
+                (name, all_of[len(all_of) * at // commits : len(all_of) * (at + 1) // commits])
+                for name, all_of in rows.items()
+            ]
+            for at in range(commits)
+        ]
+        began = time.process_time()
+        for part in parts:
+            db.execute("BEGIN IMMEDIATE")
+            for name, some in part:
+                if some:
+                    db.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(some[0]))})", some)
+            db.execute("COMMIT")
+        return time.process_time() - began
 
 
 def _entry(number: int) -> Entry:

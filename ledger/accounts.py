@@ -14,7 +14,7 @@ A burn needs no account: the tokens leave the asset and the liability together.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TOKEN = "aUSD"  # minor units of the run's token
 ROLES = ("operator", "verifier")  # indexed by the stake contract's role number
@@ -61,11 +61,17 @@ class Account:
     epoch: int = NO_EPOCH
     asset: str = TOKEN
 
-    @property
-    def code(self) -> str:
-        """A unique name, such as `payable:operator:0x52...:3`."""
+    code: str = field(
+        init=False, compare=False, repr=False
+    )  # a unique name, such as `payable:operator:0x52...:3`
+
+    def __post_init__(self) -> None:
         epoch = "" if self.epoch == NO_EPOCH else str(self.epoch)
-        return ":".join(part for part in (self.kind.value, self.role, self.owner, epoch) if part)
+        parts = (self.kind.value, self.role, self.owner, epoch)
+        object.__setattr__(self, "code", ":".join(filter(None, parts)))
+
+    def __hash__(self) -> int:
+        return hash(self.code)
 
 
 ESCROW = Account(kind=Kind.ESCROW)

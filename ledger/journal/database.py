@@ -152,8 +152,13 @@ def insert_rows(db: Connection, table: sa.Table, rows: Sequence[Mapping[str, Any
     """Insert rows that name every column: the hot path, one statement on either database."""
     if not rows:
         return
-    if db.dialect.name == "sqlite":
-        db.execute(sa.insert(table), rows)
+    if db.dialect.name == "sqlite":  # the driver's own statement: SQLAlchemy's takes as long as SQLite
+        names = [column.name for column in table.columns]
+        places = ", ".join("?" * len(names))
+        db.exec_driver_sql(
+            f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({places})",
+            [tuple(row[name] for name in names) for row in rows],
+        )
     else:
         db.execute(
             journal_postgres.insert_columns(table),
