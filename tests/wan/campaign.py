@@ -1,0 +1,199 @@
+"""Campaign: whole networks of real processes, each with faults that follow from its seed.
+
+    python -m tests.wan.campaign --seeds 20 --start 0
+
+Room: tests (edge). Each seed is one run of a local network: four verifiers, nodes, a chain, a ledger and a
+buyer, all processes of their own. While it trains, participants are killed, their workers too, or stopped for
+a while (SIGSTOP), the chain stands still, and bits of stored blobs flip; at most one node and one verifier
+cheat. Promised whatever happens: the run ends, every invariant of its summary holds (honest parties lose no
+stake, cheaters do, no unit is lost, honest processes hold the same parameters), and its folder verifies. A
+line is printed for each seed; the folder of a broken run stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.bundle.read import read
+from assay.bundle.verify import verify
+from assay.devnet.faults.behaviours import HONEST, NODE_BEHAVIOURS, VERIFIER_BEHAVIOURS
+from assay.protocol.errors import AssayError
+from tests.e2e.nets import broken_invariants, localnet, need_anvil, pid_of, reports, write_order
+
+VERIFIERS, ROUNDS, ROUNDS_LEFT = 4, 24, 4  # no fault begins in the last ones
+PATIENCE_S = 900.0
+KINDS = ("kill", "kill worker", "freeze", "freeze chain", "rot")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault that comes from outside."""
+
+    round: int
+    kind: str
+    name: str  # of the participant
+    seconds: float  # that it lasts
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} at {self.round}" + (
+            f" for {self.seconds:.0f} s" if self.seconds else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What happens in one run."""
+
+    seed: int
+    nodes: int
+    behaviours: tuple[str, ...]
+    faults: tuple[Fault, ...]  # ascending by round
+
+
+def planned(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    draw = random.Random(seed)
+    nodes = draw.choice((3, 4, 5))
+    names = [f"verifier-{n}" for n in range(VERIFIERS)] + [f"node-{n}" for n in range(nodes)]
+    names += ["ledger", "buyer"]
+    chosen = {
+        f"{draw.randrange(nodes)}": draw.choice((HONEST, *NODE_BEHAVIOURS)),
+        f"v{draw.randrange(VERIFIERS)}": draw.choice((HONEST, HONEST, *VERIFIER_BEHAVIOURS)),
+    }
+    faults = []
+    for _ in range(draw.randrange(1, 7)):
+        kind = draw.choice(KINDS)
+        lasts_s = draw.uniform(1, 25) if kind.startswith("freeze") else 0.0
+        faults.append(Fault(draw.randrange(ROUNDS - ROUNDS_LEFT), kind, draw.choice(names), lasts_s))
+    behaviours = tuple(f"{who}={what}" for who, what in chosen.items() if what != HONEST)
+    return Scenario(seed, nodes, behaviours, tuple(sorted(faults, key=lambda one: one.round)))
+
+
+def play(scenario: Scenario, folder: Path) -> list[str]:
+    """Run it; the promises that did not hold."""
+    order = write_order(folder, rounds=ROUNDS, cheat=HONEST)
+    order.with_suffix(".scenario.toml").unlink()
+    options = ["--nodes", str(scenario.nodes), "--verifiers", str(VERIFIERS)]
+    options += [word for one in scenario.behaviours for word in ("--behave", one)]
+    run, over = folder / "run", threading.Event()
+    with localnet(folder, order, *options) as network:
+        faults = threading.Thread(target=_bring, args=(scenario, network, run, over))
+        faults.start()
+        try:
+            told, complaint = network.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return [f"the run did not end in {PATIENCE_S:.0f} s"]
+        finally:
+            over.set()
+            faults.join()
+    if not told:
+        return [f"it ended with status {network.returncode}: {complaint.strip()[-500:]}"]
+    broken = broken_invariants(json.loads(told))
+    try:
+        verify(read(run))
+    except AssayError as error:
+        broken.append(f"it does not verify: {error}")
+    return broken
+
+
+def _bring(scenario: Scenario, network: subprocess.Popen[str], run: Path, over: threading.Event) -> None:
+    """Bring every fault when its round is final."""
+    draw, woken = random.Random(~scenario.seed), list[threading.Thread]()
+    for fault in scenario.faults:
+        while not any(one["kind"] == "round" and one["round"] >= fault.round for one in reports(run)):
+            if over.wait(0.1):
+                return
+        with suppress(ProcessLookupError, FileNotFoundError):  # it ended by itself, or is being started again
+            if fault.kind == "rot":
+                _flip(draw.choice(sorted((run / "participants" / fault.name / "blobs").rglob("*"))), draw)
+                continue
+            process = _chain(network.pid) if fault.kind == "freeze chain" else pid_of(run, fault.name)
+            if fault.kind == "kill worker":
+                process = draw.choice(_workers(run, fault.name) or [process])
+            os.kill(process, signal.SIGSTOP if fault.seconds else signal.SIGKILL)
+            if fault.seconds:
+                woken.append(threading.Thread(target=_wake, args=(process, fault.seconds, over)))
+                woken[-1].start()
+    for thread in woken:
+        thread.join()
+
+
+def _wake(process: int, after_s: float, over: threading.Event) -> None:
+    over.wait(after_s)
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGCONT)
+
+
+def _flip(path: Path, draw: random.Random) -> None:
+    """Flip one bit of a file."""
+    body = bytearray(path.read_bytes()) if path.is_file() else bytearray()
+    if body:
+        body[draw.randrange(len(body))] ^= 1 << draw.randrange(8)
+        with open(path, "r+b") as file:
+            file.write(body)
+
+
+def _workers(run: Path, name: str) -> list[int]:
+    """The processes whose log is in this participant's folder."""
+    own, found = str((run / "participants" / name).resolve()), list[int]()
+    for log in Path("/proc").glob("[0-9]*/fd/2"):
+        with suppress(OSError):
+            if os.readlink(log).startswith(f"{own}/"):
+                found.append(int(log.parts[2]))
+    return found
+
+
+def _chain(network: int) -> int:
+    """The process of a network's chain.
+
+    Raises:
+        ProcessLookupError: it has none yet.
+    """
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, rest = stat.read_text().rsplit(")", 1)
+            if name.endswith("(anvil") and int(rest.split()[1]) == network:
+                return int(stat.parent.name)
+    raise ProcessLookupError("anvil")
+
+
+def main() -> None:
+    """Play the scenarios of some seeds; the exit status is 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--start", type=int, default=0)
+    given = parser.parse_args()
+    need_anvil()
+    broken_count = 0
+    for seed in range(given.start, given.start + given.seeds):
+        scenario, began_s = planned(seed), time.monotonic()
+        folder = Path(tempfile.mkdtemp(prefix=f"campaign-{seed}-"))
+        broken = play(scenario, folder)
+        what = "; ".join(map(str, (*scenario.behaviours, *scenario.faults)))
+        print(f"seed {seed}: {scenario.nodes} nodes; {what}: {time.monotonic() - began_s:.0f} s", flush=True)
+        for one in broken:
+            print(f"  broken: {one}", flush=True)
+        if broken:
+            broken_count += 1
+            print(f"  its folder: {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(f"{given.seeds} scenarios, {broken_count} broken")
+    sys.exit(1 if broken_count else 0)
+
+
+if __name__ == "__main__":
+    main()
