@@ -7,6 +7,8 @@ last checkpoint are repeated, and their mismatches found again.
 
 from __future__ import annotations
 
+import logging
+
 import cbor2
 import numpy as np
 import trio
@@ -21,6 +23,7 @@ from assay.protocol.messages import CertifiedManifest
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.optimiser.public_state import PublicState
 
+log = logging.getLogger(__name__)
 CHECKPOINT_ROUNDS = 16
 FETCH_S = 60.0
 FETCHES_AT_ONCE = 4
@@ -60,12 +63,30 @@ class Replay:
         """
         manifest = certified.manifest
         assert int(manifest.round) == self.round
-        names = {signed.commit.update for signed in manifest.commits} | {manifest.aggregate}
-        await self._hold(host, [name for name in sorted(names) if name != NO_DIGEST])
+        await self._hold(host, _names(certified))
         self._compare(certified)
         state = await trio.to_thread.run_sync(self._apply, certified)
         self._me.store.set_value(self._state_name(self.round), state)
         return state
+
+    async def mend(self, host: Host) -> None:
+        """Fetch again what the disk damaged or lost of all rounds so far: nobody else keeps the whole run.
+
+        Raises:
+            Unavailable: nobody serves it now.
+        """
+        whole = set[Digest]()
+        for round_id in range(self.round):
+            for certified in self._me.store.links(round_id, 1):
+                names = [name for name in _names(certified) if name not in whole]
+                for name in names:
+                    try:
+                        await trio.to_thread.run_sync(self._me.blobs.load, name)
+                    except Unavailable as error:
+                        log.warning("fetched again", extra={"reason": str(error)})
+                        await trio.to_thread.run_sync(self._me.blobs.remove, name)
+                await self._hold(host, names)
+                whole.update(names)
 
     def compared(self) -> tuple[int, tuple[Mismatch, ...]]:
         """The number of rounds whose commits named their parameters, and the mismatches."""
@@ -105,7 +126,8 @@ class Replay:
         async def fetch(name: Digest) -> None:
             async with limit:
                 try:
-                    body = await fetch_blob(host, name, self._me.spec.seat_peers, FETCH_S)
+                    holders = dict.fromkeys((*self._me.spec.seat_peers, *host.connected()))
+                    body = await fetch_blob(host, name, list(holders), FETCH_S)
                     await trio.to_thread.run_sync(self._me.blobs.put, body)
                 except Unavailable as error:
                     missing.append(error)
@@ -120,3 +142,10 @@ class Replay:
     @staticmethod
     def _state_name(round_id: int) -> str:
         return f"state/{round_id}"
+
+
+def _names(certified: CertifiedManifest) -> list[Digest]:
+    """The updates and the aggregate of a manifest, ascending."""
+    manifest = certified.manifest
+    names = {signed.commit.update for signed in manifest.commits} | {manifest.aggregate}
+    return sorted(names - {NO_DIGEST})

@@ -58,6 +58,7 @@ from assay.verifier.audit.messages import longest_opening
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 POLL_S = 1.0
+MEND_S = 3600.0  # between two readings of all blobs
 CASES_S_MAX = 120.0  # wait for slash rewards
 CERTIFICATE_TRIES = 5
 PROOF_S_MAX = 30.0  # wait for the proof that a result is final
@@ -112,6 +113,7 @@ class Buyer:
         async with participate(self.me, self.follower) as (host, nursery):
             self._host = host
             nursery.start_soon(self._keep_openings)
+            nursery.start_soon(self._mend)
             self.status.write("up")
             log.info("buyer is up", extra={"peer": self.me.me.hex()[:8]})
             await self._replay_all()
@@ -130,6 +132,15 @@ class Buyer:
 
     async def _keep_openings(self) -> None:
         await keep_openings(self.keeper, self._host, self.follower, me=self.me.me, keeps_all=True)
+
+    async def _mend(self) -> None:
+        """Look now and then, while others still have them, whether all blobs are whole."""
+        while True:
+            await trio.sleep(MEND_S)
+            try:
+                await self.replay.mend(self._host)
+            except Unavailable as error:
+                log.warning("nobody has it", extra={"reason": str(error)})
 
     @property
     def calendar(self) -> Calendar:
@@ -354,6 +365,7 @@ class Buyer:
             held_out=await trio.to_thread.run_sync(self._held_out, inputs),
         )
         await trio.to_thread.run_sync(self._write_openings)
+        await self.replay.mend(self._host)
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
         self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())
         log.info("bundle written", extra={"state": state.hex()[:8]})

@@ -4,10 +4,10 @@
 
 Room: tests (edge). Each seed is one run of a local network: four verifiers, nodes, a chain, a ledger and a
 buyer, all processes of their own. While it trains, participants are killed, their workers too, or stopped for
-a while (SIGSTOP), the chain stands still, and bits of stored blobs flip; at most one node and one verifier
-cheat. Promised whatever happens: the run ends, every invariant of its summary holds (honest parties lose no
-stake, cheaters do, no unit is lost, honest processes hold the same parameters), and its folder verifies. A
-line is printed for each seed; the folder of a broken run stays.
+a while (SIGSTOP), the chain stands still or loses its newest block, and bits of stored blobs flip; at most
+one node and one verifier cheat. Promised whatever happens: the run ends, every invariant of its summary holds
+(honest parties lose no stake, cheaters do, no unit is lost, honest processes hold the same parameters), and
+its folder verifies. A line is printed for each seed; the folder of a broken run stays.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from tests.e2e.nets import broken_invariants, localnet, need_anvil, pid_of, repo
 
 VERIFIERS, ROUNDS, ROUNDS_LEFT = 4, 24, 4  # no fault begins in the last ones
 PATIENCE_S = 900.0
-KINDS = ("kill", "kill worker", "freeze", "freeze chain", "rot")
+KINDS = ("kill", "kill worker", "freeze", "freeze chain", "reorganise chain", "rot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,9 @@ def _bring(scenario: Scenario, network: subprocess.Popen[str], run: Path, over: 
             if over.wait(0.1):
                 return
         with suppress(ProcessLookupError, FileNotFoundError):  # it ended by itself, or is being started again
+            if fault.kind == "reorganise chain":
+                _reorganise(_chain(network.pid))
+                continue
             if fault.kind == "rot":
                 _flip(draw.choice(sorted((run / "participants" / fault.name / "blobs").rglob("*"))), draw)
                 continue
@@ -135,6 +139,19 @@ def _wake(process: int, after_s: float, over: threading.Event) -> None:
     over.wait(after_s)
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGCONT)
+
+
+def _reorganise(chain: int) -> None:
+    """Replace the newest block by an empty one: its transactions are gone, as if nobody had sent them."""
+    words = Path(f"/proc/{chain}/cmdline").read_bytes().decode().split("\0")
+    port = words[words.index("--port") + 1]
+    body = {"jsonrpc": "2.0", "id": 1, "method": "anvil_reorg", "params": [1, []]}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        told = json.load(answer)
+    assert "error" not in told, told
 
 
 def _flip(path: Path, draw: random.Random) -> None:

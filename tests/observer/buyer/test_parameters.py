@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import trio
 
+from assay.network.blob_store import DiskBlobs
 from assay.observer.buyer import parameters as replay
 from assay.observer.buyer.parameters import Replay
 from assay.observer.ledger_service.status import Mismatch
@@ -31,6 +32,8 @@ from assay.training.optimiser.outer import apply, public_digest, start_public
 from assay.training.optimiser.public_state import state_digest
 
 SPEC = a_spec(state_every=2)
+STRANGER = peer("an archive")
+HOST = SimpleNamespace(connected=lambda: [STRANGER])
 LAYOUT = layout_of(SPEC.model)
 
 
@@ -107,7 +110,7 @@ def a_buyer(folder: Path) -> Any:
 
 
 def step(one: Replay, certified: CertifiedManifest) -> Digest:
-    return trio.run(one.step, cast(Any, None), certified)
+    return trio.run(one.step, cast(Any, HOST), certified)
 
 
 def test_the_buyer_ends_with_the_parameters_that_the_aggregates_make(tmp_path: Path):
@@ -162,7 +165,7 @@ def test_a_blob_that_is_away_changes_nothing_and_comes_later(tmp_path: Path, mon
     answers = iter([Unavailable("nobody has it")])
 
     async def fetch(_host: Any, name: Digest, holders: Any, _deadline_s: float) -> bytes:
-        assert tuple(holders) == SPEC.verifier_peers
+        assert tuple(holders) == (*SPEC.verifier_peers, STRANGER)
         for error in answers:
             raise error
         return BLOBS[name]
@@ -176,3 +179,38 @@ def test_a_blob_that_is_away_changes_nothing_and_comes_later(tmp_path: Path, mon
 
     assert step(one, links()[0]) == states()[1]
     assert me.blobs.put_back == [AGGREGATES[0]]
+
+
+@pytest.mark.parametrize("how", ["rotten", "cut", "gone", "whole"])
+def test_what_the_disk_damaged_of_rounds_long_past_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    me = a_buyer(tmp_path)
+    me.blobs = DiskBlobs(tmp_path / "blobs", bytes_max=1 << 30)
+    asked = list[Digest]()
+
+    async def fetch(_host: Any, name: Digest, _holders: Any, _deadline_s: float) -> bytes:
+        asked.append(name)
+        return BLOBS[name]
+
+    monkeypatch.setattr(replay, "fetch_blob", fetch)
+    one = Replay(me)
+    story = [
+        replace(certified, manifest=replace(certified.manifest, commits=())) for certified in links()[:3]
+    ]
+    for certified in story:
+        me.store.add_link(certified)
+        step(one, certified)
+    asked.clear()
+
+    lost = story[1].manifest.aggregate
+    path = me.blobs.path(lost)
+    if how == "rotten":
+        path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    elif how == "gone":
+        path.unlink()
+    trio.run(one.mend, cast(Any, HOST))
+    assert asked == ([] if how == "whole" else [lost])
+    assert blob_digest(me.blobs.load(lost)) == lost
