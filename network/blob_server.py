@@ -143,7 +143,7 @@ class BlobServer:
             return None
         chunks = ChunkList(size=size, hashes=hashes)
         if chunks.digest() != digest:
-            log.error("blob damaged", extra={"digest": digest.hex()})
+            self._blobs.discard_damaged(digest)
             return None
         return chunks
 
@@ -157,5 +157,7 @@ class BlobServer:
         try:
             chunks.verify(index, chunk)
         except MalformedMessage as error:
+            self._lists.pop(digest, None)
+            self._blobs.discard_damaged(digest)
             raise Unavailable(f"blob {digest.hex()[:8]} is damaged: {error}") from error
         return chunk

@@ -34,6 +34,9 @@ class BlobSource(Protocol):
             Unavailable: it is not here, or the disk failed.
         """
 
+    def discard_damaged(self, digest: Digest) -> None:
+        """Forget a blob that was read and is not what its digest says, so that it can be had again."""
+
     def put(self, data: bytes) -> Digest:
         """Keep these bytes.
 

@@ -61,3 +61,11 @@ class WorkAhead:
     round: RoundId
     base: int
     base_root: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatStep:
+    """Asks to repeat a step whose files are damaged, see `Trainer.repeat`; answered by its `StepRecord`."""
+
+    TAG: ClassVar[bytes] = b"assay/worker/repeat-step/1"
+    commit: Commit

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 
 import trio
@@ -23,7 +24,7 @@ from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.evidence import EvidenceServer
 from assay.node.known_answer import read_known_answers
-from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
+from assay.node.messages import RepeatStep, StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.progress import report_rounds
 from assay.node.seat import drained, leave_when_asked, return_when_overdue, take_seat
 from assay.node.steps import StepFiles
@@ -143,6 +144,8 @@ class Service:
         self.attester = attester_of(me.config, me)
         self._host: Host
         self._opened: dict[StepId, OpeningNotice] = {}
+        self._opening_lock = trio.Lock()
+        self._unrepeatable: set[RoundId] = set()
 
     def _trainer(self) -> tuple[str, Message]:
         """The module of our trainer and its start, see `WorkerProcess`."""
@@ -387,6 +390,11 @@ class Service:
                             and (step, audit.pattern, verifier) not in notified
                         ):
                             nursery.start_soon(self._send_opening, verifier, audit, notified)
+                    opened = self._opened.get(step)
+                    if opened is not None and self.me.blobs.size(opened.opening) is None:
+                        nursery.start_soon(self._reopen, audit)
+                    if audits.may_open_sketch(audit, int(run_state.round)):
+                        nursery.start_soon(self._mend, audit)
                     for message in self._due_messages(run_state, audit):
                         for verifier in run_state.holders:
                             nursery.start_soon(self._send_message, verifier, message)
@@ -404,10 +412,8 @@ class Service:
     def _due_messages(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
         """The messages that the chain expects from us about a step of ours now."""
         if audits.may_open_sketch(audit, int(run_state.round)):
-            try:
+            with suppress(Diverged):  # see `_mend`
                 yield self.steps.sketch_openings(audit.commit, audit.segment)
-            except Diverged as lost:
-                log.warning("sketch not opened", extra={"round": int(audit.round), "reason": str(lost)})
         known_answers = self.known_answers.get(int(audit.round))
         if known_answers is not None and audits.may_show_known_answer(
             run_state.spec.audit, audit, int(run_state.round)
@@ -444,17 +450,54 @@ class Service:
             AssayError: it cannot be made.
         """
         step = (audit.round, audit.node)
-        if step not in self._opened:
-            update = self.me.blobs.load(audit.commit.update)
-            spec, round_id = self.me.spec, int(audit.round)
-            live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
-            blocks = opened_blocks(
-                audit.seed, audit.node, spec.audit, audit.rate_ppm, self.layout.blocks, live
-            )
-            body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
-            name = self.me.blobs.put(body)
-            self._opened[step] = OpeningNotice(round=audit.round, opening=name, opening_bytes=len(body))
-        return self._opened[step]
+        async with self._opening_lock:
+            known = self._opened.get(step)
+            if known is None or self.me.blobs.size(known.opening) is None:  # damaged since
+                try:
+                    self._opened[step] = await self._open(audit)
+                except (Diverged, Unavailable) as lost:
+                    await self._repeat(audit.commit, lost)
+                    self._opened[step] = await self._open(audit)
+            return self._opened[step]
+
+    async def _open(self, audit: Audit) -> OpeningNotice:
+        spec, round_id = self.me.spec, int(audit.round)
+        update = self.me.blobs.load(audit.commit.update)
+        live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
+        blocks = opened_blocks(audit.seed, audit.node, spec.audit, audit.rate_ppm, self.layout.blocks, live)
+        body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
+        name = self.me.blobs.put(body)
+        return OpeningNotice(round=audit.round, opening=name, opening_bytes=len(body))
+
+    async def _repeat(self, commit: Commit, lost: AssayError) -> None:
+        """Have the trainer repeat a step that the disk has lost: it cannot be opened otherwise."""
+        if commit.round in self._unrepeatable:
+            raise lost
+        log.warning("step repeated", extra={"round": int(commit.round), "reason": str(lost)})
+        try:
+            record = await self.state_sync.child.call(RepeatStep(commit=commit), StepRecord)
+        except Diverged:
+            self._unrepeatable.add(commit.round)
+            raise
+        self.me.blobs.put(record.update)
+
+    async def _mend(self, audit: Audit) -> None:
+        """Have a step repeated whose sketch could not be opened; it is opened with the next manifest."""
+        async with self._opening_lock:
+            try:
+                self.steps.sketch_openings(audit.commit, audit.segment)
+            except Diverged as lost:
+                try:
+                    await self._repeat(audit.commit, lost)
+                except AssayError as error:
+                    log.warning("sketch not opened", extra={"round": int(audit.round), "reason": str(error)})
+
+    async def _reopen(self, audit: Audit) -> None:
+        """Make an opening again that was found damaged when an auditor read it."""
+        try:
+            await self._opening(audit)
+        except AssayError as error:
+            log.warning("opening not made again", extra={"round": int(audit.round), "reason": str(error)})
 
     async def _on_open_request(self, _peer: PeerId, body: bytes) -> bytes:
         request = decode(StepRequest, body)

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.node.messages import StepRecord
-from assay.protocol.auditing.commitments import open_commitment
+from assay.protocol.auditing.commitments import commitment_of, open_commitment
 from assay.protocol.encoding import merkle
+from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import INT_MAX, decode, encode
 from assay.protocol.encoding.merkle import Tree
 from assay.protocol.errors import Diverged, MalformedMessage
@@ -61,9 +62,11 @@ class StepFiles:
     def record(self, round_id: int) -> StepRecord | None:
         """The stored step of a round; None if there is none, or the file is damaged."""
         try:
-            return decode(StepRecord, self._record_path(round_id).read_bytes(), INT_MAX)
+            found = decode(StepRecord, self._record_path(round_id).read_bytes(), INT_MAX)
         except (OSError, MalformedMessage):
             return None
+        is_whole = commitment_of(found.salt, found.sketches) == found.commit.commitment
+        return found if is_whole and blob_digest(found.update) == found.commit.update else None
 
     def private(self, base: int) -> NodeState | None:
         """The private state that a commit with this `base` continues; None if it is absent or damaged."""

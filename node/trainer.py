@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.node.known_answer import trained_as
-from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
+from assay.node.messages import RepeatStep, StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.steps import StepFiles
 from assay.participant.compute import AtRound, ComputeWorker
 from assay.protocol.auditing.commitments import commitment_of, derived_salt
@@ -57,7 +57,7 @@ T = TypeVar("T", bound="Trainer")
 class Trainer(ComputeWorker):
     """Parameters of recent rounds, private states of recent steps, and the data."""
 
-    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, TakeStep, WorkAhead)
+    REQUESTS: ClassVar = (*ComputeWorker.REQUESTS, TakeStep, WorkAhead, RepeatStep)
 
     def __init__(
         self,
@@ -111,6 +111,8 @@ class Trainer(ComputeWorker):
             case WorkAhead():
                 self.ahead(int(request.round), request.base, request.base_root)
                 return AtRound(round=RoundId(self.parameters.round))
+            case RepeatStep():
+                return self.repeat(request.commit)
         return super().answer(request)
 
     def step(self, round_id: int, parent: Digest, base: int, base_root: Digest) -> StepRecord:
@@ -132,7 +134,6 @@ class Trainer(ComputeWorker):
         if self.parameters.round != round_id:
             raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
         rule = self.spec.rule
-        positions = batch_positions(self.spec, self.node, round_id)
         ahead, self._done = self._done, None
         work: rules.Work | None = None
         with ThreadPoolExecutor(1) as beside:  # BLAKE3 and file reads release the GIL
@@ -148,6 +149,44 @@ class Trainer(ComputeWorker):
         if not (np.isfinite(work.loss) and all(is_finite(part) for part in parts)):
             # If sent, its states could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
+        state = NO_DIGEST if round_id % self.spec.state_every else self.parameters.digest()
+        return self._keep(round_id, parent, state, before, root_before, work)
+
+    def repeat(self, commit: Commit) -> StepRecord:
+        """Do a recent step of ours again, whose files are damaged, and keep it again.
+
+        Raises:
+            Diverged: what it began from is not here any more, or repeating it leads to another commit.
+        """
+        self._done = None  # its gradient may lie where the repeated one will
+        before, round_id = self._repeated(commit), int(commit.round)
+        work = self._work(round_id, before)
+        return self._keep(round_id, commit.parent, commit.state, before, commit.momentum_before, work, commit)
+
+    def _repeated(self, commit: Commit) -> NodeState:
+        """The private state before a step of ours; the step that led to it is repeated if need be."""
+        for is_repeated in (False, True):
+            found = self.steps.private(commit.base)
+            if found is not None and self.steps.tree(found).root == commit.momentum_before:
+                return found
+            earlier = self.steps.record(commit.base - 1) if commit.base else None
+            if earlier is None or is_repeated:
+                break
+            self.repeat(earlier.commit)
+        raise Diverged(f"the private state before round {int(commit.round)} is not on this disk any more")
+
+    def _keep(
+        self,
+        round_id: int,
+        parent: Digest,
+        state: Digest,
+        before: NodeState,
+        root_before: Digest,
+        work: rules.Work,
+        expected: Commit | None = None,
+    ) -> StepRecord:
+        """Commit to a step's work and keep it; nothing is kept if another commit was expected."""
+        base = before.base  # it is used up
         after, update = self._encode(round_id, before, work)
         tree = self.steps.tree(after)
         place = round_id.to_bytes(8, "big") + parent + root_before
@@ -158,11 +197,11 @@ class Trainer(ComputeWorker):
             round=RoundId(round_id),
             node=self.node,
             parent=parent,
-            state=NO_DIGEST if round_id % self.spec.state_every else self.parameters.digest(),
-            batch_root=batch_root(self.spec, positions),
+            state=state,
+            batch_root=batch_root(self.spec, batch_positions(self.spec, self.node, round_id)),
             update=blob_digest(update),
             update_bytes=len(update),
-            base=before.base,
+            base=base,
             momentum_before=root_before,
             momentum_after=tree.root,
             inner=self.steps.inner_digests(work.ends),
@@ -171,6 +210,8 @@ class Trainer(ComputeWorker):
             tokens=self.spec.tokens_per_step,
             loss_micro=min(int(work.loss * 1e6), LOSS_MICRO_MAX),
         )
+        if expected not in (None, commit):
+            raise Diverged(f"round {round_id} repeated leads to another commit")
         record = StepRecord(commit=commit, update=update, salt=salt, sketches=sketches)
         self.steps.keep(record, after, tree, work.ends)
         return record

@@ -34,6 +34,11 @@ class MemoryBlobs:
             raise Unavailable(f"blob {digest.hex()[:8]} is not in the store")
         return blob[offset : offset + length]
 
+    def discard_damaged(self, digest: Digest) -> None:
+        """Forget a blob."""
+        with self._lock:
+            self._held_bytes -= len(self._blobs.pop(digest, b""))
+
     def put(self, data: bytes) -> Digest:
         """Keep these bytes, evicting older blobs if needed.
 

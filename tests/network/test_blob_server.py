@@ -333,5 +333,8 @@ def test_a_bit_flipped_on_the_holders_disk_is_never_served(tmp_path):
             path.write_bytes(content)
             with pytest.raises(Unavailable):  # and not PeerFault: the holder sent nothing wrong
                 await fetch(reader, holder, deadline_s=20)
+            assert store.size(blob_digest(DATA)) is None  # so it can be made or fetched again
+            store.put(DATA)
+            assert await fetch(reader, holder) == DATA
 
     run(main)

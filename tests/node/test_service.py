@@ -7,13 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 
 from assay.network.blob_store import DiskBlobs
-from assay.node.messages import TakeStep
+from assay.node.messages import RepeatStep, TakeStep
 from assay.node.service import Service
 from assay.protocol.encoding.codec import decode
-from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, Submission
+from assay.protocol.errors import Diverged
+from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
 from assay.protocol.types import RoundId
 from assay.testing.members import peer
 from assay.testing.signed import a_history, a_signed_commit
@@ -99,3 +101,74 @@ def test_a_large_update_goes_ahead_of_its_commit_and_a_small_one_with_it(tmp_pat
 def test_an_update_that_is_damaged_on_our_disk_is_not_pushed_and_ends_nothing(tmp_path, caplog):
     assert submitted(tmp_path, bytes(INLINE_UPDATE_BYTES + 1), is_damaged=True) == ["submit"]
     assert "update not pushed" in caplog.text
+
+
+class Steps:
+    """A node's files of one step, of which some are gone until its trainer repeats it."""
+
+    def __init__(self, blobs: DiskBlobs, *, can_repeat: bool = True) -> None:
+        self.blobs, self.can_repeat, self.is_whole, self.repeated = blobs, can_repeat, False, 0
+        self.me = SimpleNamespace(blobs=blobs)
+        self.state_sync = SimpleNamespace(child=self)
+        self._opened: dict[Any, OpeningNotice] = {}
+        self._opening_lock, self._unrepeatable = trio.Lock(), set[RoundId]()
+        self.steps = self
+
+    async def call(self, request: RepeatStep, _answer: Any) -> Any:
+        self.repeated += 1
+        if not self.can_repeat:
+            raise Diverged("the state before is gone, too")
+        self.is_whole = True
+        return SimpleNamespace(update=b"update")
+
+    async def _open(self, audit: Any) -> OpeningNotice:
+        self.sketch_openings()
+        return OpeningNotice(round=audit.round, opening=self.blobs.put(b"an opening"), opening_bytes=10)
+
+    def sketch_openings(self, *_: Any) -> None:
+        if not self.is_whole:
+            raise Diverged("the step is gone")
+
+    _repeat, _opening = Service._repeat, Service._opening
+
+
+def an_audit() -> Any:
+    commit = a_signed_commit("nora", a_history()).commit
+    return SimpleNamespace(round=commit.round, node=NORA, commit=commit, segment=0)
+
+
+@pytest.mark.parametrize("how", ["opening", "sketch"])
+def test_a_step_that_the_disk_lost_is_repeated_once_and_opened(tmp_path: Path, how: str):
+    node = Steps(DiskBlobs(tmp_path, bytes_max=1 << 20))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):  # verifiers
+                if how == "opening":
+                    nursery.start_soon(Service._opening, node, an_audit())
+                else:
+                    nursery.start_soon(Service._mend, node, an_audit())
+
+    trio.run(main)
+    assert (node.is_whole, node.repeated) == (True, 1)
+
+
+def test_a_step_that_cannot_be_repeated_is_tried_once(tmp_path: Path):
+    node = Steps(DiskBlobs(tmp_path, bytes_max=1 << 20), can_repeat=False)
+    for _ in range(3):
+        with pytest.raises(Diverged):
+            trio.run(Service._opening, node, an_audit())
+        trio.run(Service._mend, node, an_audit())
+    assert node.repeated == 1
+
+
+def test_an_opening_that_was_found_damaged_is_made_again(tmp_path: Path):
+    blobs = DiskBlobs(tmp_path, bytes_max=1 << 20)
+    node = Steps(blobs)
+    node.is_whole = True
+    notice = trio.run(Service._opening, node, an_audit())
+    assert trio.run(Service._opening, node, an_audit()) == notice
+
+    blobs.discard_damaged(notice.opening)
+    trio.run(Service._reopen, node, an_audit())
+    assert blobs.load(notice.opening) == b"an opening"

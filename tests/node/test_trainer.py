@@ -12,6 +12,7 @@ import pytest
 
 from assay.devnet.faults.behaviours import NODE_BEHAVIOURS, NODE_CHEATS
 from assay.node import trainer as trainers
+from assay.node.messages import RepeatStep
 from assay.node.service import Service
 from assay.node.trainer import Trainer
 from assay.protocol.auditing.draws import opened_blocks
@@ -350,6 +351,45 @@ def test_a_step_that_is_gone_or_damaged_is_said_to_be(data, folder):
     for record in (first, second):
         with pytest.raises(Diverged, match=f"round {record.commit.round}"):
             trainer.steps.opening(record.commit.round, [0])
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "gone"])
+@pytest.mark.parametrize(
+    "names", [("00000002.cbor",), ("momentum-00000002.npy",), ("momentum-00000001.npy",),
+              ("momentum-00000000.npy", "momentum-00000001.npy", "momentum-00000002.npy", "00000002.cbor")],
+)  # fmt: skip
+def test_a_step_whose_files_are_damaged_is_repeated_bit_for_bit(data, folder, names, damage):
+    trainer = a_trainer(data, folder)
+    records = trained(trainer, 4)
+    opened = [trainer.steps.opening(record.commit.round, [0, 1, 2]) for record in records]
+    for name in names:
+        path = folder / "steps" / name
+        body = bytearray(path.read_bytes())
+        path.unlink()
+        if damage == "a flipped bit":
+            body[-1 if name.endswith("cbor") else 200] ^= 1  # of a sketch, or of the first block
+            path.write_bytes(body)
+    with pytest.raises(Diverged):
+        trainer.steps.opening(2, [0, 1, 2])
+
+    assert trainer.answer(RepeatStep(commit=records[2].commit)) == records[2]
+
+    assert [trainer.steps.opening(record.commit.round, [0, 1, 2]) for record in records] == opened
+    assert step(trainer, 4, records[3]) == step(a_trainer(data, folder), 4, records[3])
+
+
+def test_a_step_that_cannot_be_repeated_is_said_to_be_and_no_file_changes(data, folder):
+    trainer = a_trainer(data, folder)
+    records = trained(trainer, 3)
+    before = {path: path.read_bytes() for path in (folder / "steps").iterdir()}
+    with pytest.raises(Diverged, match="another commit"):
+        trainer.repeat(replace(records[2].commit, loss_micro=1))
+    assert {path: path.read_bytes() for path in (folder / "steps").iterdir()} == before
+
+    for name in ("momentum-00000001.npy", "00000001.cbor"):
+        (folder / "steps" / name).unlink()
+    with pytest.raises(Diverged, match="before round 2"):
+        trainer.repeat(records[2].commit)
 
 
 @pytest.mark.parametrize("number", [0, 1])

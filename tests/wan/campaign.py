@@ -4,10 +4,11 @@
 
 Room: tests (edge). Each seed is one run of a local network: four verifiers, nodes, a chain, a ledger and a
 buyer, all processes of their own. While it trains, participants are killed, their workers too, or stopped for
-a while (SIGSTOP), the chain stands still or loses its newest block, and bits of stored blobs flip; at most
-one node and one verifier cheat. Promised whatever happens: the run ends, every invariant of its summary holds
-(honest parties lose no stake, cheaters do, no unit is lost, honest processes hold the same parameters), and
-its folder verifies. A line is printed for each seed; the folder of a broken run stays.
+a while (SIGSTOP), the chain stands still or loses its newest block, and bits of blobs, parameters and steps
+on disk flip; at most one node and one verifier cheat. Promised whatever happens: the run ends, every
+invariant of its summary holds (honest parties lose no stake, cheaters do, no unit is lost, honest processes
+hold the same parameters), and its folder verifies. A line is printed for each seed; the folder of a broken
+run stays.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _bring(scenario: Scenario, network: subprocess.Popen[str], run: Path, over: 
                 _reorganise(_chain(network.pid))
                 continue
             if fault.kind == "rot":
-                _flip(draw.choice(sorted((run / "participants" / fault.name / "blobs").rglob("*"))), draw)
+                _flip(draw.choice(_files(run / "participants" / fault.name)), draw)
                 continue
             process = _chain(network.pid) if fault.kind == "freeze chain" else pid_of(run, fault.name)
             if fault.kind == "kill worker":
@@ -152,6 +153,15 @@ def _reorganise(chain: int) -> None:
     with urllib.request.urlopen(request, timeout=30) as answer:
         told = json.load(answer)
     assert "error" not in told, told
+
+
+def _files(folder: Path) -> list[Path]:
+    """A participant's blobs, parameters and steps: what it can make or fetch again."""
+    return [
+        path
+        for part in ("blobs", "steps", "theta", "parameters")
+        for path in sorted((folder / part).rglob("*"))
+    ]
 
 
 def _flip(path: Path, draw: random.Random) -> None:
