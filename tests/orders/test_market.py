@@ -104,3 +104,5 @@ def test_a_bid_is_for_the_seats_that_the_order_does_not_name():
     assert (bid.seats, bid.least_seats, bid.order) == (2, 1, quote_of(order).name)
     with pytest.raises(ConfigError, match="names 3 nodes for 3 seats"):
         market_quote(an_order(**{"run.nodes": 3, "run.least_nodes": 3}), standing((1, 9)), days=30)
+    one_seat = an_order(**{"run.nodes": 2})
+    assert market_quote(one_seat, standing((1, 9)), days=30).seats_wanted == 1

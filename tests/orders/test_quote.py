@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from assay.ledger.settlement.payouts import settle
 from assay.orders.load import load_order
 from assay.orders.price.quote import (
     Quote,
+    Terms,
     check_spec_keeps,
     cost_at_most,
     cost_expected,
@@ -20,9 +21,10 @@ from assay.orders.price.quote import (
     terms_of,
     verification_ppm,
 )
+from assay.orders.price.quoted import quoted
 from assay.orders.spec import build_spec, data_spec
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import ConfigError
+from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.params import Member, RunSpec
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import Address, Digest, PeerId
@@ -75,6 +77,21 @@ def test_a_quote_is_a_message_with_one_encoding(tmp_path: Path):
     assert again.name == quote.name  # where and how it was written does not matter
 
 
+def test_a_quote_without_reserves_has_the_bytes_of_quotes_from_before_them():
+    without, one = (quote_of(load_order(None, {**SMALL, "run.reserves": count})).terms for count in (0, 1))
+    tag_and_others = len(fields(Terms))
+    assert encode(without)[0] == 0x80 + tag_and_others  # the head of an array says its length
+    assert encode(one)[0] == 0x80 + tag_and_others + 1
+
+
+def test_a_quotes_name_has_at_most_64_bytes():
+    quote = quote_of(load_order(None, SMALL))
+    longest = replace(quote, terms=replace(quote.terms, name=64 * "n"))
+    assert decode(Quote, encode(longest)) == longest
+    with pytest.raises(MalformedMessage, match="at most 64"):
+        decode(Quote, encode(longest).replace(b"\x78\x40" + 64 * b"n", b"\x78\x41" + 65 * b"n"))
+
+
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_has_a_quote_within_its_escrow(file: Path):
     try:
@@ -109,6 +126,13 @@ def test_how_long_a_run_waits_for_nodes_is_in_the_quote_and_what_they_cost_is_ex
     trains = cost_expected(quote_of(load_order(None, SMALL)).terms)
     assert cost_expected(quote.terms).tokens * 7 == trains.tokens * 6  # of seven rounds the first seats nodes
     assert cost_at_most(quote.terms) == cost_at_most(quote_of(load_order(None, SMALL)).terms)
+    by_round = quote_of(load_order(None, {**waits, "budget.epoch_rounds": 1}))  # the first epoch pays nothing
+    assert cost_expected(by_round.terms).tokens == cost_expected(quote.terms).tokens
+
+
+def test_a_quotes_time_is_that_of_its_rounds_in_whole_seconds():
+    for collect_s, time_s in ((1, 7), (1.5, 10)):
+        assert quoted(load_order(None, {**SMALL, "timing.collect_s": collect_s})).time_s == time_s
 
 
 def test_a_spec_made_from_the_order_keeps_its_quote():

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from assay.protocol.params import Family, RunSpec, check_spec, closing_rounds, model_faults
+from assay.protocol.params import (
+    AdapterSpec,
+    Family,
+    RunSpec,
+    Target,
+    check_spec,
+    closing_rounds,
+    model_faults,
+)
 from assay.protocol.types import Digest
 from assay.testing.members import a_member, peer
 from assay.testing.run import a_spec
@@ -33,6 +41,10 @@ def nodes(count: int, seats: int, **changes: Any) -> RunSpec:
 def waits(least: int, seats: int, verifiers: int = 4, **changes: Any) -> RunSpec:
     some = MEMBERS[128 : 128 + verifiers]
     return nodes(0, seats, least_nodes=least, verifiers=some, **{"start_by_s": 1, **changes})
+
+
+def adapted(rank: int, **sizes: int) -> dict[str, Any]:
+    return {"base": SOME, "adapter": AdapterSpec(rank=rank, alpha=1, targets=(Target.V,)), **sizes}
 
 
 @pytest.mark.parametrize(
@@ -154,6 +166,7 @@ def test_a_spec_is_accepted_at_each_bound_and_refused_beyond_it(inside, outside,
         ({"rope_theta": 2}, {"rope_theta": 1}, "rope_theta is 1, expected at least 2"),
         ({"width": 4}, {"width": 6}, "width / heads is 3, rotation needs an even number"),
         ({"layers": 1024}, {"layers": 1025}, "layers is 1025, expected at most 1024"),
+        (adapted(3, kv_heads=1), adapted(4, kv_heads=1), "rank 4 for v, a matrix of 4 x 8: expected less"),
         ({}, {"family": Family.GPT}, "learned positions, expected a rope_theta of 0"),
         (
             {"family": Family.GPT, "rope_theta": 0},

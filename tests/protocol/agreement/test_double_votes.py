@@ -69,6 +69,9 @@ def test_a_pair_proves_nothing_if_a_signature_the_run_or_the_order_is_not_right(
         pair, first=pair.second, second=pair.first,
         first_signature=pair.second_signature, second_signature=pair.first_signature,
     )  # fmt: skip
+    named = f"double vote of {peer('vera').hex()[:8]}: its two statements"
+    with pytest.raises(MalformedMessage, match=named):
+        check_double_vote(DOMAIN, turned)
     for false in (
         double_vote(first, by_two),
         double_vote(*elsewhere),

@@ -304,6 +304,21 @@ def test_an_ancestor_of_a_final_block_is_settled_with_a_certificate_of_its_own()
         check_certified(link, DOMAIN, PEERS)
 
 
+def test_a_vote_for_an_ancestor_is_resent_until_its_block_is_settled():
+    first = a_proposal()
+    second = a_proposal(2, after=first)
+    third = a_proposal(3, after=second)
+    notarised = (first, a_certificate(first), second, a_certificate(second), third)
+    votes = [a_vote(0, SETTLED, VoteKind.FINALISE, one).vote for one in (first, second)]
+    state, _ = run(a_state(0), *notarised, a_certificate(third, VoteKind.FINALISE))
+
+    state, effects = run(state, Tick(60_000))
+    assert {one.vote for one in of(SignAndSend, effects)} >= set(votes)
+    state, _ = run(state, a_certificate(second, VoteKind.FINALISE, SETTLED))
+    _, effects = run(state, Tick(120_000))
+    assert [one.vote for one in of(SignAndSend, effects) if one.vote in votes] == votes[:1]
+
+
 def test_a_settled_block_may_have_a_dummy_certificate_beside_it():
     first = a_proposal()
     second = a_proposal(2, after=first)
