@@ -16,8 +16,8 @@ from web3.exceptions import Web3RPCError
 from assay.api.moves import Call
 from assay.chain.reader import ChainReader
 from assay.chain.rpc import PRIORITY_FEE_WEI, ChainRefused
+from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import Address
-from assay.chain.unsigned import Transaction
 from assay.protocol.errors import Unavailable
 
 _MAGIC = bytes.fromhex("1626ba7e")  # isValidSignature(bytes32,bytes), EIP-1271

@@ -18,8 +18,8 @@ from eth_account.messages import encode_typed_data
 from eth_utils.crypto import keccak
 
 from assay.chain.addresses import Deployment
+from assay.chain.signing.unsigned import Transaction, parse_signed
 from assay.chain.statements import BadSignatureError, recover
-from assay.chain.unsigned import Transaction, parse_signed
 from assay.protocol.errors import AssayError, MalformedMessage
 
 MOVE_S = 600

@@ -3,7 +3,7 @@
 Room: chain (edge). Blocking; async callers run it in a thread. Most calls are idempotent: a call whose
 effect the chain already has returns `ALREADY_DONE`, so after a killed process or a reorganised chain the
 caller repeats it. Calls that add up (transfers, stake, top-ups, unstake requests) are not idempotent; of an
-account that signs by files they are until they are seen mined (unsigned.py).
+account that signs by files they are until they are seen mined (signing/unsigned.py).
 """
 
 from __future__ import annotations

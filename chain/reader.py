@@ -33,7 +33,7 @@ from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
 from assay.chain.proposals import CertifiedResult, certified_result_of
 from assay.chain.rpc import Rpc, artefact
-from assay.chain.signer import Signer
+from assay.chain.signing.signer import Signer
 from assay.chain.state import (
     AppealState,
     CaseState,

@@ -30,10 +30,10 @@ from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Excepti
 from web3.types import RPCResponse
 
 from assay.chain.addresses import CONTRACTS
-from assay.chain.signer import KeyHere, Signer
+from assay.chain.signing.signer import KeyHere, Signer
+from assay.chain.signing.unsigned import FileSigner
 from assay.chain.statements import Address
 from assay.chain.text.reverts import revert_text
-from assay.chain.unsigned import FileSigner
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 

@@ -18,6 +18,8 @@ from click.testing import CliRunner
 
 from assay.bundle.read import read
 from assay.chain.commit_statement import evm_address
+from assay.orders.sections import RunFile
+from assay.orders.toml import tomllib
 from tests.bundle.a_participant import a_participant
 from tests.commands import COMMANDS
 from tests.test_golden_run import ARCHIVE
@@ -119,3 +121,17 @@ def test_a_command_that_does_not_exist_or_an_option_that_it_lacks_is_found(workp
 
 def test_every_guide_shows_commands() -> None:
     assert all(commands(guide) for guide in GUIDES)
+
+
+TABLES = re.findall(r"^```\n(\[.*?)^```", (ROOT / "docs/buyers.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("block", TABLES)
+def test_the_tables_of_the_buyers_guide_have_keys_and_values_that_an_order_takes(block: str) -> None:
+    RunFile.model_validate(tomllib.loads(block))
+
+
+def test_a_key_that_an_order_does_not_know_is_found_in_a_guide() -> None:
+    assert len(TABLES) > 10
+    with pytest.raises(ValueError, match="keep_momentum"):
+        RunFile.model_validate(tomllib.loads("[train]\nkeep_momentum = false"))

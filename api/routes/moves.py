@@ -27,7 +27,7 @@ from assay.api.schemas import (
     TransactionAnswer,
 )
 from assay.api.server import Server, TheServer, needs, once
-from assay.chain.unsigned import Transaction
+from assay.chain.signing.unsigned import Transaction
 from assay.protocol.encoding.json_text import plain, read_plain
 
 router = APIRouter(route_class=StrictRoute, prefix="/v1/moves", tags=["moves"])

@@ -55,8 +55,8 @@ def round_s(times_s: Sequence[int]) -> float | None:
 
 def left_s(run_state: RunState, times_s: Sequence[int]) -> int | None:
     """Seconds until training is over, at the present rate; None where it is over or no rate is known."""
-    left, pace = run_state.calendar.rounds - int(run_state.round), round_s(times_s)
-    return None if pace is None or left <= 0 else round(pace * left)
+    left, each_s = run_state.calendar.rounds - int(run_state.round), round_s(times_s)
+    return None if each_s is None or left <= 0 else round(each_s * left)
 
 
 def drafts(run_state: RunState, settled: int) -> dict[int, Settlement]:

@@ -19,7 +19,7 @@ from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.deployment.coin import SINK, check_coin
 from assay.chain.deployment.parameters import ChainParams
 from assay.chain.rpc import Rpc, artefact
-from assay.chain.signer import Signer
+from assay.chain.signing.signer import Signer
 from assay.chain.statements import Address
 from assay.protocol.errors import ConfigError, Unavailable
 

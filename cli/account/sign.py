@@ -1,6 +1,7 @@
 """Sign: `assay key sign` shows a transaction that was written for this key, and signs it, without a network.
 
-Room: cli (edge: two files). The files are chain/unsigned.py's, what a call says is read by chain/calls.py.
+Room: cli (edge: two files). The files are chain/signing/unsigned.py's, what a call says is read by
+chain/calls.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from assay.cli.result import AsJson, show
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
-    from assay.chain.unsigned import Unsigned
+    from assay.chain.signing.unsigned import Unsigned
 
 WEI = 10**18
 
@@ -60,8 +61,8 @@ def sign(
 
     Example: assay key sign 0x7099...-31337-4.json --keys keys --network network.txt
     """
-    from assay.chain.signer import KeyHere
-    from assay.chain.unsigned import read_unsigned, signed_path
+    from assay.chain.signing.signer import KeyHere
+    from assay.chain.signing.unsigned import read_unsigned, signed_path
     from assay.participant.keys.keyring import load_keys
     from assay.participant.keys.private_files import write_private
 

@@ -47,7 +47,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.types import Digest
 
 if TYPE_CHECKING:  # it takes a while to import
-    from assay.chain.signer import Signer
+    from assay.chain.signing.signer import Signer
 
 PEER, ACCOUNT, HOT, RELEASE = "peer.key", "account.json", "hot.json", "release.key"
 SIGNER = "signer.json"  # in place of ACCOUNT
@@ -161,8 +161,8 @@ class Keys:
     @property
     def signer(self) -> Signer:
         """What signs the account's transactions."""
-        from assay.chain.signer import KeyHere, RemoteSigner
-        from assay.chain.unsigned import FileSigner
+        from assay.chain.signing.signer import KeyHere, RemoteSigner
+        from assay.chain.signing.unsigned import FileSigner
 
         if not isinstance(self.account, AccountElsewhere):
             return KeyHere(self.account)

@@ -14,7 +14,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.coin import SINK
 from assay.chain.deployment.deploy import deploy
 from assay.chain.deployment.parameters import ChainParams
-from assay.chain.signer import Signer
+from assay.chain.signing.signer import Signer
 from assay.chain.statements import Address
 from assay.participant.files.invitation import Invitation, check_invitation, check_network, invitation_of
 from assay.participant.files.record import Role, SignedRecord

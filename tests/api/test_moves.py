@@ -17,8 +17,8 @@ from eth_utils.crypto import keccak
 from assay.api.access import PREPARED_MAX
 from assay.api.gateway import Gateway
 from assay.api.moves import MOVE_S, MoveRefused, check_transaction
+from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import OPERATOR
-from assay.chain.unsigned import Transaction
 from tests.api.a_server import ApiWorld, is_problem
 from tests.contracts.chain_world import Person, World
 

@@ -35,9 +35,9 @@ from assay.api.signin import SignIn
 from assay.bundle import books
 from assay.chain.addresses import CONTRACTS
 from assay.chain.rpc import artefact
+from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.text.units import parse_money
-from assay.chain.unsigned import Transaction
 from assay.protocol.errors import ConfigError
 from tests.api.a_books import wait_until
 from tests.api.a_server import ApiWorld, is_problem, listening

@@ -20,9 +20,9 @@ from assay.chain.client import UNIT, Chain, ChainRefused
 from assay.chain.permit import PERMIT_S, Permit, permit_digest
 from assay.chain.proposals import certified_result_of
 from assay.chain.rpc import Rpc
+from assay.chain.signing.unsigned import parse_signed
 from assay.chain.state import AppealPhase, CasePhase
 from assay.chain.statements import OPERATOR, Address, Domain, sign_digest
-from assay.chain.unsigned import parse_signed
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.contracts.chain_world import Person, World, view
 

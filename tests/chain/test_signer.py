@@ -13,7 +13,7 @@ from eth_account import Account
 from eth_utils.address import to_checksum_address
 
 from assay.chain.client import UNIT, Chain
-from assay.chain.signer import KeyHere, RemoteSigner
+from assay.chain.signing.signer import KeyHere, RemoteSigner
 from assay.chain.statements import OPERATOR, Address
 from assay.protocol.errors import Unavailable
 from tests.contracts.chain_world import World

@@ -13,9 +13,9 @@ from eth_account import Account
 
 from assay.chain import rpc
 from assay.chain.client import UNIT, Chain, ChainRefused, Sent, deploy
-from assay.chain.signer import KeyHere
+from assay.chain.signing.signer import KeyHere
+from assay.chain.signing.unsigned import FileSigner, read_signed, read_unsigned, signed_path
 from assay.chain.statements import OPERATOR, address_of
-from assay.chain.unsigned import FileSigner, read_signed, read_unsigned, signed_path
 from assay.protocol.errors import ConfigError, NotYet, Unavailable
 from tests.contracts.chain_world import Person, World
 

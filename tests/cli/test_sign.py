@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from assay.chain.client import UNIT
-from assay.chain.signer import KeyHere
+from assay.chain.signing.signer import KeyHere
+from assay.chain.signing.unsigned import read_signed, read_unsigned, signed_path
 from assay.chain.statements import OPERATOR
-from assay.chain.unsigned import read_signed, read_unsigned, signed_path
 from assay.cli.operator import fleet_config
 from assay.cli.process import read_process_file
 from assay.fleet.service import Fleet

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from eth_utils.address import to_checksum_address as address_in
 
-from assay.chain.signer import RemoteSigner
+from assay.chain.signing.signer import RemoteSigner
+from assay.chain.signing.unsigned import FileSigner
 from assay.chain.statements import address_of
-from assay.chain.unsigned import FileSigner
 from assay.participant.keys import keyring
 from assay.participant.keys.keyring import QUICK, RELEASE, STRONG, AccountElsewhere, load_keys
 from assay.participant.keys.private_files import read_password
