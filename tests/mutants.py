@@ -198,7 +198,11 @@ def reaching(graph: dict[Path, set[Path]], module: Path, tests: Path) -> list[Pa
     while front:
         front = [path for path, used in graph.items() if path not in distance and used & {*front}]
         distance |= {path: max(distance.values()) + 1 for path in front}
-    found = [path for path in distance if path.name.startswith("test_") and "e2e" not in path.parts]
+    found = [
+        path
+        for path in distance
+        if path.name.startswith("test_") and "tests" in path.parts and "e2e" not in path.parts
+    ]
     near = [path for path in found if tests in path.parents]
     near = near or [path for path in found if distance[path] == 1]
     return sorted(near, key=lambda path: (path.stem != f"test_{module.stem}", distance[path], path))
@@ -438,6 +442,7 @@ def _kills(
         if not name.startswith(("assay", "tests", "conftest", "__")):
             with suppress(Exception):  # what cannot be imported early, the tests import
                 importlib.import_module(name)
+    assert not any(name.startswith("assay.") for name in sys.modules), "tests would not meet the mutants"
     for number, mutant in enumerate(mutants):
         path = root / mutant.path
         source = path.read_bytes()

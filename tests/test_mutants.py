@@ -102,6 +102,14 @@ def test_only_tests_whose_imports_lead_to_a_module_run_on_its_mutants(tree):
     assert reaching(graph, tree / "room/far.py", tree / "tests/room") == []
 
 
+def test_a_module_that_is_named_like_a_test_is_none(tree):
+    bed = tree / "redteam/test_bed.py"
+    bed.parent.mkdir()
+    bed.write_text("from assay.room.near import is_old\n")
+
+    assert reaching(imports(tree), tree / "room/near.py", tree / "tests/none") == []
+
+
 @pytest.mark.parametrize(
     ("mutant", "function"),
     [("x > 1", 3), ("x < 2", 5), ("x - 3", None), ("x == 4", None), ("x + 5", 9), ("x - 6", None)],
