@@ -93,13 +93,35 @@ def test_a_newcomer_finds_a_snapshot_of_a_round_that_its_chain_certifies_and_no_
             found.append(await finder.find(0, ROUNDS))  # of round 6, whose manifest is not there
             found.append(await finder.find(0, 5))  # it is of a later round than asked for
             server._folder = SimpleNamespace(glob=lambda _: [tmp_path / "theta/public-00000004.safetensors"])
-            found.append(await finder.find(0, ROUNDS))
+            found.append(await finder.find(4, ROUNDS))
+            found.append(await finder.find(0, 3))
+            found.append(await finder.find(3, 4))
             finder.refuse(found[-1])
             found.append(await finder.find(0, ROUNDS))
-            found.append(await finder.find(4, ROUNDS))
 
     run(main)
-    assert found[:2] == [None, None]
-    assert (found[2].round, found[2].state) == (4, certified_state(link))
-    assert found[2].path.read_bytes() == checkpoints(tmp_path / "theta")[4].read_bytes()
-    assert found[3:] == [None, None]
+    assert found[:4] == [None] * 4 and found[5:] == [None]
+    assert (found[4].round, found[4].state) == (4, certified_state(link))
+    assert found[4].path.read_bytes() == checkpoints(tmp_path / "theta")[4].read_bytes()
+
+
+@pytest.mark.parametrize(("too_large", "is_found"), [(0, True), (1, False)])
+def test_a_snapshot_of_the_largest_size_is_found_and_none_above_it(
+    tmp_path, monkeypatch, too_large, is_found
+):
+    server = a_server(tmp_path, 4)
+    largest = offered(server).size - too_large
+    monkeypatch.setattr("assay.participant.following.snapshots.snapshot_bytes_max", lambda _: largest)
+    found = []
+
+    async def main() -> None:
+        async with (
+            a_host("vera", handlers={"snapshot": server.answer}, blobs=server._blobs) as vera,
+            a_host("newcomer") as newcomer,
+            connected(vera, newcomer),
+        ):
+            finder = SnapshotFinder(SPEC, a_store(tmp_path), tmp_path, [vera.peer], lambda: newcomer)
+            found.append(await finder.find(0, ROUNDS))
+
+    run(main)
+    assert (found[0] is not None) == is_found
