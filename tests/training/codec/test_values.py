@@ -217,3 +217,8 @@ def test_no_first_guess_of_the_two_bit_scale_leaves_an_outlier_the_whole_error()
     moved[:, 5] *= 3
 
     assert error(Values.TWO_BIT, moved) < 0.6 * error(Values.SIGN_MEAN, moved)
+
+
+def test_two_bits_send_a_block_of_levels_one_and_three_as_it_is():
+    moved_BK = np.array([[1, -3, 3, -1], [0.5, 1.5, -1.5, -0.5]], np.float32)
+    assert np.array_equal(quantise(Values.TWO_BIT, moved_BK).sent_BK, moved_BK)
