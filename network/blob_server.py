@@ -113,7 +113,11 @@ class BlobServer:
             index, _ = frames.unpack_id(body)
             if index >= len(chunks.hashes):
                 raise MalformedMessage(f"chunk {index} of {len(chunks.hashes)}")
-            chunk = await self._cpu_time.in_thread(peer, self._read_verified, digest, chunks, index)
+            try:
+                chunk = await self._cpu_time.in_thread(peer, self._read_verified, digest, chunks, index)
+            except Unavailable:
+                self._lists.pop(digest, None)
+                raise
             await frames.write_frame(stream, Kind.CHUNK, frames.pack_id(index, chunk))
 
     async def _list_of(self, peer: PeerId, digest: Digest) -> ChunkList | None:
@@ -157,7 +161,6 @@ class BlobServer:
         try:
             chunks.verify(index, chunk)
         except MalformedMessage as error:
-            self._lists.pop(digest, None)
             self._blobs.discard_damaged(digest)
             raise Unavailable(f"blob {digest.hex()[:8]} is damaged: {error}") from error
         return chunk

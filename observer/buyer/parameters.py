@@ -84,7 +84,7 @@ class Replay:
                         await trio.to_thread.run_sync(self._me.blobs.load, name)
                     except Unavailable as error:
                         log.warning("fetched again", extra={"reason": str(error)})
-                        await trio.to_thread.run_sync(self._me.blobs.remove, name)
+                        await trio.to_thread.run_sync(self._me.blobs.discard_damaged, name)
                 await self._hold(host, names)
                 whole.update(names)
 
