@@ -24,9 +24,8 @@ class Notification:
     """A one-way message from an authenticated peer.
 
     Attributes:
-        peer: The sender; for gossip, the signer, not the forwarder.
+        peer: The sender.
         payload: Unparsed bytes, at most `limits.NOTIFICATION_BYTES_MAX`.
-        topic: The gossip topic it came by, or None if it came directly.
     """
 
     peer: PeerId

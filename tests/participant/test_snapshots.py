@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +11,7 @@ import pytest
 import trio
 
 from assay.network.blob_store import DiskBlobs
+from assay.participant.follower import BLOB_BYTES_MAX
 from assay.participant.following.snapshots import (
     SnapshotFinder,
     SnapshotOffer,
@@ -16,12 +19,12 @@ from assay.participant.following.snapshots import (
     certified_state,
 )
 from assay.participant.store import Store
-from assay.protocol.encoding.codec import decode
+from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.state_transition import advance, start
-from assay.protocol.types import NO_DIGEST
-from assay.testing.members import RUN_ID
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.testing.members import RUN_ID, a_digest, peer
 from assay.testing.signed import NODES, a_chain, a_spec
-from assay.training.optimiser.public_state import PublicState, checkpoints
+from assay.training.optimiser.public_state import PublicState, checkpoints, snapshot_bytes_max
 from tests.network.loopback import a_host, connected, run
 from tests.participant.test_sync import an_aggregate
 
@@ -125,3 +128,45 @@ def test_a_snapshot_of_the_largest_size_is_found_and_none_above_it(
 
     run(main)
     assert (found[0] is not None) == is_found
+
+
+class Servers:
+    """A host whose peers each offer a snapshot of another round; it notes which is fetched."""
+
+    def __init__(self, *rounds: int, size: int = 1) -> None:
+        self.offers = {
+            peer(f"vera {at}"): SnapshotOffer(round=RoundId(at), blob=a_digest(f"of {at}"), size=size)
+            for at in rounds
+        }
+        self.fetched = list[Digest]()
+
+    def connected(self) -> list[PeerId]:
+        return list(self.offers)
+
+    async def request(self, verifier: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        assert (method, body) == ("snapshot", b"") and timeout_s >= 60  # it is read from a disk first
+        return encode(self.offers[verifier])
+
+    async def fetch(self, name: Digest, *, holders: Sequence[PeerId], **_more: object) -> bytes:
+        self.fetched.append(name)
+        return b"a snapshot"
+
+
+@pytest.mark.parametrize("rounds", [(2, 4), (4, 2)])
+def test_of_several_offers_the_newest_round_is_fetched(tmp_path, rounds):
+    servers = Servers(*rounds)
+    finder = SnapshotFinder(SPEC, a_store(tmp_path), tmp_path, list(servers.offers), lambda: servers)
+
+    found = trio.run(finder.find, 0, ROUNDS)
+
+    assert (found.round, servers.fetched) == (4, [a_digest("of 4")])
+
+
+@pytest.mark.parametrize(("above", "is_found"), [(0, True), (1, False)])
+def test_a_snapshot_also_holds_the_aggregates_that_wait_to_be_applied(tmp_path, above, is_found):
+    spec = a_spec(rule=replace(SPEC.rule, apply_lag=2))
+    size = snapshot_bytes_max(spec) + 2 * BLOB_BYTES_MAX + above
+    servers = Servers(4, size=size)
+    finder = SnapshotFinder(spec, a_store(tmp_path), tmp_path, list(servers.offers), lambda: servers)
+
+    assert (trio.run(finder.find, 0, ROUNDS) is not None) == is_found
