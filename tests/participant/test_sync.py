@@ -263,3 +263,22 @@ def test_a_node_far_behind_starts_from_a_snapshot_and_replays_the_rest_only(disk
     trio.run(main)
     assert applied == [3, 4]
     assert offers.refused == [false]
+
+
+@pytest.mark.parametrize(("far", "is_asked"), [(2, False), (3, True)])
+def test_a_snapshot_is_asked_for_when_more_than_a_few_rounds_are_missing(
+    disk, tmp_path, monkeypatch, far, is_asked
+):
+    monkeypatch.setattr(sync, "REPLAYED_MAX", 2)
+    asked = []
+
+    class Empty:
+        async def find(self, after, until):
+            asked.append((after, until))
+
+    async def main():
+        async with a_state_sync(disk, [], snapshots=Empty()) as state_sync:
+            assert await state_sync.reach(far) == expected(far, tmp_path)
+
+    trio.run(main)
+    assert asked == [(0, far)] * is_asked
