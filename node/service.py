@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 
 import trio
@@ -41,7 +40,7 @@ from assay.participant.wallet.delegation import watch_delegation
 from assay.participant.wallet.discharge import discharge
 from assay.protocol.auditing import audits
 from assay.protocol.auditing.audits import Audit
-from assay.protocol.auditing.commitments import derived_salt
+from assay.protocol.auditing.commitments import check_sketch_opening, derived_salt
 from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
 from assay.protocol.errors import (
@@ -393,9 +392,7 @@ class Service:
                     opened = self._opened.get(step)
                     if opened is not None and self.me.blobs.size(opened.opening) is None:
                         nursery.start_soon(self._reopen, audit)
-                    if audits.may_open_sketch(audit, int(run_state.round)):
-                        nursery.start_soon(self._mend, audit)
-                    for message in self._due_messages(run_state, audit):
+                    for message in self._due_messages(run_state, audit, nursery):
                         for verifier in run_state.holders:
                             nursery.start_soon(self._send_message, verifier, message)
                 for step in [
@@ -409,11 +406,15 @@ class Service:
             for verifier in self.follower.run_state.holders:
                 nursery.start_soon(self._send_message, verifier, message)
 
-    def _due_messages(self, run_state: RunState, audit: Audit) -> Iterator[SketchOpening | KnownAnswer]:
+    def _due_messages(
+        self, run_state: RunState, audit: Audit, nursery: trio.Nursery
+    ) -> Iterator[SketchOpening | KnownAnswer]:
         """The messages that the chain expects from us about a step of ours now."""
         if audits.may_open_sketch(audit, int(run_state.round)):
-            with suppress(Diverged):  # see `_mend`
-                yield self.steps.sketch_openings(audit.commit, audit.segment)
+            try:
+                yield self._sketch(audit)
+            except (Diverged, MalformedMessage):
+                nursery.start_soon(self._mend, audit)
         known_answers = self.known_answers.get(int(audit.round))
         if known_answers is not None and audits.may_show_known_answer(
             run_state.spec.audit, audit, int(run_state.round)
@@ -485,12 +486,22 @@ class Service:
         """Have a step repeated whose sketch could not be opened; it is opened with the next manifest."""
         async with self._opening_lock:
             try:
-                self.steps.sketch_openings(audit.commit, audit.segment)
-            except Diverged as lost:
+                self._sketch(audit)
+            except (Diverged, MalformedMessage) as lost:
                 try:
                     await self._repeat(audit.commit, lost)
                 except AssayError as error:
                     log.warning("sketch not opened", extra={"round": int(audit.round), "reason": str(error)})
+
+    def _sketch(self, audit: Audit) -> SketchOpening:
+        """The opening of a step's sketch.
+
+        Raises:
+            Diverged, MalformedMessage: its record is gone or damaged.
+        """
+        opened = self.steps.sketch_openings(audit.commit, audit.segment)
+        check_sketch_opening(opened, audit.commit, audit.segment)
+        return opened
 
     async def _reopen(self, audit: Audit) -> None:
         """Make an opening again that was found damaged when an auditor read it."""

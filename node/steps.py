@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.node.messages import StepRecord
-from assay.protocol.auditing.commitments import commitment_of, open_commitment
+from assay.protocol.auditing.commitments import open_commitment
 from assay.protocol.encoding import merkle
-from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import INT_MAX, decode, encode
 from assay.protocol.encoding.merkle import Tree
 from assay.protocol.errors import Diverged, MalformedMessage
@@ -61,10 +60,10 @@ class StepFiles:
 
     def record(self, round_id: int) -> StepRecord | None:
         """The stored step of a round; None if there is none, or the file is damaged."""
-        found = self._read(round_id)
-        if found is None or commitment_of(found.salt, found.sketches) != found.commit.commitment:
+        try:
+            return decode(StepRecord, self._record_path(round_id).read_bytes(), INT_MAX)
+        except (OSError, MalformedMessage):
             return None
-        return found if blob_digest(found.update) == found.commit.update else None
 
     def private(self, base: int) -> NodeState | None:
         """The private state that a commit with this `base` continues; None if it is absent or damaged."""
@@ -266,13 +265,6 @@ class StepFiles:
             return None
         return InnerState(theta_P, moments, count)
 
-    def _read(self, round_id: int) -> StepRecord | None:
-        """`record` without a look at what its commit binds."""
-        try:
-            return decode(StepRecord, self._record_path(round_id).read_bytes(), INT_MAX)
-        except (OSError, MalformedMessage):
-            return None
-
     def _inner_path(self, round_id: int, segment: int) -> Path:
         return self.folder / f"inner-{round_id:08d}-{segment:02d}.npz"
 
@@ -288,7 +280,7 @@ class StepFiles:
     def _forget(self, round_id: int) -> None:
         """Delete what no audit can ask for: old steps, and momenta that no kept step began from."""
         oldest = round_id - self._keep
-        kept = (self._read(number) for number in range(oldest, round_id + 1))
+        kept = (self.record(number) for number in range(oldest, round_id + 1))
         continued = {record.commit.base - 1 for record in kept if record is not None}
         for path in self.folder.iterdir():
             number = path.stem.removeprefix("momentum-").removeprefix("tree-").removeprefix("inner-")[:8]

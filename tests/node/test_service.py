@@ -129,6 +129,9 @@ class Steps:
         if not self.is_whole:
             raise Diverged("the step is gone")
 
+    def _sketch(self, _audit: Any) -> None:
+        self.sketch_openings()
+
     _repeat, _opening = Service._repeat, Service._opening
 
 

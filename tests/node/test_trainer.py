@@ -15,9 +15,10 @@ from assay.node import trainer as trainers
 from assay.node.messages import RepeatStep
 from assay.node.service import Service
 from assay.node.trainer import Trainer
+from assay.protocol.auditing.commitments import check_sketch_opening
 from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import Diverged, Unavailable
+from assay.protocol.errors import Diverged, MalformedMessage, Unavailable
 from assay.protocol.messages import Outcome
 from assay.protocol.openings import Opening
 from assay.protocol.types import NO_DIGEST
@@ -353,6 +354,13 @@ def test_a_step_that_is_gone_or_damaged_is_said_to_be(data, folder):
             trainer.steps.opening(record.commit.round, [0])
 
 
+def shown(trainer, record):
+    """What a node shows of a step: the opening and the sketch, which its commit binds."""
+    sketch = trainer.steps.sketch_openings(record.commit, 0)
+    check_sketch_opening(sketch, record.commit, 0)
+    return trainer.steps.opening(record.commit.round, [0, 1, 2]), sketch
+
+
 @pytest.mark.parametrize("damage", ["a flipped bit", "gone"])
 @pytest.mark.parametrize(
     "names", [("00000002.cbor",), ("momentum-00000002.npy",), ("momentum-00000001.npy",),
@@ -361,7 +369,7 @@ def test_a_step_that_is_gone_or_damaged_is_said_to_be(data, folder):
 def test_a_step_whose_files_are_damaged_is_repeated_bit_for_bit(data, folder, names, damage):
     trainer = a_trainer(data, folder)
     records = trained(trainer, 4)
-    opened = [trainer.steps.opening(record.commit.round, [0, 1, 2]) for record in records]
+    opened = [shown(trainer, record) for record in records]
     for name in names:
         path = folder / "steps" / name
         body = bytearray(path.read_bytes())
@@ -369,12 +377,12 @@ def test_a_step_whose_files_are_damaged_is_repeated_bit_for_bit(data, folder, na
         if damage == "a flipped bit":
             body[-1 if name.endswith("cbor") else 200] ^= 1  # of a sketch, or of the first block
             path.write_bytes(body)
-    with pytest.raises(Diverged):
-        trainer.steps.opening(2, [0, 1, 2])
+    with pytest.raises((Diverged, MalformedMessage)):
+        shown(trainer, records[2])
 
     assert trainer.answer(RepeatStep(commit=records[2].commit)) == records[2]
 
-    assert [trainer.steps.opening(record.commit.round, [0, 1, 2]) for record in records] == opened
+    assert [shown(trainer, record) for record in records] == opened
     assert step(trainer, 4, records[3]) == step(a_trainer(data, folder), 4, records[3])
 
 

@@ -99,7 +99,7 @@ def last_manifest_is_closed() -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("assay.verifier.consensus.follow.deadline_ms", deadline_ms)
         monkeypatch.setattr(whole_network, "CALM_S_MAX", 120.0)
-        last = (simulate(seed, CALM).promises.chain[12] for seed in range(8))
+        last = (simulate(seed, CALM).promises.chain[12] for seed in range(40))
         assert any(link.certificate.vote.iteration == SETTLED for link in last)
 
 
