@@ -60,10 +60,8 @@ class Account:
     role: str = ""  # of stake and pay
     epoch: int = NO_EPOCH
     asset: str = TOKEN
-
-    code: str = field(
-        init=False, compare=False, repr=False
-    )  # a unique name, such as `payable:operator:0x52...:3`
+    # A unique name, such as `payable:operator:0x52...:3`.
+    code: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         epoch = "" if self.epoch == NO_EPOCH else str(self.epoch)

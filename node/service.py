@@ -11,6 +11,7 @@ between.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -78,6 +79,7 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
+REPEATS_MAX = 3  # of one step, whose files were damaged; beyond, a disk is not worth the computing
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -144,7 +146,7 @@ class Service:
         self._host: Host
         self._opened: dict[StepId, OpeningNotice] = {}
         self._opening_lock = trio.Lock()
-        self._unrepeatable: set[RoundId] = set()
+        self._repeats = Counter[RoundId]()
 
     def _trainer(self) -> tuple[str, Message]:
         """The module of our trainer and its start, see `WorkerProcess`."""
@@ -455,31 +457,32 @@ class Service:
             known = self._opened.get(step)
             if known is None or self.me.blobs.size(known.opening) is None:  # damaged since
                 try:
-                    self._opened[step] = await self._open(audit)
+                    body = await self._shown(audit)
                 except (Diverged, Unavailable) as lost:
                     await self._repeat(audit.commit, lost)
-                    self._opened[step] = await self._open(audit)
+                    body = await self._shown(audit)
+                name = self.me.blobs.put(body)
+                self._opened[step] = OpeningNotice(round=audit.round, opening=name, opening_bytes=len(body))
             return self._opened[step]
 
-    async def _open(self, audit: Audit) -> OpeningNotice:
+    async def _shown(self, audit: Audit) -> bytes:
         spec, round_id = self.me.spec, int(audit.round)
         update = self.me.blobs.load(audit.commit.update)
         live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, audit.rate_ppm, self.layout.blocks, live)
-        body = await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
-        name = self.me.blobs.put(body)
-        return OpeningNotice(round=audit.round, opening=name, opening_bytes=len(body))
+        return await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
 
     async def _repeat(self, commit: Commit, lost: AssayError) -> None:
         """Have the trainer repeat a step that the disk has lost: it cannot be opened otherwise."""
-        if commit.round in self._unrepeatable:
+        if self._repeats[commit.round] >= REPEATS_MAX:
             raise lost
         log.warning("step repeated", extra={"round": int(commit.round), "reason": str(lost)})
         try:
             record = await self.state_sync.child.call(RepeatStep(commit=commit), StepRecord)
         except Diverged:
-            self._unrepeatable.add(commit.round)
+            self._repeats[commit.round] = REPEATS_MAX
             raise
+        self._repeats[commit.round] += 1
         self.me.blobs.put(record.update)
 
     async def _mend(self, audit: Audit) -> None:

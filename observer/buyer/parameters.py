@@ -83,7 +83,7 @@ class Replay:
                     try:
                         await trio.to_thread.run_sync(self._me.blobs.load, name)
                     except Unavailable as error:
-                        log.warning("fetched again", extra={"reason": str(error)})
+                        log.warning("blob to be fetched again", extra={"reason": str(error)})
                         await trio.to_thread.run_sync(self._me.blobs.discard_damaged, name)
                 await self._hold(host, names)
                 whole.update(names)

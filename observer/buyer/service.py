@@ -139,8 +139,8 @@ class Buyer:
             await trio.sleep(MEND_S)
             try:
                 await self.replay.mend(self._host)
-            except Unavailable as error:
-                log.warning("nobody has it", extra={"reason": str(error)})
+            except (Unavailable, OSError) as error:
+                log.warning("copy of the run not whole", extra={"reason": str(error)})
 
     @property
     def calendar(self) -> Calendar:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,9 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import RepeatStep, TakeStep
-from assay.node.service import Service
+from assay.node.service import REPEATS_MAX, Service
 from assay.protocol.encoding.codec import decode
-from assay.protocol.errors import Diverged
+from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
 from assay.protocol.types import RoundId
 from assay.testing.members import peer
@@ -111,7 +112,7 @@ class Steps:
         self.me = SimpleNamespace(blobs=blobs)
         self.state_sync = SimpleNamespace(child=self)
         self._opened: dict[Any, OpeningNotice] = {}
-        self._opening_lock, self._unrepeatable = trio.Lock(), set[RoundId]()
+        self._opening_lock, self._repeats = trio.Lock(), Counter[RoundId]()
         self.steps = self
 
     async def call(self, request: RepeatStep, _answer: Any) -> Any:
@@ -121,9 +122,9 @@ class Steps:
         self.is_whole = True
         return SimpleNamespace(update=b"update")
 
-    async def _open(self, audit: Any) -> OpeningNotice:
+    async def _shown(self, _audit: Any) -> bytes:
         self.sketch_openings()
-        return OpeningNotice(round=audit.round, opening=self.blobs.put(b"an opening"), opening_bytes=10)
+        return b"an opening"
 
     def sketch_openings(self, *_: Any) -> None:
         if not self.is_whole:
@@ -175,3 +176,22 @@ def test_an_opening_that_was_found_damaged_is_made_again(tmp_path: Path):
     blobs.discard_damaged(notice.opening)
     trio.run(Service._reopen, node, an_audit())
     assert blobs.load(notice.opening) == b"an opening"
+
+
+def test_a_full_disk_does_not_have_a_step_repeated_again_and_again(tmp_path: Path):
+    node = Steps(DiskBlobs(tmp_path / "a", bytes_max=0))
+    node.is_whole = True
+    with pytest.raises(Unavailable, match="does not fit"):
+        trio.run(Service._opening, node, an_audit())
+    assert node.repeated == 0
+
+    node.is_whole = False
+    for _ in range(10):
+        with pytest.raises(Unavailable, match="does not fit"):
+            trio.run(Service._opening, node, an_audit())
+        node.is_whole = False
+        if node.repeated == REPEATS_MAX:
+            break
+    with pytest.raises(Diverged):
+        trio.run(Service._opening, node, an_audit())
+    assert node.repeated == REPEATS_MAX
