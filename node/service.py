@@ -11,7 +11,7 @@ between.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -145,7 +145,7 @@ class Service:
         self.attester = attester_of(me.config, me)
         self._host: Host
         self._opened: dict[StepId, OpeningNotice] = {}
-        self._opening_lock = trio.Lock()
+        self._opening_locks = defaultdict[RoundId, trio.Lock](trio.Lock)
         self._repeats = Counter[RoundId]()
 
     def _trainer(self) -> tuple[str, Message]:
@@ -453,7 +453,7 @@ class Service:
             AssayError: it cannot be made.
         """
         step = (audit.round, audit.node)
-        async with self._opening_lock:
+        async with self._opening_locks[audit.round]:
             known = self._opened.get(step)
             if known is None or self.me.blobs.size(known.opening) is None:  # damaged since
                 try:
@@ -487,7 +487,7 @@ class Service:
 
     async def _mend(self, audit: Audit) -> None:
         """Have a step repeated whose sketch could not be opened; it is opened with the next manifest."""
-        async with self._opening_lock:
+        async with self._opening_locks[audit.round]:
             try:
                 self._sketch(audit)
             except (Diverged, MalformedMessage) as lost:

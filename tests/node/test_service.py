@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,7 +112,7 @@ class Steps:
         self.me = SimpleNamespace(blobs=blobs)
         self.state_sync = SimpleNamespace(child=self)
         self._opened: dict[Any, OpeningNotice] = {}
-        self._opening_lock, self._repeats = trio.Lock(), Counter[RoundId]()
+        self._opening_locks, self._repeats = defaultdict[RoundId, trio.Lock](trio.Lock), Counter[RoundId]()
         self.steps = self
 
     async def call(self, request: RepeatStep, _answer: Any) -> Any:
