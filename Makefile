@@ -37,7 +37,7 @@ test: setup-dev
 # What failed beside other tests runs once more with the machine to itself; what fails again is a failure.
 AGAIN = $(PY) -m pytest --last-failed --last-failed-no-failures none
 .PHONY: test-fast
-test-fast:      ; $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+test-fast:      ; $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 sim: setup      ; $(PY) -m tests.simulation.run --seeds 200 && $(PY) -m tests.simulation.run --seeds 100 --reserves 1 && $(PY) -m tests.simulation.rounds --seeds 200 && $(PY) -m tests.simulation.explore_audit && $(PY) -m tests.simulation.explore_agreement
 check: setup-dev lint test
 .PHONY: wan

@@ -19,6 +19,8 @@ from assay.protocol.types import Digest
 from tests.bundle.a_file_server import Serve, serving
 from tests.test_golden_run import ARCHIVE
 
+pytestmark = pytest.mark.slow
+
 UPDATE = "bundle/updates/"
 
 

@@ -24,6 +24,8 @@ from tests.bundle.a_file_server import Serve, serving
 from tests.bundle.a_participant import a_participant
 from tests.explorer.an_explorer import served
 
+pytestmark = pytest.mark.slow
+
 FIRST = f"{BUNDLE}/{link_name(0)}"
 
 

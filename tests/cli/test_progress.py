@@ -42,6 +42,7 @@ def terminal(command: list[str]) -> str:
     return shown.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_count_rate_and_time_left_and_only_the_result_in_the_end():
     shown = terminal([sys.executable, "-c", SCRIPT])
 

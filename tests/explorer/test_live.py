@@ -32,6 +32,8 @@ from tests.explorer.a_browser import CHROMIUM, a_browser
 from tests.explorer.an_explorer import asking, golden, golden_explored, served
 from tests.test_golden_run import ARCHIVE
 
+pytestmark = pytest.mark.slow
+
 LINKS = golden().links
 
 

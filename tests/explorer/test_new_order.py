@@ -19,6 +19,8 @@ from assay.orders.price.quoted import quoted
 from tests.explorer.an_explorer import asking
 from tests.test_guides import parsed
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{7777*7777}}"
 
 

@@ -24,6 +24,8 @@ from assay.protocol.types import PeerId
 from assay.testing.members import a_member, peers
 from tests.explorer.an_explorer import addresses, asking, golden, golden_explored, rulings
 
+pytestmark = pytest.mark.slow
+
 RUN = golden_explored()
 BANNED = next(peer for peer, record in golden().run_states[-1].nodes.items() if record.banned)
 KINDS = addresses(RUN)

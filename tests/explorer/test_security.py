@@ -26,6 +26,8 @@ from assay.protocol.errors import ConfigError
 from tests.explorer.an_explorer import addresses, asking, golden_explored, guarded, renamed
 from tests.test_golden_run import ARCHIVE
 
+pytestmark = pytest.mark.slow
+
 KINDS = addresses(golden_explored())
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7777*7777}}"
 

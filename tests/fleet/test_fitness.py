@@ -213,6 +213,7 @@ def numbers(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=20_000)
 @given(
     st.lists(

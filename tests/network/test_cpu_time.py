@@ -99,6 +99,7 @@ def test_steps_of_peers_run_one_in_a_pass_of_the_loop():
     assert max(steps.count(one) for one in steps) <= 2  # our own task runs first or second in a pass
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("none_is_light")
 def test_steps_begin_at_once_until_they_have_taken_their_moment_of_a_pass(monkeypatch):
     monkeypatch.setattr(limits, "PASS_S", 10 * DEAR_S)

@@ -135,6 +135,7 @@ def _ends_while_sending(line: socket.socket) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_who_does_not_read_is_cut_off(address):
     with socket.create_connection(address) as line:
         line.sendall(HEAD.replace(b"/ ", b"/much "))

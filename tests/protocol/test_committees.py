@@ -124,6 +124,7 @@ def first_words(order, liars):
     return [(None,)] if order[0] not in liars else [(lie,) for lie in LIES if lie is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("count", COUNTS)
 def test_f_liars_of_a_committee_convict_clear_and_frame_nobody(count, truth):
@@ -145,6 +146,7 @@ def test_f_liars_of_a_committee_convict_clear_and_frame_nobody(count, truth):
                         check(at_the_end(after), liars, truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_committee_of_all_decides_whatever_f_liars_say_and_frames_nobody(count, truth):

@@ -211,6 +211,7 @@ def test_that_a_run_closes_lets_no_round_be_trained_that_is_not_paid_for():
     assert ended.calendar.rounds == ended.calendar.epochs == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [BY_BUYER, BY_DEADLINE])
 @pytest.mark.parametrize("has_commits", [True, False])
 @pytest.mark.parametrize("at", range(12))

@@ -39,6 +39,7 @@ def test_a_signature_means_nothing_in_another_domain(other):
         verify(PEER, other, sample(Vote), sign(KEY, DOMAIN, sample(Vote)))
 
 
+@pytest.mark.slow
 @given(any_message(), any_message())
 def test_no_two_messages_are_signed_as_the_same_bytes(first, second):
     same = signed_bytes(DOMAIN, first) == signed_bytes(DOMAIN, second)

@@ -166,6 +166,7 @@ def test_an_operator_of_one_seat_gains_nothing_by_another_price_than_its_true_on
     assert gain(said) <= gain(cost)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(BIDS, SIDE, st.data())
 def test_who_asks_less_or_pays_more_never_trades_fewer_seats(

@@ -252,6 +252,7 @@ def test_a_holder_that_is_absent_loses_its_seat_once_more_than_f_leaders_have_as
     assert SEAT in run_state.beacon
 
 
+@pytest.mark.slow
 def test_a_single_leader_retires_nobody_however_often_it_leaves_out_a_share():
     run_state = absent(ready(go(a_start(), 4), RESERVES[0]), 380, leaders=(3,))
     assert not run_state.rotation.configuration.number

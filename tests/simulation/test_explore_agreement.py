@@ -10,6 +10,8 @@ from assay.verifier.consensus.chain import block_digest
 from assay.verifier.consensus.types import Tip
 from tests.simulation.explore_agreement import Exploration, Violation
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def both_keys(monkeypatch):

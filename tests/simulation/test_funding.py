@@ -38,6 +38,8 @@ from assay.verifier.round.machine import (
 )
 from tests.verifier.round.test_machine import RULES
 
+pytestmark = pytest.mark.slow
+
 LAG_MAX, DROP, TICKS_MAX = 6, 0.4, 400
 NO, BY_BUYER = Closing.NO, Closing.BY_BUYER
 

@@ -29,6 +29,8 @@ from tests.simulation.disk import HERE
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.whole_network import Plan, planned, simulate
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 COMPARE = "assay.verifier.audit.worker.compare"
 CALM = replace(planned(0, faults=False), rounds=2)

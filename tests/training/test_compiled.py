@@ -140,10 +140,12 @@ def is_imported(package, *modules):
     return done.stdout == "True\n"
 
 
+@pytest.mark.slow
 def test_participants_import_no_compiler():
     assert not is_imported("numba", "assay.verifier.service.process", "assay.node.service")
 
 
+@pytest.mark.slow
 def test_processes_without_chain_or_keystore_do_not_import_py_ecc():
     # web3 imports it through eth_account, eth_keyfile does for keystores of BLS keys: 0.65 s of CPU.
     modules = ("cli.main", "participant.keys.keyring", "fleet.speed", "node.trainer", "verifier.audit.worker")

@@ -118,6 +118,7 @@ def test_a_certificate_of_another_name_or_issuer_is_refused(tmp_path: Path):
     assert receiver.got == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -55,6 +55,8 @@ from tests.a_drand import a_network, a_signature
 from tests.chain.a_block import a_final_result
 from tests.simulation.world import World
 
+pytestmark = pytest.mark.slow
+
 SPEC, DEPLOYMENT = a_spec(audit=replace(a_spec().audit, drand=a_network())), a_deployment()
 RUN = run_id_of(SPEC)
 SIGNER = Signed(Domain(SPEC.deployment_id, RUN))

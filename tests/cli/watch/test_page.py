@@ -16,6 +16,8 @@ from assay.cli.watch.picture import MoneyView, Picture
 from assay.protocol.errors import ConfigError
 from tests.cli.watch.a_screen import a_picture, golden, shown
 
+pytestmark = pytest.mark.slow
+
 SCREENS = Path(__file__).parents[2] / "vectors" / "screens"
 LINKS = 14  # training is over, one node is banned
 

@@ -124,6 +124,7 @@ def test_a_collector_is_sent_the_spans_when_the_process_ends():
     assert collector.found == {(trace_id_of(RUN_ID, 5), FIRST.hex()[:16], "round")}
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_delays_the_end_by_no_more_than_its_time(monkeypatch):
     import time
 

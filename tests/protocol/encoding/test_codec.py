@@ -73,6 +73,7 @@ def test_an_encoding_is_what_rfc_8949_calls_deterministic(message):
     assert cbor2.dumps(cbor2.loads(data), canonical=True) == data
 
 
+@pytest.mark.slow
 @given(any_message(), st.data())
 def test_a_changed_message_is_refused_or_is_another_message_in_its_own_one_encoding(message, data):
     raw = bytearray(encode(message))
@@ -115,6 +116,7 @@ def test_a_field_of_another_type_is_refused_or_canonical(message, foreign, data)
     refused_or_canonical(type(message), cbor2.dumps(plain, canonical=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_prefix_is_refused(kind):
     """Of long messages a thousand: each message that they hold is also cut at every byte, by itself."""
@@ -255,6 +257,7 @@ def test_more_bytes_than_a_message_may_have_are_refused_unread():
             reader(bytes(MESSAGE_BYTES_MAX + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("item", [b"\x80", b"\x00", b"\x40", b"\x60"])
 @pytest.mark.parametrize("nested", [False, True])
 def test_many_tiny_items_are_refused_before_they_cost_memory(item, nested):

@@ -17,6 +17,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
 def test_what_is_parsed_is_what_json_says(value):
     text = json.dumps(value)

@@ -38,6 +38,7 @@ def test_the_tree_has_the_shape_of_rfc_6962(count):
     assert merkle.root(leaves) == recursive_root(leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", SIZES)
 def test_every_leaf_is_proven_and_only_at_its_own_place(count):
     leaves = leaves_of(count)

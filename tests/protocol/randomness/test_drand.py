@@ -30,6 +30,7 @@ THOUSANDTH = bytes.fromhex(
 INFINITY = b"\xc0" + bytes(47)
 
 
+@pytest.mark.slow
 def test_a_round_of_the_league_of_entropy_is_taken_as_that_round_only():
     check_signature(QUICKNET, 1000, THOUSANDTH)
     for number in (999, 1001):
@@ -46,6 +47,7 @@ def test_rounds_of_the_league_of_entropy_come_every_three_seconds_from_its_genes
     assert DrandSpec(key=b"", genesis_s=0, period_s=0) == NO_DRAND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signature",
     [

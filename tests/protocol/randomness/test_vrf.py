@@ -85,6 +85,7 @@ def test_what_a_key_proves_verifies_under_that_key(seed, alpha):
     assert prove(seed, alpha) == proof
 
 
+@pytest.mark.slow
 def test_no_single_bit_of_a_proof_can_be_flipped():
     seed, public = a_key()
     proof = prove(seed, b"round 7")

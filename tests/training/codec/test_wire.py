@@ -233,6 +233,7 @@ def test_decoding_an_update_of_any_kind_inverts_encoding_it_within_its_bound(cas
     assert len(raw) <= update_bytes_max(blocks, k, values)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(amplitude_updates, st.data())
 def test_a_mutated_update_of_any_kind_is_refused_or_is_the_one_encoding_of_another(case, data):
@@ -340,6 +341,7 @@ def test_claims_of_giant_updates_are_refused_without_giant_memory(values):
     assert peak < 100_000 + 100 * blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", list(Values))
 @pytest.mark.parametrize("k", [1, 32, 512, BLOCK_SIZE])
 def test_decoding_takes_at_most_50_bytes_a_bit(k, values):
@@ -367,6 +369,7 @@ def test_decoding_an_aggregate_inverts_encoding_it(case):
     assert equal(decode_aggregate(raw, blocks), aggregate)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(aggregates, st.data())
 def test_a_mutated_aggregate_is_refused_or_is_the_one_encoding_of_another(case, data):

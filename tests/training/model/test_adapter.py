@@ -203,6 +203,7 @@ def test_another_base_or_none_is_refused():
     assert ALL_TRAINED.on("cpu") == {}
 
 
+@pytest.mark.slow
 def test_flop_are_those_that_torch_counts_but_for_the_first_layers_input():
     """Nothing is trained below the first layer's matrices: torch computes no slope along their input."""
     tokens = TOKENS[:3]

@@ -133,6 +133,7 @@ def test_a_false_momentum_of_any_size_leaves_no_step_without_its_own_gradient(si
     assert (one.theta_P[rest] != other.theta_P[rest]).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_a_false_momentum_is_forgotten_at_the_rate_of_an_honest_one():
     """After 100 steps of 1 - beta1 = 0.05 less than a hundredth of a step is the lie's."""
     local, theta = muon(), some(3)

@@ -123,6 +123,7 @@ def dense(update, shape: tuple[int, int]) -> np.ndarray:
 # ---- everybody
 
 
+@pytest.mark.slow
 @every_method
 def test_two_parties_that_hear_the_nodes_in_any_order_hold_the_same_bits(name):
     spec = a_run(name)
@@ -146,6 +147,7 @@ def test_two_parties_that_hear_the_nodes_in_any_order_hold_the_same_bits(name):
     assert not np.array_equal(mine.theta_P, states[0].theta_P)
 
 
+@pytest.mark.slow
 @every_method
 def test_a_round_repeated_is_the_same_bytes_and_the_same_private_state(name):
     spec = a_run(name)

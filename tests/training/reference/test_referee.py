@@ -27,6 +27,8 @@ from assay.training.reference.operators import TOKENS, operators, run_one, sourc
 from assay.training.reference.referee import is_right, show
 from assay.training.reference.trace import after, output_digest, trace_of, traced
 
+pytestmark = pytest.mark.slow
+
 LLAMA = llama_spec(layers=2, width=12, heads=3, kv_heads=1, hidden=7, context=5, vocabulary=11)
 MODELS = {
     "gpt": gpt_spec(layers=2, width=12, heads=2, context=5, vocabulary=11, is_tied=True),

@@ -80,6 +80,7 @@ def test_on_data_that_are_news_limits_stay_about_what_they_are(model, compute):
     assert wider.max() < (0.2 if compute is FLOAT32_WHOLE else 3)
 
 
+@pytest.mark.slow
 @EACH_MODEL
 @EACH_PRECISION
 @pytest.mark.parametrize("loss", [0.1, 1e-2, 1e-3])

@@ -46,6 +46,8 @@ from tests.faulty import a_faulty_trainer
 from tests.verifier.audit.test_dpo import dpo_run
 from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
 
+pytestmark = pytest.mark.slow
+
 # What changes more of a step than the limits between classes allow. Other lies are none in the step itself,
 # or smaller than any hardware's noise: docs/contracts.md, "Appeals".
 CHEATS = ("stale-parameters", "wrong-data", "random-update", "no-feedback", "other-base")

@@ -35,6 +35,8 @@ from tests.verifier.appeal.test_appeal import Party, a_party
 from tests.verifier.audit.test_displacement import measured_class
 from tests.verifier.audit.test_exact import CHEAT_ROUND, TEXT, a_run
 
+pytestmark = pytest.mark.slow
+
 STEPS = 3
 METHODS = ("sparseloco", "muloco", "fedavg")  # AdamW, Muon and SGD inside
 CHEATS = ("stale-parameters", "wrong-data", "random-update", "no-feedback", "other-base")

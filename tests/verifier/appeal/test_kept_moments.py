@@ -39,6 +39,8 @@ from tests.verifier.appeal.test_inner_steps import (
 from tests.verifier.audit.test_displacement import measured_class
 from tests.verifier.audit.test_exact import CHEAT_ROUND
 
+pytestmark = pytest.mark.slow
+
 METHODS = ("sparseloco", "muloco")  # AdamW and Muon inside, as buyers order them
 SEGMENT = 2  # so that a round has two segments, of two steps and of one
 

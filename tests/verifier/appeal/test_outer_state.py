@@ -29,6 +29,8 @@ from tests.verifier.appeal.test_kept_moments import LIES as KEPT_LIES
 from tests.verifier.appeal.test_kept_moments import a_keeper
 from tests.verifier.audit.test_exact import CHEAT_ROUND
 
+pytestmark = pytest.mark.slow
+
 LATE = 2  # rounds
 CASES = {
     "diloco": lambda folder, *lie: a_keeper(folder, "honest", "diloco", *lie),

@@ -196,6 +196,7 @@ def fetched(spec, urls, numbers, wait_s=20.0):
     return found
 
 
+@pytest.mark.slow
 def test_a_client_takes_the_round_from_whoever_has_it_and_lets_nobody_lie():
     with serving(NETWORK, lies=True) as liar, serving(NETWORK) as honest:
         found = fetched(NETWORK, ["http://127.0.0.1:1", liar, honest], [5, 6])

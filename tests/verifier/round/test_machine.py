@@ -952,6 +952,7 @@ def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
     assert len(run_state.beacon_shares[int(run_state.round) - 2]) == 3
 
 
+@pytest.mark.slow
 def test_the_pause_doubles_with_each_share_missed_in_a_row_up_to_a_bound():
     def pause(run_state):
         manifest = the_next(run_state, NODES)

@@ -32,6 +32,8 @@ from assay.verifier.service.appeals import Appeals
 from tests.a_network import NOW, a_record
 from tests.network.loopback import a_host, connected, peer_of, run, seed_of, until
 
+pytestmark = pytest.mark.slow
+
 CASE, INDEX, BODY = Digest(b"c" * 32), 7, b"the evidence" * 50_000
 ACCUSED, JUROR, STRANGER = map(peer_of, ("accused", "juror", "stranger"))
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]

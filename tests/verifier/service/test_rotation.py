@@ -31,6 +31,8 @@ from assay.testing.signed import NODES, VERIFIERS, a_member
 from assay.verifier.service.standby import RESIGN, Standby
 from tests.verifier.service.a_driver import SPEC, Running, a_real_commit, an_update, running
 
+pytestmark = pytest.mark.slow
+
 RESERVE, SEAT = "rita", VERIFIERS[1]
 ROTATING = replace(SPEC, rounds=240, reserves=(a_member(RESERVE),))
 TICK_S = 0.25
