@@ -107,3 +107,4 @@ def test_a_bid_is_for_the_seats_that_the_order_does_not_name():
     one_seat = an_order(**{"run.nodes": 2})
     assert market_quote(one_seat, standing((1, 9)), days=30).seats_wanted == 1
     assert bid_of(one_seat, CLASS, Address(b"b" * 20), NETWORK).least_seats == 1  # not 0: that buys nothing
+    assert market_quote(an_order(**{"run.seats": 1024}), standing((1, 9)), days=30).seats_wanted == 1024

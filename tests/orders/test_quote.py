@@ -131,7 +131,7 @@ def test_how_long_a_run_waits_for_nodes_is_in_the_quote_and_what_they_cost_is_ex
 
 
 def test_a_quotes_time_is_that_of_its_rounds_in_whole_seconds():
-    for collect_s, time_s in ((1, 7), (1.5, 10)):
+    for collect_s, time_s in ((1, 7), (1.5, 10), (142.858, 1000)):
         assert quoted(load_order(None, {**SMALL, "timing.collect_s": collect_s})).time_s == time_s
 
 
