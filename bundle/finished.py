@@ -69,7 +69,7 @@ class LogPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Items of the run's choices that are answered right, of so many, in the reference class.
+    """Items of the run's choices that are answered right, and all items, in the reference class.
 
     first: by the parameters that the training started from. last: by the delivered ones.
     """

@@ -80,7 +80,7 @@ def held_out_loss(
 
 
 def _accuracy(spec: RunSpec, inputs: RunInputs, theta: NDArray[np.float32]) -> Accuracy | None:
-    """None if the run has no choices, or so many that they take more than `ACCURACY_FLOP_MAX`."""
+    """None if the run has no choices, or if they take more than `ACCURACY_FLOP_MAX`."""
     from assay.training.reference.evaluation import right_answers
 
     choices, frozen = inputs.choices, inputs.frozen(spec)

@@ -92,9 +92,8 @@ def offer(
         text += (
             f"from {token_text(signed.offer.least_price)} an hour, until {time_text(signed.offer.until_s)}"
         )
-        is_listed = (
-            chain.staker_block(account.address) > 0
-        )  # an offer of before there was stake is on no list
+        # an offer of before there was stake is on no list
+        is_listed = chain.staker_block(account.address) > 0
         if before is not None and is_listed and says_the_same(before, signed.offer, now):
             yield nothing("offer", f"offered already until {time_text(before.until_s)}; nothing was sent")
             return

@@ -65,7 +65,7 @@ class CpuTime(trio.abc.Instrument):
         return peer if self._is_member(peer) else STRANGERS
 
     def charge(self, peer: PeerId, cpu_s: float) -> None:
-        """Note that work for this peer took so many seconds."""
+        """Charge a peer for seconds of work."""
         self._forget()
         self._spent[peer].spent += cpu_s * self._second
 
@@ -144,7 +144,7 @@ class CpuTime(trio.abc.Instrument):
 
 
 class _Turns:
-    """At most so many at once, of those that wait first the peer that took the least."""
+    """Lets `at_once` work at a time; of those that wait, first the peer that took the least."""
 
     def __init__(self, least: Callable[[Iterable[PeerId]], PeerId], at_once: int) -> None:
         self._least = least

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
-_UNICAST = IPv6Network(
-    "2000::/3"
-)  # all else, such as NAT64 and mapped addresses, may lead to a private one, as 6to4 does
+# All else, such as NAT64 and mapped addresses, may lead to a private one, as 6to4 does.
+_UNICAST = IPv6Network("2000::/3")
 
 
 def is_public(text: str) -> bool:

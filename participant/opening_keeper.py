@@ -44,7 +44,7 @@ LOOK_S = 30.0  # between two looks where the chain stands still
 FETCH_S = 20.0
 FETCHES_MAX = 4  # at a time: one that nobody serves holds up no other, and each is in memory once
 TRIES_MAX = 3  # of one opening that nobody serves
-STORE_SHARE = 8  # a verifier's store is at most one part in so many openings that no audit needs any more
+STORE_SHARE = 8  # openings that no audit needs any more take at most 1/8 of a verifier's store
 
 
 class OpeningKeeper:

@@ -28,7 +28,7 @@ def agreed_score(scores: Mapping[PeerId, Score], verifiers: Sequence[PeerId]) ->
 
 
 def mean_micro(losses: Iterable[float], targets: int) -> int:
-    """The mean loss in millionths of a nat, rounded to even, of sequences with so many targets in all.
+    """The mean loss in millionths of a nat, rounded to even, of sequences with `targets` targets in all.
 
     Losses are added in order, in float64. 0 without any target; `LOSS_MICRO_MAX` if it is more.
     """

@@ -79,7 +79,7 @@ class Bid:
     order: Digest  # of the quote that it is for
     seat_class: SeatClass
     seats: Annotated[int, Max(SEATS_MAX)]
-    least_seats: Annotated[int, Max(SEATS_MAX)]  # fewer are of no use: it gets so many, or none
+    least_seats: Annotated[int, Max(SEATS_MAX)]  # fewer are of no use: it gets at least these, or none
     most_price: Annotated[int, Max(PRICE_MAX)]  # that operators get, token units
 
 
@@ -143,7 +143,7 @@ def clear(bids: Sequence[Bid], offers: Sequence[SeatOffer], block_hash: Digest) 
 
 
 def price_to_fill(offers: Sequence[SeatOffer], seats: int) -> int | None:
-    """The least that a bid for so many seats must pay at most, so that all of them are filled; None: too few.
+    """The lowest `most_price` at which a bid for `seats` seats has them all filled; None: too few.
 
     Args:
         offers: Of one class, with the seats that count; no other bid is there.

@@ -350,7 +350,7 @@ class RunSpec:
     buyer: Address
     seats: int  # nodes that may take part at a time: beyond those of the spec, whoever locks a lot may join
     least_nodes: int  # without which the run does not start
-    start_by_s: int  # agreed time, Unix seconds, until which these may come; 0: the spec names so many
+    start_by_s: int  # agreed time, Unix seconds, until which these may come; 0: the spec names them all
     nodes: Annotated[tuple[Member, ...], Max(NODES_MAX)]  # of round 0, ascending by peer
     verifiers: Annotated[tuple[Member, ...], Max(VERIFIERS_MAX)]  # ascending by peer
     reserves: Annotated[

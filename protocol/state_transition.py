@@ -121,19 +121,15 @@ class RunState:
     has_lapsed: bool = False  # whether it never started: too few nodes had come in time
     steps: Mapping[StepId, int] = field(default_factory=dict)  # accepted tokens, same epochs
     suspect_steps: frozenset[StepId] = frozenset()  # of these, by nodes that were suspect before the step
-    beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(
-        default_factory=dict
-    )  # holders, by round they are for
+    beacon_shares: Mapping[int, tuple[PeerId, ...]] = field(default_factory=dict)  # holders, by round
     away: Mapping[PeerId, int] = field(default_factory=dict)  # until which round no share is awaited
     missed_shares: Mapping[PeerId, int] = field(default_factory=dict)  # in a row
     last_commits: tuple[Commit, ...] = ()
     undrawn: tuple[Commit, ...] = ()  # of rounds with a partial beacon: a later beacon draws them all
-    stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(
-        default_factory=dict
-    )  # (node, verifier)
-    funding_reports: Mapping[PeerId, FundingReport] = field(
-        default_factory=dict
-    )  # of each verifier the latest
+    # by (node, verifier)
+    stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(default_factory=dict)
+    # of each verifier the latest
+    funding_reports: Mapping[PeerId, FundingReport] = field(default_factory=dict)
     evaluations: Mapping[tuple[int, PeerId], Score] = field(default_factory=dict)  # by (epoch, verifier)
     time_s: int = 0  # agreed time of the last manifest
     late: frozenset[PeerId] = frozenset()  # nodes with an audit that `is_late`: they may not train

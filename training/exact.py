@@ -99,7 +99,7 @@ def is_finite(values: NDArray[np.float32]) -> bool:
 
 
 def _each_part(work: Callable[[slice], object], count: int) -> None:
-    """Do the work for all of so many numbers, in parts that lie in a core's own cache, on all threads."""
+    """Do the work for all of `count` numbers, in parts that lie in a core's own cache, on all threads."""
 
     def several(some: slice) -> None:
         for start in range(some.start, some.stop, _PART):

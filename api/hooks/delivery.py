@@ -26,10 +26,8 @@ log = logging.getLogger(__name__)
 WORKERS = 8
 POLL_S = 1.0
 TURN_S = 20.0  # after which a worker goes on to another webhook; with one more attempt, less than the lease
-TURN_ENTRIES, REST_S = (
-    20,
-    10,
-)  # a webhook that is behind gets so many, then rests: it may be aimed at a third party
+TURN_ENTRIES = 20  # to a webhook that is behind, before a pause: it may be aimed at a third party
+REST_S = 10
 WAIT_S = 60  # when the books cannot be read
 
 

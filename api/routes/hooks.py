@@ -63,9 +63,8 @@ def register(
         raise Problem(409, "there is a webhook of this run at this address; remove it first") from None
     except NoRoom as error:
         raise Problem(429, str(error), headers={"Retry-After": "3600"}) from None
-    log.info(
-        "webhook registered", extra={"hook": made.id, "run": run.name, "owner": owner}
-    )  # its path may be secret
+    # without its address: the path may be secret
+    log.info("webhook registered", extra={"hook": made.id, "run": run.name, "owner": owner})
     return NewHookAnswer.of(made, secret=secret_text(hooks.secret(made.id)))
 
 

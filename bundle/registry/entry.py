@@ -60,9 +60,8 @@ from assay.training.model.flops import (
     weights_per_token,
 )
 
-INDICATIVE_FLOP = (
-    10**23
-)  # Commission guidelines of July 2025: a model that generates language is taken for GPAI
+# Commission guidelines of July 2025: from here on a model that generates language is taken for GPAI.
+INDICATIVE_FLOP = 10**23
 SYSTEMIC_FLOP = 10**25  # Regulation (EU) 2024/1689, Art. 51(2): systemic risk is presumed
 ALERTS_PERCENT = (50, 90)
 JOULES_PER_KWH = 3_600_000

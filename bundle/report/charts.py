@@ -213,7 +213,7 @@ def chart_of(
 
 
 def curve_of(name: str, values: Mapping[int, float], columns: int = CURVE_COLUMNS) -> Curve:
-    """The curve of some values by round, ascending, in at most so many columns."""
+    """The curve of some values by round, ascending, in at most `columns` columns."""
     rounds = list(values)
     first, last = (values[rounds[0]], values[rounds[-1]]) if rounds else (0.0, 0.0)
     return Curve(

@@ -42,9 +42,8 @@ def picture(report: TrainingReport, report_digest: str, kind: LossKind = NEXT_TO
             linewidth=0,
             label="lowest to highest",
         )
-        axes.set(
-            xlabel="round", ylabel=f"{kind.name}, {kind.unit}", ylim=(low, high)
-        )  # one liar sets no scale
+        # one liar sets no scale
+        axes.set(xlabel="round", ylabel=f"{kind.name}, {kind.unit}", ylim=(low, high))
         axes.grid(alpha=0.3)
         if spreads:
             axes.legend()

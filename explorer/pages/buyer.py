@@ -82,7 +82,7 @@ def buyer_page(runs: Sequence[Explored], account: bytes, page: int) -> BuyerPage
         page: From 1.
 
     Raises:
-        NoSuchPage: it ordered none of them, or not so many.
+        NoSuchPage: it ordered none of them, or fewer than lead to this page.
     """
     mine = [run for run in runs if run.delivered.spec.buyer == account]
     if not mine:

@@ -190,7 +190,7 @@ def _due(run: Explored, peer: PeerId) -> int:
 
 
 def _earned_lines(run: Explored, peer: PeerId, count: int) -> list[EarnedLine]:
-    """What the newest epochs pay a node, newest first: those that are not settled, and so many that are."""
+    """What the newest epochs pay a node, newest first: those that are not settled, and some that are."""
     head = head_of(run)
     found = [
         EarnedLine(head=head, peer=peer, epoch=one.epoch, index=one.index, amount=one.row.amount)

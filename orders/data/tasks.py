@@ -35,9 +35,8 @@ class TaskWriter(TemplatedWriter):
         if not len(trained):
             raise ValueError("no token of the answer is trained on")
         first = int(trained[0])
-        ends = np.flatnonzero(
-            visible(tokens[first:]) == grpo.end
-        )  # a template may leave it out of the answer
+        # a template may leave it out of the answer
+        ends = np.flatnonzero(visible(tokens[first:]) == grpo.end)
         if not len(ends):
             raise ValueError(
                 f"the chat template ends the answer without token {grpo.end}, which ends a completion"

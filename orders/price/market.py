@@ -31,9 +31,7 @@ class ClassQuote:
     price: int  # at which a batch would clear; 0: nobody offers at the order's price
     seats_filled: int
     price_per_mtoken: int | None  # of the order, for that price; None where there is none
-    fill_price_per_mtoken: (
-        int | None
-    )  # the least at which all its seats are filled; None: too few are offered
+    fill_price_per_mtoken: int | None  # the least that fills all its seats; None: too few are offered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

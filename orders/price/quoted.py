@@ -28,7 +28,7 @@ class Quoted:
     rounds: int
     nodes: int  # that the buyer names
     least_nodes: int  # without which the run does not start,
-    start_within_s: int  # for which it waits from when its run file is made; 0: it names so many
+    start_within_s: int  # for which it waits from when its run file is made; 0: it names them all
     seats: int
     lot: int
     verifiers: int

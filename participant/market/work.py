@@ -98,7 +98,7 @@ def memory_bytes(work: Work) -> int:
 
 
 def serves(seat_class: SeatClass, work: Work, days: int, lot: int) -> bool:
-    """Whether a seat of this class can do this work in time, for so many days and with such a lot."""
+    """Whether a seat of this class can do this work in time, for this number of days and with this lot."""
     return (
         step_ms(work, 1 << seat_class.speed) <= work.timing.collect_ms
         and memory_bytes(work) <= 1 << seat_class.memory

@@ -28,14 +28,10 @@ from assay.training.compiled import FILL_1, INT, Instructions, Kind, compiled
 
 Floats = NDArray[np.float32]
 
-ROWS, COLUMNS = (
-    6,
-    16,
-)  # of a tile: 12 sums in vectors of 8, of 16 registers; b takes two, a and a product one each
-_DEEP, _WIDE = (
-    256,
-    512,
-)  # of a block of b: 16 KiB a strip of 16 columns, 512 KiB together, in a core's own caches
+# Of a tile: 12 sums in vectors of 8, of 16 registers; b takes two, a and a product one each.
+ROWS, COLUMNS = 6, 16
+# Of a block of b: 16 KiB a strip of 16 columns, 512 KiB together, in a core's own caches.
+_DEEP, _WIDE = 256, 512
 _READ_2, _READ_3 = (Kind("float32", dims, is_contiguous=False) for dims in (2, 3))
 _FILL_3 = Kind("float32", 3, is_filled=True, is_contiguous=False)
 

@@ -56,9 +56,8 @@ def compress_lowrank(moved_BC: NDArray[np.float32], rank: int) -> tuple[Factors,
     for _ in range(ITERATIONS - 1):
         right_BSR = np.matmul(turned_BSS, np.rint(left_BSR * 2**_SIDE_BITS))
         left_BSR = _orthonormal(np.matmul(whole_BSS, _whole(right_BSR, _SIDE_BITS)))
-    size_B11 = np.abs(left_BSR).max(
-        axis=(1, 2), keepdims=True, initial=0
-    )  # never 0: a live block has a direction
+    # never 0: a live block has a direction
+    size_B11 = np.abs(left_BSR).max(axis=(1, 2), keepdims=True, initial=0)
     left_BSR = np.rint(left_BSR / np.where(size_B11 > 0, size_B11, 1.0) * FACTOR_MAX)
     # The rounding of the left factor is compensated: each column by its own length.
     square_B1R = np.maximum(_over_rows(left_BSR * left_BSR), 1.0)[:, None]

@@ -192,7 +192,7 @@ def judge(
         x_BC: What the step adds to the opened blocks, recomputed.
         floor: `floor_of` all recomputed blocks.
         recomputed: Digest of the recomputed sketch, copied into the verdict.
-        widening_B: `widening` of the opened blocks; above 1, limits of x are so many times wider.
+        widening_B: `widening` of the opened blocks; above 1, it multiplies the limits of x.
 
     Returns:
         MATCH, MISMATCH or BORDERLINE, with the block that differs most; and what was measured.
