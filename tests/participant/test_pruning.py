@@ -98,6 +98,16 @@ def test_what_audits_and_newcomers_need_is_kept_however_little_room_there_is(tmp
     assert {r for r, _ in run.kept_updates()} == set(range(rounds - UPDATES, rounds))
 
 
+def test_a_store_that_begins_in_the_middle_keeps_what_audits_need(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path, 60, SIZE)
+    links = run.links
+    run.links = lambda first, count: links(max(first, 60 - UPDATES), count)  # type: ignore[method-assign]
+    run.prune()
+    assert {(r, node) for r in range(60 - UPDATES, 60) for node in NODES} <= set(run.kept_updates())
+
+
 def test_aggregates_are_kept_as_long_as_updates(tmp_path: Path) -> None:
     assert aggregate_rounds(SPEC, 10_000) == 10_000
 

@@ -80,6 +80,17 @@ def test_rounds_that_change_nothing_share_a_blob_that_stays(tmp_path, monkeypatc
         assert server._blobs.size(offered(server).blob) is not None
 
 
+def test_what_an_older_round_shares_with_a_served_one_stays_when_a_newer_one_differs(tmp_path, monkeypatch):
+    first, server = None, None
+    for rounds, aggregate in ((2, b""), (4, b""), (6, AGGREGATE)):
+        monkeypatch.setattr("tests.participant.test_snapshots.AGGREGATE", aggregate)
+        server = a_server(tmp_path, rounds)
+        first = first or offered(server).blob
+        last = offered(server).blob
+    assert first != last
+    assert None not in (server._blobs.size(first), server._blobs.size(last))
+
+
 def test_a_newcomer_finds_a_snapshot_of_a_round_that_its_chain_certifies_and_no_other(tmp_path):
     server, found = a_server(tmp_path), []
     store = a_store(tmp_path)

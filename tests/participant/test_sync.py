@@ -12,7 +12,7 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import TrainerStart
-from assay.participant.compute import AtRound, GetRound, GetState, State, Workplace
+from assay.participant.compute import AtRound, GetRound, GetState, Reset, State, Workplace
 from assay.participant.following import sync
 from assay.participant.following.sync import Snapshot, StateSync
 from assay.participant.pushes import Pushes
@@ -209,8 +209,16 @@ def test_parameters_that_a_quorum_contradicts_are_rebuilt_once_and_then_it_stops
     async def main():
         async with a_state_sync(disk, []) as state_sync:
             assert await state_sync.reach(1) == expected(1, tmp_path)
+            asked, call = [], state_sync.child.call
+
+            async def noted(request, answer):
+                asked.append(type(request))
+                return await call(request, answer)
+
+            state_sync.child.call = noted
             with pytest.raises(Diverged, match="rebuilt or not"):
                 await state_sync.reach(2)
+            assert asked.count(Reset) == 1
             at = await state_sync.child.call(GetRound(), AtRound)
             assert at.round == 1  # rebuilt from zero, to the same end
 
