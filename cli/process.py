@@ -36,7 +36,7 @@ if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 
-THREADS_MAX = 1024
+THREADS_MAX, REPLICAS_MAX = 1024, 64
 DEFAULT_PORT, PORT_MAX = 4001, 65_535
 ANY_IPV4, ANY_IPV6 = "0.0.0.0", "::"
 
@@ -62,7 +62,7 @@ class OperatorSection(BaseModel):
     lots: Annotated[float, Field(gt=0)]  # most that may be locked in lots, of runs that are over too
     folder: Path = Path("runs")  # for the runs' nodes
     data: tuple[Path, ...] = (Path("data"),)  # data sets, or folders of them: no other data are used
-    runs: Annotated[int, Field(ge=1, le=64)] | None = None  # at once; by default cores / threads
+    runs: Annotated[int, Field(ge=1, le=64)] | None = None  # at once; by default cores / (threads * replicas)
     ports: Annotated[int, Field(ge=1, le=65_472)] | None = None  # the first; by default the record's
     memory_gb: Annotated[float, Field(gt=0)] | None = None  # for all runs; by default what is free
     disk_gb: Annotated[float, Field(gt=0)] | None = None  # likewise
@@ -95,6 +95,7 @@ class ProcessFile(BaseModel):
     one_rpc_suffices: bool = False  # a ledger's: go on while some of them are unreachable
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
+    replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1  # passes side by side; on cuda a device each
     metrics: Annotated[str, Field(max_length=80)] | None = (
         None  # "127.0.0.1:9100": Prometheus is answered there
     )
@@ -169,6 +170,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         traces=given.traces,
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
+        replicas=given.replicas,
     )
     return config, given
 

@@ -29,6 +29,7 @@ class Workplace:
     base: Annotated[str, Max(PATH_CHARS_MAX)]  # imported starting parameters
     device: Annotated[str, Max(64)]
     threads: int
+    replicas: int = 1  # groups of a batch that are computed side by side
 
     @property
     def base_path(self) -> Path | None:

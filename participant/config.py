@@ -74,7 +74,8 @@ class Config:
     least_price: int = 0  # a node's reserve price: token units for 10^6 accepted tokens
     declarations: Declarations = NO_DECLARATIONS  # a buyer's declarations on its model
     device: str = "cpu"
-    threads: int = 1  # 0: measure the fastest number at the first start
+    threads: int = 1  # of each replica; 0: measure the fastest number at the first start
+    replicas: int = 1  # groups of a batch that are computed side by side, on CUDA each on a device of its own
     metrics: tuple[str, int] | None = None  # IP address and port at which Prometheus is answered
     traces: str | None = None  # base URL of an OpenTelemetry collector
 
@@ -124,6 +125,7 @@ class Participant:
             base="" if self.base is None else str(self.base),
             device=config.device,
             threads=config.threads,
+            replicas=config.replicas,
         )
 
     @property

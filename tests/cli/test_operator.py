@@ -39,6 +39,7 @@ def test_what_an_operator_allows_is_in_units_seconds_and_bytes(tmp_path: Path):
     assert (bounds.days_most, bounds.hours_least, bounds.takes_per_day, bounds.poor_s) == (9, 2, 4, 60)
     assert (found.ports, found.data, found.folder) == (4100, (tmp_path / "sets",), tmp_path / "runs")
     assert dict(found.node_lines)["threads"] == 2
+    assert dict(found.node_lines)["replicas"] == 1
 
 
 def test_what_is_left_out_is_what_the_machine_has(tmp_path: Path):

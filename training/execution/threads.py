@@ -24,6 +24,7 @@ from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.model.loss import FLOAT32_WHOLE, check_device, loss_and_gradient, use_threads
 from assay.training.model.presets import PRESETS
+from assay.training.model.replicas import use_replicas
 
 log = logging.getLogger(__name__)
 AUTO = 0
@@ -35,23 +36,27 @@ SMALL = PRESETS["llama-1m"]
 SMALL_TOKENS = 4 * SMALL.context
 
 
-def prepare(folder: Path, *, device: str, threads: int) -> int:
+def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1) -> int:
     """Set this process up to compute; returns its thread count. Call once, before any work.
 
     Args:
         folder: The participant's; a measured choice is kept there.
         device: "cpu" or "cuda".
-        threads: A number, or `AUTO` to probe at the first start.
+        threads: A number, or `AUTO` to probe at the first start. Of each replica.
+        replicas: How many groups of a batch are computed side by side.
 
     Raises:
-        ConfigError: the device cannot be used, or the kept choice cannot be read.
+        ConfigError: the devices cannot be used, or the kept choice cannot be read.
     """
     use_threads(max(threads, 1))
     check_device(device)
     if threads == AUTO:
         threads = _kept(folder / KEPT) or _probe(folder / KEPT)
         use_threads(threads)
-    log.info("computing", extra={"device": device, "threads": threads, "cores": cores()})
+    use_replicas(replicas, device)
+    log.info(
+        "computing", extra={"device": device, "threads": threads, "replicas": replicas, "cores": cores()}
+    )
     return threads
 
 

@@ -8,7 +8,8 @@ Parameters and gradients are float32 on the CPU whatever a pass is computed in a
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import Layout
 from assay.training.model.gpt import gpt_logits
 from assay.training.model.llama import llama_logits
+from assay.training.model.replicas import in_order, places
 
 DEVICES = ("cpu", "cuda")
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
@@ -87,6 +89,7 @@ def loss_and_gradient(
 
     The batch is cut into groups of `compute.micro_sequences`, in order; each group's mean loss is weighted by
     its share of the targets, pairs or rollouts, and its gradient added in float32, first group first.
+    Replicas (replicas.py) compute groups side by side: the same bits, and a gradient more in memory for each.
 
     Args:
         model: Sizes.
@@ -101,25 +104,43 @@ def loss_and_gradient(
         The loss and the gradient, shape (P,), float32. Same bits within an execution class.
     """
     frozen.check(model)
-    theta = torch.from_numpy(theta_P).to(device)
-    gradient = torch.zeros_like(theta)
-    leaves = layout.views(theta)
-    for (name, leaf), part in zip(leaves.items(), layout.views(gradient).values(), strict=True):
-        leaves[name] = leaf.detach().requires_grad_(True)
-        leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
-    whole = {**frozen.on(device), **leaves}
     rows, targets = compute.micro_sequences or len(tokens), _weight(tokens, compute)
+    groups = [tokens[at : at + rows] for at in range(0, len(tokens), rows)]
+    on = places(device, len(groups))
+    thetas = {one: torch.from_numpy(theta_P).to(one) for one in on}
+
+    def add(some: Sequence[NDArray[np.int64]], place: str, gradient: Tensor) -> float:
+        """The weighted loss of some groups, whose weighted gradients are added."""
+        leaves = layout.views(thetas[place])
+        for (name, leaf), part in zip(leaves.items(), layout.views(gradient).values(), strict=True):
+            leaves[name] = leaf.detach().requires_grad_(True)
+            leaves[name].grad = part  # backward adds in place: one gradient in memory, not one per group
+        whole, total = {**frozen.on(place), **leaves}, 0.0
+        for group in some:
+            if not (count := _weight(group, compute)):
+                continue  # its mean would be 0 / 0
+            share = count / targets
+            loss = _loss(model, whole, torch.from_numpy(group).to(place), compute)
+            torch.autograd.backward([loss * share if share != 1 else loss])
+            total += float(loss.detach()) * share
+        first = next(iter(leaves.values())).grad
+        assert first is not None and first.data_ptr() == gradient.data_ptr(), "torch gave up adding in place"
+        return total
+
+    gradient = torch.zeros_like(thetas[on[0]])
+    if len(on) == 1:
+        return add(groups, device, gradient), gradient.cpu().numpy()
+
+    def alone(at: int) -> tuple[float, Tensor]:
+        place = on[at % len(on)]
+        part = torch.zeros_like(thetas[place])
+        return add(groups[at : at + 1], place, part), part
+
     total = 0.0
-    for at in range(0, len(tokens), rows):
-        if not (count := _weight(tokens[at : at + rows], compute)):
-            continue  # its mean would be 0 / 0
-        group = torch.from_numpy(tokens[at : at + rows]).to(device)
-        share = count / targets
-        loss = _loss(model, whole, group, compute)
-        torch.autograd.backward([loss * share if share != 1 else loss])
-        total += float(loss.detach()) * share
-    first = next(iter(leaves.values())).grad
-    assert first is not None and first.data_ptr() == gradient.data_ptr(), "torch gave up adding in place"
+    with _repeatable(gradient):
+        for loss, part in in_order(alone, len(groups), len(on)):
+            total += loss
+            gradient += part.to(gradient.device)
     return total, gradient.cpu().numpy()
 
 
@@ -171,10 +192,14 @@ def logits_of(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor, precision:
         Shape (sequences, length, vocabulary), float32.
     """
     is_half = precision is Precision.BFLOAT16
-    kernel = sdpa_kernel(_REPEATABLE) if inputs.is_cuda else nullcontext()
-    with kernel, torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=is_half):
+    with _repeatable(inputs), torch.autocast(inputs.device.type, dtype=torch.bfloat16, enabled=is_half):
         found = (gpt_logits if model.family is Family.GPT else llama_logits)(model, p, inputs)
     return found.float()
+
+
+def _repeatable(on: Tensor) -> AbstractContextManager[None]:
+    """On CUDA, kernels that repeat themselves: a flag of the process, so replicas are within an outer one."""
+    return sdpa_kernel(_REPEATABLE) if on.is_cuda else nullcontext()
 
 
 def _loss(model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, compute: ComputeSpec) -> Tensor:
