@@ -7,6 +7,7 @@ trio, and both trio's order of tasks and the module `random` follow from the see
 from __future__ import annotations
 
 import functools
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -55,6 +56,7 @@ def one_thread(seed: int) -> Iterator[None]:
         mock.patch.object(trio.to_thread, "run_sync", _in_line),
         mock.patch.object(trio.from_thread, "run_sync", lambda call, *args: call(*args)),
         mock.patch.object(time, "time", now_s),
+        mock.patch.object(os, "urandom", random.randbytes),
         mock.patch.object(nacl.bindings, "crypto_sign_open", _opened),
         mock.patch.object(vrf, "verify", _proved),
     ):

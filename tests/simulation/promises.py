@@ -15,7 +15,7 @@ from unittest import mock
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.participant.follower import Follower
 from assay.participant.store import Store
-from assay.protocol.auditing.audits import AuditStatus
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import decode_any, digest
 from assay.protocol.messages import (
     MESSAGES,
@@ -29,7 +29,8 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import Digest, PeerId
+from tests.simulation.judgement import complaint, proved_wrong
 from tests.simulation.streams import BLOB, Frame
 
 
@@ -37,9 +38,6 @@ class Violation(AssertionError):
     """Something that the protocol promises did not hold."""
 
     lines: list[str]
-
-
-FOUND_TRUE = (AuditStatus.PASSED, AuditStatus.DISMISSED)
 
 
 class Promises:
@@ -59,7 +57,7 @@ class Promises:
         self.settled: dict[int, Settlement] = {}
         self._states: dict[str, bytes] = {}
         self.unpaid: Counter[UnpaidReason] = Counter()
-        self.judged: dict[tuple[int, PeerId], AuditStatus] = {}
+        self.audits: dict[tuple[int, PeerId], Audit] = {}
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
 
     @contextmanager
@@ -136,19 +134,32 @@ class Promises:
             if node in self.honest and (record.banned or not record.is_seated):
                 raise Violation(f"an honest node is banned in round {number}: {node.hex()[:8]} {record}")
         self.convicted |= {node for node, record in run_state.nodes.items() if record.banned}
-        self.convicted |= {
-            one for one, record in run_state.verifiers.items() if record.double_vote != NO_DIGEST
-        }
+        self.convicted |= {one for one, record in run_state.verifiers.items() if record.is_disqualified}
         at_fault = set(run_state.disqualified) & self.honest
         if at_fault:
             raise Violation(f"honest verifiers are at fault: {[one.hex()[:8] for one in at_fault]}")
         for (round_id, node), audit in run_state.audits.items():
-            self.judged[int(round_id), node] = audit.ruling
-            is_false = int(round_id) >= self._false_from.get(node, 1 << 60)
-            if is_false and audit.ruling in FOUND_TRUE:
-                raise Violation(f"a false step of round {round_id} is {audit.ruling.name}")
-            if node in self.honest and audit.ruling is AuditStatus.CONFIRMED:
-                raise Violation(f"an honest step of round {round_id} is CONFIRMED as false")
+            self.audits[int(round_id), node] = audit
+            self._judge(audit, at_fault=set(run_state.disqualified))
+
+    def _judge(self, audit: Audit, at_fault: set[PeerId]) -> None:
+        place = f"step of round {audit.round} by {audit.node.hex()[:8]}"
+        if self._is_false(int(audit.round), audit.node):
+            is_found_true = audit.ruling is AuditStatus.PASSED and complaint(
+                audit, is_false=True, honest=self.honest
+            )
+            if is_found_true or audit.ruling is AuditStatus.DISMISSED:
+                raise Violation(f"a false {place} is {audit.ruling.name}")
+        elif audit.node in self.honest and audit.ruling is AuditStatus.CONFIRMED:
+            raise Violation(f"an honest {place} is CONFIRMED as false")
+        wrong = proved_wrong(audit)
+        if wrong != {one.verdict.verifier for one in audit.faults}:
+            raise Violation(f"the {place} proves {_names(wrong)} wrong, and the chain finds {audit.faults}")
+        if not wrong <= at_fault:
+            raise Violation(f"the {place} proves {_names(wrong)} wrong, and {_names(at_fault)} are at fault")
+
+    def _is_false(self, round_id: int, node: PeerId) -> bool:
+        return round_id >= self._false_from.get(node, 1 << 60)
 
     def _same(self, known: dict[Any, Any], key: Any, value: Any, what: str) -> None:
         if known.setdefault(key, value) != value:
@@ -175,7 +186,15 @@ class Promises:
             is_lost = reason in (UnpaidReason.UNJUDGED, UnpaidReason.ACCUSED) and may_lack_judges
             if node in self.honest and not is_late and not is_lost:
                 raise Violation(f"an honest step of round {round_id} is unpaid: {reason.value}")
-        for round_id, node in self.judged:
-            is_false = round_id >= self._false_from.get(node, 1 << 60)
-            if is_false and (round_id, node) not in unpaid and not may_lack_judges:
+        for (round_id, node), audit in self.audits.items():
+            is_false = self._is_false(round_id, node)
+            if may_lack_judges or not (is_false or node in self.honest) or node in may_be_late:
+                continue
+            if reason := complaint(audit, is_false=is_false, honest=self.honest):
+                raise Violation(f"{reason}: round {round_id} of {node.hex()[:8]}, {audit}")
+            if is_false and (round_id, node) not in unpaid and audit.ruling is not AuditStatus.PASSED:
                 raise Violation(f"a false step of round {round_id} was drawn and is paid")
+
+
+def _names(peers: Collection[PeerId]) -> str:
+    return f"[{', '.join(sorted(one.hex()[:8] for one in peers))}]"

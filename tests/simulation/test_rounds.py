@@ -55,7 +55,8 @@ def test_a_calm_network_trains_audits_settles_and_pays():
     world = simulate(1, replace(CALM, rounds=3))
     commits = [len(link.manifest.commits) for link in world.promises.chain.values()]
     assert commits[:3] == [4, 4, 4] and not any(commits[3:])
-    assert set(world.promises.judged.values()) == {AuditStatus.PASSED} and not world.promises.unpaid
+    rulings = {audit.ruling for audit in world.promises.audits.values()}
+    assert rulings == {AuditStatus.PASSED} and not world.promises.unpaid
     assert set(world.contracts.results) == {0, 1} and not world.contracts.cases
 
 
@@ -68,7 +69,7 @@ def test_the_same_seed_gives_the_same_frames():
 @pytest.mark.slow
 def test_a_lying_node_is_convicted_and_taken_to_court():
     world = simulate(2, replace(CALM, rounds=3, lying_node="random-update"))
-    assert AuditStatus.CONFIRMED in world.promises.judged.values()
+    assert AuditStatus.CONFIRMED in {audit.ruling for audit in world.promises.audits.values()}
     assert len(world.contracts.cases) == 1
 
 

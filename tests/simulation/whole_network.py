@@ -28,9 +28,9 @@ import trio
 from nacl.signing import SigningKey
 
 from assay.chain.commit_statement import evm_address
+from assay.devnet.faults import trainer as faulty_trainer
 from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
-from assay.devnet.faults.verifier import NeverOpen
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import PeerAddress
 from assay.node.service import Service as Node
@@ -59,9 +59,8 @@ from assay.testing.members import (
 from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
 from assay.verifier.service import chain_duties
 from assay.verifier.service import process as verifier_process
-from assay.verifier.service.audit_runner import AuditRunner
 from assay.verifier.service.process import Service as Verifier
-from tests.simulation import workers
+from tests.simulation import false_auditors, false_trainers, workers
 from tests.simulation.contracts import Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
 from tests.simulation.one_thread import BEGUN_S, one_thread, run
@@ -72,7 +71,9 @@ if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
 CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is over
-CHEATS = ("random-update", "wrong-data", "no-feedback", "withhold-opening", "two-commits")
+FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KINDS)
+CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
+LYING_VERIFIERS = ("silent", "two-faced", *false_auditors.KINDS)
 LOG_LINES = 60
 
 
@@ -132,14 +133,15 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
             rounds=3, lying_node="honest", lying_verifier="honest", storm_s=0, kills=0, cuts=0, breaks=0,
             late_s=0, slow=-1,
         )  # fmt: skip
+    storm_s = rng.choice((0.0, 0.0, 10.0, 30.0, 60.0))  # without one all audits can be judged
     return Plan(
         rounds=rng.randint(2, 5),
         lying_node=rng.choice(("honest", *CHEATS)),
-        lying_verifier=rng.choice(("honest", "never-open", "silent", "two-faced")),
-        storm_s=rng.choice((10.0, 30.0, 60.0)),
-        kills=rng.randint(0, 6),
-        cuts=rng.randint(0, 2),
-        breaks=rng.randint(0, 20),
+        lying_verifier=rng.choice(("honest", *LYING_VERIFIERS)),
+        storm_s=storm_s,
+        kills=rng.randint(0, 6) if storm_s else 0,
+        cuts=rng.randint(0, 2) if storm_s else 0,
+        breaks=rng.randint(0, 20) if storm_s else 0,
         late_s=rng.choice((0.0, 0.0, 15.0)),
         slow=rng.randrange(16),
     )
@@ -154,7 +156,7 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
             probation=rng.choice((1, 2, 100)), floor_ppm=500_000, blocks=2, audit_rounds=7, dispute_rounds=4,
             replication_ppm=rng.choice((0, 300_000)), absence_s=120,
         ),
-        money=a_money_spec(epoch_rounds=2),
+        money=a_money_spec(epoch_rounds=2, withheld_ppm=400_000),
         timing=TimingSpec(collect_ms=3000, ready_ms=1000, iteration_ms=4000, resend_ms=500),
         nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
         seats=len(nodes), least_nodes=len(nodes),
@@ -202,7 +204,7 @@ class WholeNetwork:
             honest={one.peer for one in self.processes.values() if one.is_honest},
             false_from={
                 one.peer: 1 for one in self.processes.values()
-                if one.behaviour in CHEATS[:3]
+                if one.behaviour in FALSE_STEPS
             },
         )  # fmt: skip
 
@@ -244,11 +246,15 @@ class WholeNetwork:
 
     def _service(self, one: Process, me: Participant) -> Node | Verifier:
         if one.is_verifier:
-            runner: type[AuditRunner] = NeverOpen if one.behaviour == "never-open" else AuditRunner
-            return Verifier(me, runner)
+            return Verifier(me, false_auditors.runner_of(one.behaviour, self._conspiracy()))
         if one.is_honest:
             return Node(me)
         return FaultyNode(me, Behaviour(one.behaviour, 1))
+
+    def _conspiracy(self) -> false_auditors.Conspiracy:
+        liars = (one for one in self.processes.values() if not one.is_verifier and not one.is_honest)
+        liar = next(liars, None)
+        return false_auditors.Conspiracy(*((NO_PEER, Path()) if liar is None else (liar.peer, liar.folder)))
 
     async def _live(self, one: Process) -> None:
         """The process of a member, and the next one when it is killed."""
@@ -472,6 +478,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(one_thread(seed))
         stack.enter_context(workers.arithmetic())
         stack.enter_context(killing_writes())
+        stack.enter_context(mock.patch.dict(faulty_trainer.KINDS, false_trainers.KINDS))
         world = WholeNetwork(seed, plan or planned(seed), Path(folder))
         stack.enter_context(_listening(world.lines, level))
         stack.enter_context(mock.patch("assay.chain.client.Chain", world.contracts.client))
