@@ -527,7 +527,8 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
                 doublings = min(missed_shares[peer] - 1, PAUSE_DOUBLINGS_MAX)
                 away[peer] = now + 1 + (BEACON_PAUSE << doublings)
         if now <= run_state.training_rounds:
-            beacon_shares[now - 1] = tuple(run_state.key(one.verifier) for one in manifest.beacon_shares)
+            paid = (one.verifier for one in manifest.beacon_shares if one.verifier in run_state.beacon)
+            beacon_shares[now - 1] = tuple(map(run_state.key, paid))
         seed = beacon_of(run_state, manifest)
         for step, audit in audits.items():
             audits[step] = rules.draw_replication(

@@ -7,9 +7,9 @@ from typing import Any
 from unittest import mock
 
 from assay.devnet.faults.trainer import FaultyTrainer
-from assay.node import trainer
 from assay.node.messages import StepRecord
 from assay.protocol.types import Digest
+from assay.training.optimiser import step
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.step import Work, encode
 
@@ -28,11 +28,11 @@ class OtherMessage(FaultyTrainer):
 class OtherSketch(FaultyTrainer):
     """Seals a sketch that is none of its work."""
 
-    def _keep(self, round_id: int, *step: Any) -> StepRecord:
+    def _keep(self, round_id: int, *made: Any) -> StepRecord:
         if not self.is_false(round_id):
-            return super()._keep(round_id, *step)
-        with mock.patch.object(trainer.rules, "sketches", return_value=(LIE,)):
-            return super()._keep(round_id, *step)
+            return super()._keep(round_id, *made)
+        with mock.patch.object(step, "sketches", return_value=(LIE,)):
+            return super()._keep(round_id, *made)
 
 
 LIE = Digest(bytes([1]) * 32)

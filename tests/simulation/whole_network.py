@@ -75,6 +75,7 @@ FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KIN
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
 LYING_VERIFIERS = ("silent", "two-faced", *false_auditors.KINDS)
 LOG_LINES = 60
+WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
 
 @dataclass(eq=False)
@@ -192,7 +193,7 @@ class WholeNetwork:
                 self.processes[peer] = Process(
                     rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer,
                     is_verifier=kind == "verifier", behaviour=plan if peer == liar else "honest",
-                    folder=self.folder / name, work_s=self.rng.choice((0.01, 0.05, 0.5)),
+                    folder=self.folder / name, work_s=self.rng.choice(WORK_S),
                 )  # fmt: skip
         self.network = Network(self.rng, self._sent)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None

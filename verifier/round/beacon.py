@@ -25,24 +25,43 @@ REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised
 def valid_shares(
     pool: Mapping[PeerId, Sequence[BeaconShare]], run_state: RunState
 ) -> tuple[BeaconShare, ...]:
-    """Pooled shares that are valid for the last manifest of `run_state`, ascending by verifier."""
+    """Pooled shares that are valid for the last manifest of `run_state` and may count, ascending by verifier.
+
+    Those of verifiers that are away may only where one that is due is missing: the beacon is partial then.
+    """
     holding = (
         next((beacon_share for beacon_share in beacon_shares if _holds(run_state, beacon_share)), None)
         for verifier, beacon_shares in sorted(pool.items())
-        if verifier in run_state.beacon
+        if verifier in run_state.spec.verifier_peers
     )
-    return tuple(beacon_share for beacon_share in holding if beacon_share is not None)
+    held = tuple(beacon_share for beacon_share in holding if beacon_share is not None)
+    return held if lacks_shares(run_state, held) else _due(run_state, held)
+
+
+def lacks_shares(run_state: RunState, shares: Sequence[BeaconShare]) -> bool:
+    """Whether a share that the next manifest should carry is not among these."""
+    return bool(run_state.round) and len(_due(run_state, shares)) < len(run_state.beacon)
 
 
 def reveals_needed(run_state: RunState, *, follows: bool) -> int:
-    """Shares a manifest needs: all if it follows the parent's leader at once, else a quorum."""
+    """Shares a manifest needs: all that are due if it follows the parent's leader at once, else a quorum."""
     return len(run_state.beacon) if follows else quorum(len(run_state.spec.verifiers))
+
+
+def is_enough(run_state: RunState, shares: Sequence[BeaconShare], *, follows: bool) -> bool:
+    """Whether a manifest may carry no other shares than these; without a round before it needs none."""
+    counted = _due(run_state, shares) if follows else shares
+    return not run_state.round or len(counted) >= reveals_needed(run_state, follows=follows)
 
 
 def is_partial(run_state: RunState, shares: Sequence[BeaconShare], drand: bytes) -> bool:
     """Whether the next manifest, with these shares, lacks one that is due or the drand round named for it."""
     lacks_drand = bool(run_state.drand_next) and not drand
-    return bool(run_state.round) and (len(shares) < len(run_state.beacon) or lacks_drand)
+    return lacks_shares(run_state, shares) or (bool(run_state.round) and lacks_drand)
+
+
+def _due(run_state: RunState, shares: Sequence[BeaconShare]) -> tuple[BeaconShare, ...]:
+    return tuple(beacon_share for beacon_share in shares if beacon_share.verifier in run_state.beacon)
 
 
 def pooled(
@@ -73,11 +92,13 @@ def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> 
         if beacon_share.run_id != run_state.run_id or beacon_share.round != run_state.round - 1:
             raise MalformedMessage("manifest carries a reveal of another round")
         verify(run_state.key(beacon_share.verifier), alpha, beacon_share.proof)
-    if not {beacon_share.verifier for beacon_share in manifest.beacon_shares} <= set(run_state.beacon):
+    shares = manifest.beacon_shares
+    may_count = run_state.spec.verifier_peers if lacks_shares(run_state, shares) else run_state.beacon
+    if not {beacon_share.verifier for beacon_share in shares} <= set(may_count):
         raise MalformedMessage("manifest carries a reveal of a verifier that was away")
-    need = reveals_needed(run_state, follows=follows)
-    if len(manifest.beacon_shares) < need:
-        raise MalformedMessage(f"manifest carries {len(manifest.beacon_shares)} reveals, expected {need}")
+    if not is_enough(run_state, shares, follows=follows):
+        need = reveals_needed(run_state, follows=follows)
+        raise MalformedMessage(f"manifest carries {len(shares)} reveals, expected {need}")
     if manifest.is_partial != partial:
         raise MalformedMessage(f"manifest says is_partial = {manifest.is_partial}, expected {partial}")
 

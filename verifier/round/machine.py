@@ -90,7 +90,14 @@ from assay.protocol.types import (
     Signature,
 )
 from assay.verifier.round import drand as outside
-from assay.verifier.round.beacon import check_reveals, is_partial, pooled, reveals_needed, valid_shares
+from assay.verifier.round.beacon import (
+    check_reveals,
+    is_enough,
+    is_partial,
+    lacks_shares,
+    pooled,
+    valid_shares,
+)
 from assay.verifier.round.commits import (
     Rules,
     admit,
@@ -385,7 +392,7 @@ def _missing_now(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> 
             lacking.append(f"{absent} commits")
         if not _carried_lists(state):
             lacking.append("inclusion lists")
-    if run_state.round and len(valid_shares(state.beacon_shares, run_state)) < len(run_state.beacon):
+    if lacks_shares(run_state, valid_shares(state.beacon_shares, run_state)):
         lacking.append(SHARES)
     if outside.is_waited_for(run_state, state.drand):
         lacking.append("drand")
@@ -412,8 +419,7 @@ def may_propose(
     if FUNDING in lacking or NODES in lacking:
         return False
     run_state = base_history(state.run_state, ancestors)
-    shares = len(valid_shares(state.beacon_shares, run_state))
-    if run_state.round and shares < reveals_needed(run_state, follows=follows):
+    if not is_enough(run_state, valid_shares(state.beacon_shares, run_state), follows=follows):
         return False
     if follows and outside.is_waited_for(run_state, state.drand):
         return False

@@ -952,6 +952,37 @@ def test_whose_share_was_missing_is_away_for_a_while_and_then_asked_again():
     assert len(run_state.beacon_shares[int(run_state.round) - 2]) == 3
 
 
+def test_who_is_away_stands_in_for_a_share_that_is_missing_unpaid_and_only_after_a_given_up_iteration():
+    """Else an honest verifier that is away and one that falls silent would stop a run of four for good."""
+    run_state = grown(the_start(rounds=30), 2, votes={})
+    absent, silent = VERIFIERS[3], VERIFIERS[2]
+    whole = the_next(run_state, NODES)
+    run_state = advance(run_state, replace(whole, beacon_shares=whole.beacon_shares[:3], is_partial=True))
+    collect_ms = run_state.spec.timing.collect_ms
+    shares = [a_reveal(name, run_state) for name in VERIFIERS if name != silent]
+    state = after(run_state, *work(NODES, run_state), *shares)
+
+    assert not may_propose(state, (), collect_ms, follows=True)
+    assert may_propose(state, (), collect_ms, follows=False)
+    manifest = manifest_of(state, (), a_digest("aggregate"), wall_s=run_state.time_s)
+    assert {one.verifier for one in manifest.beacon_shares} == {peer(n) for n in VERIFIERS if n != silent}
+    assert manifest.is_partial
+    examine(state, (), manifest, follows=False)
+    with pytest.raises(MalformedMessage, match="3 reveals, expected 3"):
+        examine(state, (), manifest, follows=True)
+    paid = advance(run_state, manifest).beacon_shares[int(run_state.round) - 1]
+    assert set(paid) == {peer(name) for name in VERIFIERS} - {peer(absent), peer(silent)}
+
+    all_of_them = tuple(sorted((*manifest.beacon_shares, a_reveal(silent, run_state)), key=the_verifier))
+    with pytest.raises(MalformedMessage, match="that was away"):
+        examine(state, (), replace(manifest, beacon_shares=all_of_them, is_partial=False), follows=False)
+
+
+def the_verifier(share):
+    """Key of a manifest's order."""
+    return share.verifier
+
+
 @pytest.mark.slow
 def test_the_pause_doubles_with_each_share_missed_in_a_row_up_to_a_bound():
     def pause(run_state):
