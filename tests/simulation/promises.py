@@ -30,8 +30,12 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
+from assay.verifier.consensus.types import State
 from tests.simulation.judgement import complaint, proved_wrong
 from tests.simulation.streams import BLOB, Frame
+
+OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}
+CARRIED_ROUNDS = 6  # after which an honest leader has carried what an honest verifier holds
 
 
 class Violation(AssertionError):
@@ -59,6 +63,8 @@ class Promises:
         self.unpaid: Counter[UnpaidReason] = Counter()
         self.audits: dict[tuple[int, PeerId], Audit] = {}
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
+        self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
+        self._doubled: dict[tuple[PeerId, PeerId, int], int] = {}  # (who heard it, the liar, in which life)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -98,7 +104,7 @@ class Promises:
         match message:
             case SignedVote(vote=vote) if message.verifier == by and vote.iteration:
                 self._once(("vote", by, vote.iteration, vote.kind), vote.block)
-                other = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}.get(vote.kind)
+                other = OPPOSITE.get(vote.kind)
                 if ("vote", by, vote.iteration, other) in self._signed:
                     raise Violation(f"DUMMY and FINALISE by {by.hex()[:8]} in iteration {vote.iteration}")
             case Proposal(block=block) if message.proposer == by:
@@ -112,6 +118,25 @@ class Promises:
                 }  # fmt: skip
                 if digest(one) not in bound:
                     raise Violation(f"{by.hex()[:8]} reveals a verdict that it did not commit to: {one}")
+
+    def heard(self, frame: Frame, state: State, *, life: int) -> None:
+        """An honest verifier hears something, in this state and the how-manieth process of its disk."""
+        if frame.method or frame.source in self.honest:
+            return
+        message = decode_any(MESSAGES, frame.body)
+        match message:
+            case SignedVote(verifier=signer, vote=vote) if vote.iteration == state.iteration:
+                kind, said = vote.kind.name, digest(vote)
+                opposite = OPPOSITE.get(vote.kind)
+            case Proposal(proposer=signer, block=block) if block.iteration == state.iteration:
+                kind, said, opposite = "block", digest(block), None
+            case _:
+                return
+        place = (frame.target, life, signer, int(state.iteration))
+        is_other = self._heard.setdefault((*place, kind), said) != said
+        is_other |= opposite is not None and (*place, opposite.name) in self._heard
+        if is_other:
+            self._doubled.setdefault((frame.target, signer, life), int(state.tip.round))
 
     def _once(self, what: tuple[object, ...], said: Digest) -> None:
         if self._signed.setdefault(what, said) != said:
@@ -167,13 +192,20 @@ class Promises:
 
     # ---- the end
 
-    def ended(self, *, may_be_late: Collection[PeerId], may_lack_judges: bool) -> None:
+    def ended(
+        self, *, may_be_late: Collection[PeerId], may_lack_judges: bool, lives: Mapping[PeerId, int]
+    ) -> None:
         """The run is over: its last manifest is everywhere.
 
         Args:
             may_be_late: Nodes that were killed or cut off: openings of theirs may have come too late.
             may_lack_judges: More verifiers lied, were killed or cut off than are tolerated.
+            lives: How often each process was killed.
         """
+        for (listener, liar, life), round_id in self._doubled.items():
+            is_late = round_id + CARRIED_ROUNDS > max(self.chain)
+            if not is_late and lives[listener] == life and liar not in self.convicted:
+                raise Violation(f"{liar.hex()[:8]} signed twice in round {round_id}, and is not convicted")
         epochs = set(range(self._spec.epochs))
         if set(self.settled) != epochs:
             raise Violation(f"settled are epochs {sorted(self.settled)} of {sorted(epochs)}")

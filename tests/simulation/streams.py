@@ -15,7 +15,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,15 +73,21 @@ class Network:
     """All hosts and links. Whatever is random in it comes from `rng`."""
 
     def __init__(
-        self, rng: random.Random, watch: Callable[[Frame], Frame], *, jitter_s: float = 0.01
+        self,
+        rng: random.Random,
+        watch: Callable[[Frame], Iterable[Frame]],
+        arrives: Callable[[Frame], None] = lambda _frame: None,
+        *,
+        jitter_s: float = 0.01,
     ) -> None:
         """
         Args:
             rng: Of delays.
             watch: What becomes of a frame as it is sent: the same one, unless its sender lies.
+            arrives: Told of every frame in the moment in which its target has it.
             jitter_s: The most that a frame's delay exceeds its link's.
         """
-        self._rng, self._watch, self._jitter_s = rng, watch, jitter_s
+        self._rng, self._watch, self._arrives, self._jitter_s = rng, watch, arrives, jitter_s
         self.delay_of: Callable[[PeerId, PeerId], float] = lambda _one, _other: 0.02
         self.hosts: dict[PeerId, SimulatedHost] = {}
         self.cuts: list[frozenset[PeerId]] = []  # each one's members reach each other, and nobody else
@@ -158,12 +164,12 @@ class Network:
 
     def send(self, frame: Frame) -> None:
         """Put a frame on a link that is up."""
-        frame = self._watch(frame)
         pair = frozenset((frame.source, frame.target))
         link = self._link(pair)
-        at_s = trio.current_time() + link.delay_s + self._rng.uniform(0, self._jitter_s)
-        at_s = link.last_s[frame.source] = max(at_s, link.last_s.get(frame.source, 0.0))
-        self._push(at_s, pair, link.life, frame)
+        for sent in self._watch(frame):
+            at_s = trio.current_time() + link.delay_s + self._rng.uniform(0, self._jitter_s)
+            at_s = link.last_s[sent.source] = max(at_s, link.last_s.get(sent.source, 0.0))
+            self._push(at_s, pair, link.life, sent)
 
     def _push(self, at_s: float, pair: frozenset[PeerId], life: int, frame: Frame | None) -> None:
         heapq.heappush(self._heap, (at_s, next(self._count), pair, life, frame))
@@ -200,6 +206,7 @@ class Network:
         self.delivered += 1
         head = (round(trio.current_time() * 1e6), frame.source, frame.target, frame.method, frame.answers)
         self.trace.update(repr((*head, frame.error)).encode() + frame.body)
+        self._arrives(frame)
         self.hosts[frame.target].arrive(frame)
 
 

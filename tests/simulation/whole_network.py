@@ -18,14 +18,12 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import trio
-from nacl.signing import SigningKey
 
 from assay.chain.commit_statement import evm_address
 from assay.devnet.faults import trainer as faulty_trainer
@@ -39,14 +37,10 @@ from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
 from assay.protocol.agreement.quorum import faults_tolerated
-from assay.protocol.encoding.codec import decode_any, digest, encode
-from assay.protocol.identity import peer_of, sign
-from assay.protocol.messages import MESSAGES, Proposal, SignedVote
 from assay.protocol.params import RunSpec, TimingSpec
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import NO_PEER, Digest, PeerId
+from assay.protocol.types import NO_PEER, PeerId
 from assay.testing.members import (
-    DOMAIN,
     RUN_ID,
     a_deployment,
     a_hot_key,
@@ -63,6 +57,7 @@ from assay.verifier.service.process import Service as Verifier
 from tests.simulation import false_auditors, false_trainers, workers
 from tests.simulation.contracts import Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
+from tests.simulation.lying_frames import LIES
 from tests.simulation.one_thread import BEGUN_S, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
@@ -73,7 +68,7 @@ if sys.version_info < (3, 11):
 CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is over
 FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KINDS)
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
-LYING_VERIFIERS = ("silent", "two-faced", *false_auditors.KINDS)
+LYING_VERIFIERS = ("silent", *LIES, *false_auditors.KINDS)
 LOG_LINES = 60
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
@@ -195,7 +190,7 @@ class WholeNetwork:
                     is_verifier=kind == "verifier", behaviour=plan if peer == liar else "honest",
                     folder=self.folder / name, work_s=self.rng.choice(WORK_S),
                 )  # fmt: skip
-        self.network = Network(self.rng, self._sent)
+        self.network = Network(self.rng, self._sent, self._arrived)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
         self.network.delay_of = lambda one, other: (
             0.15 if slow in (one, other) else self.rng.uniform(0.005, 0.06)
@@ -211,14 +206,20 @@ class WholeNetwork:
 
     # ---- what production code calls
 
-    def _sent(self, frame: Frame) -> Frame:
-        """What travels of a frame: of a two-faced verifier every second peer gets another one."""
+    def _sent(self, frame: Frame) -> tuple[Frame, ...]:
+        """What travels of a frame: a liar says what it likes."""
         one = self.processes[frame.source]
         if one.is_honest:
             self.promises.sent(frame)
-        if one.behaviour != "two-faced" or frame.method or list(self.processes).index(frame.target) % 2:
-            return frame
-        return replace(frame, body=other_face(a_peer_key(name_of(one.peer)), frame.body))
+        lie = LIES.get(one.behaviour)
+        return (frame,) if lie is None else lie(frame, list(self.processes).index(frame.target) % 2 == 1)
+
+    def _arrived(self, frame: Frame) -> None:
+        one = self.processes[frame.target]
+        if one.is_verifier and one.is_honest and isinstance(one.service, Verifier) and not one.is_dead:
+            driver = getattr(one.service, "driver", None)
+            if driver is not None:
+                self.promises.heard(frame, driver._state, life=one.kills)
 
     @contextlib.asynccontextmanager
     async def _open_host(self, **given: Any) -> Any:
@@ -405,26 +406,21 @@ class WholeNetwork:
         lying = {one.peer for one in self.processes.values() if not one.is_honest}
         weak = (self.troubled | lying) & set(self.spec.verifier_peers)
         may_lack_judges = len(weak) > faults_tolerated(len(self.spec.verifiers))
-        self.promises.ended(may_be_late=self.troubled, may_lack_judges=may_lack_judges)
+        self.promises.ended(
+            may_be_late=self.troubled,
+            may_lack_judges=may_lack_judges,
+            lives={one.peer: one.kills for one in self.processes.values()},
+        )
+        if not self.troubled and self.spec.rounds > 1:
+            liars = {one.peer for one in self.processes.values() if one.behaviour == "two-commits"}
+            if not liars <= self.promises.convicted:
+                raise Violation("a node signed two commits for each round, and is not convicted")
         if wrong := self._accused() & self.promises.honest:
             raise Violation(f"honest members are in court: {[name_of(one) for one in wrong]}")
         for epoch, found in self.promises.settled.items():
             posted = self.contracts.results[epoch].result
             if (posted.total, posted.root) != (found.total, found.tree().root):
                 raise Violation(f"epoch {epoch} pays {posted.total}, expected {found.total}")
-
-
-def other_face(key: SigningKey, body: bytes) -> bytes:
-    """Another vote or proposal in place of this one, signed alike; anything else as it is."""
-    message: Any = decode_any(MESSAGES, body)
-    if isinstance(message, SignedVote) and message.verifier == peer_of(key) and message.vote.iteration:
-        vote = replace(message.vote, block=Digest(sha256(message.vote.block).digest()))
-        return encode(SignedVote(vote=vote, verifier=message.verifier, signature=sign(key, DOMAIN, vote)))
-    if isinstance(message, Proposal) and message.proposer == peer_of(key):
-        manifest = replace(message.manifest, time_s=message.manifest.time_s + 1)
-        block = replace(message.block, manifest=digest(manifest))
-        return encode(replace(message, manifest=manifest, block=block, signature=sign(key, DOMAIN, block)))
-    return body
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

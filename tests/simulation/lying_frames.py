@@ -1,0 +1,83 @@
+"""Lying frames: verifiers that say one thing to one peer and another to the next, or both to everybody.
+
+A liar's process follows the rules; what it puts on the wire is changed here, and signed with its key. It
+hears of its own lies sooner or later, and then its process ends: nobody else may sign with its key.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from nacl.signing import SigningKey
+
+from assay.protocol.encoding.codec import decode_any, digest, encode
+from assay.protocol.identity import peer_of, sign
+from assay.protocol.messages import MESSAGES, BeaconShare, Proposal, SignedInclusionList, SignedVote, VoteKind
+from assay.protocol.types import NO_DIGEST, Digest
+from assay.testing.members import DOMAIN, a_peer_key, name_of
+from tests.simulation.streams import Frame
+
+Lie = Callable[[Frame, bool], tuple[Frame, ...]]
+
+
+def two_faced(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
+    """Every second peer gets another vote, proposal, share of the beacon or inclusion list."""
+    return (_other(frame),) if is_second else (frame,)
+
+
+def two_voiced(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
+    """Everybody gets both, in another order each."""
+    other = _other(frame)
+    both = (other, frame) if is_second else (frame, other)
+    return both if other is not frame else (frame,)
+
+
+def mute(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
+    """Every second peer gets nothing but answers."""
+    return () if is_second and not frame.method else (frame,)
+
+
+def dull(frame: Frame, _is_second: bool) -> tuple[Frame, ...]:
+    """Leads no iteration: proposals of its own are not sent."""
+    is_own = not frame.method and isinstance(decode_any(MESSAGES, frame.body), Proposal)
+    return () if is_own else (frame,)
+
+
+LIES: dict[str, Lie] = {"two-faced": two_faced, "two-voiced": two_voiced, "mute": mute, "dull": dull}
+
+
+def _other(frame: Frame) -> Frame:
+    if frame.method:
+        return frame
+    other = other_face(a_peer_key(name_of(frame.source)), frame.body)
+    return frame if other == frame.body else replace(frame, body=other)
+
+
+def other_face(key: SigningKey, body: bytes) -> bytes:
+    """Another statement in place of this one, signed alike; anything else as it is."""
+    message: Any = decode_any(MESSAGES, body)
+    peer = peer_of(key)
+    match message:
+        case SignedVote(vote=vote) if message.verifier == peer and vote.iteration:
+            match vote.kind:
+                case VoteKind.NOTARISE:
+                    vote = replace(vote, block=Digest(sha256(vote.block).digest()))
+                case VoteKind.FINALISE:
+                    vote = replace(vote, kind=VoteKind.DUMMY, block=NO_DIGEST)
+            return encode(SignedVote(vote=vote, verifier=peer, signature=sign(key, DOMAIN, vote)))
+        case Proposal(block=block) if message.proposer == peer:
+            manifest = replace(message.manifest, time_s=message.manifest.time_s + 1)
+            block = replace(block, manifest=digest(manifest))
+            return encode(
+                replace(message, manifest=manifest, block=block, signature=sign(key, DOMAIN, block))
+            )
+        case BeaconShare(verifier=verifier) if verifier == peer:
+            return encode(replace(message, proof=random.Random(message.proof).randbytes(len(message.proof))))
+        case SignedInclusionList(inclusion_list=one) if one.verifier == peer:
+            one = replace(one, nodes=bytes(len(one.nodes)))
+            return encode(SignedInclusionList(inclusion_list=one, signature=sign(key, DOMAIN, one)))
+    return body

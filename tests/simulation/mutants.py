@@ -1,0 +1,124 @@
+"""Mutants of the simulator: breaks one rule at a time and says which breaks whole networks notice.
+
+    python -m tests.simulation.mutants --sample 30 --seed 1
+
+Each mutant is one changed expression, as `tests.mutants` makes them, in a line that a few unchanged networks
+run. The networks of the first seeds run on it, one after another, until one breaks a promise or a process of
+it ends. No other test runs. Survivors are printed with their place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.mutants import Mutant, _copy, mutants_of
+
+ROOMS = ("protocol", "verifier/consensus", "verifier/service", "node", "participant")
+CPU_S = 400  # of the networks on one mutant: one that takes longer goes round in circles
+_RECORDING = """
+import json, sys, threading
+lines, root = {}, sys.argv[1] + "/"
+def follow(frame, event, _):
+    name = frame.f_code.co_filename
+    name = name[name.index("/assay/") + 7:] if "/assay/" in name else name.removeprefix(root)
+    if not name.startswith(tuple(json.loads(sys.argv[2]))):
+        return None
+    here = lines.setdefault(name, set())
+    def line(frame, event, _):
+        here.add(frame.f_lineno)
+        return line
+    return line(frame, event, None)
+from tests.simulation.whole_network import simulate
+threading.settrace(follow)
+sys.settrace(follow)
+for seed in range(int(sys.argv[3])):
+    simulate(seed)
+sys.settrace(None)
+json.dump({name: sorted(found) for name, found in lines.items()}, open(sys.argv[4], "w"))
+"""
+
+
+def main() -> None:
+    """Run a sample of the mutants, print what became of each, and the score."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutants")
+    parser.add_argument("rooms", nargs="*", default=ROOMS)
+    parser.add_argument("--sample", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--seeds", type=int, default=20, help="networks for each mutant")
+    parser.add_argument(
+        "--recorded", type=int, default=6, help="unchanged networks that show which lines run"
+    )
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of the sample's mutants")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        root = Path(name).resolve()
+        _copy(root)
+        files = [path for room in chosen.rooms for path in sorted((root / room).rglob("*.py"))]
+        every = [one for path in files for one in mutants_of(path.relative_to(root), path.read_bytes())]
+        lines = recorded(root, tuple(chosen.rooms), chosen.recorded)
+        run = [one for one in every if one.line in lines.get(str(one.path), ())]
+        print(f"{len(run)} of {len(every)} mutants are in lines that the networks run", flush=True)
+        sample = random.Random(chosen.seed).sample(run, min(chosen.sample, len(run)))
+        found: Counter[bool] = Counter()
+        for number, mutant in enumerate(sample):
+            if chosen.only is None or number in chosen.only:
+                found[_is_caught(root, number, mutant, chosen.seeds)] += 1
+        print(f"{found[True]} of {found.total()} mutants caught", flush=True)
+
+
+def recorded(root: Path, rooms: tuple[str, ...], seeds: int) -> dict[str, list[int]]:
+    """The lines of these rooms that the first networks run on the unchanged tree, by file."""
+    report = root / "recorded"
+    subprocess.run(
+        [sys.executable, "-c", _RECORDING, str(root), json.dumps(rooms), str(seeds), str(report)],
+        cwd=root, env=_environment(root), check=True,
+    )  # fmt: skip
+    found: dict[str, list[int]] = json.loads(report.read_text())
+    return found
+
+
+def _is_caught(root: Path, number: int, mutant: Mutant, seeds: int) -> bool:
+    path, began_s = root / mutant.path, time.monotonic()
+    source = path.read_bytes()
+    path.write_bytes(mutant.apply(source))
+    try:
+        lines = list(_networks(root, seeds))
+    finally:
+        path.write_bytes(source)
+    is_caught = bool(lines[-1])
+    said = f"caught: {' '.join(lines)[:160]}" if is_caught else "SURVIVES"
+    print(f"{number}: {mutant.shown(source)}  {time.monotonic() - began_s:.0f} s\n    {said}", flush=True)
+    return is_caught
+
+
+def _networks(root: Path, seeds: int) -> Iterator[str]:
+    """What the networks say of the tree as it is; the last line is empty if they keep every promise."""
+    command = f"ulimit -t {CPU_S}; exec {sys.executable} -m tests.simulation.rounds --seeds {seeds}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=root, env=_environment(root), capture_output=True, text=True
+    )
+    if not done.returncode:
+        yield ""
+        return
+    broken = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]
+    yield from broken[:1]
+    yield broken[1] if len(broken) > 1 else f"exit status {done.returncode}"
+
+
+def _environment(root: Path) -> dict[str, str]:
+    roots = os.pathsep.join([str(root / "build/import_root"), str(root)])
+    return {**os.environ, "PYTHONPATH": roots, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+if __name__ == "__main__":
+    main()
