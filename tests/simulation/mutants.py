@@ -27,8 +27,11 @@ ROOMS = ("protocol", "verifier/consensus", "verifier/service", "node", "particip
 CPU_S = 400  # of the networks on one mutant: one that takes longer goes round in circles
 _RECORDING = """
 import json, sys, threading
-lines, root = {}, sys.argv[1] + "/"
+lines, calls, root = {}, {}, sys.argv[1] + "/"
 def follow(frame, event, _):
+    calls[frame.f_code] = count = calls.get(frame.f_code, 0) + 1
+    if count > 5000:
+        return None
     name = frame.f_code.co_filename
     name = name[name.index("/assay/") + 7:] if "/assay/" in name else name.removeprefix(root)
     if not name.startswith(tuple(json.loads(sys.argv[2]))):
@@ -56,8 +59,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--seeds", type=int, default=20, help="networks for each mutant")
     parser.add_argument(
-        "--recorded", type=int, default=6, help="unchanged networks that show which lines run"
+        "--recorded", type=int, default=3, help="unchanged networks that show which lines run"
     )
+    parser.add_argument("--lines", type=Path, help="where to keep, and find again, which lines run")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the sample's mutants")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
@@ -65,7 +69,12 @@ def main() -> None:
         _copy(root)
         files = [path for room in chosen.rooms for path in sorted((root / room).rglob("*.py"))]
         every = [one for path in files for one in mutants_of(path.relative_to(root), path.read_bytes())]
-        lines = recorded(root, tuple(chosen.rooms), chosen.recorded)
+        if chosen.lines is None or not chosen.lines.exists():
+            lines = recorded(root, tuple(chosen.rooms), chosen.recorded)
+        else:
+            lines = json.loads(chosen.lines.read_text())
+        if chosen.lines is not None:
+            chosen.lines.write_text(json.dumps(lines))
         run = [one for one in every if one.line in lines.get(str(one.path), ())]
         print(f"{len(run)} of {len(every)} mutants are in lines that the networks run", flush=True)
         sample = random.Random(chosen.seed).sample(run, min(chosen.sample, len(run)))
