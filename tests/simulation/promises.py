@@ -32,6 +32,7 @@ from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
 from assay.verifier.consensus.types import State
 from tests.simulation.judgement import complaint, proved_wrong
+from tests.simulation.second_reading import SecondReading, expected_rounds
 from tests.simulation.streams import BLOB, Frame
 
 OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}
@@ -55,6 +56,7 @@ class Promises:
             false_from: The round from which on every step of a node is false.
         """
         self._spec, self.honest, self._false_from = spec, honest, false_from
+        self.nodes = {node.peer for node in spec.nodes} & honest
         self._seen: set[tuple[PeerId, str, bytes]] = set()
         self._signed: dict[tuple[object, ...], Digest] = {}
         self.chain: dict[int, CertifiedManifest] = {}
@@ -63,6 +65,7 @@ class Promises:
         self.unpaid: Counter[UnpaidReason] = Counter()
         self.audits: dict[tuple[int, PeerId], Audit] = {}
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
+        self._reading: SecondReading | None = None
         self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
         self._doubled: dict[tuple[PeerId, PeerId, int], int] = {}  # (who heard it, the liar, in which life)
 
@@ -155,6 +158,10 @@ class Promises:
             self._same(self.settled, epoch, found, "payouts")
         if known is not link:
             return
+        if self._reading is None:
+            self._reading = SecondReading(self._spec, run_state.run_id)
+        if difference := self._reading.read(link.manifest, run_state):
+            raise Violation(f"manifest {number}: {difference}")
         for node, record in run_state.nodes.items():
             if node in self.honest and (record.banned or not record.is_seated):
                 raise Violation(f"an honest node is banned in round {number}: {node.hex()[:8]} {record}")
@@ -206,6 +213,9 @@ class Promises:
             is_late = round_id + CARRIED_ROUNDS > max(self.chain)
             if not is_late and lives[listener] == life and liar not in self.convicted:
                 raise Violation(f"{liar.hex()[:8]} signed twice in round {round_id}, and is not convicted")
+        least, most = expected_rounds(self._spec, self.audits)
+        if not least <= len(self.chain) <= most:
+            raise Violation(f"the run has {len(self.chain)} manifests, expected {least} to {most}")
         epochs = set(range(self._spec.epochs))
         if set(self.settled) != epochs:
             raise Violation(f"settled are epochs {sorted(self.settled)} of {sorted(epochs)}")
@@ -226,6 +236,19 @@ class Promises:
                 raise Violation(f"{reason}: round {round_id} of {node.hex()[:8]}, {audit}")
             if is_false and (round_id, node) not in unpaid and audit.ruling is not AuditStatus.PASSED:
                 raise Violation(f"a false step of round {round_id} was drawn and is paid")
+
+    def undisturbed(self) -> None:
+        """Nobody but nodes lied and nothing broke: no iteration was given up, and no honest commit was lost.
+
+        Raises:
+            Violation: either was.
+        """
+        for number, link in self.chain.items():
+            if link.block.iteration != number + 1:
+                raise Violation(f"iteration {link.block.iteration} of round {number}: one was given up")
+            lost = self.nodes - {signed.commit.node for signed in link.manifest.commits}
+            if number < self._spec.rounds and lost:
+                raise Violation(f"round {number} has no commits of {_names(lost)}")
 
 
 def _names(peers: Collection[PeerId]) -> str:

@@ -411,6 +411,8 @@ class WholeNetwork:
             may_lack_judges=may_lack_judges,
             lives={one.peer: one.kills for one in self.processes.values()},
         )
+        if not lying & set(self.spec.verifier_peers) and not self.plan.storm_s:
+            self.promises.undisturbed()
         if not self.troubled and self.spec.rounds > 1:
             liars = {one.peer for one in self.processes.values() if one.behaviour == "two-commits"}
             if not liars <= self.promises.convicted:

@@ -1,0 +1,217 @@
+"""Second reading: what follows from the manifests, computed once more from docs/protocol.md, in another way.
+
+A rule that is broken for everybody is broken in one chain: no process disagrees with another. So what the
+processes make of their chain is compared with what this file makes of it: who is asked for a share of the
+beacon, what is drawn at which rate, in which order verifiers judge, and by when an audit has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+from assay.protocol.agreement.quorum import quorum
+from assay.protocol.auditing.audits import Audit, AuditStatus
+from assay.protocol.encoding.codec import digest
+from assay.protocol.messages import Commit, Manifest
+from assay.protocol.params import PPM, RunSpec
+from assay.protocol.randomness.vrf import proof_to_hash
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
+
+PAUSE_ROUNDS = 16  # 5.1
+PAUSE_ROUNDS_MAX = 256
+DRAND = bytes(32)  # a run that names no network
+Step = tuple[int, PeerId]
+Drawn = tuple[Digest, int, tuple[PeerId, ...]]  # by what: seed, rate, order of verifiers
+
+
+class SecondReading:
+    """What one run's manifests say so far."""
+
+    def __init__(self, spec: RunSpec, run_id: Digest) -> None:
+        self._spec, self._run_id = spec, run_id
+        self._peers = spec.verifier_peers
+        self._parent, self._time_s = digest(spec), 0
+        self._chain = hashlib.sha256(b"assay/chain/1" + run_id + digest(spec)).digest()
+        self._away: dict[PeerId, int] = {}
+        self._missed: dict[PeerId, int] = {}
+        self._clean: dict[PeerId, int] = {node.peer: 0 for node in spec.nodes}
+        self._states: dict[PeerId, tuple[int, Digest]] = {}  # base and root after the last accepted step
+        self._fresh: tuple[Commit, ...] = ()
+        self._undrawn: tuple[Commit, ...] = ()
+        self._rulings: dict[Step, AuditStatus] = {}
+        self._first: dict[Step, int] = {}  # the manifest that carried the first commitment to a verdict
+        self._at_fault: set[PeerId] = set()
+        self._reports: dict[PeerId, int] = {}
+
+    def read(self, manifest: Manifest, after: RunState) -> str:
+        """The first thing that differs between this reading of a manifest and the processes'; or nothing."""
+        return next(self._differences(manifest, after), "")
+
+    def _differences(self, manifest: Manifest, after: RunState) -> Iterator[str]:
+        now, spec = int(manifest.round), self._spec
+        if manifest.parent != self._parent or manifest.time_s < self._time_s:
+            yield "it does not follow its parent in place or time"
+        body = b"".join(one.commit.node + one.commit.update for one in manifest.commits)
+        count = len(manifest.commits).to_bytes(4, "big")
+        self._chain = hashlib.sha256(
+            b"assay/chain/1" + self._chain + count + body + manifest.aggregate
+        ).digest()
+        if self._chain != manifest.chain:
+            yield "its chain differs"
+        if set(manifest.disqualified) != self._at_fault:
+            yield f"disqualified are {manifest.disqualified}, expected {self._at_fault}"
+        asked = self._asked(now)
+        seed = self._seed(manifest) if now else NO_DIGEST
+        drawn = self._drawn(manifest, asked, seed)
+        known = set(self._rulings)
+        opened = {(int(r), node): a for (r, node), a in after.audits.items() if (int(r), node) not in known}
+        if set(opened) != set(drawn):
+            yield f"drawn are {sorted(opened)}, expected {sorted(drawn)}"
+        for step, audit in opened.items():
+            if (audit.seed, audit.rate_ppm, audit.order) != drawn[step]:
+                yield f"{step} is drawn by {(audit.seed, audit.rate_ppm, audit.order)}, not {drawn[step]}"
+        yield from self._replicated(manifest, after, asked, seed)
+        if now:
+            self._share(manifest, asked)
+        awaited = set(self._asked(now + 1))
+        if set(after.beacon) != awaited:
+            yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
+        yield from self._accepted(manifest, after)
+        for (round_id, node), audit in after.audits.items():
+            yield from self._judged((int(round_id), node), audit, now)
+        for pair in manifest.contradictions:
+            self._clean[pair.first.commit.node] = 0
+        clean = {node: record.clean for node, record in after.nodes.items()}
+        if clean != self._clean:
+            yield f"audits in a row that nodes passed are {clean}, expected {self._clean}"
+        self._parent, self._time_s = digest(manifest), manifest.time_s
+        self._at_fault = {seat for seat in self._peers if after.verifiers[seat].is_disqualified}
+        if spec.rounds <= now < int(after.training_rounds):
+            yield "it trains on after the last round"
+
+    # ---- the beacon (5.1)
+
+    def _asked(self, now: int) -> tuple[PeerId, ...]:
+        present = tuple(peer for peer in self._peers if self._away.get(peer, 0) <= now)
+        return present if len(present) >= quorum(len(self._peers)) else self._peers
+
+    def _share(self, manifest: Manifest, asked: tuple[PeerId, ...]) -> None:
+        said = {one.verifier for one in manifest.beacon_shares}
+        for peer in asked:
+            self._missed[peer] = 0 if peer in said else self._missed.get(peer, 0) + 1
+            if self._missed[peer]:
+                pause = min(PAUSE_ROUNDS * 2 ** (self._missed[peer] - 1), PAUSE_ROUNDS_MAX)
+                self._away[peer] = int(manifest.round) + 1 + pause
+
+    def _seed(self, manifest: Manifest) -> Digest:
+        before = (int(manifest.round) - 1).to_bytes(8, "big")
+        alpha = b"assay/beacon/1" + self._spec.deployment_id + self._run_id + before + manifest.parent
+        mixed = b"".join(
+            one.verifier + proof_to_hash(one.proof)
+            for one in sorted(manifest.beacon_shares, key=lambda one: one.verifier)
+        )
+        mix = hashlib.sha256(b"assay/vrf-mix/1" + mixed).digest()
+        return Digest(hashlib.sha256(b"assay/audit/2" + alpha + mix + DRAND).digest())
+
+    # ---- draws (5.2)
+
+    def _drawn(
+        self, manifest: Manifest, asked: tuple[PeerId, ...], seed: Digest
+    ) -> dict[Step, tuple[object, ...]]:
+        """What each step is drawn by: seed, rate, order of verifiers."""
+        now = int(manifest.round)
+        is_partial = not set(asked) <= {one.verifier for one in manifest.beacon_shares}
+        if is_partial:
+            waiting = (*self._undrawn, *self._fresh)
+            due = tuple(c for c in self._undrawn if now >= int(c.round) + self._spec.audit.audit_rounds - 2)
+            self._undrawn = tuple(one for one in waiting if one not in due)
+        else:
+            lucky = (c for c in self._fresh if _number(seed, b"A", c.node, 0) % PPM < self._rate(c.node))
+            due, self._undrawn = (*self._undrawn, *lucky), ()
+        self._fresh = tuple(one.commit for one in manifest.commits)
+        judges = tuple(seat for seat in self._peers if seat not in manifest.disqualified)
+        judges = judges if len(judges) >= quorum(len(self._peers)) else self._peers
+        return {(int(c.round), c.node): (seed, self._rate(c.node), _order(seed, c.node, judges)) for c in due}
+
+    def _rate(self, node: PeerId) -> int:
+        rules, clean = self._spec.audit, self._clean[node]
+        if clean < rules.probation:
+            return PPM
+        return max(rules.floor_ppm, PPM * rules.probation // clean)
+
+    def _replicated(
+        self, manifest: Manifest, after: RunState, asked: tuple[PeerId, ...], seed: Digest
+    ) -> Iterator[str]:
+        """How many auditors each audit wants, decided by the beacon after the first commitment (5.4)."""
+        now = int(manifest.round)
+        is_partial = not set(asked) <= {one.verifier for one in manifest.beacon_shares}
+        for (round_id, node), audit in after.audits.items():
+            if self._first.get((int(round_id), node)) == now - 1:
+                drawn = _number(seed, b"L", node, int(round_id)) % PPM < self._spec.audit.replication_ppm
+                if audit.auditors_wanted != 1 + (is_partial or drawn):
+                    yield f"round {round_id} of {node.hex()[:8]} wants {audit.auditors_wanted} auditors"
+        for signed in manifest.commitments:
+            if signed.commitment.pattern == NO_DIGEST:
+                self._first.setdefault((int(signed.commitment.round), signed.commitment.node), now)
+
+    # ---- what counts
+
+    def _accepted(self, manifest: Manifest, after: RunState) -> Iterator[str]:
+        now, spec = int(manifest.round), self._spec
+        for signed_report in manifest.funding_reports:
+            report = signed_report.funding_report
+            self._reports[report.verifier] = report.epochs
+        said = sorted((self._reports.get(peer, 0) for peer in self._peers), reverse=True)
+        funded = said[quorum(len(self._peers)) - 1]
+        if manifest.commits and not now // spec.money.epoch_rounds < funded:
+            yield "it takes commits of an epoch that is not funded"
+        for signed in manifest.commits:
+            commit, record = signed.commit, after.nodes[signed.commit.node]
+            if record.banned and record.fault_round < now - spec.closing_rounds:
+                yield "it takes a commit of a node that is banned"
+            state = self._states.get(commit.node, (0, NO_DIGEST))
+            if commit.base and (commit.base, commit.momentum_before) != state:
+                yield f"a commit continues {commit.base}, not {state[0]}"
+            self._states[commit.node] = now + 1, commit.momentum_after
+            if (record.base, record.momentum) != self._states[commit.node]:
+                yield "an accepted step is not what its node continues from"
+
+    # ---- audits (5.4 to 5.8)
+
+    def _judged(self, step: Step, audit: Audit, now: int) -> Iterator[str]:
+        rules, node = self._spec.audit, step[1]
+        before, self._rulings[step] = self._rulings.get(step, AuditStatus.OPEN), audit.ruling
+        if audit.ruling is not before:
+            self._clean[node] = {
+                AuditStatus.PASSED: self._clean[node] + 1,
+                AuditStatus.DISMISSED: self._clean[node] + 1,
+                AuditStatus.CONFIRMED: 0,
+                AuditStatus.OVERDUE: 0,
+            }.get(audit.ruling, self._clean[node])
+        is_over = now >= step[0] + rules.audit_rounds
+        if audit.ruling is AuditStatus.OPEN and is_over:
+            yield f"the audit of {step} is still open"
+        if audit.ruling is AuditStatus.DISPUTED and now >= audit.dispute_opened_round + rules.dispute_rounds:
+            yield f"the dispute of {step} is still open"
+        if audit.ruling is AuditStatus.CONFIRMED and len(audit.adverse) < quorum(len(audit.committee)):
+            yield f"{step} is CONFIRMED by {len(audit.adverse)}"
+
+
+def _number(seed: Digest, what: bytes, node: PeerId, draw: int) -> int:
+    return int(hashlib.sha256(seed + what + node + draw.to_bytes(4, "big")).hexdigest(), 16)
+
+
+def _order(seed: Digest, node: PeerId, judges: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+    left, order = sorted(judges), []
+    while left:
+        order.append(left.pop(_number(seed, b"V", node, len(order)) % len(left)))
+    return tuple(order)
+
+
+def expected_rounds(spec: RunSpec, audits: Mapping[Step, Audit]) -> tuple[int, int]:
+    """The fewest and most manifests of a run that was paid for to its end."""
+    least = spec.rounds + spec.audit.audit_rounds + spec.audit.dispute_rounds
+    was_late = any(audit.due_s >= 0 for audit in audits.values())
+    return least, (1 << 30 if was_late else least)
