@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,7 @@ from assay.participant.pushes import Pushes
 from assay.participant.store import Store
 from assay.participant.worker import WorkerProcess
 from assay.protocol.encoding.codec import Message
-from assay.protocol.errors import Diverged
+from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 
@@ -140,7 +141,8 @@ class StateSync:
             return b""
         async with self._fetching:
             if self._blobs.size(digest) is not None:
-                return self._blobs.load(digest)
+                with suppress(Unavailable):  # damaged on our disk: others have it, too
+                    return self._blobs.load(digest)
             body = await self._pushes.whole(digest) if self._pushes is not None else None
             if body is None:
                 body = await self._fetch(digest)

@@ -137,6 +137,20 @@ def test_two_who_want_an_aggregate_at_once_fetch_it_once(disk):
     assert fetched == [name]
 
 
+def test_an_aggregate_that_is_damaged_on_our_disk_is_fetched_again(disk):
+    fetched, name = [], blob_digest(AGGREGATE)
+
+    async def main():
+        async with a_state_sync(disk, fetched) as state_sync:
+            path = DiskBlobs(disk / "me" / "blobs", bytes_max=1 << 20).path(name)
+            await state_sync.aggregate(name)
+            path.write_bytes(bytes(len(AGGREGATE)))
+            assert await state_sync.aggregate(name) == AGGREGATE == path.read_bytes()
+
+    trio.run(main)
+    assert fetched == [name, name]
+
+
 def test_parameters_reach_a_round_from_certified_aggregates_alone(disk, tmp_path):
     fetched = []
 

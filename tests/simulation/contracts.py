@@ -41,10 +41,16 @@ class Posted:
 
 @dataclass
 class Contracts:
-    """The state that all processes see. funded_s: when the run's escrow is funded."""
+    """The state that all processes see.
+
+    funded_s: When the run's escrow is funded, with one epoch. topped_s: With the rest. cancelled_s: When its
+    buyer closes it.
+    """
 
     spec: RunSpec
     funded_s: float = 0.0
+    topped_s: float = 0.0
+    cancelled_s: float = float(FOREVER_S)
     results: dict[int, Posted] = field(default_factory=dict)
     cases: list[SlashOrder] = field(default_factory=list)
     reported: list[Any] = field(default_factory=list)  # commits of whoever signed two for one round
@@ -111,10 +117,15 @@ class Client:
         spec = self._contracts.spec
         if now_s() < self._contracts.funded_s:
             return None
-        budget = sum(spec.epoch_price(epoch) for epoch in range(spec.epochs))
+        paid_for = spec.epochs if now_s() >= self._contracts.topped_s else 1
+        whole = sum(spec.epoch_price(epoch) for epoch in range(spec.epochs))
+        budget = sum(spec.epoch_price(epoch) for epoch in range(paid_for))
+        cancelled_s, closes_at = self._contracts.cancelled_s, FOREVER_S
+        if now_s() >= cancelled_s:
+            closes_at = int(cancelled_s) + CLOSE_DELAY_S
         return EscrowState(
             buyer=evm_address(spec.buyer), epochs=spec.epochs, set_version=1, pending=0, deadline=FOREVER_S,
-            closes_at=FOREVER_S, budget=budget, epoch_cap=budget, reserved=0, paid=0, returned=0,
+            closes_at=closes_at, budget=budget, epoch_cap=whole, reserved=0, paid=0, returned=0,
             spec_hash=digest(spec), holds=True, lot=1,
         )  # fmt: skip
 

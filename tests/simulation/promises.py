@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import trio
+
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.participant.follower import Follower
 from assay.participant.store import Store
@@ -36,6 +38,7 @@ from tests.simulation.second_reading import SecondReading, expected_rounds
 from tests.simulation.streams import BLOB, Frame
 
 OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}
+HEARD_S = 60.0  # in which a quorum of verifiers has read the escrow again, whatever the storm does
 CARRIED_ROUNDS = 6  # after which an honest leader has carried what an honest verifier holds
 
 
@@ -66,6 +69,8 @@ class Promises:
         self.audits: dict[tuple[int, PeerId], Audit] = {}
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
         self._reading: SecondReading | None = None
+        self.calendar = spec.ordered  # as is agreed by now
+        self.came_s: dict[int, float] = {}  # when each manifest was first known to be final
         self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
         self._doubled: dict[tuple[PeerId, PeerId, int], int] = {}  # (who heard it, the liar, in which life)
 
@@ -158,6 +163,8 @@ class Promises:
             self._same(self.settled, epoch, found, "payouts")
         if known is not link:
             return
+        self.calendar = run_state.calendar
+        self.came_s[number] = trio.current_time()
         if self._reading is None:
             self._reading = SecondReading(self._spec, run_state.run_id)
         if difference := self._reading.read(link.manifest, run_state):
@@ -213,10 +220,10 @@ class Promises:
             is_late = round_id + CARRIED_ROUNDS > max(self.chain)
             if not is_late and lives[listener] == life and liar not in self.convicted:
                 raise Violation(f"{liar.hex()[:8]} signed twice in round {round_id}, and is not convicted")
-        least, most = expected_rounds(self._spec, self.audits)
+        least, most = expected_rounds(self._spec, self.calendar.rounds, self.audits)
         if not least <= len(self.chain) <= most:
             raise Violation(f"the run has {len(self.chain)} manifests, expected {least} to {most}")
-        epochs = set(range(self._spec.epochs))
+        epochs = set(range(self.calendar.epochs))
         if set(self.settled) != epochs:
             raise Violation(f"settled are epochs {sorted(self.settled)} of {sorted(epochs)}")
         unpaid = {
@@ -237,6 +244,19 @@ class Promises:
             if is_false and (round_id, node) not in unpaid and audit.ruling is not AuditStatus.PASSED:
                 raise Violation(f"a false step of round {round_id} was drawn and is paid")
 
+    def closed(self, cancelled_s: float) -> None:
+        """The buyer closed the escrow at this time, or never (0).
+
+        Raises:
+            Violation: training went on for long, or ended with nobody asking for it.
+        """
+        trained = {number for number, link in self.chain.items() if link.manifest.commits}
+        if not cancelled_s and self.calendar.rounds != self._spec.rounds:
+            raise Violation(f"{self.calendar.rounds} of {self._spec.rounds} rounds, and nobody closed it")
+        late = [number for number in trained if cancelled_s and self.came_s[number] > cancelled_s + HEARD_S]
+        if len(late) > 1 or (trained and max(trained) >= self.calendar.rounds):
+            raise Violation(f"closed at {cancelled_s}, and still trained in rounds {late}")
+
     def undisturbed(self) -> None:
         """Nobody but nodes lied and nothing broke: no iteration was given up, and no honest commit was lost.
 
@@ -247,7 +267,7 @@ class Promises:
             if link.block.iteration != number + 1:
                 raise Violation(f"iteration {link.block.iteration} of round {number}: one was given up")
             lost = self.nodes - {signed.commit.node for signed in link.manifest.commits}
-            if number < self._spec.rounds and lost:
+            if number < self.calendar.rounds and lost:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 
-from assay.protocol.agreement.quorum import quorum
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import Commit, Manifest
+from assay.protocol.messages import Closing, Commit, Manifest
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.state_transition import RunState
@@ -43,14 +43,15 @@ class SecondReading:
         self._rulings: dict[Step, AuditStatus] = {}
         self._first: dict[Step, int] = {}  # the manifest that carried the first commitment to a verdict
         self._at_fault: set[PeerId] = set()
-        self._reports: dict[PeerId, int] = {}
+        self._reports: dict[PeerId, tuple[int, bool]] = {}  # epochs that are funded, and whether it closes
+        self._rounds = spec.rounds
 
     def read(self, manifest: Manifest, after: RunState) -> str:
         """The first thing that differs between this reading of a manifest and the processes'; or nothing."""
         return next(self._differences(manifest, after), "")
 
     def _differences(self, manifest: Manifest, after: RunState) -> Iterator[str]:
-        now, spec = int(manifest.round), self._spec
+        now = int(manifest.round)
         if manifest.parent != self._parent or manifest.time_s < self._time_s:
             yield "it does not follow its parent in place or time"
         body = b"".join(one.commit.node + one.commit.update for one in manifest.commits)
@@ -88,8 +89,6 @@ class SecondReading:
             yield f"audits in a row that nodes passed are {clean}, expected {self._clean}"
         self._parent, self._time_s = digest(manifest), manifest.time_s
         self._at_fault = {seat for seat in self._peers if after.verifiers[seat].is_disqualified}
-        if spec.rounds <= now < int(after.training_rounds):
-            yield "it trains on after the last round"
 
     # ---- the beacon (5.1)
 
@@ -162,9 +161,16 @@ class SecondReading:
         now, spec = int(manifest.round), self._spec
         for signed_report in manifest.funding_reports:
             report = signed_report.funding_report
-            self._reports[report.verifier] = report.epochs
-        said = sorted((self._reports.get(peer, 0) for peer in self._peers), reverse=True)
+            self._reports[report.verifier] = report.epochs, report.closing is not Closing.NO
+        said = sorted((self._reports.get(peer, (0, False))[0] for peer in self._peers), reverse=True)
         funded = said[quorum(len(self._peers)) - 1]
+        is_closing = sum(closing for _, closing in self._reports.values()) > faults_tolerated(
+            len(self._peers)
+        )
+        if is_closing and now < self._rounds:
+            self._rounds = now + bool(manifest.commits)  # 4a.4
+        if after.training_rounds != self._rounds:
+            yield f"it trains for {after.training_rounds} rounds, expected {self._rounds}"
         if manifest.commits and not now // spec.money.epoch_rounds < funded:
             yield "it takes commits of an epoch that is not funded"
         for signed in manifest.commits:
@@ -210,8 +216,8 @@ def _order(seed: Digest, node: PeerId, judges: tuple[PeerId, ...]) -> tuple[Peer
     return tuple(order)
 
 
-def expected_rounds(spec: RunSpec, audits: Mapping[Step, Audit]) -> tuple[int, int]:
-    """The fewest and most manifests of a run that was paid for to its end."""
-    least = spec.rounds + spec.audit.audit_rounds + spec.audit.dispute_rounds
+def expected_rounds(spec: RunSpec, trained: int, audits: Mapping[Step, Audit]) -> tuple[int, int]:
+    """The fewest and most manifests of a run that trained for so many rounds."""
+    least = trained + spec.audit.audit_rounds + spec.audit.dispute_rounds
     was_late = any(audit.due_s >= 0 for audit in audits.values())
     return least, (1 << 30 if was_late else least)

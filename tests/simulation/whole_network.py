@@ -118,6 +118,9 @@ class Plan:
     cuts: int
     breaks: int
     late_s: float  # until the escrow is funded
+    topped_s: float = 0.0  # until it is funded to the end
+    cancelled_s: float = 0.0  # until its buyer closes it; 0: never
+    damages: int = 0  # flipped bits in stored blobs
     slow: int  # a process whose links are slow
 
 
@@ -140,6 +143,9 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         breaks=rng.randint(0, 20) if storm_s else 0,
         late_s=rng.choice((0.0, 0.0, 15.0)),
         slow=rng.randrange(16),
+        topped_s=rng.choice((0.0, 0.0, 25.0)),
+        cancelled_s=rng.choice((0.0, 0.0, 0.0, rng.uniform(1, 30))),
+        damages=rng.randint(0, 8) if storm_s else 0,
     )
 
 
@@ -176,7 +182,11 @@ class WholeNetwork:
     def __post_init__(self) -> None:
         self.rng = random.Random(f"world {self.seed}")
         self.spec = the_spec(self.plan, self.rng)
-        self.contracts = Contracts(self.spec, funded_s=BEGUN_S + self.plan.late_s)
+        self.contracts = Contracts(
+            self.spec, funded_s=BEGUN_S + self.plan.late_s, topped_s=BEGUN_S + self.plan.topped_s
+        )
+        if self.plan.cancelled_s:
+            self.contracts.cancelled_s = BEGUN_S + self.plan.cancelled_s
         a_data_folder(self.folder / "data")
         for kind, plan in (("verifier", self.plan.lying_verifier), ("node", self.plan.lying_node)):
             members = (
@@ -304,6 +314,8 @@ class WholeNetwork:
             events.append((self.rng.uniform(0, end_s), self._cut))
         for _ in range(plan.breaks):
             events.append((self.rng.uniform(0, end_s), self._break))
+        for _ in range(plan.damages):
+            events.append((self.rng.uniform(0, end_s), self._damage))
         for at_s, happen in sorted(events, key=lambda event: event[0]):
             await trio.sleep(at_s - trio.current_time())
             happen()
@@ -332,6 +344,18 @@ class WholeNetwork:
 
         length_s = self.rng.uniform(1, 20)
         self._nursery.start_soon(heal)
+
+    def _damage(self) -> None:
+        """Flip one bit in a blob that an honest process has stored."""
+        one = self.rng.choice([one for one in self.processes.values() if one.is_honest])
+        found = sorted((one.folder / "blobs").glob("*.blob"))
+        if not found:
+            return
+        path = self.rng.choice(found)
+        body = bytearray(path.read_bytes())
+        body[self.rng.randrange(len(body))] ^= 1 << self.rng.randrange(8)
+        path.write_bytes(body)
+        self.lines.append(f"{trio.current_time():8.2f} {one.name}: {path.name[:8]} damaged")
 
     def _break(self) -> None:
         one, other = self.rng.sample(list(self.processes), 2)
@@ -378,7 +402,8 @@ class WholeNetwork:
     def _unpaid(self) -> set[tuple[int, str]]:
         """Honest members with a row that is not claimed, by epoch; "all" where it is not final."""
         found = set()
-        for epoch in range(self.spec.epochs):
+        calendar = self.promises.calendar
+        for epoch in range(calendar.epochs):
             posted = self.contracts.results.get(epoch)
             if posted is None or not posted.is_final or epoch not in self.promises.settled:
                 found.add((epoch, "all"))
@@ -411,9 +436,10 @@ class WholeNetwork:
             may_lack_judges=may_lack_judges,
             lives={one.peer: one.kills for one in self.processes.values()},
         )
+        self.promises.closed(self.plan.cancelled_s)
         if not lying & set(self.spec.verifier_peers) and not self.plan.storm_s:
             self.promises.undisturbed()
-        if not self.troubled and self.spec.rounds > 1:
+        if not self.troubled and self.promises.calendar.rounds > 1:
             liars = {one.peer for one in self.processes.values() if one.behaviour == "two-commits"}
             if not liars <= self.promises.convicted:
                 raise Violation("a node signed two commits for each round, and is not convicted")
