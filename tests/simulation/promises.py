@@ -69,10 +69,19 @@ class Promises:
         self.audits: dict[tuple[int, PeerId], Audit] = {}
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
         self._reading: SecondReading | None = None
-        self.calendar = spec.ordered  # as is agreed by now
         self.came_s: dict[int, float] = {}  # when each manifest was first known to be final
         self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
         self._doubled: dict[tuple[PeerId, PeerId, int], int] = {}  # (who heard it, the liar, in which life)
+
+    @property
+    def trained(self) -> int:
+        """Rounds of training that are agreed on."""
+        return self._spec.rounds if self._reading is None else self._reading.rounds
+
+    @property
+    def epochs(self) -> int:
+        """Of these rounds; the last one may be short."""
+        return -(-self.trained // self._spec.money.epoch_rounds)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -163,7 +172,6 @@ class Promises:
             self._same(self.settled, epoch, found, "payouts")
         if known is not link:
             return
-        self.calendar = run_state.calendar
         self.came_s[number] = trio.current_time()
         if self._reading is None:
             self._reading = SecondReading(self._spec, run_state.run_id)
@@ -220,10 +228,10 @@ class Promises:
             is_late = round_id + CARRIED_ROUNDS > max(self.chain)
             if not is_late and lives[listener] == life and liar not in self.convicted:
                 raise Violation(f"{liar.hex()[:8]} signed twice in round {round_id}, and is not convicted")
-        least, most = expected_rounds(self._spec, self.calendar.rounds, self.audits)
+        least, most = expected_rounds(self._spec, self.trained, self.audits)
         if not least <= len(self.chain) <= most:
             raise Violation(f"the run has {len(self.chain)} manifests, expected {least} to {most}")
-        epochs = set(range(self.calendar.epochs))
+        epochs = set(range(self.epochs))
         if set(self.settled) != epochs:
             raise Violation(f"settled are epochs {sorted(self.settled)} of {sorted(epochs)}")
         unpaid = {
@@ -251,23 +259,23 @@ class Promises:
             Violation: training went on for long, or ended with nobody asking for it.
         """
         trained = {number for number, link in self.chain.items() if link.manifest.commits}
-        if not cancelled_s and self.calendar.rounds != self._spec.rounds:
-            raise Violation(f"{self.calendar.rounds} of {self._spec.rounds} rounds, and nobody closed it")
+        if not cancelled_s and self.trained != self._spec.rounds:
+            raise Violation(f"{self.trained} of {self._spec.rounds} rounds, and nobody closed it")
         late = [number for number in trained if cancelled_s and self.came_s[number] > cancelled_s + HEARD_S]
-        if len(late) > 1 or (trained and max(trained) >= self.calendar.rounds):
+        if len(late) > 1 or (trained and max(trained) >= self.trained):
             raise Violation(f"closed at {cancelled_s}, and still trained in rounds {late}")
 
     def undisturbed(self) -> None:
         """Nobody but nodes lied and nothing broke: no iteration was given up, and no honest commit was lost.
 
         Raises:
-            Violation: either was.
+            Violation: one of these was.
         """
         for number, link in self.chain.items():
             if link.block.iteration != number + 1:
                 raise Violation(f"iteration {link.block.iteration} of round {number}: one was given up")
             lost = self.nodes - {signed.commit.node for signed in link.manifest.commits}
-            if number < self.calendar.rounds and lost:
+            if number < self.trained and lost:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
 
 

@@ -18,6 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--these", type=int, nargs="*", help="seeds, in place of the others")
     parser.add_argument("--calm", action="store_true", help="no faults and no liars")
     parser.add_argument("--all", action="store_true", help="go on after a violation")
     parser.add_argument("--verbose", action="store_true", help="keep every line of the processes' logs")
@@ -27,7 +28,7 @@ def main() -> int:
     ):  # sets of bytes have an order of their own in each interpreter
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation.rounds", *sys.argv[1:]], _ORDERED)
     broken_count = 0
-    for seed in range(chosen.start, chosen.start + chosen.seeds):
+    for seed in chosen.these or range(chosen.start, chosen.start + chosen.seeds):
         begun_s, plan = time.process_time(), planned(seed, faults=not chosen.calm)
         try:
             world = simulate(seed, plan, logging.INFO if chosen.verbose else logging.WARNING)

@@ -44,7 +44,7 @@ class SecondReading:
         self._first: dict[Step, int] = {}  # the manifest that carried the first commitment to a verdict
         self._at_fault: set[PeerId] = set()
         self._reports: dict[PeerId, tuple[int, bool]] = {}  # epochs that are funded, and whether it closes
-        self._rounds = spec.rounds
+        self.rounds = spec.rounds  # of training
 
     def read(self, manifest: Manifest, after: RunState) -> str:
         """The first thing that differs between this reading of a manifest and the processes'; or nothing."""
@@ -167,10 +167,10 @@ class SecondReading:
         is_closing = sum(closing for _, closing in self._reports.values()) > faults_tolerated(
             len(self._peers)
         )
-        if is_closing and now < self._rounds:
-            self._rounds = now + bool(manifest.commits)  # 4a.4
-        if after.training_rounds != self._rounds:
-            yield f"it trains for {after.training_rounds} rounds, expected {self._rounds}"
+        if is_closing and now < self.rounds:
+            self.rounds = now + bool(manifest.commits)  # 4a.4
+        if after.training_rounds != self.rounds:
+            yield f"it trains for {after.training_rounds} rounds, expected {self.rounds}"
         if manifest.commits and not now // spec.money.epoch_rounds < funded:
             yield "it takes commits of an epoch that is not funded"
         for signed in manifest.commits:

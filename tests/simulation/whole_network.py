@@ -69,6 +69,8 @@ CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is ove
 FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KINDS)
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
 LYING_VERIFIERS = ("silent", *LIES, *false_auditors.KINDS)
+# Warnings of every start, and of a proposal that comes when all others have agreed.
+EXPECTED = ("checks not made", "directory not read", "waiting: ", ": expected round ")
 LOG_LINES = 60
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
@@ -135,8 +137,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     storm_s = rng.choice((0.0, 0.0, 10.0, 30.0, 60.0))  # without one all audits can be judged
     return Plan(
         rounds=rng.randint(2, 5),
-        lying_node=rng.choice(("honest", *CHEATS)),
-        lying_verifier=rng.choice(("honest", *LYING_VERIFIERS)),
+        lying_node=rng.choice(("honest", "honest", *CHEATS)),
+        lying_verifier=rng.choice((*["honest"] * 4, *LYING_VERIFIERS)),
         storm_s=storm_s,
         kills=rng.randint(0, 6) if storm_s else 0,
         cuts=rng.randint(0, 2) if storm_s else 0,
@@ -177,6 +179,7 @@ class WholeNetwork:
     promises: Promises = field(init=False)
     processes: dict[PeerId, Process] = field(default_factory=dict)
     troubled: set[PeerId] = field(default_factory=set)  # who was killed or cut off
+    warnings: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
 
     def __post_init__(self) -> None:
@@ -402,8 +405,7 @@ class WholeNetwork:
     def _unpaid(self) -> set[tuple[int, str]]:
         """Honest members with a row that is not claimed, by epoch; "all" where it is not final."""
         found = set()
-        calendar = self.promises.calendar
-        for epoch in range(calendar.epochs):
+        for epoch in range(self.promises.epochs):
             posted = self.contracts.results.get(epoch)
             if posted is None or not posted.is_final or epoch not in self.promises.settled:
                 found.add((epoch, "all"))
@@ -439,7 +441,8 @@ class WholeNetwork:
         self.promises.closed(self.plan.cancelled_s)
         if not lying & set(self.spec.verifier_peers) and not self.plan.storm_s:
             self.promises.undisturbed()
-        if not self.troubled and self.promises.calendar.rounds > 1:
+            self._unworried()
+        if not self.troubled and self.promises.trained > 1:
             liars = {one.peer for one in self.processes.values() if one.behaviour == "two-commits"}
             if not liars <= self.promises.convicted:
                 raise Violation("a node signed two commits for each round, and is not convicted")
@@ -449,6 +452,17 @@ class WholeNetwork:
             posted = self.contracts.results[epoch].result
             if (posted.total, posted.root) != (found.total, found.tree().root):
                 raise Violation(f"epoch {epoch} pays {posted.total}, expected {found.total}")
+
+    def _unworried(self) -> None:
+        """Nothing broke: nobody warns of anything but of the lying node.
+
+        Raises:
+            Violation: somebody does.
+        """
+        liars = {one.peer.hex()[:8] for one in self.processes.values() if not one.is_honest}
+        for line in self.warnings:
+            if not any(liar in line for liar in liars) and not any(one in line for one in EXPECTED):
+                raise Violation(f"nothing broke, and somebody warns: {line}")
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -462,9 +476,9 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 class _Lines(logging.Handler):
     """Keeps the newest lines of all processes' logs, for whoever looks at a violation."""
 
-    def __init__(self, lines: deque[str]) -> None:
+    def __init__(self, lines: deque[str], warnings: list[str]) -> None:
         super().__init__(logging.DEBUG)
-        self._lines = lines
+        self._lines, self._warnings = lines, warnings
         self._known = set(vars(logging.makeLogRecord({})))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -473,12 +487,15 @@ class _Lines(logging.Handler):
         name = here.name if isinstance(here, Process) else "?"
         fields = {key: value for key, value in vars(record).items() if key not in self._known}
         with contextlib.suppress(RuntimeError):
-            self._lines.append(f"{trio.current_time():8.2f} {name}: {record.getMessage()} {fields}")
+            line = f"{trio.current_time():8.2f} {name}: {record.getMessage()} {fields}"
+            self._lines.append(line)
+            if isinstance(here, Process) and here.is_honest and record.levelno >= logging.WARNING:
+                self._warnings.append(line)
 
 
 @contextmanager
-def _listening(lines: deque[str], level: int) -> Iterator[None]:
-    root, handler = logging.getLogger("assay"), _Lines(lines)
+def _listening(lines: deque[str], warnings: list[str], level: int) -> Iterator[None]:
+    root, handler = logging.getLogger("assay"), _Lines(lines, warnings)
     before, spread = root.level, root.propagate
     root.addHandler(handler)
     root.setLevel(level)
@@ -505,7 +522,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(killing_writes())
         stack.enter_context(mock.patch.dict(faulty_trainer.KINDS, false_trainers.KINDS))
         world = WholeNetwork(seed, plan or planned(seed), Path(folder))
-        stack.enter_context(_listening(world.lines, level))
+        stack.enter_context(_listening(world.lines, world.warnings, level))
         stack.enter_context(mock.patch("assay.chain.client.Chain", world.contracts.client))
         stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
