@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from assay.redteam.accusations import ACCUSATION_ATTACKS
 from assay.redteam.appeals import APPEAL_ATTACKS
 from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, together
 from assay.redteam.beacon import BEACON_ATTACKS
@@ -17,14 +18,16 @@ from assay.redteam.contracts import CONTRACT_ATTACKS
 from assay.redteam.false_positives import Honest, total
 from assay.redteam.false_state import STATE_ATTACKS
 from assay.redteam.malformed import BYTES_ATTACKS
+from assay.redteam.milestones import MILESTONE_ATTACKS
 from assay.redteam.rounds import ROUND_ATTACKS
+from assay.redteam.seats import SEAT_ATTACKS
 from assay.redteam.steps import STEP_ATTACKS
 from assay.redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
     *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *APPEAL_ATTACKS,
-    *ROUND_ATTACKS,
-    *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
+    *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS,
+    *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 
 

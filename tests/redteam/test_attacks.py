@@ -24,6 +24,15 @@ OPEN = {
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
     "five liars of eight nodes",
+    "accuse oneself first and open no case",
+    "crowd accusations out by steps behind a lie",
+    "lie unseen, leave, and be discharged",
+    "an evaluation that nobody made (2 ways)",
+    "resign before a passed known-answer task is shown",
+    "withhold a share in f of f + 1 rounds",
+    "cut a verifier off when its share is asked for",
+    "hold up the hand-over of others' seats (2 ways)",
+    "a reserve that trains judges itself",
 }
 
 
@@ -71,7 +80,7 @@ def test_names_tell_attacks_apart_and_every_room_is_attacked() -> None:
 
 
 def test_every_number_of_the_catalogue_has_a_row() -> None:
-    assert {attack.number for attack in ATTACKS} == set(range(1, 38))
+    assert {attack.number for attack in ATTACKS} == set(range(1, 41))
 
 
 @pytest.mark.parametrize("name", TESTS)

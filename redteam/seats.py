@@ -1,0 +1,422 @@
+"""Seats: attacks on the hand-over of verifiers' seats within a run (docs/protocol.md, section 4b).
+
+Room: redteam. Runs of four seats and two reserves, of whom one may be Byzantine (f = 1). Every manifest
+passes production's own check; the fold is production's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import assay.participant.links
+from assay.participant.links import check_place
+from assay.protocol.agreement.double_votes import double_vote
+from assay.protocol.auditing.audits import Audit, may_show_known_answer
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.errors import AssayError
+from assay.protocol.identity import sign
+from assay.protocol.messages import (
+    Admission,
+    BeaconShare,
+    DoubleVote,
+    HandOver,
+    Manifest,
+    SeatNotice,
+    SeatNoticeKind,
+    SignedAdmission,
+    SignedSeatNotice,
+    SignedVote,
+    Vote,
+    VoteKind,
+)
+from assay.protocol.rotation import READY_ROUNDS
+from assay.protocol.state_transition import RunState, advance
+from assay.protocol.types import Iteration, PeerId, RoundId, Signature
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
+from assay.redteam.members import LIAR, MATCH, NODE, one_act
+from assay.testing.members import (
+    DOMAIN,
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_digest,
+    a_member,
+    a_peer_key,
+    name_of,
+    peers,
+)
+from assay.testing.run import Judgement, Network, a_spec, funded_start, mute
+from assay.verifier.round.beacon import is_partial
+
+SEAT_ATTACKS = Attacks(Where.CHAIN)
+RESERVES = peers("reserve", 2)
+READY, RESIGN = SeatNoticeKind.READY, SeatNoticeKind.RESIGN
+HELD_UP_ROUNDS = 32  # more than a hand-over takes
+STUCK_ROUNDS = 60  # after which a hand-over that does not come is watched no more
+WATCHED_ROUNDS = 300
+RARE = 10**6  # clean audits, after which a node's steps are drawn at the floor's rate
+
+
+def a_run(seed: int, *, reserves: Collection[PeerId] = RESERVES, **choices: Any) -> Network:
+    """A run with reserves, before its first manifest."""
+    spec = a_spec(seed=seed, **{"rounds": 400, "audit_rounds": 8, **choices})
+    return Network(funded_start(replace(spec, reserves=tuple(map(a_member, reserves)))))
+
+
+def a_notice(holder: PeerId, kind: SeatNoticeKind, at: int, **changes: Any) -> SignedSeatNotice:
+    """What a holder or a reserve says of its seat, signed by its own key."""
+    notice = SeatNotice(run_id=RUN_ID, round=RoundId(at), holder=holder, kind=kind)
+    notice = replace(notice, **changes)
+    return SignedSeatNotice(notice=notice, signature=sign(a_peer_key(name_of(holder)), DOMAIN, notice))
+
+
+def next_manifest(
+    network: Network, *said: SignedSeatNotice, missing: Collection[PeerId] = (), led_by: int | None = None,
+    **changes: Any,
+) -> Manifest:  # fmt: skip
+    """The next manifest: the shares of all seats that are asked but these, and reserves that are ready.
+
+    said: other notices that it carries. led_by: the number of the seat that leads it.
+    """
+    run_state = network.run_state
+    number, reserves = int(run_state.round), run_state.spec.reserve_peers
+    shares = tuple(
+        BeaconShare(run_id=RUN_ID, round=RoundId(number - 1), verifier=seat, proof=bytes(80))
+        for seat in (run_state.beacon if number else ())
+        if seat not in missing
+    )
+    known = run_state.rotation
+    due = [one for one in reserves if known.ready.get(one, -READY_ROUNDS) + READY_ROUNDS // 2 <= number]
+    silent = {one.notice.holder for one in said}
+    notices = [a_notice(one, READY, number) for one in due if known.may_hold(one) and one not in silent]
+    if led_by is not None:
+        changes["iteration"] = Iteration(known.configuration.number << 32 | 4 * (number + 1) + led_by)
+    content = {
+        "beacon_shares": shares,
+        "is_partial": is_partial(run_state, shares, b""),
+        "seat_notices": tuple(sorted((*said, *notices), key=lambda one: one.notice.holder)),
+    }
+    return network.manifest(**{**content, **changes})
+
+
+def grow(network: Network, *said: SignedSeatNotice, **how: Any) -> Manifest:
+    """Add the next manifest, as any verifier would check it; return it."""
+    manifest = next_manifest(network, *said, **how)
+    check_place(network.run_state, manifest)
+    network.run_state = advance(network.run_state, manifest)
+    return manifest
+
+
+def grow_by(network: Network, rounds: int) -> Network:
+    """Add this many manifests in which nothing happens."""
+    for _ in range(rounds):
+        grow(network)
+    return network
+
+
+def _refused(run_state: RunState, manifest: Manifest) -> bool:
+    try:
+        assay.participant.links.check_place(run_state, manifest)
+    except AssayError:
+        return True
+    return False
+
+
+# ---- hand-overs that should not be
+
+
+@SEAT_ATTACKS.attack("forge a resignation (7 ways)", 38, "a holder's signature over run, round and kind")
+def _forged_notice(is_defended: bool, seed: int) -> Outcome:
+    """A leader that wants an honest verifier's seat to change hands shows its resignation, which is none."""
+    network = grow_by(a_run(seed), 20)
+    number, victim, other = int(network.run_state.round), VERIFIERS[1], VERIFIERS[2]
+    reserve, stranger = RESERVES[0], peers("stranger", 1)[0]
+    true = a_notice(victim, RESIGN, number)
+    tries = (
+        a_notice(victim, RESIGN, number, run_id=a_digest("another run")),
+        a_notice(victim, RESIGN, number - 17),
+        a_notice(victim, RESIGN, number + 1),
+        replace(true, signature=a_notice(other, RESIGN, number).signature),
+        replace(true, signature=a_notice(victim, RESIGN, number - 1).signature),
+        replace(a_notice(reserve, RESIGN, number), signature=a_notice(reserve, READY, number).signature),
+        a_notice(stranger, RESIGN, number),
+    )
+    with without(assay.participant.links, "_check_notices", lambda *_: None, unless=is_defended):
+        caught = sum(_refused(network.run_state, next_manifest(network, one)) for one in tries)
+    return tallied(len(tries), caught, 0.0, "none: no vote; undefended, who is named loses its seat for good")
+
+
+@SEAT_ATTACKS.attack("hand a seat over by a leader's word (7 ways)", 38, "the fold says what is handed over")
+def _hand_over_at_will(is_defended: bool, seed: int) -> Outcome:
+    """A lying leader gives a seat away: without a cause, too early, not to whom it is due, or not at all."""
+    network = grow_by(a_run(seed), 6)
+    friend = RESERVES[seed % 2]
+    tries: list[tuple[RunState, tuple[HandOver, ...]]] = []
+    tries.append((network.run_state, (HandOver(seat=VERIFIERS[1], holder=friend),)))  # no cause
+    grow(network, a_notice(VERIFIERS[1], RESIGN, int(network.run_state.round)))
+    bound = network.run_state
+    assert bound.disqualified == (VERIFIERS[1],) and not bound.hand_over
+    tries.append((bound, (HandOver(seat=VERIFIERS[1], holder=friend),)))  # audits bind its holder
+    while not network.run_state.hand_over:
+        grow(network)
+    due = network.run_state
+    (one,) = due.hand_over
+    last = next(reserve for reserve in RESERVES if reserve != one.holder)
+    tries += [
+        (due, ()),
+        (due, (replace(one, holder=last),)),  # not next
+        (due, (replace(one, seat=VERIFIERS[2]),)),
+        (due, (one, HandOver(seat=VERIFIERS[2], holder=last))),
+        (due, (replace(one, holder=VERIFIERS[3]),)),
+    ]
+    caught = 0
+    with without(assay.participant.links, "check_place", lambda *_: None, unless=is_defended):
+        for run_state, given in tries:
+            at = replace(network, run_state=run_state)
+            caught += _refused(run_state, next_manifest(at, hand_over=given))
+    return tallied(len(tries), caught, 0.0, "none: no vote")
+
+
+@SEAT_ATTACKS.attack(
+    "leave open verdicts to the next holder", 38, "a seat waits until no audit binds its holder"
+)
+def _disowned(is_defended: bool, seed: int) -> Outcome:
+    """A verifier commits to verdicts and resigns; undefended, the next holder owes what only it can open."""
+    network = a_run(seed)
+    network.unopened = {LIAR}
+    with without(Audit, "binds", lambda *_: False, unless=is_defended):
+        grow_by(network, 8)
+        grow(network, a_notice(LIAR, RESIGN, int(network.run_state.round)))
+        while not network.run_state.rotation.configuration.number:
+            grow(network)
+        network.unopened, network.minds = set(), {LIAR: _with_salts_of_its_own}  # an honest successor
+        grow_by(network, 8)
+    records = network.run_state.verifiers
+    owed = sum(records[one].silent for one in RESERVES if one in records)
+    harm = f"{records[LIAR].silent} commitments not opened are its own, {owed} its successor's"
+    return one_act(not owed, owed > 0, 0.0, harm)
+
+
+def _with_salts_of_its_own(_network: Network, audit: Audit) -> Judgement:
+    return MATCH, {"salt": a_digest("successor", audit.round, audit.node)}
+
+
+# ---- what f liars and their friends gain by the rules as they are
+
+
+@SEAT_ATTACKS.attack(
+    "resign before a passed known-answer task is shown",
+    38,
+    "none: a fault is the present holder's",
+    has_off=False,
+)
+def _left_behind(is_defended: bool, seed: int) -> Outcome:
+    """A verifier passes a step that is false on order and resigns; its node shows the order to its successor.
+
+    An audit that has passed binds nobody, and is opened again by what the node shows.
+    """
+    tasks = escapes = 0
+    for number in range(8, 24):
+        task = [(a_digest("salt"), RoundId(number), NODE)]
+        network = a_run(seed, known_answers=known_answer_root(task), known_answer_count=1, takeover_rounds=2)
+        step = (RoundId(number), NODE)
+        network.false, network.minds = {step}, {LIAR: _passes}
+        while step not in network.run_state.audits or not network.audit(number, NODE).commitments:
+            grow(network)
+        if network.audit(number, NODE).committed_by(LIAR) is None:
+            continue  # another verifier was drawn first
+        tasks += 1
+        grow(network, a_notice(LIAR, RESIGN, int(network.run_state.round)))
+        while not network.run_state.rotation.configuration.number:
+            grow(network)
+        network.minds.clear()
+        rules, now = network.run_state.spec.audit, int(network.run_state.round)
+        if may_show_known_answer(rules, network.audit(number, NODE), now):
+            network.known_answers = {step: known_answer_proof(RUN_ID, task, 0)}
+        grow_by(network, 6)
+        records = network.run_state.verifiers
+        escapes += any(records[one].is_disqualified for one in RESERVES if one in records)
+        assert not records[LIAR].is_disqualified
+    harm = f"{escapes} of {tasks} liars escape, and an honest reserve is slashed for each"
+    return Outcome(attempts=tasks, caught=0, succeeded=escapes, cost=0.0, harm=harm)
+
+
+def _passes(_network: Network, _audit: Audit) -> Judgement:
+    return MATCH, {}
+
+
+@SEAT_ATTACKS.attack(
+    "withhold a share in f of f + 1 rounds",
+    38,
+    "none: who is not asked in vain by f + 1 leaders is not paused",
+    has_off=False,
+)
+def _unpaused(is_defended: bool, seed: int) -> Outcome:
+    """A verifier gives its share of the beacon in every other round, so that every other beacon is partial.
+
+    Without reserves it is paused for 16 rounds each time. A partial beacon has all steps audited.
+    """
+    rounds = 100
+    partial, audited = _withholding(seed, RESERVES, rounds)
+    paused, audited_then = _withholding(seed, (), rounds)
+    steps = rounds * len(NODES)
+    harm = (
+        f"{partial / rounds:.0%} of beacons are partial, {audited / steps:.0%} of steps are audited; "
+        f"without reserves {paused / rounds:.0%} and {audited_then / steps:.0%}"
+    )
+    return one_act(False, audited > 2 * audited_then, 0.0, harm)
+
+
+def _withholding(seed: int, reserves: Collection[PeerId], rounds: int) -> tuple[int, int]:
+    """Rounds with a partial beacon, and audited steps, where LIAR's share comes once it was missing once."""
+    network = a_run(seed, reserves=reserves, probation=1, floor_ppm=50_000)
+    _trust_all(network)
+    partial, audited, was_missing = 0, set[tuple[RoundId, PeerId]](), False
+    for _ in range(rounds):
+        is_missing = bool(network.run_state.round) and LIAR in network.run_state.beacon and not was_missing
+        partial += grow(network, missing={LIAR} if is_missing else ()).is_partial
+        audited |= set(network.run_state.audits)
+        was_missing = is_missing
+    return partial, len(audited)
+
+
+def _trust_all(network: Network) -> None:
+    known = {node: replace(one, clean=RARE) for node, one in network.run_state.nodes.items()}
+    network.run_state = replace(network.run_state, nodes=known)
+
+
+@SEAT_ATTACKS.attack(
+    "cut a verifier off when its share is asked for",
+    38,
+    "none: absence is what f + 1 leaders in a row say",
+    has_off=False,
+)
+def _seems_absent(is_defended: bool, seed: int) -> Outcome:
+    """A lying leader leaves out an honest share; the leader after it, honest, gets it late once.
+
+    Between these rounds the victim takes part in everything, but nobody asks for its share.
+    """
+    network = grow_by(a_run(seed), 8)
+    victim, cuts, began = VERIFIERS[seed % 3 + 1], 0, -1
+    while network.run_state.key(victim) == victim and network.run_state.round < WATCHED_ROUNDS:
+        is_asked = victim in network.run_state.beacon and network.run_state.is_training
+        if not is_asked or network.run_state.hand_over or victim in network.run_state.disqualified:
+            grow(network)
+            continue
+        began = int(network.run_state.round) if began < 0 else began
+        grow(network, missing={victim}, led_by=VERIFIERS.index(LIAR))
+        grow(network, missing={victim}, led_by=next(n for n in range(1, 4) if VERIFIERS[n] != victim))
+        cuts += 1
+    span = int(network.run_state.round) - began
+    is_lost = network.run_state.key(victim) != victim
+    harm = f"its seat is another's after {span} rounds, in {cuts} of which its share came late"
+    return one_act(False, is_lost, 0.0, harm)
+
+
+@SEAT_ATTACKS.attack(
+    "hold up the hand-over of others' seats (2 ways)",
+    38,
+    "none: one seat retires at a time, once no audit binds it",
+    has_off=False,
+)
+def _held_up(is_defended: bool, seed: int) -> Outcome:
+    """A liar resigns beside an overdue opening of its friend's; or it is at fault while another resigns.
+
+    In the first way the seat of a dead verifier waits behind the liar's. In the second fewer than a quorum
+    are neither at fault nor retiring, so all four judge, and partial beacons have every step audited.
+    """
+    dead, dead_at_best = (_until_dead_is_replaced(seed, is_held_up=one) for one in (True, False))
+    leaves, leaves_at_best = (_until_leaver_is_replaced(seed, is_held_up=one) for one in (True, False))
+    harm = (
+        f"a dead verifier's seat is handed over after {dead} rounds in place of {dead_at_best}; "
+        f"one whose holder resigned not after {leaves} in place of {leaves_at_best}"
+    )
+    succeeded = (dead > dead_at_best + HELD_UP_ROUNDS) + (leaves > leaves_at_best + HELD_UP_ROUNDS)
+    return Outcome(attempts=2, caught=0, succeeded=succeeded, cost=0.0, harm=harm)
+
+
+def _until_dead_is_replaced(seed: int, *, is_held_up: bool) -> int:
+    network, dead = a_run(seed, absence_s=4 * 3600), VERIFIERS[3]
+    network.round_s, network.minds = 60, {dead: mute}
+    leaders = itertools.cycle(range(3))
+
+    def go(*said: SignedSeatNotice) -> None:
+        grow(network, *said, missing={dead}, led_by=next(leaders))
+
+    for _ in range(8):
+        go()
+    if is_held_up:
+        step = (network.run_state.round, NODE)
+        network.withheld = {step}
+        while step not in network.run_state.audits or not network.run_state.audits[step].is_late:
+            go()
+        assert network.run_state.audits[step].binds(LIAR)
+        go(a_notice(LIAR, RESIGN, int(network.run_state.round)))
+    began = int(network.run_state.round)
+    while network.run_state.key(dead) == dead:
+        go()
+    return int(network.run_state.round) - began
+
+
+def _until_leaver_is_replaced(seed: int, *, is_held_up: bool) -> int:
+    network = a_run(seed, nodes=peers("node", 16), probation=1, floor_ppm=50_000)
+    _trust_all(network)
+    leaver, liar, was_missing = VERIFIERS[0], VERIFIERS[2], False
+    began = 14
+    while network.run_state.key(leaver) == leaver and network.run_state.round < began + STUCK_ROUNDS:
+        number, changes = int(network.run_state.round), {}
+        said = (a_notice(leaver, RESIGN, number),) if number == began else ()
+        if number == began and is_held_up:
+            changes = {"double_votes": (_two_votes(liar),)}
+        is_missing = is_held_up and number > 0 and liar in network.run_state.beacon and not was_missing
+        grow(network, *said, missing={liar} if is_missing else (), **changes)
+        was_missing = is_missing
+    return int(network.run_state.round) - began
+
+
+def _two_votes(seat: PeerId) -> DoubleVote:
+    votes = [
+        Vote(run_id=RUN_ID, iteration=Iteration(1), kind=VoteKind.NOTARISE, block=a_digest("block", n))
+        for n in range(2)
+    ]
+    key = a_peer_key(name_of(seat))
+    return double_vote(
+        *(SignedVote(vote=one, verifier=seat, signature=sign(key, DOMAIN, one)) for one in votes)
+    )
+
+
+@SEAT_ATTACKS.attack(
+    "a reserve that trains judges itself", 15, "none: an admission does not look at reserves", has_off=False
+)
+def _trains_and_judges(is_defended: bool, seed: int) -> Outcome:
+    """A reserve's account, with its keys, joins as a node, and then takes a verifier's seat."""
+    network = a_run(seed)
+    spec, reserve = network.run_state.spec, RESERVES[seed % 2]
+    network.run_state = replace(network.run_state, spec=replace(spec, seats=spec.seats + 1))
+    grow_by(network, 2)
+    member, time_s = a_member(reserve), network.run_state.time_s
+    votes = (Admission(run_id=RUN_ID, time_s=time_s, member=member, verifier=seat) for seat in VERIFIERS[:3])
+    grow(
+        network,
+        admissions=tuple(SignedAdmission(admission=one, signature=Signature(bytes(64))) for one in votes),
+    )
+    resigned = 0
+    while network.run_state.seat_of(reserve) not in VERIFIERS:  # the other reserve may be the first in order
+        number, said = int(network.run_state.round), list[SignedSeatNotice]()
+        if number > 40 * resigned:
+            said.append(a_notice(VERIFIERS[resigned], RESIGN, number))
+            resigned += 1
+        grow(network, *said)
+    seat, began = network.run_state.seat_of(reserve), int(network.run_state.round)
+    judged, own = 0, 0
+    for _ in range(24):
+        grow(network)
+        ended = [a for a in network.run_state.audits.values() if a.node == reserve and a.round > began]
+        ended = [a for a in ended if a.closed_round == int(network.run_state.round) - 1]
+        judged += len(ended)
+        own += sum({one.verifier for one in audit.verdicts} == {seat} for audit in ended)
+    harm = f"one account holds a node and a seat: {own} of {judged} audits of its steps are its own alone"
+    return one_act(False, own > 0, 0.0, harm)
