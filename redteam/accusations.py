@@ -142,6 +142,8 @@ def answered(
 
     with tempfile.TemporaryDirectory(prefix="assay-redteam-") as folder, ExitStack() as patches:
         module = assay.verifier.service.accusations
+        quiet = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, **__: None)
+        patches.enter_context(without(module, "log", quiet))
         patches.enter_context(without(module, "open_chain", lambda _me: Court()))
         patches.enter_context(without(module, "WorkerProcess", worker.started))
         store = Store(Path(folder) / "store")
@@ -228,6 +230,22 @@ def _crowded_out(is_defended: bool, seed: int) -> Outcome:
         "others wait"
     )
     return one_act(False, looks == len(later), 0.0, harm)
+
+
+@ACCUSATION_ATTACKS.attack(
+    "lie after 1,024 steps in a row", 39, "none: no state is made again from further back", has_off=False
+)
+def _too_far(is_defended: bool, seed: int) -> Outcome:
+    """A node never begins afresh, as honest ones do not, and lies after as many steps as are made again.
+
+    Here these are `LIE` steps.
+    """
+    with without(assay.verifier.service.accusations, "STEPS_MAX", LIE):
+        found = answered(seed, [(FINDER, LIE)], false={LIE})
+    (answer,) = found.answers
+    is_safe = isinstance(answer, str) and f"more than {LIE} steps since the node's state was fresh" in answer
+    harm = "in a run of more rounds no later step can be accused; an audit draws it, or nobody does"
+    return one_act(False, is_safe and not sum(found.made), 0.0, harm)
 
 
 @ACCUSATION_ATTACKS.attack(

@@ -33,7 +33,7 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.rotation import READY_ROUNDS
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.state_transition import RunState, StepId, advance
 from assay.protocol.types import Iteration, PeerId, RoundId, Signature
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import LIAR, MATCH, NODE, one_act
@@ -200,6 +200,38 @@ def _disowned(is_defended: bool, seed: int) -> Outcome:
     return one_act(not owed, owed > 0, 0.0, harm)
 
 
+@SEAT_ATTACKS.attack(
+    "commit to verdicts by the manifest that hands over",
+    38,
+    "none: what binds a seat is looked at before that manifest",
+    has_off=False,
+)
+def _left_by_the_last_manifest(is_defended: bool, seed: int) -> Outcome:
+    """A verifier says nothing until nothing binds it, resigns, and commits where it is drawn as it leaves."""
+    left = silent = disputed = 0
+    for start in range(8, 12):
+        network = a_run(seed, takeover_rounds=2)
+        network.minds = {LIAR: mute}
+        grow_by(network, start)
+        grow(network, a_notice(LIAR, RESIGN, int(network.run_state.round)))
+        network.minds = {LIAR: _passes}
+        said = [signed.commitment for signed in grow(network).commitments]
+        own = {(one.round, one.node) for one in said if one.verifier == LIAR}
+        holder = network.run_state.key(LIAR)
+        assert holder in RESERVES
+        network.minds = {LIAR: _with_salts_of_its_own}
+        grow_by(network, 10)
+        audits = network.run_state.audits
+        left += len(own)
+        silent += network.run_state.verifiers[holder].silent
+        disputed += sum(audits[step].dispute_opened_round >= 0 for step in own if step in audits)
+    harm = (
+        f"its successor cannot open {left}, of which {silent} are held against it; "
+        f"{disputed} audits of honest steps are disputed"
+    )
+    return one_act(False, silent > 0, 0.0, harm)
+
+
 def _with_salts_of_its_own(_network: Network, audit: Audit) -> Judgement:
     return MATCH, {"salt": a_digest("successor", audit.round, audit.node)}
 
@@ -274,7 +306,7 @@ def _withholding(seed: int, reserves: Collection[PeerId], rounds: int) -> tuple[
     """Rounds with a partial beacon, and audited steps, where LIAR's share comes once it was missing once."""
     network = a_run(seed, reserves=reserves, probation=1, floor_ppm=50_000)
     _trust_all(network)
-    partial, audited, was_missing = 0, set[tuple[RoundId, PeerId]](), False
+    partial, audited, was_missing = 0, set[StepId](), False
     for _ in range(rounds):
         is_missing = bool(network.run_state.round) and LIAR in network.run_state.beacon and not was_missing
         partial += grow(network, missing={LIAR} if is_missing else ()).is_partial
