@@ -93,6 +93,29 @@ def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
     return tallied(len(choices), len(choices) - escaped, 0.0, harm)
 
 
+@BEACON_ATTACKS.attack(
+    "leave out a share, then keep one's own", 19, "none: a quorum of those that are asked", has_off=False
+)
+def _halted(is_defended: bool, seed: int) -> Outcome:
+    """A liar that leads after a given-up iteration leaves out an honest share, and gives none from then on.
+
+    A quorum are asked for their shares then, the liar among them, and the honest one that is away is not.
+    """
+    fake_verifier = a_fake_verifier(seed).passes(3)
+    liar, victim = fake_verifier.run_state.spec.verifier_peers[0], max(VERIFIER_KEYS)
+    shares = tuple(one for one in fake_verifier.beacon_shares() if one.verifier != victim)
+    manifest = fake_verifier.full_manifest(beacon_shares=shares)
+    fake_verifier.vote_on(manifest, follows=False)
+    fake_verifier.run_state = advance(fake_verifier.run_state, manifest)
+    honest = [one for one in fake_verifier.beacon_shares() if one.verifier != liar]
+    tries = [some for count in range(len(honest) + 1) for some in itertools.combinations(honest, count)]
+    manifests = [fake_verifier.full_manifest(beacon_shares=some) for some in tries]
+    refused = refusals_of([partial(fake_verifier.vote_on, one, follows=False) for one in manifests])
+    harm = f"no manifest can follow: {refused} of {len(tries)} choices among honest shares are refused"
+    is_halted = refused == len(tries)
+    return Outcome(attempts=1, caught=0, succeeded=is_halted, cost=0.0, harm=harm)
+
+
 @BEACON_ATTACKS.attack("a second share of the beacon", 17, "ECVRF: one proof for one input")
 def _second_proof(is_defended: bool, seed: int) -> Outcome:
     """A second share of the same verifier for the same round, to choose the better of two."""

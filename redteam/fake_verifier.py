@@ -82,13 +82,15 @@ class FakeVerifier:
         """The manifest with a certificate by this many verifiers."""
         return signed.a_certified(manifest, signers=map(name_of, VERIFIERS[:signers]))
 
-    def vote_on(self, manifest: Manifest, *, wall_s: int = 0) -> None:
+    def vote_on(self, manifest: Manifest, *, wall_s: int = 0, follows: bool = True) -> None:
         """Examine a proposal for the next round as a verifier that holds no commits itself.
+
+        follows: No iteration was given up since the parent's.
 
         Raises:
             AssayError: it would not vote for it.
         """
-        examine(self.round, (), manifest, follows=True, wall_s=wall_s)
+        examine(self.round, (), manifest, follows=follows, wall_s=wall_s)
 
     def passes(self, rounds: int = 1) -> FakeVerifier:
         """The state this many rounds without commits later."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import assay.participant.links
+from assay.ledger.settlement.payouts import settle
 from assay.participant.links import check_place
 from assay.protocol.agreement.double_votes import double_vote
 from assay.protocol.auditing.audits import Audit, may_show_known_answer
@@ -313,6 +314,51 @@ def _withholding(seed: int, reserves: Collection[PeerId], rounds: int) -> tuple[
         audited |= set(network.run_state.audits)
         was_missing = is_missing
     return partial, len(audited)
+
+
+@SEAT_ATTACKS.attack(
+    "lie where a liar leads the last chance for a verdict",
+    38,
+    "none: a beacon that stays partial draws at that chance",
+    has_off=False,
+)
+def _never_judged(is_defended: bool, seed: int) -> Outcome:
+    """Two liars of seven verifiers withhold their shares in turn, and as leaders leave out commitments.
+
+    Every beacon is partial, so a step is drawn when one manifest is left for a commitment to a verdict. A
+    friend's steps are false where a liar leads it. An audit to which nobody committed expires, and is paid.
+    """
+    verifiers = peers("verifier", 7)
+    liars, rounds = verifiers[:2], 60
+    network = a_run(
+        seed, reserves=RESERVES[:1], verifiers=verifiers, audit_rounds=10, dispute_rounds=8, probation=1,
+        floor_ppm=50_000,
+    )  # fmt: skip
+    _trust_all(network)
+    last = network.run_state.spec.audit.audit_rounds - 1
+
+    def leader(number: int) -> PeerId:  # two iterations a round: the first is given up for the missing share
+        return verifiers[(2 * number + 1) % len(verifiers)]
+
+    network.false = {(RoundId(at), NODE) for at in range(400) if leader(at + last) in liars}
+    partial = paid = 0
+    for number in range(rounds):
+        missing = {liars[number % 2]} if number else ()
+        changes: dict[str, Any] = {"commitments": ()} if leader(number) in liars else {}
+        manifest = grow(network, missing=missing, iteration=Iteration(2 * number + 1), **changes)
+        partial += manifest.is_partial
+        epoch, ripe = divmod(number - network.run_state.calendar.settled_at(0), 4)
+        if ripe == 0 <= epoch:
+            unpaid = {(RoundId(one.round), one.node) for one in settle(network.run_state, epoch).unpaid}
+            due = {step for step in network.false if network.run_state.epoch_of(step[0]) == epoch}
+            paid += len(due - unpaid)
+    lies = sum(at < rounds for at, _ in network.false)
+    record = network.run_state.nodes[NODE]
+    harm = (
+        f"{partial} of {rounds} beacons are partial; of {lies} false steps in {rounds} none is found, "
+        f"{paid} are in settled epochs and paid"
+    )
+    return one_act(False, not record.banned and paid > 0, 0.0, harm)
 
 
 def _trust_all(network: Network) -> None:

@@ -32,6 +32,8 @@ OPEN = {
     "commit to verdicts by the manifest that hands over",
     "resign before a passed known-answer task is shown",
     "withhold a share in f of f + 1 rounds",
+    "lie where a liar leads the last chance for a verdict",
+    "leave out a share, then keep one's own",
     "cut a verifier off when its share is asked for",
     "hold up the hand-over of others' seats (2 ways)",
     "a reserve that trains judges itself",
