@@ -323,29 +323,24 @@ def _withholding(seed: int, reserves: Collection[PeerId], rounds: int) -> tuple[
     has_off=False,
 )
 def _never_judged(is_defended: bool, seed: int) -> Outcome:
-    """Two liars of seven verifiers withhold their shares in turn, and as leaders leave out commitments.
+    """One verifier of four has every beacon partial, and as leader leaves out commitments to verdicts.
 
-    Every beacon is partial, so a step is drawn when one manifest is left for a commitment to a verdict. A
-    friend's steps are false where a liar leads it. An audit to which nobody committed expires, and is paid.
+    By keeping its share it has the first iteration of each round given up. It leads every other second one,
+    and leaves out an honest share there; in the other rounds its own is missing. So a step is drawn when one
+    manifest is left for a commitment. A friend's steps are false where the liar leads that manifest: an audit
+    to which nobody committed expires, and is paid.
     """
-    verifiers = peers("verifier", 7)
-    liars, rounds = verifiers[:2], 60
-    network = a_run(
-        seed, reserves=RESERVES[:1], verifiers=verifiers, audit_rounds=10, dispute_rounds=8, probation=1,
-        floor_ppm=50_000,
-    )  # fmt: skip
+    rounds, victims = 60, itertools.cycle(VERIFIERS[1:])
+    network = a_run(seed, probation=1, floor_ppm=50_000)
     _trust_all(network)
     last = network.run_state.spec.audit.audit_rounds - 1
-
-    def leader(number: int) -> PeerId:  # two iterations a round: the first is given up for the missing share
-        return verifiers[(2 * number + 1) % len(verifiers)]
-
-    network.false = {(RoundId(at), NODE) for at in range(400) if leader(at + last) in liars}
+    network.false = {(RoundId(at), NODE) for at in range(400) if (at + last) % 2}
     partial = paid = 0
     for number in range(rounds):
-        missing = {liars[number % 2]} if number else ()
-        changes: dict[str, Any] = {"commitments": ()} if leader(number) in liars else {}
-        manifest = grow(network, missing=missing, iteration=Iteration(2 * number + 1), **changes)
+        leads = number % 2  # LIAR is the first seat, and the third leads the other rounds
+        missing = {next(victims) if leads else LIAR} if number else ()
+        changes: dict[str, Any] = {"commitments": ()} if leads else {}
+        manifest = grow(network, missing=missing, led_by=0 if leads else 2, **changes)
         partial += manifest.is_partial
         epoch, ripe = divmod(number - network.run_state.calendar.settled_at(0), 4)
         if ripe == 0 <= epoch:
