@@ -32,6 +32,7 @@ from assay.protocol.state_transition import (
     RunState,
     advance,
     may_appraise,
+    may_commit_verdict,
     may_contradict,
     may_evaluate,
     may_give_notice,
@@ -291,7 +292,7 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
     need(all(a < b for a, b in pairwise(committed)), "verdict commitments must ascend by step and verifier")
     for round_id, node, verifier in committed:
         need(
-            audits.may_commit_verdict(rules, audit_of(round_id, node), verifier, at),
+            may_commit_verdict(run_state, audit_of(round_id, node), verifier),
             f"{verifier.hex()[:8]} may not commit to a verdict on round {round_id} of {node.hex()[:8]}",
         )
     steps = [(s.verdict.round, s.verdict.node, s.verdict.verifier) for s in manifest.verdicts]

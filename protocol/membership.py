@@ -36,8 +36,12 @@ RETURN_PAUSE_S = 60  # agreed time between a node's first return and its second
 
 
 def may_join(run_state: RunState, member: Member) -> bool:
-    """Whether a seat is free, and neither this member's keys nor its account took part in the run before."""
-    known = [record.member for record in run_state.nodes.values()] + list(run_state.spec.verifiers)
+    """Whether a seat is free, and neither this member's keys nor its account have a part in the run already.
+
+    A reserve has one: with a verifier's seat it would judge its own steps.
+    """
+    spec = run_state.spec
+    known = [*(record.member for record in run_state.nodes.values()), *spec.verifiers, *spec.reserves]
     return run_state.free_seats > 0 and all(
         member.peer != one.peer and member.account != one.account and member.hot != one.hot for one in known
     )

@@ -308,7 +308,15 @@ class RunState:
     def hand_over(self) -> tuple[HandOver, ...]:
         """The seat that the next manifest hands over: one that retires, and no audit binds; or ()."""
         audits = self.audits.values()
-        return tuple(one for one in self._retiring if not any(audit.binds(one.seat) for audit in audits))
+        return tuple(
+            one for one in self._retiring if not any(self._binds(audit, one.seat) for audit in audits)
+        )
+
+    def _binds(self, audit: Audit, seat: PeerId) -> bool:
+        """Whether it may still find a verdict of this seat's holder false, or not given in time."""
+        spec, now = self.spec.audit, int(self.round)
+        may_be_shown = spec.known_answer_count > 0 and rules.may_show_known_answer(spec, audit, now)
+        return audit.binds(seat, may_be_shown=may_be_shown)
 
     def discount_ppm(self, node: PeerId) -> int:
         """Factor on the node's adaptive audit rate in the next draw, in millionths, granted by a quorum.
@@ -366,8 +374,13 @@ def next_chain(chain: Digest, commits: tuple[Commit, ...], aggregate: Digest) ->
 
 
 def may_commit_verdict(run_state: RunState, audit: Audit, verifier: PeerId) -> bool:
-    """Whether the next manifest may carry this verifier's verdict commitment."""
-    return rules.may_commit_verdict(run_state.spec.audit, audit, verifier, int(run_state.round))
+    """Whether the next manifest may carry this verifier's verdict commitment.
+
+    Not if it hands the verifier's seat over: the next holder could not open the commitment.
+    """
+    is_leaving = any(one.seat == verifier for one in run_state.hand_over)
+    may_commit = rules.may_commit_verdict(run_state.spec.audit, audit, verifier, int(run_state.round))
+    return may_commit and not is_leaving
 
 
 def may_open_verdict(run_state: RunState, audit: Audit, verdict: Verdict) -> bool:
@@ -687,10 +700,13 @@ def drawn(
 
     After a given-up iteration a leader may leave out shares, and so choose among seeds. Such a partial
     beacon draws nothing: every step of its round is audited, by the seed of the next complete beacon, or
-    of whichever beacon comes at the last chance for a verdict commitment.
+    of whichever beacon comes when f auditors may yet be silent, and f leaders leave out commitments to
+    verdicts, before an honest one's is in a manifest. As that beacon's shares may have been chosen, too,
+    more than f auditors judge then.
     """
+    spec, f = run_state.spec.audit, faults_tolerated(len(run_state.spec.verifiers))
     now, judges = int(manifest.round), judges_of(run_state.spec, manifest.disqualified)
-    last_chance = now + 2 - run_state.spec.audit.audit_rounds
+    last_chance = now + 2 + f * (spec.takeover_rounds + 1) - spec.audit_rounds
     due = [c for c in run_state.undrawn if not manifest.is_partial or int(c.round) <= last_chance]
     waiting = [c for c in run_state.undrawn if c not in due]
     if manifest.is_partial:
@@ -706,6 +722,7 @@ def drawn(
             seed=seed,
             order=auditors(seed, commit.node, judges),
             rate_ppm=run_state.rate_ppm(commit.node),
+            auditors_wanted=f + 1 if f and manifest.is_partial else 0,
         )
         for commit in due
     }

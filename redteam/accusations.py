@@ -48,6 +48,7 @@ ACCUSATION_ATTACKS = Attacks(Where.CHAIN)
 LIVES = 40  # of nodes that lie once and leave
 ROUNDS, LIE = 20, 9  # of a run; the round of the one false step
 NODE = signed.NODES[0]
+REPORT_S = 60  # for which a commitment to report counts
 FRIEND, FINDER, POOR, SILENT = (Address(bytes(19) + bytes([n])) for n in range(1, 5))
 
 
@@ -88,8 +89,11 @@ class KnowingWorker:
         """Nothing to end."""
 
 
+@dataclass(slots=True)
 class Court:
-    """What the chain says of accusers: all but POOR have stake, all but SILENT made a commitment."""
+    """What the chain says of accusers: all but POOR have stake, all but SILENT just made a commitment."""
+
+    now: int = 1
 
     def is_punished(self, _case: Digest) -> bool:
         """Whether there is a case."""
@@ -97,11 +101,11 @@ class Court:
 
     def timestamp(self) -> int:
         """The chain's time."""
-        return 1
+        return self.now
 
     def report_ends_at(self, account: str, _case: Digest, _salt: Digest) -> int:
         """Until when the account's commitment holds; 0 without one."""
-        return 0 if account == evm_address(SILENT) else 2
+        return 0 if account == evm_address(SILENT) else self.now + REPORT_S
 
     def stake_of(self, account: str, _role: int) -> Any:
         """Its stake."""
@@ -118,13 +122,14 @@ class Answered:
 
 def answered(
     seed: int, accused: Sequence[tuple[Address, int]], *, false: Collection[int] = (), is_over: bool = True,
-    convicted: Collection[StepId] = (),
+    convicted: Collection[StepId] = (), apart_s: int = 0,
 ) -> Answered:  # fmt: skip
     """A verifier's answers to these accounts' accusations of these rounds, one after the other.
 
     false: rounds in which the node's step is false. is_over: whether the run is settled. convicted: what its
-    audits found false.
+    audits found false. apart_s: chain time between two accusations.
     """
+    court = Court()
     began, links, ended = a_past_run(seed)
     worker, found = KnowingWorker(false), Answered([], [])
 
@@ -138,13 +143,14 @@ def answered(
                 before = len(worker.made)
                 found.answers.append(await _answer(service, account, number))
                 found.made.append(len(worker.made) - before)
+                court.now += apart_s
             nursery.cancel_scope.cancel()
 
     with tempfile.TemporaryDirectory(prefix="assay-redteam-") as folder, ExitStack() as patches:
         module = assay.verifier.service.accusations
         quiet = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, **__: None)
         patches.enter_context(without(module, "log", quiet))
-        patches.enter_context(without(module, "open_chain", lambda _me: Court()))
+        patches.enter_context(without(module, "open_chain", lambda _me: court))
         patches.enter_context(without(module, "WorkerProcess", worker.started))
         store = Store(Path(folder) / "store")
         for link in links:
@@ -198,38 +204,32 @@ def _idle_accusations(is_defended: bool, seed: int) -> Outcome:
 
 
 @ACCUSATION_ATTACKS.attack(
-    "accuse oneself first and open no case", 39, "none: the first accuser is the only one", has_off=False
+    "accuse oneself first and open no case", 39, "the first place ends with the accuser's commitment"
 )
 def _shielded(is_defended: bool, seed: int) -> Outcome:
     """A cheat's friend with stake accuses its false step once the run is over, and opens no case.
 
-    Whoever replays the run later, and accuses the step, is the second.
+    Whoever replays the run later, and accuses the step, is the second; undefended, it is refused for good.
     """
-    found = answered(seed, [(FRIEND, LIE), (FINDER, LIE)], false={LIE})
-    is_signed, refusal = len(found.answers[0]) == 65, found.answers[1]
-    is_shielded = is_signed and refusal == "another account accused this step first"
-    harm = (
-        "no case is opened: every verifier refuses whoever finds the lie; the friend's stake is not at risk"
-    )
-    return one_act(False, is_shielded, 0.0, harm)
+    with without(Accusations, "_fault_of_another", lambda *_: "another was first", unless=is_defended):
+        found = answered(seed, [(FRIEND, LIE), (FINDER, LIE)], false={LIE}, apart_s=REPORT_S)
+    is_signed, second = len(found.answers[0]) == 65, found.answers[1]
+    is_shielded = is_signed and isinstance(second, str)
+    harm = "undefended, every verifier refuses whoever finds the lie; the friend's stake is not at risk"
+    return one_act(is_signed and not is_shielded, is_shielded, 0.0, harm)
 
 
 @ACCUSATION_ATTACKS.attack(
-    "crowd accusations out by steps behind a lie",
-    39,
-    "none: such an accusation is not a wrong one",
-    has_off=False,
+    "crowd accusations out by steps behind a lie", 39, "what rests on a known lie is not looked into"
 )
 def _crowded_out(is_defended: bool, seed: int) -> Outcome:
     """One account accuses each step that rests on its own node's false one: all are made again each time."""
     later = range(LIE + 1, ROUNDS)
-    found = answered(seed, [(FRIEND, number) for number in later], false={LIE})
+    with without(Accusations, "_known_lie", lambda *_: None, unless=is_defended):
+        found = answered(seed, [(FRIEND, number) for number in later], false={LIE})
     looks = sum(count > 0 for count in found.made)
-    harm = (
-        f"{looks} accusations of one account, never refused, have {sum(found.made)} steps made again; "
-        "others wait"
-    )
-    return one_act(False, looks == len(later), 0.0, harm)
+    harm = f"{looks} of {len(later)} accusations of one account have {sum(found.made)} steps made again"
+    return one_act(looks <= 1, looks == len(later), 0.0, harm)
 
 
 @ACCUSATION_ATTACKS.attack(

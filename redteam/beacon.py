@@ -94,12 +94,16 @@ def _beacon_after_dummy(is_defended: bool, seed: int) -> Outcome:
 
 
 @BEACON_ATTACKS.attack(
-    "leave out a share, then keep one's own", 19, "none: a quorum of those that are asked", has_off=False
+    "leave out a share, then keep one's own",
+    19,
+    "shares of who is away stand in for missing ones",
+    has_off=False,
 )
 def _halted(is_defended: bool, seed: int) -> Outcome:
     """A liar that leads after a given-up iteration leaves out an honest share, and gives none from then on.
 
-    A quorum are asked for their shares then, the liar among them, and the honest one that is away is not.
+    A quorum are asked for their shares then, the liar among them. The honest one that is away is not; its
+    share counts where one is missing.
     """
     fake_verifier = a_fake_verifier(seed).passes(3)
     liar, victim = fake_verifier.run_state.spec.verifier_peers[0], max(VERIFIER_KEYS)
@@ -111,7 +115,7 @@ def _halted(is_defended: bool, seed: int) -> Outcome:
     tries = [some for count in range(len(honest) + 1) for some in itertools.combinations(honest, count)]
     manifests = [fake_verifier.full_manifest(beacon_shares=some) for some in tries]
     refused = refusals_of([partial(fake_verifier.vote_on, one, follows=False) for one in manifests])
-    harm = f"no manifest can follow: {refused} of {len(tries)} choices among honest shares are refused"
+    harm = f"of {len(tries)} choices among honest shares {refused} are refused: a manifest needs all of them"
     is_halted = refused == len(tries)
     return Outcome(attempts=1, caught=0, succeeded=is_halted, cost=0.0, harm=harm)
 

@@ -7,15 +7,19 @@ passes production's own check; the fold is production's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import assay.participant.links
+import assay.protocol.membership
+import assay.testing.run
 from assay.ledger.settlement.payouts import settle
 from assay.participant.links import check_place
 from assay.protocol.agreement.double_votes import double_vote
-from assay.protocol.auditing.audits import Audit, may_show_known_answer
+from assay.protocol.auditing import audits
+from assay.protocol.auditing.audits import Audit
 from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign
@@ -188,7 +192,7 @@ def _disowned(is_defended: bool, seed: int) -> Outcome:
     """A verifier commits to verdicts and resigns; undefended, the next holder owes what only it can open."""
     network = a_run(seed)
     network.unopened = {LIAR}
-    with without(Audit, "binds", lambda *_: False, unless=is_defended):
+    with without(Audit, "binds", lambda *_, **__: False, unless=is_defended):
         grow_by(network, 8)
         grow(network, a_notice(LIAR, RESIGN, int(network.run_state.round)))
         while not network.run_state.rotation.configuration.number:
@@ -202,10 +206,7 @@ def _disowned(is_defended: bool, seed: int) -> Outcome:
 
 
 @SEAT_ATTACKS.attack(
-    "commit to verdicts by the manifest that hands over",
-    38,
-    "none: what binds a seat is looked at before that manifest",
-    has_off=False,
+    "commit to verdicts by the manifest that hands over", 38, "that manifest has none of the seat's holder"
 )
 def _left_by_the_last_manifest(is_defended: bool, seed: int) -> Outcome:
     """A verifier says nothing until nothing binds it, resigns, and commits where it is drawn as it leaves."""
@@ -216,21 +217,33 @@ def _left_by_the_last_manifest(is_defended: bool, seed: int) -> Outcome:
         grow_by(network, start)
         grow(network, a_notice(LIAR, RESIGN, int(network.run_state.round)))
         network.minds = {LIAR: _passes}
-        said = [signed.commitment for signed in grow(network).commitments]
+        with _whoever_is_drawn_commits(is_defended):
+            said = [signed.commitment for signed in grow(network).commitments]
         own = {(one.round, one.node) for one in said if one.verifier == LIAR}
         holder = network.run_state.key(LIAR)
         assert holder in RESERVES
         network.minds = {LIAR: _with_salts_of_its_own}
         grow_by(network, 10)
-        audits = network.run_state.audits
+        found = network.run_state.audits
         left += len(own)
         silent += network.run_state.verifiers[holder].silent
-        disputed += sum(audits[step].dispute_opened_round >= 0 for step in own if step in audits)
+        disputed += sum(found[step].dispute_opened_round >= 0 for step in own if step in found)
     harm = (
         f"its successor cannot open {left}, of which {silent} are held against it; "
         f"{disputed} audits of honest steps are disputed"
     )
-    return one_act(False, silent > 0, 0.0, harm)
+    return one_act(not silent, silent > 0, 0.0, harm)
+
+
+@contextmanager
+def _whoever_is_drawn_commits(is_defended: bool) -> Iterator[None]:
+    def may_commit(run_state: RunState, audit: Audit, verifier: PeerId) -> bool:
+        return audits.may_commit_verdict(run_state.spec.audit, audit, verifier, int(run_state.round))
+
+    with ExitStack() as patches:
+        for module in (assay.testing.run, assay.participant.links):
+            patches.enter_context(without(module, "may_commit_verdict", may_commit, unless=is_defended))
+        yield
 
 
 def _with_salts_of_its_own(_network: Network, audit: Audit) -> Judgement:
@@ -241,17 +254,14 @@ def _with_salts_of_its_own(_network: Network, audit: Audit) -> Judgement:
 
 
 @SEAT_ATTACKS.attack(
-    "resign before a passed known-answer task is shown",
-    38,
-    "none: a fault is the present holder's",
-    has_off=False,
+    "resign before a passed known-answer task is shown", 38, "a seat waits while the task may be shown"
 )
 def _left_behind(is_defended: bool, seed: int) -> Outcome:
     """A verifier passes a step that is false on order and resigns; its node shows the order to its successor.
 
-    An audit that has passed binds nobody, and is opened again by what the node shows.
+    An audit that has passed is opened again by what the node shows; undefended, it binds nobody.
     """
-    tasks = escapes = 0
+    tasks, escapes, caught, binds = 0, 0, 0, Audit.binds
     for number in range(8, 24):
         task = [(a_digest("salt"), RoundId(number), NODE)]
         network = a_run(seed, known_answers=known_answer_root(task), known_answer_count=1, takeover_rounds=2)
@@ -263,18 +273,19 @@ def _left_behind(is_defended: bool, seed: int) -> Outcome:
             continue  # another verifier was drawn first
         tasks += 1
         grow(network, a_notice(LIAR, RESIGN, int(network.run_state.round)))
-        while not network.run_state.rotation.configuration.number:
-            grow(network)
-        network.minds.clear()
-        rules, now = network.run_state.spec.audit, int(network.run_state.round)
-        if may_show_known_answer(rules, network.audit(number, NODE), now):
+        with without(Audit, "binds", lambda one, seat, **_: binds(one, seat), unless=is_defended):
+            while not network.run_state.rotation.configuration.number:
+                if int(network.run_state.round) >= number + network.run_state.spec.audit.audit_rounds:
+                    break  # the last chance to show it, if its node has waited so long
+                grow(network)
+            network.minds.clear()
             network.known_answers = {step: known_answer_proof(RUN_ID, task, 0)}
-        grow_by(network, 6)
+            grow_by(network, 6)
         records = network.run_state.verifiers
         escapes += any(records[one].is_disqualified for one in RESERVES if one in records)
-        assert not records[LIAR].is_disqualified
+        caught += records[LIAR].is_disqualified
     harm = f"{escapes} of {tasks} liars escape, and an honest reserve is slashed for each"
-    return Outcome(attempts=tasks, caught=0, succeeded=escapes, cost=0.0, harm=harm)
+    return Outcome(attempts=tasks, caught=caught, succeeded=escapes, cost=0.0, harm=harm)
 
 
 def _passes(_network: Network, _audit: Audit) -> Judgement:
@@ -319,41 +330,40 @@ def _withholding(seed: int, reserves: Collection[PeerId], rounds: int) -> tuple[
 @SEAT_ATTACKS.attack(
     "lie where a liar leads the last chance for a verdict",
     38,
-    "none: a beacon that stays partial draws at that chance",
+    "it draws while an honest leader is sure to follow",
     has_off=False,
 )
 def _never_judged(is_defended: bool, seed: int) -> Outcome:
     """One verifier of four has every beacon partial, and as leader leaves out commitments to verdicts.
 
     By keeping its share it has the first iteration of each round given up. It leads every other second one,
-    and leaves out an honest share there; in the other rounds its own is missing. So a step is drawn when one
-    manifest is left for a commitment. A friend's steps are false where the liar leads that manifest: an audit
-    to which nobody committed expires, and is paid.
+    and leaves out an honest share there; in the other rounds its own is missing. Were a step drawn when one
+    manifest is left for a commitment, an audit would expire where the liar leads that one, and be paid.
+    A friend's steps are false where it would lead the last one, or the one before.
     """
     rounds, victims = 60, itertools.cycle(VERIFIERS[1:])
     network = a_run(seed, probation=1, floor_ppm=50_000)
     _trust_all(network)
     last = network.run_state.spec.audit.audit_rounds - 1
-    network.false = {(RoundId(at), NODE) for at in range(400) if (at + last) % 2}
-    partial = paid = 0
+    network.false = {(RoundId(at), NODE) for at in range(400) if (at + last + seed) % 2}
+    partial, paid, taken = 0, 0, set[StepId]()
     for number in range(rounds):
         leads = number % 2  # LIAR is the first seat, and the third leads the other rounds
         missing = {next(victims) if leads else LIAR} if number else ()
         changes: dict[str, Any] = {"commitments": ()} if leads else {}
         manifest = grow(network, missing=missing, led_by=0 if leads else 2, **changes)
         partial += manifest.is_partial
+        taken |= {(one.commit.round, one.commit.node) for one in manifest.commits} & network.false
         epoch, ripe = divmod(number - network.run_state.calendar.settled_at(0), 4)
         if ripe == 0 <= epoch:
             unpaid = {(RoundId(one.round), one.node) for one in settle(network.run_state, epoch).unpaid}
-            due = {step for step in network.false if network.run_state.epoch_of(step[0]) == epoch}
+            due = {step for step in taken if network.run_state.epoch_of(step[0]) == epoch}
             paid += len(due - unpaid)
-    lies = sum(at < rounds for at, _ in network.false)
-    record = network.run_state.nodes[NODE]
+    is_banned = network.run_state.nodes[NODE].banned
     harm = (
-        f"{partial} of {rounds} beacons are partial; of {lies} false steps in {rounds} none is found, "
-        f"{paid} are in settled epochs and paid"
+        f"{partial} of {rounds} beacons are partial; {len(taken)} false steps until it is banned, {paid} paid"
     )
-    return one_act(False, not record.banned and paid > 0, 0.0, harm)
+    return one_act(False, not is_banned or paid > 0, 0.0, harm)
 
 
 def _trust_all(network: Network) -> None:
@@ -461,9 +471,7 @@ def _two_votes(seat: PeerId) -> DoubleVote:
     )
 
 
-@SEAT_ATTACKS.attack(
-    "a reserve that trains judges itself", 15, "none: an admission does not look at reserves", has_off=False
-)
+@SEAT_ATTACKS.attack("a reserve that trains judges itself", 15, "who has a part in a run cannot join it")
 def _trains_and_judges(is_defended: bool, seed: int) -> Outcome:
     """A reserve's account, with its keys, joins as a node, and then takes a verifier's seat."""
     network = a_run(seed)
@@ -472,10 +480,12 @@ def _trains_and_judges(is_defended: bool, seed: int) -> Outcome:
     grow_by(network, 2)
     member, time_s = a_member(reserve), network.run_state.time_s
     votes = (Admission(run_id=RUN_ID, time_s=time_s, member=member, verifier=seat) for seat in VERIFIERS[:3])
-    grow(
-        network,
-        admissions=tuple(SignedAdmission(admission=one, signature=Signature(bytes(64))) for one in votes),
-    )
+    admissions = tuple(SignedAdmission(admission=one, signature=Signature(bytes(64))) for one in votes)
+    with without(assay.protocol.membership, "may_join", lambda *_: True, unless=is_defended):
+        try:
+            grow(network, admissions=admissions)
+        except AssayError:
+            return one_act(True, False, 0.0, "none: no vote; undefended, it judges its own steps alone")
     resigned = 0
     while network.run_state.seat_of(reserve) not in VERIFIERS:  # the other reserve may be the first in order
         number, said = int(network.run_state.round), list[SignedSeatNotice]()
@@ -492,4 +502,4 @@ def _trains_and_judges(is_defended: bool, seed: int) -> Outcome:
         judged += len(ended)
         own += sum({one.verifier for one in audit.verdicts} == {seat} for audit in ended)
     harm = f"one account holds a node and a seat: {own} of {judged} audits of its steps are its own alone"
-    return one_act(False, own > 0, 0.0, harm)
+    return one_act(False, True, 0.0, harm)

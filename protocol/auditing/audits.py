@@ -130,11 +130,14 @@ class Audit:
         """The verifiers that decide this dispute round."""
         return self.order[: committee_size(len(self.order), self.dispute_round)]
 
-    def binds(self, verifier: PeerId) -> bool:
-        """Whether it may still find this verifier's word about the step false, or not given in time."""
+    def binds(self, verifier: PeerId, *, may_be_shown: bool = False) -> bool:
+        """Whether it may still find this verifier's verdict about the step false, or not given in time.
+
+        may_be_shown: whether the step may yet be shown to be a known-answer task, as after a MATCH.
+        """
         said = {one.verifier for one in self.commitments}
         said |= {one.verifier for one in self.verdicts + self.withheld}
-        return verifier in said and not self.has_ended
+        return verifier in said and (may_be_shown or not self.has_ended)
 
     @property
     def is_open(self) -> bool:

@@ -28,7 +28,7 @@ from assay.participant.wallet import accusation
 from assay.participant.wallet.settler import accused_order, is_implied
 from assay.protocol.auditing.audits import case_id_of, may_open_sketch
 from assay.protocol.encoding.blob import blob_digest
-from assay.protocol.encoding.codec import digest, encode
+from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.identity import Domain
 from assay.protocol.messages import Accusation
 from assay.protocol.state_transition import advance, start
@@ -285,6 +285,44 @@ def test_a_later_step_than_the_first_lie_is_not_convicted(
     assert code and f"an earlier step of the node is false, which this rests on: round {LIE}" in err
 
 
+def test_what_rests_on_a_step_that_was_found_false_is_not_looked_into(
+    run: LyingRun, monkeypatch: pytest.MonkeyPatch
+):
+    _, service = run.open_verifier(VERIFIERS[0])
+    looks, look = [], service._look_into
+
+    async def looked_into(commit, accusation) -> None:
+        looks.append(int(commit.round))
+        await look(commit, accusation)
+
+    monkeypatch.setattr(service, "_look_into", looked_into)
+
+    async def answer(body: bytes) -> bytes:
+        while not (signature := await service.handlers["accuse"](peer("whoever"), body)):
+            await trio.sleep(0.1)
+        return signature
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.run)
+            for later in (LIE + 1, LIE + 2):
+                with pytest.raises(Refused, match=f"which this rests on: round {LIE}"):
+                    await answer(accusing(run, "buyer", later))
+            assert await answer(accusing(run, "buyer", LIE))
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert looks == [LIE + 1, LIE]
+
+
+def accusing(run: LyingRun, name: str, round_id: int) -> bytes:
+    """An account's accusation, to which it commits on chain."""
+    commit = run.commit(round_id)
+    salt = run.market.as_(name).commit_to_report(case_id_of(commit))
+    account = Address(bytes.fromhex(wallet(name)[2:]))
+    return encode(Accusation(round=commit.round, node=commit.node, account=account, salt=Digest(salt)))
+
+
 def test_who_risks_nothing_and_who_made_no_commitment_is_not_heard(
     run: LyingRun, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ):
@@ -298,31 +336,37 @@ def test_who_risks_nothing_and_who_made_no_commitment_is_not_heard(
         assert not any(me.store.values("accused/") or me.store.values("cleared/") for me in opened)
 
 
-def test_the_first_account_that_is_heard_is_the_accuser(run: LyingRun, monkeypatch: pytest.MonkeyPatch):
-    market, commit = run.market, run.commit(LIE)
+def test_the_first_account_that_is_heard_opens_the_case_alone_while_its_commitment_lasts(
+    run: LyingRun, monkeypatch: pytest.MonkeyPatch
+):
+    """Else a cheat's friend would accuse first, and open no case: nobody else could."""
+    market = run.market
     market.as_("stranger").stake(OPERATOR, market.params.min_operator_stake)
     me, service = run.open_verifier(VERIFIERS[0])
     answers: list[object] = []
 
-    def accusing(name: str) -> bytes:
-        salt = market.as_(name).commit_to_report(case_id_of(commit))
-        account = Address(bytes.fromhex(wallet(name)[2:]))
-        return encode(Accusation(round=commit.round, node=commit.node, account=account, salt=Digest(salt)))
-
     async def main() -> None:
-        ask = service.handlers["accuse"]
-        answers.append(await ask(peer("whoever"), accusing("buyer")))
-        with pytest.raises(Refused, match="another account accused this step first"):
-            await ask(peer("whoever"), accusing("stranger"))
+        ask, first = service.handlers["accuse"], accusing(run, "buyer", LIE)
+        answers.append(await ask(peer("whoever"), first))
+        with pytest.raises(Refused, match="another account accused this step first, and it is looked into"):
+            await ask(peer("whoever"), accusing(run, "stranger", LIE))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.run)
-            while not (signature := await ask(peer("whoever"), accusing("buyer"))):
+            while not (signature := await ask(peer("whoever"), first)):
                 await trio.sleep(0.1)
             answers.append(signature)
-            with pytest.raises(Refused, match="another account accused this step first"):
-                await ask(peer("whoever"), accusing("stranger"))
+            with pytest.raises(Refused, match="accused this step first, and may open the case alone until"):
+                await ask(peer("whoever"), accusing(run, "stranger", LIE))
+            market.advance(market.params.report_window_s + 1)
+            nobodys = decode(Accusation, accusing(run, "stranger", LIE))
+            with pytest.raises(Refused, match="has not committed to this report"):
+                await ask(peer("whoever"), encode(replace(nobodys, salt=Digest(bytes(32)))))
+            answers.append(await ask(peer("whoever"), encode(nobodys)))
+            answers.append(await ask(peer("whoever"), first))
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert answers[0] == b"" and len(answers[1]) == 65  # type: ignore[arg-type]
+    queued, first_signed, other_signed, again = answers
+    assert queued == b"" and len(first_signed) == len(other_signed) == 65  # type: ignore[arg-type]
+    assert first_signed == again != other_signed
     assert not Path(me.config.folder / "accusations").exists()

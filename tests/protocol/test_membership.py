@@ -139,10 +139,14 @@ def test_one_manifest_admits_a_few_nodes_only():
 
 
 @pytest.mark.parametrize("field", ["peer", "account", "hot"])
-@pytest.mark.parametrize("known", ["node", "verifier", "left"])
+@pytest.mark.parametrize("known", ["node", "verifier", "reserve", "left"])
 def test_no_key_and_no_account_takes_a_second_seat(field, known):
     run_state = a_run(seats=len(NODES) + 2)
-    taken = a_member({"node": NODES[0], "verifier": VERIFIERS[0], "left": NODES[1]}[known])
+    reserve = peer("reserve")
+    run_state = replace(run_state, spec=replace(run_state.spec, reserves=(a_member(reserve),)))
+    taken = a_member(
+        {"node": NODES[0], "verifier": VERIFIERS[0], "reserve": reserve, "left": NODES[1]}[known]
+    )
     if known == "left":
         run_state = left(run_state, NODES[1])
     member = replace(NEW[0], **{field: getattr(taken, field)})

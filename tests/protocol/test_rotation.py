@@ -26,7 +26,13 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import check_spec
-from assay.protocol.state_transition import RunState, advance, may_show_double_vote, start
+from assay.protocol.state_transition import (
+    RunState,
+    advance,
+    may_commit_verdict,
+    may_show_double_vote,
+    start,
+)
 from assay.protocol.types import NO_ITERATION, Iteration, PeerId, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_digest, a_member, a_peer_key, name_of, peers
 from assay.testing.messages import a_verdict
@@ -211,6 +217,41 @@ def test_a_double_vote_of_a_configuration_to_come_or_of_noise_may_not_be_shown()
     run_state = a_successor()
     assert not may_show_double_vote(run_state, a_double_vote(SEAT, 2 << 32 | 3))
     assert not may_show_double_vote(run_state, replace(a_double_vote(SEAT, 9), first=b"noise"))
+
+
+def handing_over() -> RunState:
+    """A run whose next manifest hands SEAT over."""
+    run_state = ready(go(a_start(), 6), RESERVES[0])
+    run_state = told(run_state, a_notice(SEAT, RESIGN, int(run_state.round)))
+    while not run_state.hand_over:
+        run_state = go(run_state, 1)
+    return run_state
+
+
+@pytest.mark.parametrize(("count", "after", "waits"), [(1, 0, True), (1, 1, False), (0, 0, False)])
+def test_a_seat_waits_while_a_step_that_its_holder_passed_may_be_shown_to_be_a_known_answer_task(
+    count: int, after: int, waits: bool
+):
+    """Else the fault would be the next holder's."""
+    run_state = handing_over()
+    rules = replace(run_state.spec.audit, known_answer_count=count, known_answers=a_digest("root"))
+    began = RoundId(int(run_state.round) - rules.audit_rounds - after)
+    audit = replace(next(iter(run_state.audits.values())), round=began, ruling=AuditStatus.PASSED)
+    passed = replace(audit, verdicts=(a_verdict(audit, SEAT),))
+    run_state = replace(
+        run_state, spec=replace(run_state.spec, audit=rules), audits={(began, audit.node): passed}
+    )
+    assert (not run_state.hand_over) is waits
+
+
+def test_the_manifest_that_hands_a_seat_over_has_no_commitment_of_its_holder():
+    """The next holder could not open it."""
+    run_state = handing_over()
+    open_audits = [one for one in run_state.audits.values() if one.is_open and SEAT not in one.order]
+    audit = replace(open_audits[0], order=(SEAT,), commitments=(), round=RoundId(int(run_state.round) - 2))
+    resigned = replace(run_state.rotation, resigned=frozenset())
+    assert not may_commit_verdict(run_state, audit, SEAT)
+    assert may_commit_verdict(replace(run_state, rotation=resigned), audit, SEAT)
 
 
 def test_an_audit_binds_whoever_said_something_in_it_until_it_has_ended():

@@ -24,19 +24,12 @@ OPEN = {
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
     "five liars of eight nodes",
-    "accuse oneself first and open no case",
-    "crowd accusations out by steps behind a lie",
     "lie after 1,024 steps in a row",
     "lie unseen, leave, and be discharged",
     "an evaluation that nobody made (2 ways)",
-    "commit to verdicts by the manifest that hands over",
-    "resign before a passed known-answer task is shown",
     "withhold a share in f of f + 1 rounds",
-    "lie where a liar leads the last chance for a verdict",
-    "leave out a share, then keep one's own",
     "cut a verifier off when its share is asked for",
     "hold up the hand-over of others' seats (2 ways)",
-    "a reserve that trains judges itself",
 }
 
 

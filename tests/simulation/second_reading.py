@@ -40,6 +40,7 @@ class SecondReading:
         self._states: dict[PeerId, tuple[int, Digest]] = {}  # base and root after the last accepted step
         self._fresh: tuple[Commit, ...] = ()
         self._undrawn: tuple[Commit, ...] = ()
+        self._by_chosen: dict[Step, int] = {}  # steps drawn by a partial beacon: the auditors that each wants
         self._rulings: dict[Step, AuditStatus] = {}
         self._first: dict[Step, int] = {}  # the manifest that carried the first commitment to a verdict
         self._at_fault: set[PeerId] = set()
@@ -124,7 +125,10 @@ class SecondReading:
         is_partial = not set(asked) <= {one.verifier for one in manifest.beacon_shares}
         if is_partial:
             waiting = (*self._undrawn, *self._fresh)
-            due = tuple(c for c in self._undrawn if now >= int(c.round) + self._spec.audit.audit_rounds - 2)
+            rules, f = self._spec.audit, (len(self._peers) - 1) // 3
+            left = 2 + f * (rules.takeover_rounds + 1)  # manifests that liars may fail, and two
+            due = tuple(c for c in self._undrawn if now >= int(c.round) + rules.audit_rounds - left)
+            self._by_chosen |= {(int(c.round), c.node): f + 1 for c in due if f}
             self._undrawn = tuple(one for one in waiting if one not in due)
         else:
             lucky = (c for c in self._fresh if _number(seed, b"A", c.node, 0) % PPM < self._rate(c.node))
@@ -149,7 +153,8 @@ class SecondReading:
         for (round_id, node), audit in after.audits.items():
             if self._first.get((int(round_id), node)) == now - 1:
                 drawn = _number(seed, b"L", node, int(round_id)) % PPM < self._spec.audit.replication_ppm
-                if audit.auditors_wanted != 1 + (is_partial or drawn):
+                wanted = self._by_chosen.get((int(round_id), node), 1 + (is_partial or drawn))
+                if audit.auditors_wanted != wanted:
                     yield f"round {round_id} of {node.hex()[:8]} wants {audit.auditors_wanted} auditors"
         for signed in manifest.commitments:
             if signed.commitment.pattern == NO_DIGEST:

@@ -883,7 +883,7 @@ def _lacks_messages(state: Round, run_state: RunState, step: StepId) -> bool:
     due_commitments, due_verdicts, wants_sketch = audits.awaits(
         run_state.spec.audit, audit, int(run_state.round)
     )
-    commitments = [verifier for verifier in due_commitments if verifier in present]
+    commitments = [v for v in due_commitments if v in present and may_commit_verdict(run_state, audit, v)]
     verdicts = [verifier for verifier in due_verdicts if verifier in present]
     pooled = ((v, state.commitments.get((*step, v))) for v in commitments)
     committed = {v for v, one in pooled if one is not None and one.commitment.pattern == audit.pattern}

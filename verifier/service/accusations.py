@@ -4,10 +4,14 @@ Room: verifier (edge: the chain in threads, a folder; a worker of its own comput
 the whole of it is public, and whoever replays it may find a step that no audit drew. A verifier believes
 nobody: it makes the node's state again from its last fresh start, in its own execution class, bit for bit.
 Work that anybody could order would be a weapon: only the buyer and accounts with stake may accuse, one
-accusation is looked into at a time, and an account that accused an honest step is not heard again.
+accusation is looked into at a time, an account that accused an honest step is not heard again, and what rests
+on a step that was found false is not looked into.
 
-    accused --queued--> made again --differs at the step--> order signed, for the first accuser alone
+    accused --queued--> made again --differs at the step--> order signed, for the first accuser
                                    '--otherwise--> the reason, for everybody
+
+Once the first accuser's commitment on chain has run out without a case, the order is signed for others, too:
+else the cheat's own friend would accuse first, and open none.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -39,13 +44,11 @@ from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Tr
 from assay.verifier.audit.remake import lineage
 
 log = logging.getLogger(__name__)
-ACCUSED, CLEARED, WRONG = "accused/", "cleared/", "wrong/"  # keys of what is known of a case, of an account
+ACCUSED, CLEARED, ALONE = "accused/", "cleared/", "alone/"  # keys of what is known of a case
+WRONG, FALSE = "wrong/", "false/"  # of an account; of a node's false steps
 FOLDER = "accusations"  # of the worker, in the verifier's
 WAITING_MAX = 4  # accusations that wait while another is looked into
-WRONG_MAX = {
-    True: 8,
-    False: 1,
-}  # accusations of honest steps until its account is not heard: the buyer's, others'
+WRONG_MAX = {True: 8, False: 1}  # accusations of honest steps until the buyer, or another, is not heard
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 STEPS_MAX = 1024  # that are made again for one accusation
 REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
@@ -107,7 +110,7 @@ class Accusations:
         """Our hot key's signature on the slash order; empty while we look into it.
 
         Raises:
-            NotYet: the run goes on.
+            NotYet: the run goes on, or too many ask at once.
             Refused: we do not sign, with the reason.
         """
         accusation = decode(Accusation, body)
@@ -123,7 +126,11 @@ class Accusations:
         signed = self._me.store.value(f"{ACCUSED}{case_id.hex()}")
         first = self._accused.get(case_id) if signed is None else decode(Accusation, signed)
         if first is not None and first.account != accusation.account:
-            raise Refused("another account accused this step first")
+            if signed is None:
+                raise Refused("another account accused this step first, and it is looked into")
+            if self._asking.statistics().tasks_waiting >= WAITING_MAX:
+                raise NotYet("others ask: ask again")
+            await self._ask_chain(partial(self._fault_of_another, case_id, accusation))
         if signed is not None:
             return self._signature(commit, accusation.account)
         if first is None:
@@ -140,11 +147,11 @@ class Accusations:
         if self._asking.statistics().tasks_waiting >= WAITING_MAX:
             return  # whoever asks again is queued then
         case_id = case_id_of(commit)
-        async with self._asking:
-            fault = await trio.to_thread.run_sync(self._fault, case_id, accusation)
-            if fault is not None:
-                await trio.sleep(REFUSED_S)
-                raise Refused(fault)
+        await self._ask_chain(partial(self._fault, case_id, accusation))
+        lie = await trio.to_thread.run_sync(self._known_lie, commit)
+        if lie is not None:
+            self._clear(case_id, _behind(lie))
+            raise Refused(_behind(lie))
         if case_id in self._accused:
             return  # meanwhile; whose it is will be told to who asks again
         try:
@@ -153,6 +160,26 @@ class Accusations:
             return
         self._accused[case_id] = accusation
         log.info("accused", extra={"round": int(commit.round), "node": commit.node.hex()[:8]})
+
+    async def _ask_chain(self, fault: Callable[[], str | None]) -> None:
+        """Ask the chain, one accusation at a time.
+
+        Raises:
+            Refused: what it says against this one.
+            Unavailable: the chain is.
+        """
+        async with self._asking:
+            found = await trio.to_thread.run_sync(fault)
+            if found is not None:
+                await trio.sleep(REFUSED_S)
+                raise Refused(found)
+
+    def _fault_of_another(self, case_id: Digest, accusation: Accusation) -> str | None:
+        """Why an order that was signed for another account is not signed for this one; None if it is."""
+        alone_until = int(self._me.store.value(f"{ALONE}{case_id.hex()}") or 0)
+        if open_chain(self._me).timestamp() < alone_until:
+            return f"another account accused this step first, and may open the case alone until {alone_until}"
+        return self._fault(case_id, accusation)
 
     def _fault(self, case_id: Digest, accusation: Accusation) -> str | None:
         """Why the chain does not let this account be heard; None if it does."""
@@ -185,21 +212,36 @@ class Accusations:
         child = WorkerProcess(module, self._start, log_path, lambda _round: None, self._me.worked)
         try:
             at, differs, is_own = await self._make_again(child, commit)
+            if is_own and differs:
+                self._me.store.set_value(f"{FALSE}{commit.node.hex()}/{at}", b"")
             if not is_own:
                 self._clear(case_id, "this verifier has not the execution class of the node")
             elif at == number and differs:
                 traced = await child.call(TraceStep(commit=commit), Traced)
+                alone_until = await trio.to_thread.run_sync(self._report_ends_at, case_id, accusation)
                 self._keep_trace(case_id, traced.positions)
+                self._me.store.set_value(f"{ALONE}{case_id.hex()}", str(alone_until).encode())
                 self._me.store.set_value(f"{ACCUSED}{case_id.hex()}", encode(accusation))
                 log.info("the accused step is false", extra={"round": number, "differs": differs})
             elif differs:
-                self._clear(case_id, f"an earlier step of the node is false, which this rests on: round {at}")
+                self._clear(case_id, _behind(at))
             else:
                 name = f"{WRONG}{accusation.account.hex()}"
                 self._me.store.set_value(name, (self._me.store.value(name) or b"") + b"x")
                 self._clear(case_id, "the step holds, and all that it rests on")
         finally:
             await child.close()
+
+    def _report_ends_at(self, case_id: Digest, accusation: Accusation) -> int:
+        account = evm_address(accusation.account)
+        return open_chain(self._me).report_ends_at(account, case_id, accusation.salt)
+
+    def _known_lie(self, commit: Commit) -> int | None:
+        """The round of a step that was found false, and that this one rests on."""
+        known = {int(key.rpartition("/")[2]) for key in self._me.store.values(f"{FALSE}{commit.node.hex()}/")}
+        return (
+            min(known & self._lineage(commit).keys() - {int(commit.round)}, default=None) if known else None
+        )
 
     async def _make_again(self, child: WorkerProcess, commit: Commit) -> tuple[int, str, bool]:
         """Round of the first step that differs, or of the last; how it does; whether the class is ours."""
@@ -252,6 +294,10 @@ class Accusations:
         offender = self._follower.run_state.nodes[commit.node].member.account
         order = accused_order_of(self._me.spec, self._me.run_id, commit, offender, account)
         return sign_digest(self._me.deployment.digest(order), self._me.keys.hot)
+
+
+def _behind(lie: int) -> str:
+    return f"an earlier step of the node is false, which this rests on: round {lie}"
 
 
 def is_cleared(store: Store, case_id: bytes) -> bool:

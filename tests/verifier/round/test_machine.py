@@ -919,6 +919,23 @@ def test_partial_beacons_one_after_another_postpone_a_draw_only_to_its_last_chan
     assert may_commit_verdict(run_state, audit, audit.order[0])
 
 
+@pytest.mark.parametrize(("audit_rounds", "takeover_rounds", "after"), [(12, 2, 7), (12, 1, 8), (6, 2, 2)])
+def test_beacons_that_stay_partial_draw_while_an_honest_auditor_and_leader_are_sure_to_come(
+    audit_rounds: int, takeover_rounds: int, after: int
+):
+    """One of four lies: it may be drawn first and be silent, and leave an honest commitment out as leader."""
+    run_state = rarely_drawn(60)
+    rules = replace(run_state.spec.audit, audit_rounds=audit_rounds, takeover_rounds=takeover_rounds)
+    run_state = replace(run_state, spec=replace(run_state.spec, audit=rules))
+    first = RoundId(int(run_state.round) - 1)
+    drawn_at = None
+    for number in range(int(first) + 1, int(first) + audit_rounds):
+        run_state = advance(run_state, replace(the_next(run_state, NODES), is_partial=True))
+        drawn_at = number if drawn_at is None and (first, peer(NODES[0])) in run_state.audits else drawn_at
+    assert drawn_at == first + after
+    assert {audit.auditors_wanted for audit in run_state.audits.values()} == {2}, "more than f"
+
+
 def test_by_a_partial_beacon_every_audit_is_replicated():
     run_state = grown(the_start(), 2, votes={})
     step_id = (RoundId(0), peer(NODES[0]))
