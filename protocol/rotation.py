@@ -3,9 +3,9 @@
 Room: protocol (pure). A spec may name reserves beside its verifiers. A seat has a cause to change hands
 when its holder resigned, is at fault or is absent. While a reserve is ready to take it the seat *retires*:
 no later step draws it. Once no audit can find a verdict of its holder false any more, the next manifest
-hands it over, so that a fault in an audit is always the present holder's. Nobody chooses: the first seat with a cause,
-ascending, goes to the first ready reserve, in an order that follows from the first drand round of the
-run's chain.
+hands it over, so that a fault in an audit is always the present holder's. Nobody chooses: the first seat with
+a cause, ascending, goes to the first ready reserve, in an order that follows from the first drand round of
+the run's chain.
 
 Absence is what more than f leaders say, round by round, at its beginning and `ABSENCE_ROUNDS` later: none of
 the manifests in between that asked for the seat's share had it. After a given-up iteration a leader may leave

@@ -60,6 +60,13 @@ def test_what_is_sent_is_level_times_mantissa_times_a_power_of_two_exactly(case,
             assert Fraction(sent) == Fraction(value) * Fraction(2) ** exponent
 
 
+@pytest.mark.parametrize("largest", [0.5, 0.7499, 0.75, 0.9999, 0.375, 0.374])
+def test_powers_of_two_bring_the_largest_of_a_block_to_48_or_more_and_below_96(largest):
+    written = quantise(Values.E3M0, np.array([[largest, 0.1]], np.float32))
+    scale = float(written.mantissa_B[0]) * 2.0 ** int(written.exponent_B[0])
+    assert 48 <= largest / scale < 96
+
+
 @settings(deadline=None)
 @given(cases, st.sampled_from(SCALED))
 def test_no_other_level_is_nearer(case, values):
