@@ -1,4 +1,4 @@
-"""Judgement: what docs/protocol.md, section 5, makes of an ended audit, said once more and in another way.
+"""Judgement: what docs/protocol.md makes of an ended audit and a paid epoch, said once more in another way.
 
 For the simulation all machines are of one execution class. Whether a step is false
 the simulation knows, and no verifier does.
@@ -7,11 +7,12 @@ the simulation knows, and no verifier does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import Outcome, Verdict
+from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 JUDGED = (Outcome.MATCH, Outcome.MISMATCH)
@@ -76,3 +77,15 @@ def complaint(audit: Audit, *, is_false: bool, honest: set[PeerId]) -> str:
 
 def _judges(verdicts: Iterable[Verdict]) -> set[PeerId]:
     return {one.verifier for one in verdicts}
+
+
+def owed(spec: RunSpec, tokens: Mapping[PeerId, int]) -> tuple[int, dict[PeerId, int]]:
+    """What an epoch costs in all, and what each node has of it (6), by the tokens of its paid steps."""
+    whole = sum(tokens.values())
+    gross = whole * spec.money.price_per_mtoken // 10**6
+    share = gross * spec.money.operators_ppm // PPM
+    exact = {node: divmod(share * count, whole) for node, count in tokens.items()}
+    rows = {node: part for node, (part, _) in exact.items()}
+    for node in sorted(exact, key=lambda node: (-exact[node][1], node))[: share - sum(rows.values())]:
+        rows[node] += 1
+    return gross, {node: amount for node, amount in rows.items() if amount}

@@ -31,14 +31,15 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId
 from assay.verifier.consensus.types import State
-from tests.simulation.judgement import complaint, proved_wrong
+from tests.simulation.judgement import complaint, owed, proved_wrong
 from tests.simulation.second_reading import SecondReading, expected_rounds
 from tests.simulation.streams import BLOB, Frame
 
 OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}
-HEARD_S = 60.0  # in which a quorum of verifiers has read the escrow again, whatever the storm does
+HEARD_S = 60.0  # in which more than f verifiers have read the escrow again, whatever the storm does
 CARRIED_ROUNDS = 6  # after which an honest leader has carried what an honest verifier holds
 
 
@@ -169,6 +170,8 @@ class Promises:
         if digest(known.manifest) != digest(link.manifest):
             raise Violation(f"two manifests are final in round {number}")
         for epoch, found in follower.settlements.items():
+            if epoch not in self.settled:
+                self._pay(run_state, found)
             self._same(self.settled, epoch, found, "payouts")
         if known is not link:
             return
@@ -204,6 +207,29 @@ class Promises:
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and the chain finds {audit.faults}")
         if not wrong <= at_fault:
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and {_names(at_fault)} are at fault")
+
+    def _pay(self, run_state: RunState, found: Settlement) -> None:
+        """An epoch is settled: what it costs, and who has what of it."""
+        unpaid = {(one.round, one.node) for one in found.unpaid}
+        tokens: dict[PeerId, int] = {}
+        first = found.epoch * self._spec.money.epoch_rounds
+        for number in range(first, min(first + self._spec.money.epoch_rounds, max(self.chain) + 1)):
+            for signed in self.chain[number].manifest.commits:
+                node, record = signed.commit.node, run_state.nodes[signed.commit.node]
+                if (number, node) not in unpaid:
+                    tokens[node] = tokens.get(node, 0) + signed.commit.tokens
+                    if record.banned and record.fault_round <= number:
+                        raise Violation(
+                            f"a step of round {number} is paid, from after {node.hex()[:8]}'s fault"
+                        )
+        gross, rows = owed(self._spec, tokens)
+        paid = {row.peer: row.amount for row in found.rows if row.role == "operator"}
+        if (found.total, paid) != (gross, rows):
+            raise Violation(f"epoch {found.epoch} pays {found.total} and {paid}, expected {gross} and {rows}")
+        for row in found.rows:
+            fault = run_state.verifiers[row.peer].fault_round if row.role == "verifier" else -1
+            if 0 <= fault < first + self._spec.money.epoch_rounds:
+                raise Violation(f"epoch {found.epoch} pays {row.peer.hex()[:8]}, which is at fault")
 
     def _is_false(self, round_id: int, node: PeerId) -> bool:
         return round_id >= self._false_from.get(node, 1 << 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -18,12 +19,13 @@ from assay.participant.compute import ComputeWorker
 from assay.participant.keys.high_water import HighWater
 from assay.participant.store import Store
 from assay.protocol.agreement.finality import SETTLED
-from assay.protocol.auditing.audits import AuditStatus
-from assay.protocol.messages import Outcome
+from assay.protocol.auditing.audits import AuditStatus, FaultKind
+from assay.protocol.messages import Closing, Outcome
 from assay.verifier.audit.exact import compare
 from assay.verifier.consensus.chain import best_parent
 from assay.verifier.consensus.chain import deadline_ms as patience_ms
 from assay.verifier.service.chain_duties import ChainDuties
+from assay.verifier.service.driver import Driver
 from tests.simulation import whole_network
 from tests.simulation.disk import HERE
 from tests.simulation.promises import Promises, Violation
@@ -106,6 +108,29 @@ def last_manifest_is_closed() -> None:
         assert any(link.certificate.vote.iteration == SETTLED for link in last)
 
 
+@pytest.mark.slow
+def test_a_run_of_four_goes_on_though_one_verifier_was_away_and_another_falls_silent():
+    """All shares of those that are not away were needed, which may be no more than a quorum."""
+    plan = Plan(
+        rounds=3, lying_node="honest", lying_verifier="two-faced", storm_s=60.0, kills=4, cuts=0, breaks=19,
+        late_s=0.0, slow=12,
+    )  # fmt: skip
+    simulate(101, plan)
+
+
+@pytest.mark.slow
+def test_a_verifier_that_calls_an_honest_step_false_is_found_at_fault_and_taken_to_court():
+    world = simulate(1, replace(CALM, lying_verifier="opposite"))
+    assert FaultKind.ACCUSED in {one.failing for a in world.promises.audits.values() for one in a.faults}
+    assert len(world.contracts.cases) >= 1
+
+
+@pytest.mark.slow
+def test_a_buyer_that_cancels_ends_the_training_and_pays_for_what_was_done():
+    world = simulate(1, replace(CALM, rounds=8, cancelled_s=3.0))
+    assert 0 < world.promises.trained < 8 and not world.promises.unpaid
+
+
 # ---- every promise is one that can be broken
 
 
@@ -167,6 +192,42 @@ def test_payouts_that_differ_are_found(monkeypatch):
 
     monkeypatch.setattr("assay.participant.follower.settle", differing)
     assert "different payouts" in broken()
+
+
+@pytest.mark.slow
+def test_an_accuser_that_goes_free_is_found(monkeypatch):
+    monkeypatch.setattr("assay.protocol.auditing.audits._with_faults", lambda audit: audit)
+    assert "wrong, and the chain finds ()" in broken(lying_verifier="opposite")
+
+
+@pytest.mark.slow
+def test_draws_at_another_rate_are_found(monkeypatch):
+    monkeypatch.setattr("assay.protocol.state_transition.audit_rate_ppm", lambda *_: 600_000)
+    assert "drawn" in broken()
+
+
+@pytest.mark.slow
+def test_a_verifier_that_signs_twice_and_goes_free_is_found(monkeypatch):
+    monkeypatch.setattr(Driver, "_show_double_vote", lambda _driver, _pair: None)
+    assert "signed twice in round" in broken(lying_verifier="two-voiced")
+
+
+@pytest.mark.slow
+def test_a_run_that_trains_on_though_its_buyer_cancelled_is_found(monkeypatch):
+    monkeypatch.setattr("assay.protocol.state_transition.closing", lambda *_: Closing.NO)
+    assert "it trains for 8 rounds, expected" in broken(rounds=8, cancelled_s=3.0)
+
+
+@pytest.mark.slow
+def test_a_warning_where_nothing_broke_is_found(monkeypatch):
+    sound = ChainDuties.run
+
+    async def run(duties, host):
+        logging.getLogger("assay").warning("something is wrong")
+        await sound(duties, host)
+
+    monkeypatch.setattr(ChainDuties, "run", run)
+    assert "somebody warns" in broken()
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ from assay.testing.members import (
     peers,
 )
 from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
-from assay.verifier.service import chain_duties
+from assay.verifier.service import chain_duties, funding_watch
 from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
 from tests.simulation import false_auditors, false_trainers, workers
@@ -135,6 +135,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
             late_s=0, slow=-1,
         )  # fmt: skip
     storm_s = rng.choice((0.0, 0.0, 10.0, 30.0, 60.0))  # without one all audits can be judged
+    late_s = rng.choice((0.0, 0.0, 15.0))
     return Plan(
         rounds=rng.randint(2, 5),
         lying_node=rng.choice(("honest", "honest", *CHEATS)),
@@ -143,10 +144,10 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         kills=rng.randint(0, 6) if storm_s else 0,
         cuts=rng.randint(0, 2) if storm_s else 0,
         breaks=rng.randint(0, 20) if storm_s else 0,
-        late_s=rng.choice((0.0, 0.0, 15.0)),
+        late_s=late_s,
         slow=rng.randrange(16),
         topped_s=rng.choice((0.0, 0.0, 25.0)),
-        cancelled_s=rng.choice((0.0, 0.0, 0.0, rng.uniform(1, 30))),
+        cancelled_s=rng.choice((0.0, 0.0, rng.uniform(2, 8), late_s + rng.uniform(0, 6))),
         damages=rng.randint(0, 8) if storm_s else 0,
     )
 
@@ -527,6 +528,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
         stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
+        stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
         stack.enter_context(world.promises.watching())
         try:
             run(world.main)
