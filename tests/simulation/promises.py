@@ -17,6 +17,7 @@ import trio
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.participant.follower import Follower
 from assay.participant.store import Store
+from assay.protocol.agreement.configurations import before_first, number_of
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import decode_any, digest
 from assay.protocol.messages import (
@@ -40,6 +41,8 @@ from tests.simulation.streams import BLOB, Frame
 
 OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}
 HEARD_S = 60.0  # in which more than f verifiers have read the escrow again, whatever the storm does
+LEFT_ROUNDS = 12  # in which a node that is asked to leave has said so: it looks once a second
+RETIRED_ROUNDS = 18  # in which a seat's audits have ended, and it is handed over
 CARRIED_ROUNDS = 6  # after which an honest leader has carried what an honest verifier holds
 
 
@@ -61,6 +64,8 @@ class Promises:
         """
         self._spec, self.honest, self._false_from = spec, honest, false_from
         self.nodes = {node.peer for node in spec.nodes} & honest
+        self.leaving: dict[PeerId, int] = {}  # who was asked to give up its seat, and in which round
+        self.hand_overs = 0
         self._seen: set[tuple[PeerId, str, bytes]] = set()
         self._signed: dict[tuple[object, ...], Digest] = {}
         self.chain: dict[int, CertifiedManifest] = {}
@@ -176,18 +181,19 @@ class Promises:
         if known is not link:
             return
         self.came_s[number] = trio.current_time()
-        if self._reading is None:
+        self.hand_overs = run_state.rotation.configuration.number
+        if self._reading is None and not self._spec.reserves:
             self._reading = SecondReading(self._spec, run_state.run_id)
-        if difference := self._reading.read(link.manifest, run_state):
+        if self._reading and (difference := self._reading.read(link.manifest, run_state)):
             raise Violation(f"manifest {number}: {difference}")
         for node, record in run_state.nodes.items():
-            if node in self.honest and (record.banned or not record.is_seated):
+            may_leave = node in self.leaving and not record.banned
+            if node in self.honest and not record.is_seated and not may_leave:
                 raise Violation(f"an honest node is banned in round {number}: {node.hex()[:8]} {record}")
         self.convicted |= {node for node, record in run_state.nodes.items() if record.banned}
         self.convicted |= {one for one, record in run_state.verifiers.items() if record.is_disqualified}
-        at_fault = set(run_state.disqualified) & self.honest
-        if at_fault:
-            raise Violation(f"honest verifiers are at fault: {[one.hex()[:8] for one in at_fault]}")
+        if at_fault := self.convicted & self.honest:
+            raise Violation(f"honest members are at fault: {_names(at_fault)}")
         for (round_id, node), audit in run_state.audits.items():
             self.audits[int(round_id), node] = audit
             self._judge(audit, at_fault=set(run_state.disqualified))
@@ -205,7 +211,7 @@ class Promises:
         wrong = proved_wrong(audit)
         if wrong != {one.verdict.verifier for one in audit.faults}:
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and the chain finds {audit.faults}")
-        if not wrong <= at_fault:
+        if not wrong <= at_fault and not self._spec.reserves:  # else the seat may have another holder
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and {_names(at_fault)} are at fault")
 
     def _pay(self, run_state: RunState, found: Settlement) -> None:
@@ -297,12 +303,23 @@ class Promises:
         Raises:
             Violation: one of these was.
         """
+        expected = 1
         for number, link in self.chain.items():
-            if link.block.iteration != number + 1:
+            if link.block.iteration != expected:
                 raise Violation(f"iteration {link.block.iteration} of round {number}: one was given up")
-            lost = self.nodes - {signed.commit.node for signed in link.manifest.commits}
+            begins = before_first(number_of(link.block.iteration) + 1) + 1
+            expected = begins if link.manifest.hand_over else expected + 1
+            lost = self.nodes - set(self.leaving) - {signed.commit.node for signed in link.manifest.commits}
             if number < self.trained and lost:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
+        for peer, asked in self.leaving.items():
+            trained = {
+                n for n, link in self.chain.items() if peer in {c.commit.node for c in link.manifest.commits}
+            }
+            if peer in self.nodes and max(trained, default=0) > asked + LEFT_ROUNDS:
+                raise Violation(f"{peer.hex()[:8]} leaves in round {asked}, and trains in {max(trained)}")
+            if peer not in self.nodes and asked + RETIRED_ROUNDS < self.trained and not self.hand_overs:
+                raise Violation(f"{peer.hex()[:8]} resigned in round {asked}, and holds its seat")
 
 
 def _names(peers: Collection[PeerId]) -> str:

@@ -16,7 +16,7 @@ import random
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import PeerAddress
+from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
 from assay.participant.keys.keyring import Keys
@@ -51,9 +52,10 @@ from assay.testing.members import (
     peers,
 )
 from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
-from assay.verifier.service import chain_duties, funding_watch
+from assay.verifier.service import chain_duties, funding_watch, standby
 from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
+from assay.verifier.service.standby import RESIGN
 from tests.simulation import false_auditors, false_trainers, workers
 from tests.simulation.contracts import Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
@@ -70,8 +72,9 @@ FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KIN
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
 LYING_VERIFIERS = ("silent", *LIES, *false_auditors.KINDS)
 # Warnings of every start, and of a proposal that comes when all others have agreed.
-EXPECTED = ("checks not made", "directory not read", "waiting: ", ": expected round ")
+EXPECTED = ("checks not made", "directory not read", "waiting: ", ": expected round ", "not discharged yet")
 LOG_LINES = 60
+ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
 
@@ -123,6 +126,10 @@ class Plan:
     topped_s: float = 0.0  # until it is funded to the end
     cancelled_s: float = 0.0  # until its buyer closes it; 0: never
     damages: int = 0  # flipped bits in stored blobs
+    resigns_s: float = (
+        0.0  # when an honest verifier is asked to give up its seat to a reserve; 0: there is none
+    )
+    leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
 
 
@@ -136,8 +143,10 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         )  # fmt: skip
     storm_s = rng.choice((0.0, 0.0, 10.0, 30.0, 60.0))  # without one all audits can be judged
     late_s = rng.choice((0.0, 0.0, 15.0))
+    rounds = rng.randint(2, 5)
+    resigns_s = late_s + rng.uniform(1, 6) if rng.random() < 0.15 else 0.0
     return Plan(
-        rounds=rng.randint(2, 5),
+        rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
         lying_node=rng.choice(("honest", "honest", *CHEATS)),
         lying_verifier=rng.choice((*["honest"] * 4, *LYING_VERIFIERS)),
         storm_s=storm_s,
@@ -147,7 +156,11 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         late_s=late_s,
         slow=rng.randrange(16),
         topped_s=rng.choice((0.0, 0.0, 25.0)),
-        cancelled_s=rng.choice((0.0, 0.0, rng.uniform(2, 8), late_s + rng.uniform(0, 6))),
+        cancelled_s=(
+            0.0 if resigns_s else rng.choice((0.0, 0.0, rng.uniform(2, 8), late_s + rng.uniform(0, 6)))
+        ),
+        resigns_s=resigns_s,
+        leaves_s=late_s + rng.uniform(1, 6) if rng.random() < 0.15 else 0.0,
         damages=rng.randint(0, 8) if storm_s else 0,
     )
 
@@ -165,6 +178,7 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
         timing=TimingSpec(collect_ms=3000, ready_ms=1000, iteration_ms=4000, resend_ms=500),
         nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
         seats=len(nodes), least_nodes=len(nodes),
+        reserves=tuple(map(a_member, peers("reserve", 1 if plan.resigns_s else 0))),
     )  # fmt: skip
 
 
@@ -204,6 +218,12 @@ class WholeNetwork:
                     is_verifier=kind == "verifier", behaviour=plan if peer == liar else "honest",
                     folder=self.folder / name, work_s=self.rng.choice(WORK_S),
                 )  # fmt: skip
+        for place, peer in enumerate(self.spec.reserve_peers):
+            name = f"reserve {place}"
+            self.processes[peer] = Process(
+                rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer, is_verifier=True,
+                folder=self.folder / name, work_s=self.rng.choice(WORK_S),
+            )  # fmt: skip
         self.network = Network(self.rng, self._sent, self._arrived)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
         self.network.delay_of = lambda one, other: (
@@ -328,6 +348,15 @@ class WholeNetwork:
         for one in self.processes.values():
             one.fuse = 0
 
+    async def _ask(self, at_s: float, what: str, peers: Sequence[PeerId]) -> None:
+        """Ask one honest member, by a file as its operator does, to give up its seat."""
+        if at_s:
+            await trio.sleep_until(at_s)
+            one = self.rng.choice([self.processes[peer] for peer in peers if self.processes[peer].is_honest])
+            (one.folder / what).write_bytes(b"")
+            self.promises.leaving[one.peer] = len(self.promises.chain)
+            self.lines.append(f"{trio.current_time():8.2f} {one.name}: asked to {what}")
+
     def _kill(self) -> None:
         one = self.rng.choice(list(self.processes.values()))
         if self.rng.random() < 0.5:
@@ -375,6 +404,10 @@ class WholeNetwork:
         """
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self.network.run)
+            self._nursery.start_soon(self._ask, self.plan.resigns_s, RESIGN, self.spec.verifier_peers)
+            self._nursery.start_soon(
+                self._ask, self.plan.leaves_s, LEAVE, [one.peer for one in self.spec.nodes]
+            )
             for one in self.processes.values():
                 if one.behaviour != "silent":
                     self._nursery.start_soon(self._live, one)
@@ -529,6 +562,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
         stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
+        stack.enter_context(mock.patch.object(standby, "REPEAT_S", 0.5))
         stack.enter_context(world.promises.watching())
         try:
             run(world.main)
