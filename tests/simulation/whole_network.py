@@ -156,9 +156,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         late_s=late_s,
         slow=rng.randrange(16),
         topped_s=rng.choice((0.0, 0.0, 25.0)),
-        cancelled_s=(
-            0.0 if resigns_s else rng.choice((0.0, 0.0, rng.uniform(2, 8), late_s + rng.uniform(0, 6)))
-        ),
+        cancelled_s=late_s + rng.uniform(2, 6) if rng.random() < 0.2 and not resigns_s else 0.0,
         resigns_s=resigns_s,
         leaves_s=late_s + rng.uniform(1, 6) if rng.random() < 0.15 else 0.0,
         damages=rng.randint(0, 8) if storm_s else 0,
