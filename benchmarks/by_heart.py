@@ -155,7 +155,9 @@ def _learned_run(
     spec = a_spec(data=data, rule=rule, model=model, compute=PRECISIONS[precision], rounds=20)
     spec = replace(spec, audit=replace(spec.audit, limits=shipped().digest()))
     auditor = _auditor(spec, folder, folder / "reader")
-    batch = batch_tokens(auditor.tokens, batch_positions(spec, NODES[0], 0), spec.model.context)
+    batch = batch_tokens(
+        auditor.tokens, batch_positions(spec, NODES[0], 0, spec.tokens_per_step), spec.model.context
+    )
     start_P = auditor.parameters.read(0)
     return spec, learned_by_heart(spec.model, start_P, batch, loss_at_most=loss, frozen=auditor.frozen)
 

@@ -253,7 +253,9 @@ def dense(
     state = fresh(local, initial_parameters(run.seed, layout.names, layout.shapes))
     for number in range(run.rounds):
         parts = [
-            batch_tokens(tokens, batch_positions(run, member.peer, number), run.model.context)
+            batch_tokens(
+                tokens, batch_positions(run, member.peer, number, run.tokens_per_step), run.model.context
+            )
             for member in run.nodes
         ]
         batch = np.concatenate(parts)

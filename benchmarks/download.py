@@ -67,7 +67,9 @@ def _line(nodes: int, rounds: int) -> str:
     for number in range(rounds):
         sent: Mapping[PeerId, Update] = {}
         for node, member in enumerate(run.nodes):
-            batch = batch_tokens(tokens, batch_positions(run, member.peer, number), run.model.context)
+            batch = batch_tokens(
+                tokens, batch_positions(run, member.peer, number, run.tokens_per_step), run.model.context
+            )
             work = local(run, layout, public.theta_P, private[node], batch, number, gradient)
             private[node], body = encode(run, layout, number, private[node], work)
             sent = {**sent, member.peer: decode_contribution(run, layout, number, body)}

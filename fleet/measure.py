@@ -46,7 +46,7 @@ def measured_pay(
         samples: From `with_sample`.
         now: Unix time.
         counted: Steps that count now.
-        step_pay_micro: Of one, 10^-6 token unit.
+        step_pay_micro: Of one, 10^-6 token unit; of the last, where they differ.
         window_s: As there.
     """
     if not samples or now - samples[0].at < window_s:

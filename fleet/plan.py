@@ -63,7 +63,7 @@ class Candidate:
     name: str
     buyer: str
     pay: int  # an hour, by what this machine computes; without what depends on milestones
-    step_pay_micro: int  # for an accepted step, 10^-6 token unit
+    step_pay_micro: int  # for an accepted step of the smallest size, 10^-6 token unit
     funded_hours: int  # for which the escrow holds this pay for every seat
     lot: int
     deadline: int

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Reading:
     round: int | None = None  # the newest final one that it reported
     paid: int = 0  # token units, of settled epochs
     counted: int = 0  # steps that were accepted and not found unpaid since
+    size: Fraction = Fraction(1)  # of its last accepted step, in smallest ones
     is_seated: bool = False  # it has or had a seat
     closed_by: str | None = None  # who ended the run early
     must_ask_again: bool = False  # for its discharge: it ended without one
@@ -136,6 +138,8 @@ def _with_event(found: Reading, event: dict[str, Any]) -> Reading:
         counted = max(int(event["accepted"]) - int(event["unpaid_steps"]), 0)
         found = replace(found, round=int(event["round"]), paid=int(event["paid"]), counted=counted)
         found = replace(found, is_seated=True)  # it is one of the nodes of that round
+        if "tokens" in event:
+            found = replace(found, size=Fraction(int(event["tokens"]), int(event["least_tokens"])))
     if isinstance(event.get("closed_by"), str):
         found = replace(found, closed_by=event["closed_by"])
     return found

@@ -193,7 +193,8 @@ class Fleet:
         window_s = self._config.bounds.poor_s
         samples = with_sample(self._samples.get(seat.run_id, ()), now, reading.counted, window_s)
         self._samples[seat.run_id] = samples
-        return measured_pay(samples, now, reading.counted, seat.step_pay_micro, window_s)
+        step_pay_micro = int(seat.step_pay_micro * reading.size)
+        return measured_pay(samples, now, reading.counted, step_pay_micro, window_s)
 
     # ---- what is done
 

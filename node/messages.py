@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from assay.participant.compute import Workplace
-from assay.protocol.encoding.codec import INT_MAX, Max
+from assay.protocol.encoding.codec import INT_MAX, Later, Max
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId, RoundId
@@ -51,6 +51,7 @@ class TakeStep:
     parent: Digest
     base: int
     base_root: Digest
+    left_ms: Annotated[int, Later()] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class WorkAhead:
     round: RoundId
     base: int
     base_root: Digest
+    left_ms: Annotated[int, Later()] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

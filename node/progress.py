@@ -46,6 +46,7 @@ def round_line(
         line["step"] = "none: " + _absence(run_state, node)
     else:
         line |= {"step": "accepted", "loss": commit.loss_micro / 10**6}
+        line |= {"tokens": commit.tokens, "least_tokens": run_state.spec.tokens_per_step}
     rows = (row for one in settlements.values() for row in one.rows)
     return line | {
         "accepted": record.accepted,

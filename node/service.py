@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 import trio
 
@@ -28,6 +28,7 @@ from assay.node.messages import RepeatStep, StepRecord, TakeStep, TrainerStart, 
 from assay.node.progress import report_rounds
 from assay.node.seat import drained, leave_when_asked, return_when_overdue, take_seat
 from assay.node.steps import StepFiles
+from assay.participant.batch_size import planned_ms
 from assay.participant.compute import AtRound, Hold
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower, fetch_blob
@@ -39,6 +40,7 @@ from assay.participant.run import participate
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
 from assay.participant.wallet.discharge import discharge
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing import audits
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.auditing.commitments import check_sketch_opening, derived_salt
@@ -111,6 +113,15 @@ def check_price(money: MoneySpec, least: int) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A step that is being sent since a time; it is delivered with so many receipts."""
+
+    at_s: float
+    wanted: int
+    receipts: set[PeerId] = field(default_factory=set)
+
+
 class Service:
     """A node's parts and tasks."""
 
@@ -147,6 +158,7 @@ class Service:
         self._opened: dict[StepId, OpeningNotice] = {}
         self._opening_locks = defaultdict[RoundId, trio.Lock](trio.Lock)
         self._repeats = Counter[RoundId]()
+        self._began_s = self._sending_s = 0.0  # when the round began here; what sending the last step took
 
     def _trainer(self) -> tuple[str, Message]:
         """The module of our trainer and its start, see `WorkerProcess`."""
@@ -250,7 +262,7 @@ class Service:
 
     async def _contribute(self, run_state: RunState) -> None:
         """Send this round's commit to every verifier, repeatedly until the round is final."""
-        submission = None
+        submission, self._began_s = None, trio.current_time()
         while submission is None:
             try:
                 await self.state_sync.reach(int(run_state.round))
@@ -259,9 +271,10 @@ class Service:
             except (Unavailable, Diverged) as error:
                 log.warning("no step yet", extra={"round": int(run_state.round), "reason": str(error)})
                 await trio.sleep(RETRY_S)
+        sent = Sent(trio.current_time(), quorum(len(run_state.holders)))
         async with trio.open_nursery() as nursery:
             for verifier in run_state.holders:
-                nursery.start_soon(self._submit, verifier, submission)
+                nursery.start_soon(self._submit, verifier, submission, sent)
             if self.me.spec.rule.read_lag and run_state.is_paid_for(run_state.round + 1):
                 nursery.start_soon(self._work_ahead, submission.signed.commit)
 
@@ -290,7 +303,12 @@ class Service:
         """Do the next round's local work during consensus on this one; it ends before the round begins."""
         try:
             ahead = RoundId(commit.round + 1)
-            request = WorkAhead(round=ahead, base=commit.round + 1, base_root=commit.momentum_after)
+            request = WorkAhead(
+                round=ahead,
+                base=commit.round + 1,
+                base_root=commit.momentum_after,
+                left_ms=self._left_ms(0.0),
+            )
             await self.state_sync.child.call(request, AtRound)
         except (Unavailable, Diverged) as error:
             log.info("no work ahead", extra={"round": int(commit.round) + 1, "reason": str(error)})
@@ -326,10 +344,17 @@ class Service:
             parent=run_state.parent,
             base=accepted.base,
             base_root=accepted.momentum,
+            left_ms=self._left_ms(trio.current_time() - self._began_s),
         )
         return await self.state_sync.child.call(request, StepRecord)
 
-    async def _submit(self, verifier: PeerId, submission: Submission) -> None:
+    def _left_ms(self, passed_s: float) -> int:
+        """How long a step may take, where the run leaves its size to us and so much of the round is over."""
+        if self.me.spec.tokens_per_step == self.me.spec.most_tokens_per_step:
+            return 0
+        return max(planned_ms(self.me.spec.timing) - int((passed_s + self._sending_s) * 1000), 0)
+
+    async def _submit(self, verifier: PeerId, submission: Submission, sent: Sent) -> None:
         """Send the commit to one verifier until cancelled: a restarted verifier has lost it."""
         commit = submission.signed.commit
         refused = ""
@@ -347,6 +372,10 @@ class Service:
                 if receipt.receipt.commit != digest(commit) or receipt.receipt.verifier != seat:
                     raise PeerFault(verifier, "receipt for another commit")
                 self.me.store.set_value(f"receipt/{int(commit.round)}/{verifier.hex()[:8]}", body)
+                if verifier not in sent.receipts:
+                    sent.receipts.add(verifier)
+                    if len(sent.receipts) == sent.wanted:
+                        self._sending_s = trio.current_time() - sent.at_s
                 await trio.sleep(RESUBMIT_S)
             except Unavailable:
                 await trio.sleep(RETRY_S)

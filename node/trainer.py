@@ -7,6 +7,7 @@ same step, so a crash can never lead to two different commits for one round.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from assay.node.known_answer import trained_as
 from assay.node.messages import RepeatStep, StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.steps import StepFiles
+from assay.participant.batch_size import step_tokens
 from assay.participant.compute import AtRound, ComputeWorker
 from assay.protocol.auditing.commitments import commitment_of, derived_salt
 from assay.protocol.encoding.blob import blob_digest
@@ -48,6 +50,7 @@ class _Ahead:
 
     round: int
     before: tuple[int, Digest]
+    tokens: int
     work: rules.Work
 
 
@@ -85,6 +88,8 @@ class Trainer(ComputeWorker):
         )
         self._done: _Ahead | None = None
         self._room: NDArray[np.float32] | None = None
+        self._spent_s = 0.0  # on sequences, in the present request
+        self._sequence_us = self._rest_us = 0  # of the last step: of a sequence; of all that is done once
 
     @classmethod
     def open(cls: type[T], start: TrainerStart) -> T:
@@ -107,15 +112,18 @@ class Trainer(ComputeWorker):
         """Do what a request asks for, see `ComputeWorker.answer`."""
         match request:
             case TakeStep():
-                return self.step(int(request.round), request.parent, request.base, request.base_root)
+                place = int(request.round), request.parent, request.base, request.base_root
+                return self.step(*place, left_ms=request.left_ms)
             case WorkAhead():
-                self.ahead(int(request.round), request.base, request.base_root)
+                self.ahead(int(request.round), request.base, request.base_root, left_ms=request.left_ms)
                 return AtRound(round=RoundId(self.parameters.round))
             case RepeatStep():
                 return self.repeat(request.commit)
         return super().answer(request)
 
-    def step(self, round_id: int, parent: Digest, base: int, base_root: Digest) -> StepRecord:
+    def step(
+        self, round_id: int, parent: Digest, base: int, base_root: Digest, *, left_ms: int = 0
+    ) -> StepRecord:
         """This round's step: computed once, durable, the same when requested again.
 
         Args:
@@ -123,6 +131,7 @@ class Trainer(ComputeWorker):
             parent: Digest of the manifest before.
             base: 1 + the round of the last accepted step; 0 before the first.
             base_root: The root of the private state that the chain has after that step.
+            left_ms: How long it may take; as many sequences as fit, of those that the run allows.
 
         Raises:
             Diverged: the parameters are of another round.
@@ -133,24 +142,27 @@ class Trainer(ComputeWorker):
             return known
         if self.parameters.round != round_id:
             raise Diverged(f"asked for a step of round {round_id} while at round {self.parameters.round}")
-        rule = self.spec.rule
+        began, self._spent_s = time.monotonic(), 0.0
+        rule, tokens = self.spec.rule, self._step_tokens(left_ms)
         ahead, self._done = self._done, None
         work: rules.Work | None = None
         with ThreadPoolExecutor(1) as beside:  # BLAKE3 and file reads release the GIL
             reading = beside.submit(self._before, base, base_root)
             if rule.is_gradient and ahead is None:  # the root is hashed meanwhile
-                work = self._work(round_id, NOTHING)
+                work = self._work(round_id, NOTHING, tokens)
             before, root_before = reading.result()
         if ahead is not None and (ahead.round, ahead.before) == (round_id, (before.base, root_before)):
-            work = ahead.work
+            work, tokens = ahead.work, ahead.tokens
         elif work is None:
-            work = self._work(round_id, before)
+            work = self._work(round_id, before, tokens)
         parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
         if not (np.isfinite(work.loss) and all(is_finite(part) for part in parts)):
             # If sent, its states could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         state = NO_DIGEST if round_id % self.spec.state_every else self.parameters.digest()
-        return self._keep(round_id, parent, state, before, root_before, work)
+        record = self._keep(round_id, parent, state, before, root_before, work, tokens)
+        self._rest_us = int((time.monotonic() - began - self._spent_s) * 1e6)
+        return record
 
     def repeat(self, commit: Commit) -> StepRecord:
         """Do a recent step of ours again, whose files are damaged, and keep it again.
@@ -160,8 +172,8 @@ class Trainer(ComputeWorker):
         """
         self._done = None  # its gradient may lie where the repeated one will
         before, round_id = self._repeated(commit), int(commit.round)
-        work = self._work(round_id, before)
-        return self._keep(round_id, commit.parent, commit.state, before, commit.momentum_before, work, commit)
+        work, root = self._work(round_id, before, commit.tokens), commit.momentum_before
+        return self._keep(round_id, commit.parent, commit.state, before, root, work, commit.tokens, commit)
 
     def _repeated(self, commit: Commit) -> NodeState:
         """The private state before a step of ours; the step that led to it is repeated if need be."""
@@ -183,6 +195,7 @@ class Trainer(ComputeWorker):
         before: NodeState,
         root_before: Digest,
         work: rules.Work,
+        tokens: int,
         expected: Commit | None = None,
     ) -> StepRecord:
         """Commit to a step's work and keep it; nothing is kept if another commit was expected."""
@@ -198,7 +211,7 @@ class Trainer(ComputeWorker):
             node=self.node,
             parent=parent,
             state=state,
-            batch_root=batch_root(self.spec, batch_positions(self.spec, self.node, round_id)),
+            batch_root=batch_root(self.spec, batch_positions(self.spec, self.node, round_id, tokens)),
             update=blob_digest(update),
             update_bytes=len(update),
             base=base,
@@ -207,7 +220,7 @@ class Trainer(ComputeWorker):
             inner=self.steps.inner_digests(work.ends),
             commitment=commitment_of(salt, sketches),
             exec_class=execution_class(self.spec.compute, self.device),
-            tokens=self.spec.tokens_per_step,
+            tokens=tokens,
             loss_micro=min(int(work.loss * 1e6), LOSS_MICRO_MAX),
         )
         if expected not in (None, commit):
@@ -216,7 +229,7 @@ class Trainer(ComputeWorker):
         self.steps.keep(record, after, tree, work.ends)
         return record
 
-    def ahead(self, round_id: int, base: int, base_root: Digest) -> bool:
+    def ahead(self, round_id: int, base: int, base_root: Digest, *, left_ms: int = 0) -> bool:
         """Do the local work of a round before its manifest exists, if its parameters are known.
 
         Rules that read old parameters (`read_lag`) can work during consensus: all inputs are known except
@@ -227,6 +240,7 @@ class Trainer(ComputeWorker):
             round_id: The round after the one that the parameters are of.
             base: 1 + the round of the contribution that is assumed accepted.
             base_root: The root of the private state after it.
+            left_ms: As in `step`.
 
         Returns:
             Whether any work was done.
@@ -235,23 +249,39 @@ class Trainer(ComputeWorker):
         if not self.spec.rule.read_lag or is_known or round_id != self.parameters.round + 1:
             return False
         before, root = self._before(base, base_root)
-        self._done = _Ahead(round_id, (before.base, root), self._work(round_id, before))
+        self._spent_s, tokens = 0.0, self._step_tokens(left_ms)
+        self._done = _Ahead(round_id, (before.base, root), tokens, self._work(round_id, before, tokens))
         return True
 
-    def _work(self, round_id: int, before: NodeState) -> rules.Work:
-        """A round's local work, from the private state before it."""
-        theta = self._read(round_id)
-        batch = self._batch(self._trained_as(round_id), theta)
+    def _step_tokens(self, left_ms: int) -> int:
+        """The tokens of a step that may take so long, by what the last one took."""
+        return step_tokens(self.spec, self._sequence_us, left_ms * 1000 - self._rest_us)
+
+    def _work(self, round_id: int, before: NodeState, tokens: int) -> rules.Work:
+        """A round's local work on so many tokens, from the private state before it."""
+        theta, began, spent = self._read(round_id), time.monotonic(), self._spent_s
+        batch = self._batch(self._trained_as(round_id), theta, tokens)
+        self._spent_s += time.monotonic() - began
+
+        def gradient(
+            theta_P: NDArray[np.float32], rows: NDArray[np.int64]
+        ) -> tuple[float, NDArray[np.float32]]:
+            began = time.monotonic()
+            found = self._gradient(theta_P, rows)
+            self._spent_s += time.monotonic() - began
+            return found
+
         # No two works are in use at once: work done ahead is used or discarded before the next.
-        work = rules.local(self.spec, self.layout, theta, before, batch, round_id, self._gradient, self._room)
+        work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient, self._room)
+        self._sequence_us = int((self._spent_s - spent) * 1e6 * self.spec.model.context / tokens)
         if self.spec.rule.is_gradient and work.x_NC.nbytes <= ROOM_BYTES_MAX:
             self._room = work.x_NC
         return work
 
-    def _batch(self, round_id: int, theta_P: NDArray[np.float32]) -> NDArray[np.int64]:
-        """The sequences of a round, at the parameters that its work starts from."""
+    def _batch(self, round_id: int, theta_P: NDArray[np.float32], tokens: int) -> NDArray[np.int64]:
+        """The sequences of a round's step of so many tokens, at the parameters that its work starts from."""
         return step_batch(
-            self.spec, self.layout, theta_P, self.tokens, self.node, round_id,
+            self.spec, self.layout, theta_P, self.tokens, self.node, round_id, tokens,
             device=self.device, frozen=self.frozen,
         )  # fmt: skip
 

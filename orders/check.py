@@ -29,6 +29,7 @@ from assay.orders.spec import (
     order_closing_s,
     timing_spec,
 )
+from assay.participant.batch_size import planned_ms
 from assay.protocol.auditing.draws import opened_count, wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
@@ -113,6 +114,7 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         f"at most {bytes_text(most)}",
         "work": f"{order.run.rounds:,} rounds of {order.least_nodes * order.tokens_per_step:,} tokens, "
         f"{order.epochs:,} epochs",
+        "sizes": size_words(order),
         "audits": f"about {audit_share(order):.0%} of an honest node's steps recomputed; "
         + opened_words(audit_spec(order), layout.blocks)
         + f"; {opening_words(order, layout)}",
@@ -143,6 +145,18 @@ def loss_words(order: Order) -> str:
         # a gradient takes a forward pass and a backward one, of twice the arithmetic
         f"up to {grpo.completion / 3:,.1f} times the arithmetic of the step's gradient, by its node and "
         "again by its auditor"
+    )
+
+
+def size_words(order: Order) -> str:
+    """How far the steps of nodes may differ in size; empty where all are of one size."""
+    local = order.rule.local
+    if not local.sequences_max:
+        return ""
+    return (
+        f"{local.sequences} to {local.sequences_max} sequences a step, as many as a node has time for in "
+        f"{planned_ms(timing_spec(order)) / 1000:g} s; it is paid for each, and escrow and deterrence "
+        "assume the most"
     )
 
 
@@ -313,7 +327,7 @@ def late_words(order: Order, layout: Layout) -> str:
 
 def deters_words(order: Order) -> str:
     """The cheating that stake, slash and the audits' floor make unprofitable, as lines."""
-    budget, step_tokens = order.budget, order.tokens_per_step
+    budget, step_tokens = order.budget, order.most_tokens_per_step
     return (
         deterrence_words(
             audit_spec(order),

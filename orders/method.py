@@ -33,6 +33,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
         comm.method,
         Choices(
             sequences=train.sequences,
+            sequences_max=None if train.sequences_max == train.sequences else train.sequences_max,
             steps=train.steps,
             segment=train.segment,
             clip_micro=_scaled(train.clip, 6),

@@ -30,7 +30,7 @@ from assay.orders.sections import (
 from assay.protocol.agreement.quorum import faults_tolerated, least_audit_rounds, least_dispute_rounds, quorum
 from assay.protocol.grpo import DIGIT, NO_GRPO, GrpoSpec, Reward, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX
-from assay.protocol.params import ModelSpec
+from assay.protocol.params import ComputeSpec, ModelSpec, Precision, size_faults
 from assay.protocol.update_rule import RuleSpec, check_rule
 from assay.training.data.chat_template import ChatTemplate
 from assay.training.data.choices import Choices
@@ -115,8 +115,13 @@ class Order:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that a node trains on in one round."""
+        """Least tokens that a node trains on in one round."""
         return self.rule.sequences_per_round * self.sizes.context
+
+    @property
+    def most_tokens_per_step(self) -> int:
+        """Most tokens that a node may train on in one round."""
+        return self.rule.most_sequences_per_round * self.sizes.context
 
     @property
     def epochs(self) -> int:
@@ -154,7 +159,18 @@ class Order:
         return self.verify.dispute_rounds or max(4, least_dispute_rounds(self.run.verifiers))
 
     def _gross_units(self, rounds: int) -> int:
-        return rounds * self.seats * self.tokens_per_step * self.budget.price_per_mtoken // 10**6
+        return rounds * self.seats * self.most_tokens_per_step * self.budget.price_per_mtoken // 10**6
+
+
+def compute_spec(order: Order) -> ComputeSpec:
+    """How every node computes a gradient."""
+    dtype = Precision[order.compute.dtype.upper()]
+    return ComputeSpec(
+        dtype=dtype,
+        micro_sequences=order.compute.micro_sequences,
+        beta_micro=scaled(order.dpo_beta, 6),
+        grpo=order.grpo,
+    )
 
 
 def public_start(rule: RuleSpec) -> tuple[RuleSpec, Mapping[str, str]]:
@@ -229,6 +245,8 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
             "that has"
         )
         yield ConfigProblem(("model", "chat_template"), order.model.chat_template, reason)
+    for reason in size_faults(order.rule.local, compute_spec(order)):
+        yield ConfigProblem(("train", "sequences_max"), order.train.sequences_max, reason)
     yield from _wrong_dpo(order)
     yield from _wrong_grpo(order)
     if order.sizes.is_adapted and order.compute.dtype == "bfloat16" and order.limits is not None:

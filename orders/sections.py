@@ -177,6 +177,8 @@ class TrainSection(Section):
     """[train]: the work of one node in one round. Absent keys take the method's default."""
 
     sequences: Annotated[int, Field(ge=1, le=65_536)] | None = None  # per step
+    # most of a step: a node takes as many as it has time for, and is paid for them; `sequences` if left out
+    sequences_max: Annotated[int, Field(ge=1, le=65_536)] | None = None
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None  # a node takes on its own per round
     segment: Annotated[int, Field(ge=1, le=100_000)] | None = None  # of them that one audit repeats
     lr: Annotated[float, Field(gt=0, le=100), _finite_in(9)] | None = None  # of the outer step

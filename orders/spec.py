@@ -12,6 +12,7 @@ from dataclasses import replace
 from assay.ledger.settlement.funding import closing_s
 from assay.orders.amounts import scaled
 from assay.orders.order import Order
+from assay.orders.order import compute_spec as compute_spec
 from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
@@ -23,13 +24,11 @@ from assay.protocol.params import (
     AcceptSpec,
     AuditSpec,
     ChoicesSpec,
-    ComputeSpec,
     DataSpec,
     Member,
     Milestone,
     ModelSpec,
     MoneySpec,
-    Precision,
     RunSpec,
     Stratum,
     TimingSpec,
@@ -52,17 +51,6 @@ SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
 def model_spec(order: Order, base: Digest = NO_DIGEST) -> ModelSpec:
     """The model, starting from the parameters of this digest if they are imported."""
     return replace(order.sizes, base=base)
-
-
-def compute_spec(order: Order) -> ComputeSpec:
-    """How every node computes a gradient."""
-    dtype = Precision[order.compute.dtype.upper()]
-    return ComputeSpec(
-        dtype=dtype,
-        micro_sequences=order.compute.micro_sequences,
-        beta_micro=scaled(order.dpo_beta, 6),
-        grpo=order.grpo,
-    )
 
 
 def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_count: int = 0) -> AuditSpec:
@@ -166,7 +154,7 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
     """
     compute = compute_spec(order)
     drawn = (order.sizes.context + 1) * compute.drawn_sequences
-    count = order.rule.sequences_per_round // compute.trained_per_window
+    count = order.rule.most_sequences_per_round // compute.trained_per_window
     validation = manifest.tokens * scaled(order.train.validation_share, 6) // 10**6
     training = manifest.tokens - validation
     if training < drawn * count:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -27,6 +28,7 @@ from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE as BLOCK_SIDE
 from assay.protocol.update_rule import BLOCK_SIZE as BLOCK_SIZE
 from assay.protocol.update_rule import PPM as PPM
+from assay.protocol.update_rule import LocalSpec as LocalSpec
 from assay.protocol.update_rule import RuleSpec as RuleSpec
 from assay.protocol.update_rule import Values as Values
 from assay.protocol.update_rule import check_rule
@@ -145,6 +147,11 @@ class ComputeSpec:
     def trained_per_window(self) -> int:
         """Sequences that a node trains on for each window it draws: the window's, or with GRPO a group."""
         return self.grpo.group if self.is_grpo else self.drawn_sequences
+
+    @property
+    def sequence_unit(self) -> int:
+        """Steps differ in size by multiples of this many sequences: whole windows and whole passes."""
+        return math.lcm(self.trained_per_window, self.micro_sequences or 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,8 +366,28 @@ class RunSpec:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one accepted step counts for."""
+        """Least tokens that one accepted step counts for."""
         return self.rule.sequences_per_round * self.model.context
+
+    @property
+    def most_tokens_per_step(self) -> int:
+        """Most tokens that one accepted step counts for."""
+        return self.rule.most_sequences_per_round * self.model.context
+
+    def step_sequences(self, tokens: int) -> int:
+        """Sequences of each inner step, or of the gradient, of a step that counts for so many tokens.
+
+        Raises:
+            ValueError: no step of this run does.
+        """
+        local, unit = self.rule.local, self.compute.sequence_unit
+        each = local.steps * self.model.context
+        sequences, rest = divmod(tokens, each)
+        more, torn = divmod(sequences - local.sequences, unit)
+        if rest or torn or more < 0 or sequences > local.most_sequences:
+            most = f" to {self.most_tokens_per_step} in steps of {unit * each}" if local.sequences_max else ""
+            raise ValueError(f"{tokens} tokens, expected {self.tokens_per_step}{most}")
+        return sequences
 
     @property
     def window_tokens(self) -> int:
@@ -368,9 +395,9 @@ class RunSpec:
         return (self.model.context + 1) * self.compute.drawn_sequences
 
     @property
-    def windows_per_round(self) -> int:
-        """Windows that a node trains on in one round; with GRPO, prompts that it completes."""
-        return self.rule.sequences_per_round // self.compute.trained_per_window
+    def most_windows_per_round(self) -> int:
+        """Most windows that a node trains on in one round; with GRPO, prompts that it completes."""
+        return self.rule.most_sequences_per_round // self.compute.trained_per_window
 
     @property
     def split(self) -> Split:
@@ -441,9 +468,12 @@ class RunSpec:
         )
 
     def epoch_price(self, epoch: int) -> int:
-        """The most that an ordered epoch can cost, in minor units: every step of all seats accepted."""
+        """The most that an ordered epoch can cost, in minor units.
+
+        That is every step of all seats accepted, and each of the largest size.
+        """
         steps = self.ordered.epoch_end(epoch) - epoch * self.money.epoch_rounds
-        tokens = steps * self.seats * self.tokens_per_step
+        tokens = steps * self.seats * self.most_tokens_per_step
         return tokens * self.money.price_per_mtoken // 10**6
 
 
@@ -562,15 +592,18 @@ def check_spec(spec: RunSpec) -> None:
         f"{seats} verifiers tolerate {faults_tolerated(seats)} faults, with {len(spec.reserves)} reserves "
         f"{faults_tolerated(judges)}: expected as many",
     )
-    for fault in dpo_faults(spec.compute, spec.rule.local.sequences):
+    for fault in (
+        *dpo_faults(spec.compute, spec.rule.local.sequences),
+        *size_faults(spec.rule.local, spec.compute),
+    ):
         need(False, fault)
     for fault in _grpo_faults(spec):
         need(False, fault)
     drawn = spec.window_tokens
     need(
-        spec.data.tokens - spec.data.validation_tokens >= drawn * spec.windows_per_round,
+        spec.data.tokens - spec.data.validation_tokens >= drawn * spec.most_windows_per_round,
         f"the data hold {spec.data.tokens - spec.data.validation_tokens} training tokens, "
-        f"one step needs {drawn * spec.windows_per_round}",
+        f"one step needs {drawn * spec.most_windows_per_round}",
     )
     need(spec.data.validation_tokens >= drawn, f"validation needs at least {drawn} tokens")
     need(spec.data.token_bytes in (1, 2, 4), f"tokens of {spec.data.token_bytes} bytes, expected 1, 2 or 4")
@@ -582,7 +615,7 @@ def check_spec(spec: RunSpec) -> None:
         spec.data,
         seats=spec.seats,
         window=spec.window_tokens,
-        windows_per_round=spec.windows_per_round,
+        windows_per_round=spec.most_windows_per_round,
     ):
         need(False, fault)
     need(
@@ -663,6 +696,23 @@ def dpo_faults(compute: ComputeSpec, sequences: int) -> tuple[str, ...]:
             f"micro_sequences is {compute.micro_sequences}, expected an even number: DPO needs whole pairs"
         )
     return tuple(faults)
+
+
+def size_faults(local: LocalSpec, compute: ComputeSpec) -> Iterator[str]:
+    """Errors in how far the steps of a run may differ in size, as text; none where all are of one size.
+
+    Whole passes of `micro_sequences` each: whatever a node chooses, its auditors need the memory of one pass,
+    and all kernels see the shapes for which limits between execution classes were measured.
+    """
+    if not local.sequences_max:
+        return
+    if not compute.micro_sequences:
+        yield "steps of different size are made of passes of one size, expected micro_sequences above 0"
+        return
+    unit = compute.sequence_unit
+    for name, count in (("sequences", local.sequences), ("sequences_max", local.sequences_max)):
+        if count % unit:
+            yield f"{name} is {count}, expected a multiple of {unit}: whole passes, pairs and groups"
 
 
 def _grpo_faults(spec: RunSpec) -> Iterator[str]:

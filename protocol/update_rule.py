@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from assay.protocol.encoding.codec import Max
+from assay.protocol.encoding.codec import Later, Max
 
 PPM = 1_000_000
 BLOCK_SIDE = 64
@@ -117,6 +117,12 @@ class LocalSpec:
     decay_micro: int  # decoupled weight decay
     proximal_micro: int  # FedProx: mu / 2 |theta - theta_0|^2 joins the loss
     keeps_moments: bool  # inner moments are kept in the next round
+    sequences_max: Annotated[int, Later()] = 0  # most of a step that a node may take; 0: `sequences`, no more
+
+    @property
+    def most_sequences(self) -> int:
+        """Most sequences of a step; `sequences` are the least."""
+        return self.sequences_max or self.sequences
 
     @property
     def moments(self) -> int:
@@ -224,14 +230,23 @@ class RuleSpec:
 
     @property
     def sequences_per_round(self) -> int:
-        """Sequences that one node trains on in a round."""
+        """Least sequences that one node trains on in a round."""
         return self.local.steps * self.local.sequences
+
+    @property
+    def most_sequences_per_round(self) -> int:
+        """Most sequences that one node may train on in a round."""
+        return self.local.steps * self.local.most_sequences
 
 
 def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     """Call `need(holds, text)` for every condition on a rule alone."""
     local, compress, outer = rule.local, rule.compress, rule.outer
     need(local.sequences >= 1, f"sequences is {local.sequences}, expected at least 1")
+    need(
+        local.sequences_max == 0 or local.sequences_max > local.sequences,
+        f"sequences_max is {local.sequences_max}, expected more than sequences, {local.sequences}, or 0",
+    )
     need(local.steps >= 1, f"{local.steps} inner steps, expected at least 1")
     need(0 <= local.proximal_micro <= 1000 * PPM, "the proximal weight must be 0 to 1000")
     if rule.is_gradient:

@@ -183,9 +183,10 @@ def _stakeless_seat(is_defended: bool, seed: int) -> Outcome:
 def _short(is_defended: bool, seed: int) -> Outcome:
     """Five identities share one step's work, each with a fifth of its tokens; or claim a wrong batch."""
     fake_verifier = a_fake_verifier(seed)
-    other = batch_root(fake_verifier.run_state.spec, batch_positions(fake_verifier.run_state.spec, NODE, 30))
+    spec = fake_verifier.run_state.spec
+    other = batch_root(spec, batch_positions(spec, NODE, 30, spec.tokens_per_step))
     lies: tuple[dict[str, Any], ...] = (
-        {"tokens": fake_verifier.run_state.spec.tokens_per_step // 5}, {"batch_root": other}, {"base": 7},
+        {"tokens": spec.tokens_per_step // 5}, {"batch_root": other}, {"base": 7},
         {"momentum_before": a_digest("invented")},
     )  # fmt: skip
     with _unchecked(is_defended):

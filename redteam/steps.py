@@ -411,7 +411,7 @@ def _poisoned_document(is_defended: bool, seed: int) -> Outcome:
         caught += 1
     tokens = np.frombuffer(poisoned, np.uint8)
     theta = lab.trainer.parameters.read(lab.round)
-    batch = step_batch(lab.spec, lab.trainer.layout, theta, tokens, NODE, lab.round)
+    batch = step_batch(lab.spec, lab.trainer.layout, theta, tokens, NODE, lab.round, lab.spec.tokens_per_step)
     claim = lab.claim(lab.x_of(batch))
     with without(lab.recompute_worker, "tokens", tokens, unless=is_defended):
         caught += lab.is_caught(claim)

@@ -186,7 +186,15 @@ class TestBed:
     def batch(self, round_id: int | None = None, node: PeerId = NODE) -> NDArray[np.int64]:
         """The sequences assigned to this node in a round."""
         number, theta = self.round if round_id is None else round_id, self.trainer.parameters.read(self.round)
-        return step_batch(self.spec, self.trainer.layout, theta, self.trainer.tokens, node, number)
+        return step_batch(
+            self.spec,
+            self.trainer.layout,
+            theta,
+            self.trainer.tokens,
+            node,
+            number,
+            self.spec.tokens_per_step,
+        )
 
     def x_of(
         self,
@@ -251,7 +259,9 @@ class TestBed:
             node=NODE,
             parent=self.parent,
             state=self.trainer.parameters.digest(),
-            batch_root=batch_root(self.spec, batch_positions(self.spec, NODE, self.round)),
+            batch_root=batch_root(
+                self.spec, batch_positions(self.spec, NODE, self.round, self.spec.tokens_per_step)
+            ),
             update=blob_digest(claim.update),
             update_bytes=len(claim.update),
             base=claim.before.base,

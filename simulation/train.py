@@ -120,7 +120,9 @@ def simulate(
         losses, sent, sizes = [], [], []
         direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         for node, peer in enumerate(peers):
-            batch = step_batch(run, layout, recent[0], tokens, peer, number, frozen=frozen)
+            batch = step_batch(
+                run, layout, recent[0], tokens, peer, number, run.tokens_per_step, frozen=frozen
+            )
             if sim.attack == "label-flip" and node >= honest_count:
                 batch = flipped_labels(batch, run.model.vocabulary)
             work = local(run, layout, recent[0], private[node], batch, number, gradient)

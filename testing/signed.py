@@ -75,9 +75,14 @@ def a_history(**changes: Any) -> RunState:
 def a_commit(name: str, run_state: RunState, **changes: Any) -> Commit:
     """What this node would commit to in the next round, had it trained."""
     spec, node, at = run_state.spec, peer(name), int(run_state.round)
+    tokens = changes.get("tokens", spec.tokens_per_step)
+    try:
+        spec.step_sequences(tokens)
+    except ValueError:  # a false claim, on the batch of the least step
+        tokens = spec.tokens_per_step
     facts = {
         "state": STATE if at % spec.state_every == 0 else NO_DIGEST,
-        "batch_root": batch_root(spec, batch_positions(spec, node, at)),
+        "batch_root": batch_root(spec, batch_positions(spec, node, at, tokens)),
         "momentum_before": _momentum_of(run_state, node),
     }
     return messages.next_commit(run_state, node, **{**facts, **changes})

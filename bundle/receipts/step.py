@@ -339,10 +339,12 @@ def _commit(
         raise IntegrityError(f"commit: {error}") from None
     if (commit.run_id, commit.round, commit.parent) != (run_id, round_id, link.manifest.parent):
         raise IntegrityError("commit: of another run, round or parent than its manifest")
-    if commit.batch_root != batch_root(spec, batch_positions(spec, node, round_id)):
+    try:
+        positions = batch_positions(spec, node, round_id, commit.tokens)
+    except ValueError as fault:
+        raise IntegrityError(f"commit: {fault}") from None
+    if commit.batch_root != batch_root(spec, positions):
         raise IntegrityError("commit: its batch is not the one the spec assigns")
-    if commit.tokens != spec.tokens_per_step:
-        raise IntegrityError(f"commit: {commit.tokens} tokens, a step has {spec.tokens_per_step}")
     return signed
 
 

@@ -209,7 +209,7 @@ def _segment_tokens(spec: RunSpec, audit: Audit) -> int:
     local = spec.rule.local
     done = audit.segment * local.segment
     steps = min(local.segment, local.steps - done) if local.segment else local.steps
-    return steps * local.sequences * spec.model.context
+    return audit.commit.tokens * steps // local.steps
 
 
 def _energy(run: Finished, flop: Flop) -> Energy:

@@ -25,6 +25,7 @@ from assay.bundle.follow import read_any
 from assay.bundle.read import Delivered, find_node, local_nodes
 from assay.bundle.report.audits import final_audits
 from assay.node.steps import StepFiles
+from assay.participant.files.index import IntegrityError
 from assay.participant.openings import named_opening
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.auditing.commitments import check_sketch_opening
@@ -284,12 +285,23 @@ def _distance(ppb: int) -> str:
 
 
 def _commits_of(delivered: Delivered, peer: PeerId) -> dict[int, Commit]:
-    return {
+    """A node's commits by round.
+
+    Raises:
+        IntegrityError: no step of the run counts for as many tokens as one of them.
+    """
+    found = {
         int(signed.commit.round): signed.commit
         for link in delivered.links
         for signed in link.manifest.commits
         if signed.commit.node == peer
     }
+    for number, commit in found.items():
+        try:
+            delivered.spec.step_sequences(commit.tokens)
+        except ValueError as fault:
+            raise IntegrityError(f"commit of round {number} of {peer.hex()[:8]}: {fault}") from None
+    return found
 
 
 def _check_public(
@@ -302,7 +314,7 @@ def _check_public(
         done.faults.append(
             f"state {commit.state.hex()[:16]} committed, the aggregates lead to {done.theta.hex()[:16]}"
         )
-    done.positions = batch_positions(spec, commit.node, int(commit.round))
+    done.positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens)
     root = batch_root(spec, done.positions)
     if commit.batch_root != root:
         done.faults.append(
@@ -433,7 +445,7 @@ def _compare_signs(
 ) -> None:
     """How what was sent agrees with the step's own gradient, and how what others sent does."""
     spec, layout, number = delivered.spec, recompute_worker.parameters.layout, int(done.commit.round)
-    work = remake.work(done.commit.node, number, start_private(layout))
+    work = remake.work(done.commit, start_private(layout))
     others = []
     for signed in delivered.links[number].manifest.commits:
         try:

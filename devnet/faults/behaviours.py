@@ -18,6 +18,7 @@ HONEST = "honest"
 NODE_CHEATS = {
     "stale-parameters": "computes the gradient at the parameters of the round before",
     "wrong-data": "trains on other sequences than the assigned ones",
+    "claims-more": "claims the most tokens that a step may count for, and trains on one window",
     "random-update": "sends noise in place of a gradient, with error state that follows from it",
     "no-feedback": "does not subtract from its momentum what it sent",
     "other-base": "computes its gradients on another model, whose embedding differs, than the run's",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from assay.devnet.faults.behaviours import Behaviour, FaultyTrainerStart
 from assay.node.messages import TrainerStart
-from assay.node.service import Service
+from assay.node.service import Sent, Service
 from assay.participant.config import Participant
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import Message
@@ -32,14 +32,14 @@ class FaultyNode(Service):
             start=start, behaviour=self._behaviour.name, from_round=self._behaviour.from_round
         )
 
-    async def _submit(self, verifier: PeerId, submission: Submission) -> None:
+    async def _submit(self, verifier: PeerId, submission: Submission, sent: Sent) -> None:
         """`two-commits`: every second verifier gets another commit, which no honest node ever signs."""
         commit = submission.signed.commit
         is_second = self.me.spec.verifier_peers.index(verifier) % 2 == 1
         if is_second and self._behaviour.at(int(commit.round)) == "two-commits":
             twin = replace(commit, loss_micro=commit.loss_micro + 1)
             submission = replace(submission, signed=self._signed(twin))
-        await super()._submit(verifier, submission)
+        await super()._submit(verifier, submission, sent)
 
     async def _opening(self, audit: Audit) -> OpeningNotice:
         """`withhold-opening`: none.

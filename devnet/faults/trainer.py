@@ -42,9 +42,9 @@ class FaultyTrainer(Trainer):
         """Whether this round's step is to be falsified."""
         return round_id >= self.from_round and round_id not in self.known_answers
 
-    def ahead(self, round_id: int, base: int, base_root: Digest) -> bool:
+    def ahead(self, round_id: int, base: int, base_root: Digest, *, left_ms: int = 0) -> bool:
         """No work ahead for a false step: it would be done by the parameters' round, not by its own."""
-        return not self.is_false(round_id) and super().ahead(round_id, base, base_root)
+        return not self.is_false(round_id) and super().ahead(round_id, base, base_root, left_ms=left_ms)
 
 
 class StaleParameters(FaultyTrainer):
@@ -67,6 +67,21 @@ class WrongData(FaultyTrainer):
 
     def _trained_as(self, round_id: int) -> int:
         return trained_as(self.spec, round_id) if self.is_false(round_id) else super()._trained_as(round_id)
+
+
+class ClaimsMore(FaultyTrainer):
+    """Claims the largest step that the run pays for, and trains on one window in each inner step."""
+
+    def _batch(self, round_id: int, theta_P: Floats, tokens: int) -> NDArray[np.int64]:
+        rows = super()._batch(round_id, theta_P, tokens)
+        if not self.is_false(round_id):
+            return rows
+        parts = np.split(rows, self.spec.rule.local.steps)
+        return np.concatenate([part[: self.spec.compute.trained_per_window] for part in parts])
+
+    def _step_tokens(self, left_ms: int) -> int:
+        is_false = self.is_false(self.parameters.round)
+        return self.spec.most_tokens_per_step if is_false else super()._step_tokens(left_ms)
 
 
 class RandomUpdate(FaultyTrainer):
@@ -121,14 +136,14 @@ class NoFeedback(FaultyTrainer):
 class Slow(FaultyTrainer):
     """Takes longer for its work, as a larger model would."""
 
-    def _work(self, round_id: int, before: NodeState) -> Work:
+    def _work(self, round_id: int, before: NodeState, tokens: int) -> Work:
         if round_id >= self.from_round:
             time.sleep(LONGER_S)
-        return super()._work(round_id, before)
+        return super()._work(round_id, before, tokens)
 
-    def ahead(self, round_id: int, base: int, base_root: Digest) -> bool:
+    def ahead(self, round_id: int, base: int, base_root: Digest, *, left_ms: int = 0) -> bool:
         """Work ahead, which is no lie."""
-        return Trainer.ahead(self, round_id, base, base_root)
+        return Trainer.ahead(self, round_id, base, base_root, left_ms=left_ms)
 
 
 class Diverge(FaultyTrainer):
@@ -161,6 +176,7 @@ class Diverge(FaultyTrainer):
 KINDS = {
     "stale-parameters": StaleParameters,
     "wrong-data": WrongData,
+    "claims-more": ClaimsMore,
     "random-update": RandomUpdate,
     "other-base": OtherBase,
     "no-feedback": NoFeedback,

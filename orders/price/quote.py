@@ -70,8 +70,13 @@ class Terms:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of one node's work in one round."""
+        """Least tokens of one node's work in one round."""
         return self.rule.sequences_per_round * self.model.context
+
+    @property
+    def most_tokens_per_step(self) -> int:
+        """Most tokens of one node's work in one round."""
+        return self.rule.most_sequences_per_round * self.model.context
 
     @property
     def epochs(self) -> int:
@@ -178,13 +183,16 @@ def check_spec_keeps(quote: Quote, spec: RunSpec) -> None:
 
 
 def cost_at_most(terms: Terms) -> Cost:
-    """The cost if every seat is taken and every contribution counts."""
-    return _cost(terms, [terms.seats * _rounds_in(terms, epoch) for epoch in range(terms.epochs)])
+    """The cost if every seat is taken, and every contribution counts and is as large as may be."""
+    return _cost(terms, _most_tokens(terms))
 
 
 def cost_expected(terms: Terms) -> Cost:
-    """The cost if no more nodes come than are needed, and every step counts but the known-answer tasks."""
-    steps = []
+    """The cost if no more nodes come than are needed, and every step counts but the known-answer tasks.
+
+    Where nodes may choose, every step is the smallest: how fast they will be is not known.
+    """
+    tokens = []
     for epoch in range(terms.epochs):
         # A run that waits for nodes trains nothing in round 0.
         rounds = _rounds_in(terms, epoch) - (not epoch and terms.least_nodes > terms.nodes)
@@ -192,13 +200,13 @@ def cost_expected(terms: Terms) -> Cost:
         known_answers = terms.audit.known_answer_count // terms.epochs + (
             epoch < terms.audit.known_answer_count % terms.epochs
         )
-        steps.append(max(terms.least_nodes * rounds - known_answers, 0))
-    return _cost(terms, steps)
+        tokens.append(max(terms.least_nodes * rounds - known_answers, 0) * terms.tokens_per_step)
+    return _cost(terms, tokens)
 
 
 def refusable(terms: Terms) -> int:
     """What is not owed, of the cost at most, if the model misses every milestone; token units."""
-    full = list(_gross(terms, [terms.seats * _rounds_in(terms, epoch) for epoch in range(terms.epochs)]))
+    full = list(_gross(terms, _most_tokens(terms)))
     accept = terms.money.accept
     return sum(full[one.epoch] * accept.share_ppm // PPM for one in accept.milestones)
 
@@ -221,15 +229,22 @@ def verification_ppm(order: Order) -> int:
     return round(audit_share(order) * PPM)
 
 
-def _cost(terms: Terms, steps: list[int]) -> Cost:
-    """The settlement's own arithmetic, epoch by epoch, for these numbers of paid steps."""
+def _most_tokens(terms: Terms) -> list[int]:
+    """The most tokens that each epoch can be paid for."""
+    return [
+        terms.seats * _rounds_in(terms, epoch) * terms.most_tokens_per_step for epoch in range(terms.epochs)
+    ]
+
+
+def _cost(terms: Terms, tokens: list[int]) -> Cost:
+    """The settlement's own arithmetic, epoch by epoch, for these numbers of paid tokens."""
     operators = verifiers = gross_all = 0
-    for gross in _gross(terms, steps):
+    for gross in _gross(terms, tokens):
         operators += gross * terms.money.operators_ppm // PPM
         verifiers += gross * terms.money.verifiers_ppm // PPM
         gross_all += gross
     return Cost(
-        tokens=sum(steps) * terms.tokens_per_step,
+        tokens=sum(tokens),
         gross=gross_all,
         operators=operators,
         verifiers=verifiers,
@@ -237,9 +252,9 @@ def _cost(terms: Terms, steps: list[int]) -> Cost:
     )
 
 
-def _gross(terms: Terms, steps: list[int]) -> Iterator[int]:
-    """The price of each epoch with these numbers of paid steps."""
-    return (count * terms.tokens_per_step * terms.money.price_per_mtoken // 10**6 for count in steps)
+def _gross(terms: Terms, tokens: list[int]) -> Iterator[int]:
+    """The price of each epoch with these numbers of paid tokens."""
+    return (count * terms.money.price_per_mtoken // 10**6 for count in tokens)
 
 
 def _rounds_in(terms: Terms, epoch: int) -> int:

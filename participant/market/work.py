@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from assay.participant.batch_size import planned_ms, step_tokens
 from assay.participant.checks import MEMORY_BYTES_MIN
 from assay.protocol.market import SeatClass
 from assay.protocol.params import ComputeSpec, ModelSpec, MoneySpec, TimingSpec
@@ -43,22 +44,25 @@ class Work(Protocol):
 
 
 def step_ms(work: Work, flop_per_s: int) -> int:
-    """Milliseconds that a step takes on a machine of this speed, by its operations.
-
-    With GRPO completions are sampled first: for each of their tokens a forward pass, a third of it.
-    """
-    flop = work.tokens_per_step * flop_per_token(work.model) * (3 + work.compute.grpo.completion) // 3
-    return -(-flop * 1000 // max(flop_per_s, 1))
+    """Milliseconds that the smallest step takes on a machine of this speed, by its operations."""
+    return _trained_ms(work, work.tokens_per_step, flop_per_s)
 
 
 def step_pay_micro(work: Work) -> int:
-    """What an accepted step earns whatever becomes of the model, in 10^-6 token unit."""
+    """What the smallest accepted step earns whatever becomes of the model, in 10^-6 token unit."""
     return work.money.sure_operator_price * work.tokens_per_step
+
+
+def chosen_tokens(work: Work, flop_per_s: int) -> int:
+    """Tokens of the steps that a node on a machine of this speed will take, by their operations."""
+    sequence_us = _trained_ms(work, work.model.context * 1000, flop_per_s)
+    return step_tokens(work, max(sequence_us, 1), planned_ms(work.timing) * 1000)
 
 
 def hourly_pay(work: Work, flop_per_s: int) -> int:
     """What a seat earns in an hour if every step of it is accepted, in token units."""
-    return _per_hour(step_pay_micro(work), step_ms(work, flop_per_s))
+    tokens = chosen_tokens(work, flop_per_s)
+    return _per_hour(work.money.sure_operator_price * tokens, _trained_ms(work, tokens, flop_per_s))
 
 
 def price_per_mtoken(work: Work, seat_class: SeatClass, pay: int) -> int | None:
@@ -66,11 +70,12 @@ def price_per_mtoken(work: Work, seat_class: SeatClass, pay: int) -> int | None:
 
     It is the inverse of `hourly_pay`, so an operator's process that reckons by that finds what was promised.
     """
-    time_ms = step_ms(work, 1 << seat_class.speed)
+    tokens = chosen_tokens(work, 1 << seat_class.speed)
+    time_ms = _trained_ms(work, tokens, 1 << seat_class.speed)
 
     def is_enough(price: int) -> bool:
         sure = replace(work.money, price_per_mtoken=price).sure_operator_price
-        return _per_hour(sure * work.tokens_per_step, time_ms) >= pay
+        return _per_hour(sure * tokens, time_ms) >= pay
 
     if not is_enough(1 << PRICE_BITS):
         return None
@@ -105,6 +110,15 @@ def serves(seat_class: SeatClass, work: Work, days: int, lot: int) -> bool:
         and days <= 1 << seat_class.days
         and lot <= 1 << seat_class.lot
     )
+
+
+def _trained_ms(work: Work, tokens: int, flop_per_s: int) -> int:
+    """Milliseconds for so many tokens, in whole steps.
+
+    With GRPO completions are sampled first: for each of their tokens a forward pass, a third of it.
+    """
+    flop = tokens * flop_per_token(work.model) * (3 + work.compute.grpo.completion) // 3
+    return -(-flop * 1000 // max(flop_per_s, 1))
 
 
 def _per_hour(step_pay_micro: int, time_ms: int) -> int:

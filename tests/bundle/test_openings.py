@@ -24,7 +24,7 @@ from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding import merkle
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import encode
-from assay.protocol.messages import Outcome
+from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import Opening
 from assay.protocol.openings import Path as MerklePath
 from assay.protocol.types import Digest, PeerId, RoundId
@@ -70,6 +70,10 @@ class Drawn:
         return replay_of(self.delivered, self.node, AT, **asked)
 
 
+def _commit_of(delivered: Delivered, at: int, node: PeerId) -> Commit:
+    return next(one.commit for one in delivered.links[at].manifest.commits if one.commit.node == node)
+
+
 def a_drawn_step(run: Path, folder: Path, *, lie: bool = False) -> Drawn:
     """Round 1 of the run's first node. A lie moves one value of each block of the error that it opens."""
     shutil.copytree(run, folder)
@@ -82,9 +86,10 @@ def a_drawn_step(run: Path, folder: Path, *, lie: bool = False) -> Drawn:
     layout, remake = worker.parameters.layout, Remake(worker.parameters, worker.batch, worker.gradient)
     before = start_private(layout)
     for at in range(AT):
-        before, _ = rules.encode(spec, layout, at, before, remake.work(node, at, before))
+        work = remake.work(_commit_of(delivered, at, node), before)
+        before, _ = rules.encode(spec, layout, at, before, work)
         worker.parameters.apply(at, delivered.aggregate(at))
-    later, update = rules.encode(spec, layout, AT, before, remake.work(node, AT, before))
+    later, update = rules.encode(spec, layout, AT, before, remake.work(signed.commit, before))
     if lie:
         error_NC = later.error_NC.copy()
         error_NC[:, 0] += np.float32(1e-3)

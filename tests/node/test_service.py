@@ -13,7 +13,7 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import RepeatStep, TakeStep
-from assay.node.service import REPEATS_MAX, Service
+from assay.node.service import REPEATS_MAX, Sent, Service
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
@@ -35,7 +35,9 @@ class WorkerProcess:
 
 
 def asked(run_state: Any) -> TakeStep:
-    service = SimpleNamespace(me=SimpleNamespace(me=NORA), state_sync=SimpleNamespace(child=WorkerProcess()))
+    me = SimpleNamespace(me=NORA, spec=run_state.spec)
+    service = SimpleNamespace(me=me, state_sync=SimpleNamespace(child=WorkerProcess()), _began_s=0.0)
+    service._left_ms = lambda passed_s: Service._left_ms(service, passed_s)
     return trio.run(Service._step, service, run_state)
 
 
@@ -84,7 +86,8 @@ def submitted(folder: Path, update: bytes, *, is_damaged: bool = False) -> list[
 
     async def main() -> None:
         with trio.move_on_after(0.2):
-            await Service._submit(service, peer("vera"), Submission(signed=signed, update=inline))
+            submission, sent = Submission(signed=signed, update=inline), Sent(trio.current_time(), 3)
+            await Service._submit(service, peer("vera"), submission, sent)
 
     trio.run(main)
     return host.came

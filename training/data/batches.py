@@ -79,14 +79,22 @@ def _starts(spec: RunSpec, windows: Iterable[int]) -> tuple[int, ...]:
     )
 
 
-def batch_positions(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ...]:
+def batch_positions(spec: RunSpec, node: PeerId, round_id: int, tokens: int) -> tuple[int, ...]:
     """Starts of the sequences a node trains on in a round: distinct, uniform in its stratum, from a PRF.
 
+    Those of a larger step begin with those of a smaller one.
+
+    Args:
+        spec: The run.
+        node: Whose step it is.
+        round_id: The round.
+        tokens: That the step counts for.
+
     Raises:
-        ValueError: the training part has fewer windows than a step needs.
+        ValueError: no step counts for so many, or the training part has fewer windows than it needs.
     """
     split, numbers = spec.split, spec.training_windows(node)
-    count = spec.windows_per_round
+    count = spec.step_sequences(tokens) * spec.rule.local.steps // spec.compute.trained_per_window
     if len(numbers) < count:
         kind = "pairs" if spec.compute.is_dpo else "sequences"
         raise ValueError(

@@ -21,6 +21,7 @@ class Choices:
     """Every setting of [train] and [comm] in a run file. Units as in protocol/update_rule.py."""
 
     sequences: int | None = None  # per inner step
+    sequences_max: int | None = None
     steps: int | None = None
     segment: int | None = None
     clip_micro: int | None = None
@@ -60,6 +61,7 @@ def method_rule(method: str, choices: Choices) -> RuleSpec:
         rule.local,
         steps=choices.steps,
         sequences=choices.sequences,
+        sequences_max=choices.sequences_max,
         clip_micro=choices.clip_micro,
         equalises=choices.equalises,
     )

@@ -32,6 +32,7 @@ def step_batch(
     tokens: Tokens,
     node: PeerId,
     round_id: int,
+    step_tokens: int,
     *,
     device: str = "cpu",
     frozen: Frozen = ALL_TRAINED,
@@ -45,13 +46,15 @@ def step_batch(
         tokens: The run's data.
         node: Whose step it is.
         round_id: The round.
+        step_tokens: That the step counts for.
         device: "cpu" or "cuda"; of rollouts, whose bits are of an execution class.
         frozen: What the model leaves as it is.
 
     Returns:
         Inputs and targets together; a masked token t is ~t. Shape (sequences, context + 1), int64.
     """
-    windows = batch_tokens(tokens, batch_positions(spec, node, round_id), spec.model.context)
+    positions = batch_positions(spec, node, round_id, step_tokens)
+    windows = batch_tokens(tokens, positions, spec.model.context)
     if not spec.compute.is_grpo:
         return windows
     grpo, length = spec.compute.grpo, spec.model.context + 1

@@ -147,9 +147,9 @@ def run_steps(
 ) -> tuple[InnerState, float]:
     """Steps `first` to `last` (exclusive) of a round. Arguments as `segments`; nothing is modified."""
     local, layout = spec.rule.local, layout_of(spec.model)
-    losses = []
+    sequences, losses = len(tokens) // local.steps, []
     for step in range(first, last):
-        batch = tokens[step * local.sequences : (step + 1) * local.sequences]
+        batch = tokens[step * sequences : (step + 1) * sequences]
         loss, slope_P = gradient(state.theta_P, batch)
         losses.append(loss)
         lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=step)

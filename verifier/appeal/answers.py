@@ -58,7 +58,7 @@ def is_right(spec: RunSpec, limits: Limits, request: JudgeOperator, tokens: Toke
     evidence = parse_evidence(body, request.case_id)
     if evidence.index != request.index:
         raise MalformedMessage(f"evidence about operator {evidence.index}, expected {request.index}")
-    if why_not(spec, limits, evidence.commit) or operator_count(spec) != request.operators:
+    if why_not(spec, limits, evidence.commit) or operator_count(spec, evidence.commit) != request.operators:
         return False  # the claim itself, whoever shows the evidence
     program = program_of(spec, limits, evidence.commit)
     return holds(spec, program, evidence, (request.start, request.end), tokens, frozen)

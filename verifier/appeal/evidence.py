@@ -143,7 +143,8 @@ def _start_arrays(spec: RunSpec, start: InnerState | None) -> dict[str, Array]:
 
 def batch_of(spec: RunSpec, commit: Commit, tokens: Tokens) -> NDArray[np.int64]:
     """What a step must have trained on."""
-    return batch_tokens(tokens, batch_positions(spec, commit.node, int(commit.round)), spec.model.context)
+    positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens)
+    return batch_tokens(tokens, positions, spec.model.context)
 
 
 def evidence_of(

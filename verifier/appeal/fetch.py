@@ -39,7 +39,7 @@ def evidence_bytes_max(spec: RunSpec) -> int:
     public state; with inner steps two inner states, or with kept moments the start and each segment's end.
     """
     layout, model, local = layout_of(spec.model), spec.model, spec.rule.local
-    tokens = spec.rule.sequences_per_round * (model.context + 1)
+    tokens = spec.rule.most_sequences_per_round * (model.context + 1)
     widest = max(model.vocabulary, 3 * model.width, 2 * model.hidden, model.heads * model.context)
     sources = 8 * layout.parameters + 8 * layout.blocks * BLOCK_SIZE + rest_bytes(spec, spec.rounds)
     if not spec.rule.is_gradient:

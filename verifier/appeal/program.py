@@ -79,6 +79,10 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
         commit: The step.
     """
     rule = spec.rule
+    try:
+        spec.step_sequences(commit.tokens)
+    except ValueError as fault:
+        return f"its commit is of no step of this run: {fault}"
     if spec.compute.is_grpo:
         return "its rollouts are sampled in its node's execution class, which has no operators"
     if rule.is_local_kept:
@@ -94,21 +98,21 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
     steps = rule.local.segment if rule.carries_inner else rule.local.steps
     if not (rule.is_gradient or _is_measured(spec, limits, commit)):
         return f"no limits were measured for {steps} inner steps of its node's execution class"
-    if (count := computed_count(spec)) > OPERATORS_MAX:
+    if (count := computed_count(spec, commit)) > OPERATORS_MAX:
         last = "jurors compute" if rule.carries_inner else "can be narrowed down"
         return f"its program has {count:,} operators, at most {OPERATORS_MAX:,} {last}"
     return None
 
 
-def operator_count(spec: RunSpec) -> int:
-    """How many operators `program_of` a step of this run has: with kept moments one, which contains all."""
-    return 1 if spec.rule.carries_inner else computed_count(spec)
+def operator_count(spec: RunSpec, commit: Commit) -> int:
+    """How many operators `program_of` a step has: with kept moments one, which contains all."""
+    return 1 if spec.rule.carries_inner else computed_count(spec, commit)
 
 
-def computed_count(spec: RunSpec) -> int:
-    """How many operators are computed for a step of this run, those within another one included."""
+def computed_count(spec: RunSpec, commit: Commit) -> int:
+    """How many operators are computed for a step, those within another one included."""
     local = spec.rule.local
-    gradient = len(operators(spec.model, local.sequences, spec.compute))
+    gradient = len(operators(spec.model, spec.step_sequences(commit.tokens), spec.compute))
     one_step = gradient * (1 + SAMPLES) + SAMPLES
     if spec.rule.is_gradient:
         return one_step + 1
@@ -138,7 +142,7 @@ def _gradients(
     spec: RunSpec, layout: Layout, commit: Commit
 ) -> tuple[tuple[Operator, ...], str, tuple[str, ...]]:
     """The operators of a gradient, of jittered ones and of their widenings; the names of it and of these."""
-    gradient = operators(spec.model, spec.rule.local.sequences, spec.compute)
+    gradient = operators(spec.model, spec.step_sequences(commit.tokens), spec.compute)
     last, made, wide = gradient[-1].name, list(gradient), []
     for sample in range(SAMPLES):
         head = f"{sample}/{JITTERED}"
@@ -160,10 +164,11 @@ def _inner_program(spec: RunSpec, limits: Limits, layout: Layout, commit: Commit
     """
     one_step, last, wide = _gradients(spec, layout, commit)
     own, local, made = {one.name for one in one_step} | {TOKENS}, spec.rule.local, list[Operator]()
+    sequences = spec.step_sequences(commit.tokens)
     state, widest = tuple[str, ...](), tuple[str, ...]()
     for step in range(local.steps):
         head, moved = f"step{step}/", own | set(layout.names if step else ())
-        rows = slice(step * local.sequences, (step + 1) * local.sequences)
+        rows = slice(step * sequences, (step + 1) * sequences)
         made.append(Operator(head + TOKENS, (TOKENS,), partial(_rows_of, rows)))
         for name in layout.names if step else ():
             made.append(Operator(head + name, state, partial(_tensor, layout, name)))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.messages import Commit
-from assay.protocol.types import PeerId
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.inner import Gradient, roots_of
 from assay.training.optimiser.node_state import NodeState, start_private
@@ -41,13 +40,13 @@ class Remake:
     def __init__(
         self,
         parameters: PublicState,
-        batch: Callable[[PeerId, int], NDArray[np.int64]],
+        batch: Callable[[Commit], NDArray[np.int64]],
         gradient: Gradient,
     ) -> None:
         """
         Args:
             parameters: Of the rounds from the fresh start on.
-            batch: The sequences of a node's step of a round.
+            batch: The sequences of a step.
             gradient: The loss's, in this machine's class.
         """
         self._parameters, self._batch, self._gradient = parameters, batch, gradient
@@ -66,7 +65,7 @@ class Remake:
             return
         spec, layout, number = self._parameters.spec, self._parameters.layout, int(commit.round)
         before = private_root(commit.run_id, spec.rule, layout, self._private)
-        work = self.work(commit.node, number, self._private)
+        work = self.work(commit, self._private)
         self._private, update = rules.encode(spec, layout, number, self._private, work)
         after = private_root(commit.run_id, spec.rule, layout, self._private)
         ends = [roots_of(commit.run_id, layout, end).digest for end in work.ends]
@@ -81,8 +80,8 @@ class Remake:
                 break
         self.at, self.count, self.base = number, self.count + 1, number + 1
 
-    def work(self, node: PeerId, round_id: int, private: NodeState) -> rules.Work:
-        """What a node's step of this round computes from a private state, in this machine's class."""
-        spec, layout = self._parameters.spec, self._parameters.layout
-        theta_P, batch = self._parameters.read(round_id), self._batch(node, round_id)
+    def work(self, commit: Commit, private: NodeState) -> rules.Work:
+        """What the step of this commit computes from a private state, in this machine's class."""
+        spec, layout, round_id = self._parameters.spec, self._parameters.layout, int(commit.round)
+        theta_P, batch = self._parameters.read(round_id), self._batch(commit)
         return rules.local(spec, layout, theta_P, private, batch, round_id, self._gradient)

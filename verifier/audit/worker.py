@@ -27,7 +27,7 @@ from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import NO_ACCEPT, RunSpec
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIDE
 from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
@@ -236,13 +236,15 @@ class RecomputeWorker(ComputeWorker):
         found = importlib.import_module(_CHOICES).answer(self.spec.model, theta_P, chosen, frozen=self.frozen)
         return ItemAnswered(acc=found.acc, acc_norm=found.acc_norm)
 
-    def batch(self, node: PeerId, round_id: int) -> NDArray[np.int64]:
-        """The sequences of a node's step, see `step_batch`."""
-        theta_P = self.parameters.read(round_id)
-        spec, layout = self.spec, self.parameters.layout
-        return step_batch(
-            spec, layout, theta_P, self.tokens, node, round_id, device=self.device, frozen=self.frozen
+    def batch(self, commit: Commit) -> NDArray[np.int64]:
+        """The sequences of a step, as many as its commit counts, see `step_batch`."""
+        theta_P = self.parameters.read(int(commit.round))
+        spec, layout, place = (
+            self.spec,
+            self.parameters.layout,
+            (commit.node, int(commit.round), commit.tokens),
         )
+        return step_batch(spec, layout, theta_P, self.tokens, *place, device=self.device, frozen=self.frozen)
 
     def examine(
         self,
@@ -280,7 +282,7 @@ class RecomputeWorker(ComputeWorker):
         if not is_exact and self.limits is None:
             return _INCONCLUSIVE
         round_id = int(commit.round)
-        theta_P, batch = self.parameters.read(round_id), self.batch(commit.node, round_id)
+        theta_P, batch = self.parameters.read(round_id), self.batch(commit)
         sent = decode_contribution(spec, layout, round_id, update)
         drawn = _Drawn(commit, sent, opening, blocks, segment, drawn_by, theta_P, batch)
         if not is_exact and not spec.rule.is_gradient:

@@ -52,9 +52,11 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
         commit.state == expected,
         f"diverged: used parameters {commit.state.hex()[:8]}, expected {expected.hex()[:8]}",
     )
-    positions = batch_positions(spec, commit.node, int(commit.round))
+    try:
+        positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens)
+    except ValueError as fault:
+        raise PeerFault(commit.node, f"Commit of round {commit.round}: {fault}") from None
     need(commit.batch_root == batch_root(spec, positions), "trained on another batch than the assigned one")
-    need(commit.tokens == spec.tokens_per_step, f"{commit.tokens} tokens, expected {spec.tokens_per_step}")
     need(
         commit.update_bytes <= contribution_bytes_max(spec.rule, rules.block_count),
         f"an update of {commit.update_bytes} bytes",

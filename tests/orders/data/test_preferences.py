@@ -170,7 +170,7 @@ def test_batches_and_held_out_sequences_are_whole_pairs_that_never_share_one():
     held = {split.held_out(number) for number in range(split.held)}
 
     for round_id in range(30):
-        starts = batch_positions(spec, peer("nora"), round_id)
+        starts = batch_positions(spec, peer("nora"), round_id, spec.tokens_per_step)
         assert len(starts) == spec.rule.sequences_per_round
         for chosen, rejected in zip(starts[::2], starts[1::2], strict=True):
             assert chosen % (2 * length) == 0 and rejected == chosen + length

@@ -27,10 +27,15 @@ WINDOW = SPEC.model.context + 1
 TOKENS = np.random.default_rng(1).integers(0, 256, SPEC.data.tokens).astype(np.uint8)
 
 
+def batch_of(spec: RunSpec, node: PeerId, round_id: int) -> tuple[int, ...]:
+    """The batch of the smallest step."""
+    return batch_positions(spec, node, round_id, spec.tokens_per_step)
+
+
 @given(st.integers(0, 2**63), st.binary(min_size=32, max_size=32), st.integers(1, 100))
 def test_a_batch_is_distinct_whole_windows_of_the_training_part(round_id, node, sequences):
     spec = replace(SPEC, rule=a_rule(sequences=sequences))
-    positions = batch_positions(spec, PeerId(node), round_id)
+    positions = batch_of(spec, PeerId(node), round_id)
 
     assert len(set(positions)) == sequences
     assert all(at % WINDOW == 0 for at in positions)
@@ -38,13 +43,13 @@ def test_a_batch_is_distinct_whole_windows_of_the_training_part(round_id, node, 
 
 
 def test_a_batch_follows_from_seed_round_and_node_alone_and_from_each_of_them():
-    batch = batch_positions(SPEC, NODES[0], 3)
+    batch = batch_of(SPEC, NODES[0], 3)
 
-    assert batch == batch_positions(replace(SPEC, name="other"), NODES[0], 3)
+    assert batch == batch_of(replace(SPEC, name="other"), NODES[0], 3)
     others = (
-        batch_positions(SPEC, NODES[1], 3),
-        batch_positions(SPEC, NODES[0], 4),
-        batch_positions(replace(SPEC, seed=8), NODES[0], 3),
+        batch_of(SPEC, NODES[1], 3),
+        batch_of(SPEC, NODES[0], 4),
+        batch_of(replace(SPEC, seed=8), NODES[0], 3),
     )
     assert batch not in others
 
@@ -53,7 +58,7 @@ def test_batches_are_spread_over_all_of_the_data():
     windows = 900 // WINDOW
     counts = np.zeros(windows)
     for round_id in range(2000):
-        for at in batch_positions(SPEC, NODES[0], round_id):
+        for at in batch_of(SPEC, NODES[0], round_id):
             counts[at // WINDOW] += 1
 
     expected = 2000 * SPEC.rule.sequences_per_round / windows
@@ -62,8 +67,8 @@ def test_batches_are_spread_over_all_of_the_data():
 
 
 def test_batches_are_the_frozen_ones():
-    assert batch_positions(SPEC, PeerId(bytes(32)), 0) == (648, 576)
-    assert batch_positions(SPEC, PeerId(bytes(32)), 1) == (657, 81)
+    assert batch_of(SPEC, PeerId(bytes(32)), 0) == (648, 576)
+    assert batch_of(SPEC, PeerId(bytes(32)), 1) == (657, 81)
 
 
 def test_what_a_commit_says_about_its_batch_binds_data_and_positions():
@@ -82,17 +87,17 @@ def test_what_a_commit_says_about_its_batch_binds_data_and_positions():
 def test_a_round_of_several_steps_draws_all_of_their_sequences_at_once():
     """Else two steps of a round could train on the same text, and the audit of one need the others."""
     inner = a_rule("sparseloco", steps=5, sequences=3)
-    positions = batch_positions(replace(SPEC, rule=inner), NODES[0], 1)
+    positions = batch_of(replace(SPEC, rule=inner), NODES[0], 1)
 
     assert len(set(positions)) == 15 == inner.sequences_per_round
-    assert positions == batch_positions(replace(SPEC, rule=a_rule(sequences=15)), NODES[0], 1)
+    assert positions == batch_of(replace(SPEC, rule=a_rule(sequences=15)), NODES[0], 1)
 
 
 def test_a_step_that_needs_more_windows_than_there_are_is_refused_and_one_that_needs_all_ends():
     windows = 900 // WINDOW
 
     def positions(sequences):
-        return batch_positions(replace(SPEC, rule=a_rule(sequences=sequences)), NODES[0], 0)
+        return batch_of(replace(SPEC, rule=a_rule(sequences=sequences)), NODES[0], 0)
 
     assert sorted(positions(windows)) == [number * WINDOW for number in range(windows)]
     with pytest.raises(ValueError, match=f"{windows} sequences of {WINDOW} tokens"):
@@ -102,7 +107,7 @@ def test_a_step_that_needs_more_windows_than_there_are_is_refused_and_one_that_n
 def test_what_is_held_out_is_what_nobody_trains_on():
     windows = 1000 // WINDOW
     spec = replace(SPEC, rule=a_rule(sequences=windows - 11))  # 100 bytes hold eleven windows of nine
-    trained = {at // WINDOW for at in batch_positions(spec, NODES[0], 0)}
+    trained = {at // WINDOW for at in batch_of(spec, NODES[0], 0)}
     tokens = TOKENS.copy()
     for number in range(windows):
         tokens[number * WINDOW : (number + 1) * WINDOW] = 1 + (number not in trained)
@@ -150,7 +155,7 @@ STRATUM_RUN = a_spec(
 
 
 def trained_windows(spec: RunSpec, node: PeerId, rounds: int) -> set[int]:
-    return {at // WINDOW for number in range(rounds) for at in batch_positions(spec, node, number)}
+    return {at // WINDOW for number in range(rounds) for at in batch_of(spec, node, number)}
 
 
 def test_a_node_trains_on_all_of_its_stratum_and_on_nothing_else():

@@ -42,12 +42,14 @@ def theta(spec=SPEC, scale: float = 4) -> np.ndarray:
 
 def batch(spec=SPEC, node=NODES[0], round_id: int = 3, theta_P=None, stream=TASKS) -> np.ndarray:
     at = theta(spec) if theta_P is None else theta_P
-    return step_batch(spec, layout_of(spec.model), at, stream, node, round_id)
+    return step_batch(spec, layout_of(spec.model), at, stream, node, round_id, spec.tokens_per_step)
 
 
 def test_another_loss_trains_on_the_sequences_of_the_data():
     spec = replace(SPEC, compute=FLOAT32_WHOLE)
-    expected = batch_tokens(TASKS, batch_positions(spec, NODES[0], 3), spec.model.context)
+    expected = batch_tokens(
+        TASKS, batch_positions(spec, NODES[0], 3, spec.tokens_per_step), spec.model.context
+    )
 
     assert np.array_equal(batch(spec), expected)
 

@@ -129,7 +129,8 @@ def a_party(
     tokens = read_tokens(folder / "data", spec.data)
     for number in range(CHEAT_ROUND + 1):
         if number == CHEAT_ROUND and loss is not None:
-            batch = batch_tokens(tokens, batch_positions(spec, node, number), spec.model.context)
+            positions = batch_positions(spec, node, number, spec.tokens_per_step)
+            batch = batch_tokens(tokens, positions, spec.model.context)
             public = trainer.parameters.public
             public.theta_P[:] = learned_by_heart(spec.model, public.theta_P, batch, loss_at_most=loss)
         theta, rest = trainer.parameters.read(number).copy(), rest_of(trainer.parameters.public)

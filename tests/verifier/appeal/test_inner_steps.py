@@ -78,7 +78,7 @@ def test_an_honest_node_wins_whichever_operator_a_lying_quorum_names(honest):
 
 
 def test_a_program_is_as_long_as_it_is_said_to_be_and_its_evidence_within_what_jurors_accept(honest):
-    assert len(honest.program) == operator_count(honest.spec)
+    assert len(honest.program) == operator_count(honest.spec, honest.commit)
     assert len({operator.name for operator in honest.program}) == len(honest.program)
     sizes = [
         len(evidence_of(honest.commit, honest.program, honest.sources, honest.told, honest.trace, index))
@@ -127,12 +127,12 @@ def bends(lie):
     """A trainer one of whose inner steps, or all, are others than the rule's."""
 
     class Bender(Trainer):
-        def _work(self, round_id, before):
+        def _work(self, round_id, before, tokens):
             if round_id < CHEAT_ROUND:
-                return super()._work(round_id, before)
+                return super()._work(round_id, before, tokens)
             true, inner.inner_step = inner.inner_step, lambda *step: lie(true, *step)
             try:
-                return super()._work(round_id, before)
+                return super()._work(round_id, before, tokens)
             finally:
                 inner.inner_step = true
 
@@ -143,8 +143,8 @@ def forged(lie):
     """A trainer that does its work, and claims another."""
 
     class Forger(Trainer):
-        def _work(self, round_id, before):
-            work = super()._work(round_id, before)
+        def _work(self, round_id, before, tokens):
+            work = super()._work(round_id, before, tokens)
             return work if round_id < CHEAT_ROUND else lie(work)
 
     return Forger
@@ -209,10 +209,10 @@ def ended(work, end):
 class Copier(Trainer):
     """Sends what another node's sequences lead to, in place of its own."""
 
-    def _batch(self, round_id, theta_P):
+    def _batch(self, round_id, theta_P, tokens):
         own, self.node = self.node, NODES[1] if round_id == CHEAT_ROUND else self.node
         try:
-            return super()._batch(round_id, theta_P)
+            return super()._batch(round_id, theta_P, tokens)
         finally:
             self.node = own
 
@@ -344,7 +344,9 @@ def test_what_no_program_decides_says_why(honest):
     assert "other parameters" in reason(rule=replace(rule, read_lag=1))
     assert "no limits were measured" in reason(commit=replace(commit, exec_class=NO_DIGEST))
     longer = replace(rule, local=replace(local, steps=STEPS + 1))
-    assert f"for {STEPS + 1} inner steps" in reason(rule=longer)
+    more = replace(commit, tokens=commit.tokens * (STEPS + 1) // STEPS)
+    assert "of no step of this run" in reason(rule=longer)
+    assert f"for {STEPS + 1} inner steps" in reason(rule=longer, commit=more)
 
 
 def test_a_program_longer_than_can_be_narrowed_down_is_none(honest):
@@ -352,10 +354,11 @@ def test_a_program_longer_than_can_be_narrowed_down_is_none(honest):
     spec = replace(honest.spec, rule=replace(honest.spec.rule, local=local))
     limits = measured_class(honest.commit.exec_class, steps=local.steps)
 
-    assert operator_count(spec) > OPERATORS_MAX
-    assert "can be narrowed down" in why_not(spec, limits, honest.commit)
+    commit = replace(honest.commit, tokens=spec.tokens_per_step)
+    assert operator_count(spec, commit) > OPERATORS_MAX
+    assert "can be narrowed down" in why_not(spec, limits, commit)
     fewer = replace(honest.spec, model=gpt_spec(layers=40, width=64, heads=2, context=16))
-    assert operator_count(fewer) < OPERATORS_MAX
+    assert operator_count(fewer, replace(commit, tokens=fewer.tokens_per_step)) < OPERATORS_MAX
 
 
 def test_the_accused_runs_its_step_again_for_each_piece_of_evidence(honest):

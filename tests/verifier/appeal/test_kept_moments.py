@@ -64,7 +64,7 @@ def honest(request, tmp_path_factory) -> Party:
 def test_an_honest_node_wins_and_its_evidence_is_within_what_jurors_accept(honest):
     assert honest.sources.start.count == CHEAT_ROUND * STEPS  # its moments were kept in all rounds before
     assert [one.name for one in honest.program] == [FINDING]
-    assert operator_count(honest.spec) == 1
+    assert operator_count(honest.spec, honest.commit) == 1
     assert honest.doubted() == (0, True)
     assert len(evidence(honest)) <= evidence_bytes_max(honest.spec)
 
@@ -100,12 +100,12 @@ def in_the_accused_round(lie):
     """A trainer one of whose inner steps are others than the rule's, by their number in the round."""
 
     class Bender(Trainer):
-        def _work(self, round_id, before):
+        def _work(self, round_id, before, tokens):
             true, numbers = inner.inner_step, iter(range(STEPS))
             if round_id == CHEAT_ROUND:
                 inner.inner_step = lambda *step: lie(next(numbers), true, *step)
             try:
-                return super()._work(round_id, before)
+                return super()._work(round_id, before, tokens)
             finally:
                 inner.inner_step = true
 
@@ -174,7 +174,7 @@ def test_a_step_that_begins_afresh_shows_no_start(honest, tmp_path):
     """As every node's first does, and whoever joins again."""
 
     class Newcomer(Trainer):
-        def step(self, round_id, parent, base, root):
+        def step(self, round_id, parent, base, root, *, left_ms=0):
             is_new = round_id == CHEAT_ROUND
             return super().step(round_id, parent, 0 if is_new else base, NO_DIGEST if is_new else root)
 

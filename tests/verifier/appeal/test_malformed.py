@@ -162,7 +162,7 @@ def test_a_claim_of_another_length_or_about_another_operator_makes_no_program(pa
         given = replace(request, **changes)
         return answers.is_right(party.spec, party.limits, given, party.tokens, ALL_TRAINED)
 
-    assert operator_count(party.spec) == len(party.program)
+    assert operator_count(party.spec, party.commit) == len(party.program)
     assert not judge(operators=len(party.program) + 1)
     with pytest.raises(MalformedMessage, match=f"operator {index}, expected {index + 1}"):
         judge(index=index + 1)

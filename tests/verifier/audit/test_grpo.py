@@ -42,18 +42,18 @@ def rewarded(rows: np.ndarray, earned: list[int]) -> np.ndarray:
 class RewardedTrainer(Trainer):
     """Says of its first completion that it was right."""
 
-    def _batch(self, round_id, theta_P):
-        return rewarded(super()._batch(round_id, theta_P), [REWARD_MAX] + [0] * 7)
+    def _batch(self, round_id, theta_P, tokens):
+        return rewarded(super()._batch(round_id, theta_P, tokens), [REWARD_MAX] + [0] * 7)
 
 
 class BestOfTrainer(Trainer):
     """Samples for as many rounds as it takes and keeps the best completions of each place."""
 
-    def _batch(self, round_id, theta_P):
-        best = super()._batch(round_id, theta_P)
+    def _batch(self, round_id, theta_P, tokens):
+        best = super()._batch(round_id, theta_P, tokens)
         for other_round in range(100, 130):
             place = replace(self.spec, seed=other_round)  # the same prompts would be as good
-            rows = step_batch(place, self.layout, theta_P, self.tokens, self.node, round_id)
+            rows = step_batch(place, self.layout, theta_P, self.tokens, self.node, round_id, tokens)
             better = figures(rows, 2)[0] > figures(best, 2)[0]
             for first in range(0, len(rows), 2):
                 if better[first : first + 2].any():
@@ -64,15 +64,15 @@ class BestOfTrainer(Trainer):
 class OtherNoiseTrainer(Trainer):
     """Samples as in another round, at its own prompts."""
 
-    def _batch(self, round_id, theta_P):
-        return super()._batch(round_id + 1, theta_P)
+    def _batch(self, round_id, theta_P, tokens):
+        return super()._batch(round_id + 1, theta_P, tokens)
 
 
 class ShortTrainer(Trainer):
     """Ends every completion after its first token, to sample less."""
 
-    def _batch(self, round_id, theta_P):
-        rows = super()._batch(round_id, theta_P)
+    def _batch(self, round_id, theta_P, tokens):
+        rows = super()._batch(round_id, theta_P, tokens)
         first = np.argmax(rows >= 0, axis=1)
         rows[np.arange(len(rows)), first + 1] = 0
         rows[np.arange(len(rows)), first + 2] = ~0
@@ -82,7 +82,7 @@ class ShortTrainer(Trainer):
 class IdleTrainer(Trainer):
     """Takes it that no completion earns anything, which has no gradient, and samples nothing."""
 
-    def _batch(self, round_id, theta_P):
+    def _batch(self, round_id, theta_P, tokens):
         return np.full((self.spec.rule.sequences_per_round, self.spec.model.context + 1), ~0, np.int64)
 
 

@@ -269,8 +269,8 @@ def test_with_a_public_start_false_moments_are_gone_after_their_round(data, tmp_
     pair = Pair(data, tmp_path, name)
     true = pair.trainer._work
 
-    def lying(round_id, before):
-        work = true(round_id, before)
+    def lying(round_id, before, tokens):
+        work = true(round_id, before, tokens)
         false = tuple(moment + np.float32(1) for moment in work.ends[-1].moments)
         return replace(work, ends=(replace(work.ends[-1], moments=false),))
 
@@ -279,7 +279,7 @@ def test_with_a_public_start_false_moments_are_gone_after_their_round(data, tmp_
     assert pair.outcomes(lie) == [MISMATCH]
     pair.accept(lie)  # it was not drawn
     monkeypatch.undo()
-    of_nobody = true(pair.round, start_private(pair.trainer.layout))
+    of_nobody = true(pair.round, start_private(pair.trainer.layout), pair.spec.tokens_per_step)
 
     assert pair.step().commit.inner == pair.trainer.steps.inner_digests(of_nobody.ends)
 
@@ -361,8 +361,8 @@ def test_a_false_momentum_is_found_where_it_enters_and_frees_no_later_step_from_
     pair = Pair(data, tmp_path, "muloco", "random-update", start=2)
     true = pair.trainer._work
 
-    def lying(round_id, before):
-        work = true(round_id, before)
+    def lying(round_id, before, tokens):
+        work = true(round_id, before, tokens)
         huge = tuple(np.where(moment, np.float32(1e30), 0) for moment in work.ends[-1].moments)
         return replace(work, ends=(*work.ends[:-1], replace(work.ends[-1], moments=huge)))
 
@@ -383,8 +383,8 @@ def test_a_carried_second_moment_of_matrices_cannot_be_opened(data, tmp_path, mo
     pair = Pair(data, tmp_path, "muloco")
     true = pair.trainer._work
 
-    def lying(round_id, before):
-        work = true(round_id, before)
+    def lying(round_id, before, tokens):
+        work = true(round_id, before, tokens)
         first_P, second_P = work.ends[-1].moments
         end = replace(work.ends[-1], moments=(first_P, second_P + np.float32(1e-3)))
         return replace(work, ends=(*work.ends[:-1], end))
