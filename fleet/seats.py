@@ -124,7 +124,7 @@ def read_log(folder: Path) -> Reading:
             event = parse_json(line)
             if isinstance(event, dict):
                 found = _with_event(found, event)
-        except (ValueError, TypeError, KeyError, OverflowError):
+        except (ValueError, TypeError, KeyError, ArithmeticError):
             continue
     return found
 

@@ -33,7 +33,7 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
         comm.method,
         Choices(
             sequences=train.sequences,
-            sequences_max=None if train.sequences_max == train.sequences else train.sequences_max,
+            sequences_max=train.sequences_max,
             steps=train.steps,
             segment=train.segment,
             clip_micro=_scaled(train.clip, 6),
@@ -66,6 +66,8 @@ def order_rule(run: RunSection, train: TrainSection, comm: CommSection) -> RuleS
             apply_lag=comm.apply_lag,
         ),
     )
+    if rule.local.sequences_max == rule.local.sequences:  # one size
+        rule = replace(rule, local=replace(rule.local, sequences_max=0))
     is_shorter = run.seat_count >= SIGNS_FROM_NODES or rule.aggregation.name in DECODED_NAMES
     if comm.download is None and is_shorter and rule.outer.kind is Outer.SIGN:
         return replace(rule, aggregation=replace(rule.aggregation, wire=Wire.SIGNS))

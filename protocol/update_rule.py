@@ -245,7 +245,7 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     need(local.sequences >= 1, f"sequences is {local.sequences}, expected at least 1")
     need(
         local.sequences_max == 0 or local.sequences_max > local.sequences,
-        f"sequences_max is {local.sequences_max}, expected more than sequences, {local.sequences}, or 0",
+        f"sequences_max is {local.sequences_max}, expected more than sequences, {local.sequences}",
     )
     need(local.steps >= 1, f"{local.steps} inner steps, expected at least 1")
     need(0 <= local.proximal_micro <= 1000 * PPM, "the proximal weight must be 0 to 1000")

@@ -20,9 +20,17 @@ from assay.fleet.fitness import (
     is_lapsed,
     spec_fault,
 )
-from assay.participant.market.work import hourly_pay, memory_bytes, step_ms, step_pay_micro
+from assay.participant.market.work import (
+    chosen_tokens,
+    hourly_pay,
+    memory_bytes,
+    price_per_mtoken,
+    step_ms,
+    step_pay_micro,
+)
 from assay.protocol.encoding.codec import digest
 from assay.protocol.grpo import GrpoSpec, Reward
+from assay.protocol.market import SeatClass
 from assay.protocol.params import AcceptSpec, AdapterSpec, Milestone, Target, check_spec
 from assay.testing.specs import a_model, a_rule, a_spec
 from assay.training.layout import frozen_layout, layout_of
@@ -74,6 +82,40 @@ def test_with_grpo_each_token_of_a_completion_costs_a_third_of_a_step_more():
     machine = replace(MACHINE, flop_per_s=spec.tokens_per_step * flop_per_token(spec.model))
 
     assert step_ms(sampled, machine.flop_per_s) == 3 * step_ms(spec, machine.flop_per_s)
+
+
+SIZED = {
+    "rule": a_rule(sequences=2, sequences_max=8),
+    "compute": replace(a_spec().compute, micro_sequences=2),
+}
+
+
+def test_a_faster_machine_is_paid_for_the_larger_steps_that_it_has_time_for():
+    spec = a_spec(**SIZED)
+    sequence = spec.model.context * flop_per_token(spec.model)  # 2.5 s of work are planned
+    slow, middle, fast = sequence, 2 * sequence, 100 * sequence
+
+    assert [chosen_tokens(spec, speed) // spec.model.context for speed in (slow, middle, fast)] == [2, 4, 8]
+    assert chosen_tokens(spec, 0) == spec.tokens_per_step
+    assert hourly_pay(spec, slow) == hourly_pay(a_spec(), slow) == 32 * 870 * 3_600 // 3
+    assert hourly_pay(spec, middle) == 64 * 870 * 3_600 // 3
+    assert hourly_pay(spec, fast) == 128 * 870 * 3_600_000 // 1_080
+    assert step_pay_micro(spec) == step_pay_micro(a_spec())
+
+
+def test_the_price_that_a_class_of_seats_asks_for_is_of_the_steps_that_it_will_take():
+    spec = a_spec(**SIZED)
+    speed = (spec.model.context * flop_per_token(spec.model)).bit_length() + 6
+    seats = SeatClass(speed=speed, memory=40, days=0, lot=0)
+
+    for pay in (1, 10**6, 10**9):
+        price = price_per_mtoken(spec, seats, pay)
+        paid = [
+            hourly_pay(replace(spec, money=replace(spec.money, price_per_mtoken=one)), 1 << speed)
+            for one in (price - 1, price)
+        ]
+        assert paid[0] < pay <= paid[1]
+    assert price_per_mtoken(spec, seats, 10**9) < price_per_mtoken(a_spec(), seats, 10**9)
 
 
 def test_what_depends_on_milestones_is_no_pay():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ def test_a_log_says_seat_round_pay_and_ending(tmp_path: Path):
 
     found = read_log(a_log(tmp_path, a_round(round=6), a_round()))
     assert found == Reading(is_seated=True, round=7, paid=40, counted=5)
+    sized = a_log(tmp_path, a_round(round=6, tokens=24, least_tokens=16), a_round())
+    assert read_log(sized).size == Fraction(3, 2)  # of the last accepted step
     assert read_log(a_log(tmp_path, a_round(accepted=1, unpaid_steps=2))).counted == 0
     over = {"event": "training is over", "closed_by": "buyer"}
     assert read_log(a_log(tmp_path, a_round(), over, {"event": "x"})).closed_by == "buyer"
@@ -164,6 +167,7 @@ def test_a_node_that_ended_without_its_discharge_has_to_ask_again(tmp_path: Path
         json.dumps(a_round(round="x")),
         json.dumps(a_round(accepted=[])),
         json.dumps(a_round(paid=float("inf"))),
+        json.dumps(a_round(tokens=8, least_tokens=0)),
         "\x00",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 
@@ -20,6 +21,7 @@ from assay.orders.check import (
     node_price,
     opened_words,
     opening_words,
+    size_words,
     start_words,
     tokenizer_words,
 )
@@ -210,6 +212,31 @@ def test_what_the_default_order_deters_is_what_its_odds_give():
         f"false step worth up to {money_text(outside)}; lying in 1 step of 10 is found within 968 steps "
         "(99 %); "
     )
+
+
+SIZED = {"train.sequences_max": 16, "compute.micro_sequences": 2}
+
+
+def test_what_deters_is_reckoned_by_the_largest_step():
+    least, most = load_order(None), load_order(None, SIZED)
+    saving = odds_words(least)
+
+    assert least.rule.local.sequences * 4 == 16
+    assert odds_words(most) == pytest.approx(saving / 4, abs=0.1)  # of four times the pay of a step
+
+
+def odds_words(order) -> float:
+    """How many times the pay of a step may be saved by skipping its work."""
+    found = re.search(r"\(([0-9,.]+) times its pay\)", deters_words(order))
+    assert found is not None
+    return float(found[1].replace(",", ""))
+
+
+def test_sizes_of_steps_are_said_where_nodes_choose_them():
+    words = size_words(load_order(None, SIZED))
+
+    assert words.startswith("4 to 16 sequences a step, as many as a node has time for in 15 s")
+    assert size_words(load_order(None)) == ""
 
 
 def test_the_lesser_of_slash_and_withheld_share_is_what_deters():

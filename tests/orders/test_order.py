@@ -167,6 +167,13 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
         ("a = " + "[" * 100_000, "run.toml: is not TOML"),
         (b"name = '\xff'", "run.toml: is not UTF-8 text"),
         ("#" * ((1 << 20) + 1), "run.toml: more than 1048576 bytes"),
+        (
+            "[train]\nsequences_max = 8",
+            "run.toml: [train] sequences_max = 8: steps of different size are made of passes of one size",
+        ),
+        ("[train]\nsequences_max = 9\n[compute]\nmicro_sequences = 2", "9, expected a multiple of 2"),
+        ("[train]\nsequences_max = 2\n[compute]\nmicro_sequences = 2", "expected more than sequences, 4"),
+        ("[train]\nsequences_max = 0", "run.toml: [train] sequences_max = 0: expected at least 1"),
         ('[run.attesters]\n1 = ["key"]', '[run.attesters] 1 = ["key"]: expected text'),
         ('[run.attesters]\n5 = "key"', '[run.attesters] 5 = "key": no such node; nodes are 0 to 4'),
     ],

@@ -206,3 +206,29 @@ def test_false_steps_on_order_are_not_expected_to_be_paid():
 
     assert cost_expected(honest) == cost_at_most(honest)
     assert cost_expected(known_answers).tokens == (steps - 1) * honest.tokens_per_step
+
+
+SIZED = {**SMALL, "train.sequences_max": 6, "compute.micro_sequences": 2}
+
+
+def test_where_nodes_may_train_more_the_escrow_holds_the_price_of_the_most():
+    least, most = quote_of(load_order(None, SMALL)), quote_of(load_order(None, SIZED))
+    all_large = quote_of(load_order(None, {**SMALL, "train.sequences": 6}))
+    spec = a_spec(SIZED, [a_member(name) for name in NODES], [a_member(name) for name in VERIFIERS])
+
+    assert (most.budget, most.epoch_cap) == (all_large.budget, all_large.epoch_cap)
+    assert cost_at_most(most.terms) == cost_at_most(all_large.terms)
+    assert cost_expected(most.terms) == cost_expected(least.terms)
+    assert most.epoch_cap == spec.epoch_price(0)
+    assert sum(map(spec.epoch_price, range(spec.epochs))) == cost_at_most(most.terms).gross <= most.budget
+    check_spec_keeps(most, spec)
+    with pytest.raises(ConfigError, match="rule.local.sequences_max: 6 in the spec, 0 was quoted"):
+        check_spec_keeps(quote_of(load_order(None, {**SMALL, "compute.micro_sequences": 2})), spec)
+
+
+@pytest.mark.parametrize("keys", [SMALL, {}])
+def test_a_most_that_is_the_least_is_none(keys):
+    order = load_order(None, keys)
+
+    same = load_order(None, {**keys, "train.sequences_max": order.rule.local.sequences})
+    assert quote_of(same) == quote_of(order)

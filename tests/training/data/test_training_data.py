@@ -93,6 +93,20 @@ def test_a_round_of_several_steps_draws_all_of_their_sequences_at_once():
     assert positions == batch_of(replace(SPEC, rule=a_rule(sequences=15)), NODES[0], 1)
 
 
+def test_a_larger_step_begins_with_the_sequences_of_a_smaller_one():
+    """So what a node can decide by its step's size is how far it goes, not which windows it leaves out."""
+    compute = replace(SPEC.compute, micro_sequences=2)
+    spec = replace(SPEC, rule=a_rule(sequences=2, sequences_max=8), compute=compute)
+    sizes = [batch_positions(spec, NODES[0], 3, count * SPEC.model.context) for count in (2, 4, 6, 8)]
+
+    assert [len(set(one)) for one in sizes] == [2, 4, 6, 8]
+    assert all(sizes[-1][: len(one)] == one for one in sizes)
+    assert sizes[0] == batch_of(replace(SPEC, rule=a_rule(sequences=2)), NODES[0], 3)
+    for tokens in (3 * SPEC.model.context, 10 * SPEC.model.context):
+        with pytest.raises(ValueError, match=f"{tokens} tokens, expected 16 to 64 in steps of 16"):
+            batch_positions(spec, NODES[0], 3, tokens)
+
+
 def test_a_step_that_needs_more_windows_than_there_are_is_refused_and_one_that_needs_all_ends():
     windows = 900 // WINDOW
 

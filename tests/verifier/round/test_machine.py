@@ -35,7 +35,7 @@ from assay.protocol.messages import (
     SignedCommit,
     SignedInclusionList,
 )
-from assay.protocol.params import AcceptSpec, Milestone
+from assay.protocol.params import AcceptSpec, ComputeSpec, Milestone, Precision
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
 from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer
@@ -61,6 +61,7 @@ from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
 from assay.testing.specs import a_money_spec, a_rule
 from assay.training.codec.wire import update_bytes_max
+from assay.training.data.batches import batch_positions, batch_root
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
@@ -191,6 +192,41 @@ def test_a_commit_beside_one_rule_is_refused_and_the_words_name_the_rule(changes
         step(state, signed)
 
     assert not state.commits
+
+
+SIZED = {
+    "rule": a_rule(sequences=2, sequences_max=6),
+    "compute": ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=2),
+}
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_a_commit_may_count_for_each_size_that_the_run_allows(count):
+    run_state = the_start(**SIZED)
+    signed = a_signed_commit("nora", run_state, tokens=count * run_state.spec.model.context)
+
+    state, _ = step(a_round(run_state), signed)
+
+    assert state.commits == {peer("nora"): signed}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 8])
+def test_a_commit_of_any_other_size_is_refused(count):
+    run_state = the_start(**SIZED)
+    signed = a_signed_commit("nora", run_state, tokens=count * run_state.spec.model.context)
+
+    with pytest.raises(PeerFault, match=f"{count * 16} tokens, expected 32 to 96 in steps of 32"):
+        step(a_round(run_state), signed)
+
+
+def test_the_batch_of_a_commit_is_that_of_the_size_that_it_counts_for():
+    run_state = the_start(**SIZED)
+    spec = run_state.spec
+    other = batch_root(spec, batch_positions(spec, peer("nora"), 0, spec.tokens_per_step))
+    signed = a_signed_commit("nora", run_state, tokens=spec.most_tokens_per_step, batch_root=other)
+
+    with pytest.raises(PeerFault, match="another batch"):
+        step(a_round(run_state), signed)
 
 
 @pytest.mark.parametrize(

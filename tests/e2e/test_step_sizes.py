@@ -1,0 +1,84 @@
+"""Nodes train as much as they have time for: each is paid for that, and a claim of more is slashed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from assay.bundle.read import read
+from tests.conftest import Assay
+from tests.e2e.conftest import Finished
+from tests.e2e.nets import broken_invariants, localnet, need_anvil, slashed, summary_of, write_order
+
+pytestmark = pytest.mark.slow
+LEAST, MOST, CHEAT_ROUND = 2, 8, 2
+
+
+@pytest.fixture(scope="module")
+def sized(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Node 1 takes three seconds longer, all that it may; node 3 claims too much; the others are fast."""
+    need_anvil()
+    folder = tmp_path_factory.mktemp("sized")
+    order = write_order(
+        folder,
+        rounds=10,
+        cheat=f"claims-more@{CHEAT_ROUND}",
+        train=f"sequences_max = {MOST}\n[compute]\nmicro_sequences = {LEAST}\n",
+    )
+    order.write_text(order.read_text().replace("collect_s = 8", "collect_s = 6"))
+    with localnet(folder, order, "--behave", "1=slow@0") as process:
+        return Finished(folder / "run", summary_of(process), process.returncode)
+
+
+@pytest.fixture(scope="module")
+def trained(sized: Finished) -> dict[str, list[int]]:
+    """Tokens of each node's accepted steps, by peer, in the order of their rounds."""
+    found: dict[str, list[int]] = {node["peer"]: [] for node in sized.summary["nodes"]}
+    for link in read(sized.run).links:
+        for signed in link.manifest.commits:
+            found[signed.commit.node.hex()].append(signed.commit.tokens)
+    return found
+
+
+def test_every_invariant_holds_and_the_delivered_run_verifies(assay: Assay, sized: Finished) -> None:
+    assert broken_invariants(sized.summary) == []
+    assert sized.status == 0
+    status, _, err = assay("run", "verify", sized.run)
+    assert status == 0, err
+
+
+def test_fast_nodes_train_more_and_a_slow_one_no_less_than_the_least(
+    sized: Finished, trained: dict[str, list[int]]
+) -> None:
+    spec = read(sized.run).spec
+    assert (spec.tokens_per_step, spec.most_tokens_per_step) == (LEAST * 32, MOST * 32)
+    slow = trained[sized.peer("slow")]
+    fast = [trained[one["peer"]] for one in sized.summary["nodes"] if one["behaviour"] == "honest"]
+
+    assert set(slow) == {spec.tokens_per_step} and len(slow) >= 8
+    for one in fast:
+        assert one[0] == spec.tokens_per_step  # it had measured nothing
+        assert Counter(one)[spec.most_tokens_per_step] >= 5
+
+
+def test_each_is_paid_in_proportion_to_the_tokens_that_it_trained(
+    sized: Finished, trained: dict[str, list[int]]
+) -> None:
+    spec = read(sized.run).spec
+    paid = {one["peer"]: one["paid"] for one in sized.summary["nodes"] if one["behaviour"] != "claims-more@2"}
+
+    for peer, amount in paid.items():
+        due = sum(trained[peer]) * spec.money.operator_price / 10**6
+        assert abs(amount - due) <= 2 * spec.epochs  # rounding, of each epoch
+    assert max(paid.values()) > 2 * paid[sized.peer("slow")]
+
+
+def test_who_claims_more_than_it_trained_is_slashed_and_nobody_else(
+    sized: Finished, trained: dict[str, list[int]]
+) -> None:
+    cheat = next(one for one in sized.summary["nodes"] if one["slashed"])
+
+    assert slashed(sized.summary) == ["claims-more"]
+    assert trained[cheat["peer"]][CHEAT_ROUND] == MOST * 32
+    assert len(trained[cheat["peer"]]) < 10
