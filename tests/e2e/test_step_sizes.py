@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,21 @@ def test_each_is_paid_in_proportion_to_the_tokens_that_it_trained(
         due = sum(trained[peer]) * spec.money.operator_price / 10**6
         assert abs(amount - due) <= 2 * spec.epochs  # rounding, of each epoch
     assert max(paid.values()) > 2 * paid[sized.peer("slow")]
+
+
+def test_a_large_step_is_repeated_and_proved_in_its_own_size(
+    assay: Assay, sized: Finished, trained: dict[str, list[int]], tmp_path: Path
+) -> None:
+    node, path = sized.peer("honest"), tmp_path / "receipt.json"
+    number = len(trained[node]) - 1  # it missed no round
+
+    repeated = assay("audit", "replay", f"{sized.run}:{number}:{node}")
+    made = assay("receipt", "make", sized.run, str(number), node[:8], "--out", path)
+    proved = assay("receipt", "verify", path)
+
+    assert repeated.status == 0 and f"{MOST} sequences" in repeated.out and "MATCH" in repeated.out
+    assert (made.status, proved.status) == (0, 0), made.err + proved.err
+    assert f"{MOST * 32} tokens" in proved.out
 
 
 def test_who_claims_more_than_it_trained_is_slashed_and_nobody_else(

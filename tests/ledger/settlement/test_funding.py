@@ -13,6 +13,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Closing
 from assay.testing.signed import a_spec
+from assay.testing.specs import a_rule
 
 SPEC = a_spec(rounds=8)
 PRICE = SPEC.epoch_price(0)
@@ -76,6 +77,22 @@ def test_what_is_reserved_and_paid_for_earlier_epochs_takes_nothing_from_later_o
 )
 def test_a_cap_an_epoch_count_a_spec_and_a_verifier_set_that_cannot_pay_fund_nothing(changes, epochs):
     assert funded(**changes) == epochs
+
+
+def test_where_nodes_may_train_more_an_epoch_is_funded_if_the_largest_steps_of_all_are():
+    """Else some node would work for nothing: nobody knows beforehand which steps will be large."""
+    sized = a_spec(
+        rounds=8,
+        rule=a_rule(sequences=2, sequences_max=6),
+        compute=replace(SPEC.compute, micro_sequences=2),
+    )
+
+    def epochs(**changes) -> int:
+        escrow = final(spec_hash=digest(sized), epoch_cap=3 * PRICE, **changes)
+        return reading_of(sized, escrow, DELAY).epochs
+
+    assert sized.epoch_price(0) == 3 * PRICE
+    assert [epochs(budget=budget) for budget in (PRICE, 3 * PRICE - 1, 3 * PRICE, 9 * PRICE)] == [0, 0, 1, 3]
 
 
 def test_a_run_that_nobody_opened_is_not_funded_and_not_closing():
