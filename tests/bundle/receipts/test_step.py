@@ -385,7 +385,7 @@ FORGED = {
     "commit": r"^commit: ",
     "hot": r"^commit: .*hot key",
     "batch_root": r"^commit: its batch",
-    "tokens": r"^commit: 1 tokens, a step has",
+    "tokens": r"^commit: 1 tokens, expected",
     "parent": r"^commit: of another run, round or parent",
     "reveal": r"^beacon: ",
     "drand": r"^beacon: drand round 8: .* is not its signature",

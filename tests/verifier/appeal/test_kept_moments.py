@@ -223,7 +223,8 @@ def test_what_no_juror_can_compute_says_why(honest):
     rule, local = spec.rule, spec.rule.local
 
     def reason(rule=rule, limits=limits, commit=commit):
-        return why_not(replace(spec, rule=rule), limits, commit)
+        changed = replace(spec, rule=rule)
+        return why_not(changed, limits, replace(commit, tokens=changed.tokens_per_step))
 
     assert reason() is None
     assert "of its own" in reason(rule=replace(rule, fragments=2))
