@@ -20,5 +20,5 @@ def test_a_count_of_no_step_is_named_before_anything_is_computed() -> None:
     smaller = replace(run_state.spec, model=a_model(context=15))  # of which 32 tokens are no step
     delivered: Any = SimpleNamespace(spec=smaller, links=a_chain(run_state, 2), held=None)
 
-    with pytest.raises(IntegrityError, match="^commit of round 0 of .*: 32 tokens, expected 30$"):
+    with pytest.raises(IntegrityError, match=r"^commit of round 0 of .*: 32 tokens, expected 30$"):
         replay_of(delivered, peer("nora"), 0)
