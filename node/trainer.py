@@ -273,7 +273,8 @@ class Trainer(ComputeWorker):
 
         # No two works are in use at once: work done ahead is used or discarded before the next.
         work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient, self._room)
-        self._sequence_us = int((self._spent_s - spent) * 1e6 * self.spec.model.context / tokens)
+        took_us = int((self._spent_s - spent) * 1e6)
+        self._sequence_us = max(took_us * self.spec.model.context // tokens, 1)
         if self.spec.rule.is_gradient and work.x_NC.nbytes <= ROOM_BYTES_MAX:
             self._room = work.x_NC
         return work

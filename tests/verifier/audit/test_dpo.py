@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from assay.node.trainer import Trainer
-from assay.protocol.params import ComputeSpec, Precision, RunSpec
+from assay.protocol.params import ComputeSpec, Precision, RunSpec, check_spec
 from assay.testing.specs import a_rule, a_spec
 from assay.training.data.batches import describe
 from assay.training.data.mask import visible
@@ -66,6 +66,25 @@ def dpo_run(folder: Path, method: str) -> RunSpec:
     manifest = masked_data(folder, pairs.reshape(-1), 256)
     data = describe(manifest, validation_tokens=12 * (context + 1), source="x", licence="y")
     return a_spec(data=data, compute=DPO, rule=a_rule(method, **METHODS[method]), rounds=20)
+
+
+class LargeTrainer(Trainer):
+    """Has time for the largest step."""
+
+    def _step_tokens(self, left_ms):
+        return self.spec.most_tokens_per_step
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_larger_step_has_more_whole_pairs_and_matches(tmp_path, method):
+    spec = dpo_run(tmp_path, method)
+    local = replace(spec.rule.local, sequences=2, sequences_max=6)
+    spec = replace(
+        spec, rule=replace(spec.rule, local=local), compute=replace(spec.compute, micro_sequences=2)
+    )
+    check_spec(spec)
+
+    assert outcomes(tmp_path, spec, LargeTrainer) == {MATCH}
 
 
 @pytest.mark.parametrize("method", METHODS)

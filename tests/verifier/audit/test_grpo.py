@@ -23,7 +23,7 @@ from assay.verifier.audit import worker
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.messages import Finding
 from assay.verifier.audit.worker import RecomputeWorker
-from tests.training.tasks import GRPO, a_grpo_run
+from tests.training.tasks import COMPUTE, GRPO, a_grpo_run
 from tests.verifier.audit.test_masked import MATCH, MISMATCH, NODE, SEED, outcomes
 
 EASY = replace(GRPO, reward=Reward.PREFIX, group=2)  # some prefix is right by chance, if steps are tried
@@ -101,6 +101,28 @@ def test_an_honest_step_matches(tmp_path, grpo, micro):
 @pytest.mark.parametrize("kind", LIARS)
 def test_a_step_on_completions_that_were_chosen_or_rewarded_otherwise_is_found(tmp_path, kind):
     assert outcomes(tmp_path, a_grpo_run(tmp_path, grpo=EASY), kind) == {MISMATCH}
+
+
+class LargeTrainer(Trainer):
+    """Has time for the largest step."""
+
+    def _step_tokens(self, left_ms):
+        return self.spec.most_tokens_per_step
+
+
+def test_a_larger_step_has_the_completions_of_more_prompts_and_matches(tmp_path):
+    passes = replace(COMPUTE, micro_sequences=4)
+    spec, seen = a_grpo_run(tmp_path, rule=a_rule(sequences=4, sequences_max=12), compute=passes), []
+
+    class Watched(LargeTrainer):
+        def _batch(self, round_id, theta_P, tokens):
+            seen.append([super(Watched, self)._batch(round_id, theta_P, 16 * n) for n in (4, 12)])
+            return seen[-1][1]
+
+    assert outcomes(tmp_path, spec, Watched) == {MATCH}
+    ((small, large),) = seen
+    assert (len(small), len(large)) == (4, 12)
+    assert np.array_equal(large[:4], small)  # the same completions, whatever follows
 
 
 def judged(folder, spec, kind, **changes) -> tuple[Finding, object]:
