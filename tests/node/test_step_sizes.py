@@ -19,6 +19,7 @@ from assay.testing.signed import a_spec
 from assay.testing.specs import a_data_folder, a_rule
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.model.loss import use_one_thread
+from assay.verifier.audit.limits import Limits, shipped
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.faulty import a_faulty_trainer
 
@@ -64,9 +65,16 @@ def sized_step(trainer: Trainer, sequences: int) -> StepRecord:
     return trainer.step(0, a_digest("manifest"), 0, NO_DIGEST, left_ms=left_ms)
 
 
-def audited(spec: RunSpec, data: Path, folder: Path, trainer: Trainer, record: StepRecord) -> list[Outcome]:
-    """What an auditor finds in each segment."""
-    worker = RecomputeWorker(spec=spec, data=data, folder=folder / "auditor")
+def audited(
+    spec: RunSpec,
+    data: Path,
+    folder: Path,
+    trainer: Trainer,
+    record: StepRecord,
+    limits: Limits | None = None,
+) -> list[Outcome]:
+    """What an auditor finds in each segment; in the reference class where there are limits."""
+    worker = RecomputeWorker(spec=spec, data=data, folder=folder / "auditor", limits=limits)
     return [
         worker.examine(
             record.commit,
@@ -74,6 +82,7 @@ def audited(spec: RunSpec, data: Path, folder: Path, trainer: Trainer, record: S
             trainer.steps.opening(0, list(BLOCKS), segment),
             list(BLOCKS),
             segment,
+            in_reference=limits is not None,
         ).outcome
         for segment in range(max(spec.rule.segments, 1))
     ]
@@ -104,6 +113,24 @@ def test_who_claims_more_than_it_trained_is_found_in_whatever_segment_is_drawn(
 
     assert record.commit.tokens == spec.most_tokens_per_step
     assert set(audited(spec, data, tmp_path, trainer, record)) == {Outcome.MISMATCH}
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("honest", Outcome.MATCH), ("claims-more", Outcome.MISMATCH)])
+@pytest.mark.parametrize("dtype", list(Precision))
+def test_another_class_judges_the_largest_steps_within_the_limits_that_were_measured_on_others(
+    data: Path, tmp_path: Path, name: str, outcome: Outcome, dtype: Precision
+) -> None:
+    spec = replace(
+        DEMO,
+        compute=replace(COMPUTE, dtype=dtype),
+        audit=replace(DEMO.audit, limits=shipped().digest()),
+    )
+    trainer = a_trainer(spec, data, tmp_path, name)
+
+    record = sized_step(trainer, 4)
+
+    assert record.commit.tokens == spec.most_tokens_per_step
+    assert audited(spec, data, tmp_path, trainer, record, shipped()) == [outcome]
 
 
 @both
