@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from assay.participant.batch_size import planned_ms, step_tokens
+from assay.participant.batch_size import Sizes, planned_ms, step_tokens
 from assay.participant.checks import MEMORY_BYTES_MIN
 from assay.protocol.market import SeatClass
-from assay.protocol.params import ComputeSpec, ModelSpec, MoneySpec, TimingSpec
-from assay.protocol.update_rule import RuleSpec
+from assay.protocol.params import MoneySpec
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
 
@@ -26,19 +25,11 @@ LOGIT_COPIES = 4
 PRICE_BITS = 63  # of the highest price per 10^6 tokens that is looked for
 
 
-class Work(Protocol):
+class Work(Sizes, Protocol):
     """What decides about a seat: a run's spec has it, and an order's terms."""
 
     @property
-    def model(self) -> ModelSpec: ...
-    @property
-    def compute(self) -> ComputeSpec: ...
-    @property
-    def rule(self) -> RuleSpec: ...
-    @property
     def money(self) -> MoneySpec: ...
-    @property
-    def timing(self) -> TimingSpec: ...
     @property
     def tokens_per_step(self) -> int: ...
 
