@@ -149,8 +149,8 @@ def test_verifiers_that_forget_what_they_signed_are_found(monkeypatch):
 def test_a_node_that_makes_another_commit_after_a_restart_is_found(monkeypatch):
     sound, value = Trainer.step, Store.value
 
-    def step(trainer, round_id, parent, base, base_root):
-        record = sound(trainer, round_id, parent, base, base_root)
+    def step(trainer, round_id, parent, base, base_root, **left):
+        record = sound(trainer, round_id, parent, base, base_root, **left)
         return replace(record, commit=replace(record.commit, loss_micro=int(HERE.get().writes)))
 
     monkeypatch.setattr(Trainer, "step", step)
