@@ -246,7 +246,7 @@ def test_two_chains_are_found(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_that_stands_still_is_found(monkeypatch):
-    async def submit(_node, _verifier, _submission):
+    async def submit(_node, _verifier, _submission, _sent):
         return
 
     monkeypatch.setattr(Node, "_submit", submit)
