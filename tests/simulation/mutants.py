@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.mutants import Mutant, _copy, mutants_of
@@ -88,6 +87,8 @@ def main() -> None:
             chosen.lines.write_text(json.dumps(lines))
         run = [one for one in every if one.line in lines.get(str(one.path), ())]
         print(f"{len(run)} of {len(every)} mutants are in lines that the networks run", flush=True)
+        if _broken(root, chosen.seeds):
+            sys.exit("the networks break a promise before anything is changed")
         sample = random.Random(chosen.seed).sample(run, min(chosen.sample, len(run)))
         found: Counter[bool] = Counter()
         for number, mutant in enumerate(sample):
@@ -112,28 +113,25 @@ def _is_caught(root: Path, number: int, mutant: Mutant, seeds: int) -> bool:
     source = path.read_bytes()
     path.write_bytes(mutant.apply(source))
     try:
-        lines = list(_networks(root, seeds))
+        broken = _broken(root, seeds)
     finally:
         path.write_bytes(source)
-    is_caught = bool(lines[-1])
-    said = f"caught: {' '.join(lines)[:160]}" if is_caught else "SURVIVES"
+    said = f"caught: {broken[:160]}" if broken else "SURVIVES"
     print(f"{number}: {mutant.shown(source)}  {time.monotonic() - began_s:.0f} s\n    {said}", flush=True)
-    return is_caught
+    return bool(broken)
 
 
-def _networks(root: Path, seeds: int) -> Iterator[str]:
-    """What the networks say of the tree as it is; the last line is empty if they keep every promise."""
+def _broken(root: Path, seeds: int) -> str:
+    """The first promise that a network breaks on the tree as it is, with its plan; empty if all are kept."""
     these = [str(seed) for seed in (*SEEDS, *range(max(SEEDS) + 1, max(SEEDS) + 100))[:seeds]]
     command = f"ulimit -t {CPU_S}; exec {sys.executable} -m tests.simulation.rounds --these {' '.join(these)}"
     done = subprocess.run(
         ["/bin/sh", "-c", command], cwd=root, env=_environment(root), capture_output=True, text=True
     )
     if not done.returncode:
-        yield ""
-        return
-    broken = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]
-    yield from broken[:1]
-    yield broken[1] if len(broken) > 1 else f"exit status {done.returncode}"
+        return ""
+    said = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")]
+    return " | ".join(reversed(said[:2])) or f"exit status {done.returncode}"
 
 
 def _environment(root: Path) -> dict[str, str]:
