@@ -43,7 +43,7 @@ from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.audit.limits import shipped
 from assay.verifier.audit.messages import RecomputeStart
 from assay.verifier.service import accusations
-from assay.verifier.service.accusations import Accusations, Refused, accused_commit, is_cleared
+from assay.verifier.service.accusations import Accusations, Refused, accused_commit, is_honest
 from tests.cli.market import Market, wallet
 from tests.conftest import Assay
 from tests.forked_commands import forked_workers
@@ -268,7 +268,7 @@ def test_an_honest_step_is_not_accused_by_the_command_and_not_convicted_if_it_is
         code, _, err = assay("audit", "accuse", step_of(run, LIE - 1), config)
         assert code and "the step holds, and all that it rests on" in err
         # Two of four that refuse are enough for nobody to ask the third any more.
-        assert sum(is_cleared(me.store, case_id_of(commit)) for me in opened) >= 2
+        assert sum(is_honest(me.store, case_id_of(commit)) for me in opened) >= 2
         # Whoever accuses an honest step is not heard again, also with a true accusation.
         monkeypatch.setattr(accuse, "_false_round", lambda _done: LIE)
         code, _, err = assay("audit", "accuse", step_of(run, LIE), config)
@@ -313,6 +313,30 @@ def test_what_rests_on_a_step_that_was_found_false_is_not_looked_into(
 
     trio.run(main)
     assert looks == [LIE + 1, LIE]
+
+
+def test_who_cannot_make_a_step_again_has_not_found_it_honest(run: LyingRun, monkeypatch: pytest.MonkeyPatch):
+    """Else it would sign a veto against a right order: two of these and a liar are a quorum."""
+    me, service = run.open_verifier(VERIFIERS[0])
+
+    async def made_in_another_class(_child, commit) -> tuple[int, str, bool]:
+        return int(commit.round), "", False
+
+    monkeypatch.setattr(service, "_make_again", made_in_another_class)
+
+    async def main() -> None:
+        ask, body = service.handlers["accuse"], accusing(run, "buyer", LIE)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.run)
+            await ask(peer("whoever"), body)
+            while not me.store.values("cleared/"):
+                await trio.sleep(0.1)
+            with pytest.raises(Refused, match="has not the execution class of the node"):
+                await ask(peer("whoever"), body)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert not is_honest(me.store, case_id_of(run.commit(LIE)))
 
 
 def accusing(run: LyingRun, name: str, round_id: int) -> bytes:

@@ -44,7 +44,7 @@ from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Tr
 from assay.verifier.audit.remake import lineage
 
 log = logging.getLogger(__name__)
-ACCUSED, CLEARED, ALONE = "accused/", "cleared/", "alone/"  # keys of what is known of a case
+ACCUSED, CLEARED, HONEST, ALONE = "accused/", "cleared/", "honest/", "alone/"  # keys: what is known of a case
 WRONG, FALSE = "wrong/", "false/"  # of an account; of a node's false steps
 FOLDER = "accusations"  # of the worker, in the verifier's
 WAITING_MAX = 4  # accusations that wait while another is looked into
@@ -228,6 +228,7 @@ class Accusations:
             else:
                 name = f"{WRONG}{accusation.account.hex()}"
                 self._me.store.set_value(name, (self._me.store.value(name) or b"") + b"x")
+                self._me.store.set_value(f"{HONEST}{case_id.hex()}", b"")
                 self._clear(case_id, "the step holds, and all that it rests on")
         finally:
             await child.close()
@@ -300,9 +301,9 @@ def _behind(lie: int) -> str:
     return f"an earlier step of the node is false, which this rests on: round {lie}"
 
 
-def is_cleared(store: Store, case_id: bytes) -> bool:
-    """Whether we looked into an accusation, and did not find the step false."""
-    return store.value(f"{CLEARED}{case_id.hex()}") is not None
+def is_honest(store: Store, case_id: bytes) -> bool:
+    """Whether we looked into an accusation, and found the step honest; not if we could not make it again."""
+    return store.value(f"{HONEST}{case_id.hex()}") is not None
 
 
 def accused_commit(store: Store, case_id: bytes) -> Commit | None:

@@ -57,7 +57,7 @@ from assay.protocol.messages import (
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest
-from assay.verifier.service.accusations import is_cleared
+from assay.verifier.service.accusations import is_honest
 from assay.verifier.service.appeals import Appeals
 from assay.verifier.service.driver import EVIDENCE
 
@@ -214,7 +214,7 @@ class ChainDuties:
         if case.run_id != self._me.run_id:
             raise Unavailable(f"case {case_id.hex()[:8]} is not of this run")
         order = implied_orders(self._me, self._follower).get(case_id)
-        if order is None and not is_cleared(self._me.store, case_id):
+        if order is None and not is_honest(self._me.store, case_id):
             order = accused_order(self._me, self._follower, case_id, case)
         if is_implied(case, order):
             raise Unavailable(f"our manifests imply the case {case_id.hex()[:8]}")
