@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 import trio
@@ -496,15 +497,28 @@ class Service:
 
     async def _shown(self, audit: Audit) -> bytes:
         spec, round_id = self.me.spec, int(audit.round)
-        update = self.me.blobs.load(audit.commit.update)
+        update = await self._own(audit.commit.update)
         live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, audit.rate_ppm, self.layout.blocks, live)
         return await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
+
+    async def _own(self, update: Digest) -> bytes:
+        """An update of ours; if our disk has lost it, others have it for as long as it may be opened."""
+        try:
+            return self.me.blobs.load(update)
+        except Unavailable:
+            body = await self._fetch(update)
+            with suppress(Unavailable):  # a full disk
+                self.me.blobs.put(body)
+            return body
 
     async def _repeat(self, commit: Commit, lost: AssayError) -> None:
         """Have the trainer repeat a step that the disk has lost: it cannot be opened otherwise."""
         if self._repeats[commit.round] >= REPEATS_MAX:
             raise lost
+        await self.state_sync.reach(
+            int(self.follower.run_state.round)
+        )  # a worker that just began has no round
         log.warning("step repeated", extra={"round": int(commit.round), "reason": str(lost)})
         try:
             record = await self.state_sync.child.call(RepeatStep(commit=commit), StepRecord)

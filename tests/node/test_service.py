@@ -14,10 +14,11 @@ import trio
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import RepeatStep, TakeStep
 from assay.node.service import REPEATS_MAX, Sent, Service
+from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
-from assay.protocol.types import RoundId
+from assay.protocol.types import Digest, RoundId
 from assay.testing.members import peer
 from assay.testing.signed import a_history, a_signed_commit
 from assay.testing.specs import a_rule
@@ -107,18 +108,27 @@ def test_an_update_that_is_damaged_on_our_disk_is_not_pushed_and_ends_nothing(tm
     assert "update not pushed" in caplog.text
 
 
+ROUND = 7  # of the run's next manifest
+
+
 class Steps:
     """A node's files of one step, of which some are gone until its trainer repeats it."""
 
     def __init__(self, blobs: DiskBlobs, *, can_repeat: bool = True) -> None:
         self.blobs, self.can_repeat, self.is_whole, self.repeated = blobs, can_repeat, False, 0
         self.me = SimpleNamespace(blobs=blobs)
-        self.state_sync = SimpleNamespace(child=self)
+        self.state_sync = SimpleNamespace(child=self, reach=self.reach)
+        self.follower = SimpleNamespace(run_state=SimpleNamespace(round=ROUND))
+        self.at = 0  # the worker's round
         self._opened: dict[Any, OpeningNotice] = {}
         self._opening_locks, self._repeats = defaultdict[RoundId, trio.Lock](trio.Lock), Counter[RoundId]()
         self.steps = self
 
+    async def reach(self, round_id: int) -> None:
+        self.at = round_id
+
     async def call(self, request: RepeatStep, _answer: Any) -> Any:
+        assert self.at == ROUND  # one that has just started has the parameters of no round
         self.repeated += 1
         if not self.can_repeat:
             raise Diverged("the state before is gone, too")
@@ -167,6 +177,22 @@ def test_a_step_that_cannot_be_repeated_is_tried_once(tmp_path: Path):
             trio.run(Service._opening, node, an_audit())
         trio.run(Service._mend, node, an_audit())
     assert node.repeated == 1
+
+
+@pytest.mark.parametrize("room", [0, 1 << 20], ids=["full disk", "room"])
+def test_an_update_that_our_disk_lost_is_fetched_from_others(tmp_path: Path, room: int):
+    """An old step cannot be repeated any more: its parameters are gone."""
+    blobs, fetched = DiskBlobs(tmp_path, bytes_max=room), list[Digest]()
+
+    async def fetch(name: Digest) -> bytes:
+        fetched.append(name)
+        return b"update"
+
+    node: Any = SimpleNamespace(me=SimpleNamespace(blobs=blobs), _fetch=fetch)
+    name = blob_digest(b"update")
+    for _ in range(2):
+        assert trio.run(Service._own, node, name) == b"update"
+    assert fetched == [name] * (1 if room else 2)
 
 
 def test_an_opening_that_was_found_damaged_is_made_again(tmp_path: Path):

@@ -129,10 +129,10 @@ def test_a_buyer_that_cancels_ends_the_training_and_pays_for_what_was_done():
 def test_verifiers_that_forget_what_they_signed_are_found(monkeypatch):
     monkeypatch.setattr(Store, "add_record", lambda _store, _iteration, _body: None)
     monkeypatch.setattr(HighWater, "note", lambda _mark, _iteration, _statement: None)
-    plan = {"rounds": 3, "storm_s": 12.0, "kills": 6, "cuts": 1}
+    plan = {"rounds": 4, "storm_s": 20.0, "kills": 14, "cuts": 3}
     assert any(
         "signed two" in found or "DUMMY and FINALISE" in found or "from us" in found
-        for found in (broken(seed, **plan) for seed in range(6))
+        for found in (broken(seed, **plan) for seed in range(40))
     )
 
 
