@@ -116,7 +116,7 @@ def check_price(money: MoneySpec, least: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A step that is being sent since a time; it is delivered with so many receipts."""
+    """When a step was first sent, and which verifiers acknowledged it; delivered once `wanted` have."""
 
     at_s: float
     wanted: int
@@ -350,7 +350,7 @@ class Service:
         return await self.state_sync.child.call(request, StepRecord)
 
     def _left_ms(self, passed_s: float) -> int:
-        """How long a step may take, where the run leaves its size to us and so much of the round is over."""
+        """How long a step may take, `passed_s` into its round; 0 where all steps are of one size."""
         if self.me.spec.tokens_per_step == self.me.spec.most_tokens_per_step:
             return 0
         return max(planned_ms(self.me.spec.timing) - int((passed_s + self._sending_s) * 1000), 0)
@@ -516,9 +516,8 @@ class Service:
         """Have the trainer repeat a step that the disk has lost: it cannot be opened otherwise."""
         if self._repeats[commit.round] >= REPEATS_MAX:
             raise lost
-        await self.state_sync.reach(
-            int(self.follower.run_state.round)
-        )  # a worker that just began has no round
+        # A trainer that has just started has the parameters of no round yet.
+        await self.state_sync.reach(int(self.follower.run_state.round))
         log.warning("step repeated", extra={"round": int(commit.round), "reason": str(lost)})
         try:
             record = await self.state_sync.child.call(RepeatStep(commit=commit), StepRecord)

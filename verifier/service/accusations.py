@@ -148,6 +148,7 @@ class Accusations:
             return  # whoever asks again is queued then
         case_id = case_id_of(commit)
         await self._ask_chain(partial(self._fault, case_id, accusation))
+        alone_until = await trio.to_thread.run_sync(self._report_ends_at, case_id, accusation)
         lie = await trio.to_thread.run_sync(self._known_lie, commit)
         if lie is not None:
             self._clear(case_id, _behind(lie))
@@ -159,6 +160,7 @@ class Accusations:
         except trio.WouldBlock:
             return
         self._accused[case_id] = accusation
+        self._me.store.set_value(f"{ALONE}{case_id.hex()}", str(alone_until).encode())
         log.info("accused", extra={"round": int(commit.round), "node": commit.node.hex()[:8]})
 
     async def _ask_chain(self, fault: Callable[[], str | None]) -> None:
@@ -218,9 +220,7 @@ class Accusations:
                 self._clear(case_id, "this verifier has not the execution class of the node")
             elif at == number and differs:
                 traced = await child.call(TraceStep(commit=commit), Traced)
-                alone_until = await trio.to_thread.run_sync(self._report_ends_at, case_id, accusation)
                 self._keep_trace(case_id, traced.positions)
-                self._me.store.set_value(f"{ALONE}{case_id.hex()}", str(alone_until).encode())
                 self._me.store.set_value(f"{ACCUSED}{case_id.hex()}", encode(accusation))
                 log.info("the accused step is false", extra={"round": number, "differs": differs})
             elif differs:
