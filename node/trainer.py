@@ -254,11 +254,11 @@ class Trainer(ComputeWorker):
         return True
 
     def _step_tokens(self, left_ms: int) -> int:
-        """The tokens of a step that may take so long, by what the last one took."""
+        """The tokens of a step that may take `left_ms`, by what the last one took."""
         return step_tokens(self.spec, self._sequence_us, left_ms * 1000 - self._rest_us)
 
     def _work(self, round_id: int, before: NodeState, tokens: int) -> rules.Work:
-        """A round's local work on so many tokens, from the private state before it."""
+        """A round's local work on `tokens` tokens, from the private state before it."""
         theta, began, spent = self._read(round_id), time.monotonic(), self._spent_s
         batch = self._batch(self._trained_as(round_id), theta, tokens)
         self._spent_s += time.monotonic() - began
@@ -280,7 +280,7 @@ class Trainer(ComputeWorker):
         return work
 
     def _batch(self, round_id: int, theta_P: NDArray[np.float32], tokens: int) -> NDArray[np.int64]:
-        """The sequences of a round's step of so many tokens, at the parameters that its work starts from."""
+        """The sequences of a step of `tokens` tokens, at the parameters that its work starts from."""
         return step_batch(
             self.spec, self.layout, theta_P, self.tokens, self.node, round_id, tokens,
             device=self.device, frozen=self.frozen,

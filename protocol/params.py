@@ -375,7 +375,7 @@ class RunSpec:
         return self.rule.most_sequences_per_round * self.model.context
 
     def step_sequences(self, tokens: int) -> int:
-        """Sequences of each inner step, or of the gradient, of a step that counts for so many tokens.
+        """Sequences of each inner step, or of the gradient, of a step that counts for `tokens` tokens.
 
         Raises:
             ValueError: no step of this run does.

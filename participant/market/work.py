@@ -104,7 +104,7 @@ def serves(seat_class: SeatClass, work: Work, days: int, lot: int) -> bool:
 
 
 def _trained_ms(work: Work, tokens: int, flop_per_s: int) -> int:
-    """Milliseconds for so many tokens, in whole steps.
+    """Milliseconds that `tokens` tokens take, in whole steps.
 
     With GRPO completions are sampled first: for each of their tokens a forward pass, a third of it.
     """
