@@ -91,7 +91,7 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int, tokens: int) -> 
         tokens: That the step counts for.
 
     Raises:
-        ValueError: no step counts for this number of tokens, or the training part has fewer windows than it needs.
+        ValueError: no step counts for these tokens, or the training part has fewer windows than it needs.
     """
     split, numbers = spec.split, spec.training_windows(node)
     count = spec.step_sequences(tokens) * spec.rule.local.steps // spec.compute.trained_per_window
