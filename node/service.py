@@ -11,9 +11,6 @@ between.
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 import trio
@@ -25,7 +22,8 @@ from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.evidence import EvidenceServer
 from assay.node.known_answer import read_known_answers
-from assay.node.messages import RepeatStep, StepRecord, TakeStep, TrainerStart, WorkAhead
+from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
+from assay.node.openings import Openings
 from assay.node.progress import report_rounds
 from assay.node.seat import drained, leave_when_asked, return_when_overdue, take_seat
 from assay.node.steps import StepFiles
@@ -42,10 +40,7 @@ from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
 from assay.participant.wallet.discharge import discharge
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.auditing import audits
-from assay.protocol.auditing.audits import Audit
-from assay.protocol.auditing.commitments import check_sketch_opening, derived_salt
-from assay.protocol.auditing.draws import opened_blocks
+from assay.protocol.auditing.commitments import derived_salt
 from assay.protocol.encoding.codec import Message, decode, decode_any, digest, encode
 from assay.protocol.errors import (
     AssayError,
@@ -60,20 +55,15 @@ from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
     Commit,
-    KnownAnswer,
-    OpeningNotice,
-    SignedAttendance,
     SignedCommit,
     SignedReceipt,
     SignedRefusal,
-    SketchOpening,
-    StepRequest,
     Submission,
 )
 from assay.protocol.params import MoneySpec
-from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
+from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId, RoundId
-from assay.training.codec.contribution import aggregate_bytes_max, decode_contribution
+from assay.training.codec.contribution import aggregate_bytes_max
 from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import kept_rounds
 
@@ -82,7 +72,6 @@ RETRY_S = 1.0
 RESUBMIT_S = 15.0
 SUBMIT_S = 40.0
 FETCH_S = 60.0
-REPEATS_MAX = 3  # of one step, whose files were damaged; beyond, a disk is not worth the computing
 ANSWERS: dict[bytes, type[SignedReceipt] | type[SignedRefusal]] = {
     SignedReceipt.TAG: SignedReceipt,
     SignedRefusal.TAG: SignedRefusal,
@@ -155,11 +144,20 @@ class Service:
             keep=kept_rounds(me.spec),
         )
         self.attester = attester_of(me.config, me)
+        self.openings = self._openings()
         self._host: Host
-        self._opened: dict[StepId, OpeningNotice] = {}
-        self._opening_locks = defaultdict[RoundId, trio.Lock](trio.Lock)
-        self._repeats = Counter[RoundId]()
         self._began_s = self._sending_s = 0.0  # when the round began here; what sending the last step took
+
+    def _openings(self, kind: type[Openings] = Openings) -> Openings:
+        return kind(
+            self.me,
+            self.follower,
+            self.state_sync,
+            self.steps,
+            self.known_answers,
+            host=lambda: self._host,
+            fetch=self._fetch,
+        )
 
     def _trainer(self) -> tuple[str, Message]:
         """The module of our trainer and its start, see `WorkerProcess`."""
@@ -175,15 +173,17 @@ class Service:
     async def run(self) -> None:
         """Serve until cancelled, or until nothing is left to train, to open and to claim."""
         evidence = EvidenceServer(self.me)
-        handlers = {"open": self._on_open_request, "evidence": evidence.answer}
+        handlers = {"open": self.openings.answer, "evidence": evidence.answer}
         async with participate(self.me, self.follower, handlers, door=evidence.door, pushes=self.pushes) as (
             host,
             nursery,
         ):
             self._host = host
-            nursery.start_soon(self._open_when_drawn)
-            nursery.start_soon(return_when_overdue, self.me, self.follower, self._opening, self._say)
-            nursery.start_soon(leave_when_asked, self.me, self.follower, self._say)
+            nursery.start_soon(self.openings.run)
+            nursery.start_soon(
+                return_when_overdue, self.me, self.follower, self.openings.opening, self.openings.say
+            )
+            nursery.start_soon(leave_when_asked, self.me, self.follower, self.openings.say)
             nursery.start_soon(self._claim, claimed := trio.Event())
             nursery.start_soon(report_rounds, self.me, self.follower)
             nursery.start_soon(watch_delegation, self.me)
@@ -403,164 +403,6 @@ class Service:
             return PeerFault(verifier, "refuses another commit")
         self.me.store.set_value(f"refusal/{int(commit.round)}/{verifier.hex()[:8]}", encode(signed))
         return PeerFault(verifier, f"refuses: {refusal.reason}")
-
-    # ---- openings ----
-
-    async def _open_when_drawn(self) -> None:
-        """Send each auditor what it needs, as the chain asks for it; ends only by cancellation."""
-        notified: set[tuple[StepId, Digest, PeerId]] = set()
-        async with trio.open_nursery() as nursery:
-            while True:
-                run_state = self.follower.run_state
-                for step, audit in run_state.audits.items():
-                    if audit.node != self.me.me:
-                        continue
-                    for verifier in run_state.holders:
-                        if (
-                            may_commit_verdict(run_state, audit, run_state.seat_of(verifier))
-                            and (step, audit.pattern, verifier) not in notified
-                        ):
-                            nursery.start_soon(self._send_opening, verifier, audit, notified)
-                    opened = self._opened.get(step)
-                    if opened is not None and self.me.blobs.size(opened.opening) is None:
-                        nursery.start_soon(self._reopen, audit)
-                    for message in self._due_messages(run_state, audit, nursery):
-                        for verifier in run_state.holders:
-                            nursery.start_soon(self._send_message, verifier, message)
-                for step in [
-                    s for s in self._opened if (a := run_state.audits.get(s)) is None or a.has_ended
-                ]:
-                    self.me.blobs.remove(self._opened.pop(step).opening)
-                await self.follower.grown(int(run_state.round))
-
-    async def _say(self, message: SignedAttendance) -> None:
-        async with trio.open_nursery() as nursery:
-            for verifier in self.follower.run_state.holders:
-                nursery.start_soon(self._send_message, verifier, message)
-
-    def _due_messages(
-        self, run_state: RunState, audit: Audit, nursery: trio.Nursery
-    ) -> Iterator[SketchOpening | KnownAnswer]:
-        """The messages that the chain expects from us about a step of ours now."""
-        if audits.may_open_sketch(audit, int(run_state.round)):
-            try:
-                yield self._sketch(audit)
-            except (Diverged, MalformedMessage):
-                nursery.start_soon(self._mend, audit)
-        known_answers = self.known_answers.get(int(audit.round))
-        if known_answers is not None and audits.may_show_known_answer(
-            run_state.spec.audit, audit, int(run_state.round)
-        ):
-            yield known_answers
-
-    async def _send_message(
-        self, verifier: PeerId, message: SketchOpening | KnownAnswer | SignedAttendance
-    ) -> None:
-        try:
-            await self._host.request(verifier, "shown", encode(message), timeout_s=10)
-        except AssayError as error:
-            log.info(
-                "message not delivered",
-                extra={"kind": type(message).__name__, "verifier": verifier.hex()[:8], "reason": str(error)},
-            )
-
-    async def _send_opening(
-        self, verifier: PeerId, audit: Audit, notified: set[tuple[StepId, Digest, PeerId]]
-    ) -> None:
-        key = ((audit.round, audit.node), audit.pattern, verifier)
-        notified.add(key)
-        try:
-            opened = await self._opening(audit)
-            await self._host.request(verifier, "opened", encode(opened), timeout_s=10)
-        except AssayError as error:
-            notified.discard(key)
-            log.warning("opening not delivered", extra={"round": int(audit.round), "reason": str(error)})
-
-    async def _opening(self, audit: Audit) -> OpeningNotice:
-        """Where the opening of a drawn step of ours can be fetched.
-
-        Raises:
-            AssayError: it cannot be made.
-        """
-        step = (audit.round, audit.node)
-        async with self._opening_locks[audit.round]:
-            known = self._opened.get(step)
-            if known is None or self.me.blobs.size(known.opening) is None:  # damaged since
-                try:
-                    body = await self._shown(audit)
-                except (Diverged, Unavailable) as lost:
-                    await self._repeat(audit.commit, lost)
-                    body = await self._shown(audit)
-                name = self.me.blobs.put(body)
-                self._opened[step] = OpeningNotice(round=audit.round, opening=name, opening_bytes=len(body))
-            return self._opened[step]
-
-    async def _shown(self, audit: Audit) -> bytes:
-        spec, round_id = self.me.spec, int(audit.round)
-        update = await self._own(audit.commit.update)
-        live = [int(b) for b in decode_contribution(spec, self.layout, round_id, update).blocks_B]
-        blocks = opened_blocks(audit.seed, audit.node, spec.audit, audit.rate_ppm, self.layout.blocks, live)
-        return await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
-
-    async def _own(self, update: Digest) -> bytes:
-        """An update of ours; if our disk has lost it, others have it for as long as it may be opened."""
-        try:
-            return self.me.blobs.load(update)
-        except Unavailable:
-            body = await self._fetch(update)
-            with suppress(Unavailable):  # a full disk
-                self.me.blobs.put(body)
-            return body
-
-    async def _repeat(self, commit: Commit, lost: AssayError) -> None:
-        """Have the trainer repeat a step that the disk has lost: it cannot be opened otherwise."""
-        if self._repeats[commit.round] >= REPEATS_MAX:
-            raise lost
-        # A trainer that has just started has the parameters of no round yet.
-        await self.state_sync.reach(int(self.follower.run_state.round))
-        log.warning("step repeated", extra={"round": int(commit.round), "reason": str(lost)})
-        try:
-            record = await self.state_sync.child.call(RepeatStep(commit=commit), StepRecord)
-        except Diverged:
-            self._repeats[commit.round] = REPEATS_MAX
-            raise
-        self._repeats[commit.round] += 1
-        self.me.blobs.put(record.update)
-
-    async def _mend(self, audit: Audit) -> None:
-        """Have a step repeated whose sketch could not be opened; it is opened with the next manifest."""
-        async with self._opening_locks[audit.round]:
-            try:
-                self._sketch(audit)
-            except (Diverged, MalformedMessage) as lost:
-                try:
-                    await self._repeat(audit.commit, lost)
-                except AssayError as error:
-                    log.warning("sketch not opened", extra={"round": int(audit.round), "reason": str(error)})
-
-    def _sketch(self, audit: Audit) -> SketchOpening:
-        """The opening of a step's sketch.
-
-        Raises:
-            Diverged, MalformedMessage: its record is gone or damaged.
-        """
-        opened = self.steps.sketch_openings(audit.commit, audit.segment)
-        check_sketch_opening(opened, audit.commit, audit.segment)
-        return opened
-
-    async def _reopen(self, audit: Audit) -> None:
-        """Make an opening again that was found damaged when an auditor read it."""
-        try:
-            await self._opening(audit)
-        except AssayError as error:
-            log.warning("opening not made again", extra={"round": int(audit.round), "reason": str(error)})
-
-    async def _on_open_request(self, _peer: PeerId, body: bytes) -> bytes:
-        request = decode(StepRequest, body)
-        for (round_id, node), audit in self.follower.run_state.audits.items():
-            if round_id == request.number and node == self.me.me and audit.is_open:
-                return encode(await self._opening(audit))
-        return b""
 
     # ---- the network ----
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from assay.devnet.faults.behaviours import Behaviour, FaultyTrainerStart
 from assay.node.messages import TrainerStart
+from assay.node.openings import Openings
 from assay.node.service import Sent, Service
 from assay.participant.config import Participant
 from assay.protocol.auditing.audits import Audit
@@ -16,6 +17,22 @@ from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import OpeningNotice, Submission
 from assay.protocol.types import PeerId
+
+
+class FaultyOpenings(Openings):
+    """Openings of a node with a behaviour."""
+
+    behaviour: Behaviour
+
+    async def opening(self, audit: Audit) -> OpeningNotice:
+        """`withhold-opening`: none.
+
+        Raises:
+            Unavailable: it is withheld.
+        """
+        if self.behaviour.at(int(audit.round)) == "withhold-opening":
+            raise Unavailable("withheld")
+        return await super().opening(audit)
 
 
 class FaultyNode(Service):
@@ -41,12 +58,8 @@ class FaultyNode(Service):
             submission = replace(submission, signed=self._signed(twin))
         await super()._submit(verifier, submission, sent)
 
-    async def _opening(self, audit: Audit) -> OpeningNotice:
-        """`withhold-opening`: none.
-
-        Raises:
-            Unavailable: it is withheld.
-        """
-        if self._behaviour.at(int(audit.round)) == "withhold-opening":
-            raise Unavailable("withheld")
-        return await super()._opening(audit)
+    def _openings(self, kind: type[Openings] = Openings) -> Openings:
+        openings = super()._openings(FaultyOpenings)
+        assert isinstance(openings, FaultyOpenings)
+        openings.behaviour = self._behaviour
+        return openings

@@ -13,7 +13,8 @@ import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import RepeatStep, TakeStep
-from assay.node.service import REPEATS_MAX, Sent, Service
+from assay.node.openings import REPEATS_MAX, Openings
+from assay.node.service import Sent, Service
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
@@ -121,7 +122,7 @@ class Steps:
         self.follower = SimpleNamespace(run_state=SimpleNamespace(round=ROUND))
         self.at = 0  # the worker's round
         self._opened: dict[Any, OpeningNotice] = {}
-        self._opening_locks, self._repeats = defaultdict[RoundId, trio.Lock](trio.Lock), Counter[RoundId]()
+        self._locks, self._repeats = defaultdict[RoundId, trio.Lock](trio.Lock), Counter[RoundId]()
         self.steps = self
 
     async def reach(self, round_id: int) -> None:
@@ -146,7 +147,7 @@ class Steps:
     def _sketch(self, _audit: Any) -> None:
         self.sketch_openings()
 
-    _repeat, _opening = Service._repeat, Service._opening
+    _repeat, opening = Openings._repeat, Openings.opening
 
 
 def an_audit() -> Any:
@@ -162,9 +163,9 @@ def test_a_step_that_the_disk_lost_is_repeated_once_and_opened(tmp_path: Path, h
         async with trio.open_nursery() as nursery:
             for _ in range(4):  # verifiers
                 if how == "opening":
-                    nursery.start_soon(Service._opening, node, an_audit())
+                    nursery.start_soon(Openings.opening, node, an_audit())
                 else:
-                    nursery.start_soon(Service._mend, node, an_audit())
+                    nursery.start_soon(Openings._mend, node, an_audit())
 
     trio.run(main)
     assert (node.is_whole, node.repeated) == (True, 1)
@@ -174,8 +175,8 @@ def test_a_step_that_cannot_be_repeated_is_tried_once(tmp_path: Path):
     node = Steps(DiskBlobs(tmp_path, bytes_max=1 << 20), can_repeat=False)
     for _ in range(3):
         with pytest.raises(Diverged):
-            trio.run(Service._opening, node, an_audit())
-        trio.run(Service._mend, node, an_audit())
+            trio.run(Openings.opening, node, an_audit())
+        trio.run(Openings._mend, node, an_audit())
     assert node.repeated == 1
 
 
@@ -191,7 +192,7 @@ def test_an_update_that_our_disk_lost_is_fetched_from_others(tmp_path: Path, roo
     node: Any = SimpleNamespace(me=SimpleNamespace(blobs=blobs), _fetch=fetch)
     name = blob_digest(b"update")
     for _ in range(2):
-        assert trio.run(Service._own, node, name) == b"update"
+        assert trio.run(Openings._own, node, name) == b"update"
     assert fetched == [name] * (1 if room else 2)
 
 
@@ -199,11 +200,11 @@ def test_an_opening_that_was_found_damaged_is_made_again(tmp_path: Path):
     blobs = DiskBlobs(tmp_path, bytes_max=1 << 20)
     node = Steps(blobs)
     node.is_whole = True
-    notice = trio.run(Service._opening, node, an_audit())
-    assert trio.run(Service._opening, node, an_audit()) == notice
+    notice = trio.run(Openings.opening, node, an_audit())
+    assert trio.run(Openings.opening, node, an_audit()) == notice
 
     blobs.discard_damaged(notice.opening)
-    trio.run(Service._reopen, node, an_audit())
+    trio.run(Openings._reopen, node, an_audit())
     assert blobs.load(notice.opening) == b"an opening"
 
 
@@ -211,16 +212,16 @@ def test_a_full_disk_does_not_have_a_step_repeated_again_and_again(tmp_path: Pat
     node = Steps(DiskBlobs(tmp_path / "a", bytes_max=0))
     node.is_whole = True
     with pytest.raises(Unavailable, match="does not fit"):
-        trio.run(Service._opening, node, an_audit())
+        trio.run(Openings.opening, node, an_audit())
     assert node.repeated == 0
 
     node.is_whole = False
     for _ in range(10):
         with pytest.raises(Unavailable, match="does not fit"):
-            trio.run(Service._opening, node, an_audit())
+            trio.run(Openings.opening, node, an_audit())
         node.is_whole = False
         if node.repeated == REPEATS_MAX:
             break
     with pytest.raises(Diverged):
-        trio.run(Service._opening, node, an_audit())
+        trio.run(Openings.opening, node, an_audit())
     assert node.repeated == REPEATS_MAX
