@@ -92,6 +92,15 @@ GROUPS: Mapping[str, tuple[Field, ...]] = {
             name="sequences", table="train", key="sequences", label="Sequences in a step", start="4",
             hint="Empty: the method's own.", kind=Kind.WHOLE,
         ),
+        Field(
+            name="sequences_max", table="train", key="sequences_max", label="Sequences at most", start="",
+            hint="A faster node takes more and is paid for them. Empty: all steps are of one size.",
+            kind=Kind.WHOLE,
+        ),
+        Field(
+            name="micro_sequences", table="compute", key="micro_sequences", label="Sequences in a pass",
+            start="", hint="What a machine computes at a time. Empty: the whole step.", kind=Kind.WHOLE,
+        ),
     ),
     "Seats and time": (
         Field(

@@ -38,6 +38,7 @@ CHANGES: dict[str, dict[str, str]] = {
     "data elsewhere": {"source": "../my data/a\"b\\c.jsonl", "licence": "CC0 é", "max_bytes": "1000"},
     "nodes of the network": {"nodes": "0", "least_nodes": "3", "seats": "7", "start_within_s": "600"},
     "another model": {"preset": "llama-15m", "method": "muloco", "sequences": ""},
+    "steps of many sizes": {"sequences_max": "16", "micro_sequences": "2"},
     "an escrow": {"amount": "100.5", "price": "0.5", "rounds": "20000"},
     "shares": {"floor": "1", "replicated": "0.00001", "operator_stake": "0.5", "epoch_rounds": "1"},
 }  # fmt: skip
@@ -56,7 +57,7 @@ def test_every_field_is_written_as_the_key_it_names(tmp_path: Path):
         source="text.txt", licence="MIT", max_bytes="9", least_nodes="6", seats="8", price="1.5",
         amount="1000", preset="llama-15m", method="muloco", rounds="12", name="a.b", sequences="2", nodes="1",
         verifiers="7", start_within_s="77", epoch_rounds="3", operator_stake="12.25",
-        floor="0.5", replicated="0.25",
+        floor="0.5", replicated="0.25", sequences_max="4", micro_sequences="1",
     )  # fmt: skip
     order = read(tmp_path, draft_of(given).toml)
 
@@ -65,6 +66,7 @@ def test_every_field_is_written_as_the_key_it_names(tmp_path: Path):
     assert (order.run.name, order.run.rounds, order.run.nodes, order.run.least_nodes) == ("a.b", 12, 1, 6)
     assert (order.run.seats, order.run.verifiers, order.run.start_within_s) == (8, 7, 77)
     assert (order.model.preset, order.comm.method, order.train.sequences) == ("llama-15m", "muloco", 2)
+    assert (order.train.sequences_max, order.compute.micro_sequences) == (4, 1)
     assert (order.budget.price_per_mtoken, order.budget.amount) == (1_500_000, 1000 * 10**DECIMALS)
     assert (order.budget.epoch_rounds, order.budget.operator_stake) == (3, 12.25)
     assert (order.verify.floor, order.verify.replicated) == (0.5, 0.25)
@@ -105,6 +107,8 @@ WRONG = [
     ("replicated", "1.1", "at most 1"), ("operator_stake", "inf", "expected a number"),
     ("days", "0", "expected 1 to 366"), ("days", "367", "expected 1 to 366"), ("days", "-1", "expected 1 to"),
     ("verifiers", "0", "at least 1"), ("max_bytes", "0", "at least 1"), ("sequences", "0", "at least 1"),
+    ("sequences_max", "8", "expected micro_sequences above 0"), ("sequences_max", "0", "at least 1"),
+    ("micro_sequences", "-1", "expected"),
     ("start_within_s", "0", "at least 1"), ("epoch_rounds", "0", "at least 1"),
 ]  # fmt: skip
 
