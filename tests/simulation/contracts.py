@@ -19,6 +19,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Address
+from tests.simulation.judgement import dearest
 from tests.simulation.one_thread import now_s
 
 FOREVER_S = 1 << 40
@@ -43,8 +44,8 @@ class Posted:
 class Contracts:
     """The state that all processes see.
 
-    funded_s: When the run's escrow is funded, with one epoch. topped_s: With the rest. cancelled_s: When its
-    buyer closes it.
+    funded_s: When the run's escrow is funded, with what the first epoch costs at most and one unit less than
+    the second costs. topped_s: With the rest. cancelled_s: When its buyer closes it.
     """
 
     spec: RunSpec
@@ -58,6 +59,24 @@ class Contracts:
     def client(self, _rpc_url: str, deployment: Deployment, signer: Any) -> Client:
         """In place of `chain.client.Chain`."""
         return Client(self, deployment, signer.address)
+
+    @property
+    def funded_epochs(self) -> int:
+        """How many epochs the escrow has the money for now."""
+        if now_s() < self.funded_s:
+            return 0
+        return len(dearest(self.spec)) if now_s() >= self.topped_s else 1
+
+    @property
+    def budget(self) -> int:
+        """What the escrow has been paid so far."""
+        prices, count = dearest(self.spec), self.funded_epochs
+        return sum(prices[:count]) + (prices[count] - 1 if 0 < count < len(prices) else 0)
+
+    @property
+    def reserved(self) -> int:
+        """What its results bind, paid or not."""
+        return sum(posted.result.total for posted in self.results.values())
 
     def check(self, message: bytes, certificate: bytes) -> None:
         """Do nothing if a quorum's hot keys signed this.
@@ -117,16 +136,14 @@ class Client:
         spec = self._contracts.spec
         if now_s() < self._contracts.funded_s:
             return None
-        paid_for = spec.epochs if now_s() >= self._contracts.topped_s else 1
-        whole = sum(spec.epoch_price(epoch) for epoch in range(spec.epochs))
-        budget = sum(spec.epoch_price(epoch) for epoch in range(paid_for))
+        prices = dearest(spec)
         cancelled_s, closes_at = self._contracts.cancelled_s, FOREVER_S
         if now_s() >= cancelled_s:
             closes_at = int(cancelled_s) + CLOSE_DELAY_S
         return EscrowState(
-            buyer=evm_address(spec.buyer), epochs=spec.epochs, set_version=1, pending=0, deadline=FOREVER_S,
-            closes_at=closes_at, budget=budget, epoch_cap=whole, reserved=0, paid=0, returned=0,
-            spec_hash=digest(spec), holds=True, lot=1,
+            buyer=evm_address(spec.buyer), epochs=len(prices), set_version=1, pending=0, deadline=FOREVER_S,
+            closes_at=closes_at, budget=self._contracts.budget, epoch_cap=max(prices),
+            reserved=self._contracts.reserved, paid=0, returned=0, spec_hash=digest(spec), holds=True, lot=1,
         )  # fmt: skip
 
     def final_escrow(self, run_id: bytes) -> FinalEscrow:
@@ -169,10 +186,15 @@ class Client:
         )  # fmt: skip
 
     def propose(self, result: EpochResult, certificate: bytes) -> None:
-        """Post a result that a quorum signed; one that is there stays."""
-        message = self._deployment.digest(result)
-        self._contracts.check(message, certificate)
-        self._contracts.results.setdefault(result.epoch, Posted(result, message, now_s() + WINDOW_S))
+        """Post a result that a quorum signed and the escrow has the money for; one that is there stays."""
+        message, world = self._deployment.digest(result), self._contracts
+        world.check(message, certificate)
+        if result.epoch in world.results:
+            return
+        have = min(max(dearest(world.spec)), world.budget - world.reserved)
+        if result.total > have:
+            raise Unavailable(f"epoch {result.epoch} costs {result.total}, the escrow has {have} for it")
+        world.results[result.epoch] = Posted(result, message, now_s() + WINDOW_S)
 
     def finalize(self, _run_id: bytes, epoch: int) -> None:
         """Make a result final whose window is over."""

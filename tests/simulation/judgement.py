@@ -79,6 +79,15 @@ def _judges(verdicts: Iterable[Verdict]) -> set[PeerId]:
     return {one.verifier for one in verdicts}
 
 
+def dearest(spec: RunSpec) -> list[int]:
+    """The most that each epoch can cost (4a.2): all its steps, of all seats, each of the largest size."""
+    local, prices = spec.rule.local, [0] * -(-spec.rounds // spec.money.epoch_rounds)
+    step = local.steps * max(local.sequences, local.sequences_max) * spec.model.context
+    for number in range(spec.rounds):
+        prices[number // spec.money.epoch_rounds] += step * spec.seats
+    return [tokens * spec.money.price_per_mtoken // 10**6 for tokens in prices]
+
+
 def owed(spec: RunSpec, tokens: Mapping[PeerId, int]) -> tuple[int, dict[PeerId, int]]:
     """What an epoch costs in all, and what each node has of it (6), by the tokens of its paid steps."""
     whole = sum(tokens.values())

@@ -7,7 +7,7 @@ paid; what is accepted of honest nodes is paid; equal payouts and parameters eve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -55,13 +55,21 @@ class Violation(AssertionError):
 class Promises:
     """What has been seen of one run."""
 
-    def __init__(self, spec: RunSpec, honest: set[PeerId], false_from: Mapping[PeerId, int]) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        honest: set[PeerId],
+        false_from: Mapping[PeerId, int],
+        funded_epochs: Callable[[], int],
+    ) -> None:
         """
         Args:
             spec: The run.
             honest: The members that follow the rules.
             false_from: The round from which on every step of a node is false.
+            funded_epochs: How many epochs the escrow has the money for now.
         """
+        self._funded_epochs = funded_epochs
         self._spec, self.honest, self._false_from = spec, honest, false_from
         self.nodes = {node.peer for node in spec.nodes} & honest
         self.leaving: dict[PeerId, int] = {}  # who was asked to give up its seat, and in which round
@@ -181,6 +189,8 @@ class Promises:
         if known is not link:
             return
         self.came_s[number] = trio.current_time()
+        if link.manifest.commits and number // self._spec.money.epoch_rounds >= self._funded_epochs():
+            raise Violation(f"round {number} is trained, and the escrow has no money for its epoch")
         self.hand_overs = run_state.rotation.configuration.number
         if self._reading is None and not self._spec.reserves:
             self._reading = SecondReading(self._spec, run_state.run_id)

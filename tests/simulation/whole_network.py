@@ -234,6 +234,7 @@ class WholeNetwork:
                 one.peer: 1 for one in self.processes.values()
                 if one.behaviour in FALSE_STEPS
             },
+            funded_epochs=lambda: self.contracts.funded_epochs,
         )  # fmt: skip
 
     # ---- what production code calls
