@@ -721,6 +721,7 @@ def drawn(
             commit=commit,
             seed=seed,
             order=auditors(seed, commit.node, judges),
+            verifiers=len(run_state.spec.verifiers),
             rate_ppm=run_state.rate_ppm(commit.node),
             auditors_wanted=f + 1 if f and manifest.is_partial else 0,
         )

@@ -10,7 +10,8 @@ commit-reveal: every auditor commits to its verdict before any verdict is reveal
                |--auditors committed, no MATCH in time, at most f could not tell--> DISPUTED
                '--no verdict in time--> EXPIRED (paid if no auditor committed: the node did its part)
     DISPUTED:  the committee commits, then reveals; its sketch pattern is drawn from the disputing manifest
-               |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither)
+               |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither);
+               |                    in a run with such tasks not before the dispute's last manifest
                |--quorum against, but not more than f say MISMATCH--> OVERDUE, if the run allows absence
                |--more than f matches, and not more than f mismatches--> DISMISSED
                '--neither--> a second committee of all verifiers, once; then EXPIRED (unpaid, no slash)
@@ -101,6 +102,7 @@ class Audit:
     commit: Commit
     seed: Digest
     order: tuple[PeerId, ...]  # verifiers in order of responsibility
+    verifiers: int = 0  # of the run; those at fault, and one that retires, are not in `order`
     rate_ppm: int = PPM  # at which the node's steps were drawn: the lower, the more blocks are opened
     auditors_wanted: int = 0  # auditors needed; 0 until the beacon decides whether the audit is replicated
     commitments: tuple[CommittedVerdict, ...] = ()  # of this dispute round
@@ -126,9 +128,14 @@ class Audit:
         return opened_segment(self.seed, self.node, len(self.commit.inner))
 
     @property
+    def f(self) -> int:
+        """How many verifiers may lie: as many of the order as of the run, for who retires may be honest."""
+        return faults_tolerated(max(self.verifiers, len(self.order)))
+
+    @property
     def committee(self) -> tuple[PeerId, ...]:
         """The verifiers that decide this dispute round."""
-        return self.order[: committee_size(len(self.order), self.dispute_round)]
+        return self.order[: committee_size(max(self.verifiers, len(self.order)), self.dispute_round)]
 
     def binds(self, verifier: PeerId, *, may_be_shown: bool = False) -> bool:
         """Whether it may still find this verifier's verdict about the step false, or not given in time.
@@ -163,7 +170,7 @@ class Audit:
     def is_false(self) -> bool:
         """Whether more than f verifiers found MISMATCH (WITHHELD does not count)."""
         mismatches = sum(v.outcome is Outcome.MISMATCH for v in self.verdicts)
-        return mismatches > faults_tolerated(len(self.order))
+        return mismatches > self.f
 
     @property
     def offence_id(self) -> Digest:
@@ -274,7 +281,8 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
     """The messages for which the manifest of `at` is the last chance; a leader should wait for them.
 
     Returns:
-        Verifiers whose commitment is missing, verifiers whose verdict is, and whether the node's sketch is.
+        Verifiers whose commitment is missing, verifiers whose verdict is, and whether something of the node's
+        is: its sketch, or in a dispute the proof that the step is a known-answer task.
     """
     commitments: frozenset[PeerId] = frozenset()
     verdicts: frozenset[PeerId] = frozenset()
@@ -287,7 +295,15 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
         committed = (commitment.verifier for commitment in audit.commitments)
         verdicts = frozenset(v for v in committed if not audit.has_judged(v))
     wants_sketch = audit.ruling is AuditStatus.OPEN and audit.sketch is None and bool(verdicts)
-    return commitments, verdicts, wants_sketch
+    wants_task = (
+        _may_be_known_answer(rules, audit) and bool(audit.adverse) and at >= last_verdict(rules, audit)
+    )
+    return commitments, verdicts, wants_sketch or (audit.ruling is AuditStatus.DISPUTED and wants_task)
+
+
+def _may_be_known_answer(rules: AuditSpec, audit: Audit) -> bool:
+    """Whether the run has known-answer tasks, and the chain does not say yet that this is one."""
+    return rules.known_answer_count > 0 and not audit.is_known_answer
 
 
 # ---- what follows from all messages
@@ -400,7 +416,7 @@ def _investigated(audit: Audit, now: int, rules: AuditSpec, manifest: Digest) ->
 def _is_evaded(audit: Audit) -> bool:
     """Whether auditors committed, and so few could not tell that all of these may be liars."""
     unable = sum(verdict.outcome is Outcome.INCONCLUSIVE for verdict in audit.verdicts)
-    return bool(audit.commitments) and unable <= faults_tolerated(len(audit.order))
+    return bool(audit.commitments) and unable <= audit.f
 
 
 def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int) -> Audit:
@@ -410,17 +426,19 @@ def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s:
     judges = set(audit.committee)
     against = sum(v.verifier in judges for v in audit.adverse)
     matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.counted)
-    if against >= quorum(len(judges)):
+    # Auditors may have been a quorum when the dispute began: the node has all of it to show a task.
+    is_early = _may_be_known_answer(rules, audit) and now < last_verdict(rules, audit)
+    if against >= quorum(len(judges)) and not is_early:
         if rules.absence_s and not audit.is_false and not audit.is_known_answer:
             due_s = audit.due_s if audit.due_s >= 0 else time_s + rules.absence_s
             return replace(audit, ruling=AuditStatus.OVERDUE, due_s=due_s, open_from=-1)
         found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
         return _with_faults(_closed(audit, found, now))
-    if matches > faults_tolerated(len(audit.order)) and not audit.is_false:
+    if matches > audit.f and not audit.is_false:
         found = AuditStatus.LATE if audit.is_late else AuditStatus.DISMISSED
         return _with_faults(_closed(audit, found, now))
     if now >= last_verdict(rules, audit):
-        if committee_size(len(audit.order), 1) > len(judges) and audit.dispute_round == 0:
+        if len(audit.order) > len(judges) and audit.dispute_round == 0:
             return _alarmed(replace(audit, dispute_round=1), now, manifest)
         return _closed(audit, AuditStatus.EXPIRED, now)
     if audit.open_from < 0:
@@ -475,7 +493,7 @@ def _with_faults(audit: Audit) -> Audit:
     who accused, by matches of the reference class.
     """
     is_false = audit.ruling is not AuditStatus.DISMISSED and audit.is_false
-    f = faults_tolerated(len(audit.order))
+    f = audit.f
     right = Outcome.MISMATCH if is_false else Outcome.MATCH
     faults: dict[PeerId, Fault] = {}  # one a verifier, however often it judged
     for exec_class in (REFERENCE, audit.commit.exec_class):

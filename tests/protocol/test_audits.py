@@ -561,7 +561,7 @@ def test_a_verifier_at_fault_is_drawn_no_more():
     later = grow(run_state, 2)
     fresh = {step: a for step, a in later.audits.items() if step not in run_state.audits}
     assert fresh
-    assert all(out not in audit.order for audit in fresh.values())
+    assert all(out not in audit.order and audit.f == 1 for audit in fresh.values())
     assert all(out in audit.order for step, audit in run_state.audits.items())
 
 
@@ -609,6 +609,23 @@ def test_a_planted_fault_that_is_found_costs_its_node_nothing():
     assert run_state.audits[STEP].ruling is AuditStatus.KNOWN_ANSWER
     assert not run_state.nodes[NODE].banned
     assert run_state.disqualified == ()
+
+
+def test_a_quorum_of_auditors_convicts_nobody_before_a_task_can_be_shown_to_be_one():
+    run_state, order = audited(**KNOWN_ANSWERS)
+    rules, votes = run_state.spec.audit, {STEP: dict.fromkeys(order, MISMATCH)}
+    run_state = grow(run_state, 3, votes)
+    last = run_state.audits[STEP].dispute_opened_round + rules.dispute_rounds
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
+
+    before_last = grow(run_state, last - int(run_state.round), votes)
+    audit = before_last.audits[STEP]
+    assert int(before_last.round) == last and len(audit.verdicts) == len(order)
+    assert awaits(rules, audit, last - 1)[2] is False and awaits(rules, audit, last)[2] is True
+    assert show(before_last, {}).audits[STEP].ruling is AuditStatus.KNOWN_ANSWER
+
+    after = grow(before_last, 1, votes)
+    assert after.audits[STEP].ruling is AuditStatus.CONFIRMED and after.nodes[NODE].banned
 
 
 def test_a_known_answer_task_that_is_found_at_the_last_chance_is_still_shown():

@@ -57,12 +57,14 @@ def a_vote(audit_pattern: Digest, verifier: PeerId, outcome: Outcome, is_liar: b
     return a_verdict(audit, verifier, outcome, **lies)
 
 
-def opened(count: int, liars: frozenset[PeerId], first: tuple[Outcome | None, ...], truth) -> Audit:
+def opened(
+    count: int, liars: frozenset[PeerId], first: tuple[Outcome | None, ...], truth, retired: int = 0
+) -> Audit:
     """The audit at its end, its first auditors having said this; None is what an honest one finds."""
-    order = EVERYBODY[:count]
+    order = EVERYBODY[: count - retired]
     audit = Audit(
         round=RoundId(0), node=NODES[0], commit=COMMIT, seed=TRUE, order=order, auditors_wanted=1,
-        open_from=0, sketch=truth[2],
+        open_from=0, sketch=truth[2], verifiers=count,
     )  # fmt: skip
     said = [
         a_vote(audit.pattern, verifier, outcome or truth[0], verifier in liars)
@@ -164,6 +166,23 @@ def test_a_committee_of_all_decides_whatever_f_liars_say_and_frames_nobody(count
             assert after.ruling is expected
         elif after.ruling is AuditStatus.DISPUTED:
             check(at_the_end(after), liars, truth)
+
+
+@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
+@pytest.mark.parametrize("count", [4, 7, 10, 16])
+def test_f_liars_frame_and_clear_nobody_while_an_honest_seat_retires(count, truth):
+    """The order is shorter then, and as many of it may lie as before."""
+    f = faults_tolerated(count)
+    for at in (0, 1):
+        liars = frozenset(EVERYBODY[at : at + f])
+        for said in first_words(EVERYBODY, liars):
+            audit = opened(count, liars, said, truth, retired=1)
+            assert audit.f == f
+            if audit.ruling is AuditStatus.DISPUTED:
+                for votes in every_vote(audit.committee, liars, truth, count):
+                    check(after := judged(audit, votes, liars), liars, truth)
+                    if after.ruling is AuditStatus.DISPUTED:
+                        check(at_the_end(after), liars, truth)
 
 
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)

@@ -880,7 +880,7 @@ def _is_wanted(run_state: RunState, key: AuditMessage) -> bool:
 def _lacks_messages(state: Round, run_state: RunState, step: StepId) -> bool:
     """Whether a message is missing for which the next manifest is the last chance; not of who is away."""
     audit, present = run_state.audits[step], run_state.beacon
-    due_commitments, due_verdicts, wants_sketch = audits.awaits(
+    due_commitments, due_verdicts, wants_shown = audits.awaits(
         run_state.spec.audit, audit, int(run_state.round)
     )
     commitments = [v for v in due_commitments if v in present and may_commit_verdict(run_state, audit, v)]
@@ -896,4 +896,5 @@ def _lacks_messages(state: Round, run_state: RunState, step: StepId) -> bool:
     held = (state.verdicts.get((*step, v)) for v in verdicts)
     if any(one is None or not may_open_verdict(run_state, audit, one.verdict) for one in held):
         return True
-    return wants_sketch and step not in state.sketch_openings
+    is_disputed = audit.ruling is AuditStatus.DISPUTED
+    return wants_shown and step not in (state.known_answers if is_disputed else state.sketch_openings)

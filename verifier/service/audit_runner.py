@@ -19,7 +19,6 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.sync import StateSync
 from assay.participant.opening_keeper import OpeningKeeper
-from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.auditing.audits import (
     RECOMPUTED,
     REFERENCE,
@@ -85,7 +84,7 @@ def is_due(rules: AuditSpec, audit: Audit, verifier: PeerId, at: int, arrived: C
     # The beacon that asks for one more is in the manifest after the last commitment's.
     since = 2 + max((commitment.round for commitment in audit.commitments), default=int(audit.round))
     before = sum(one not in given for one in audit.order[: audit.order.index(verifier)])
-    is_late = at >= last - faults_tolerated(len(audit.order))
+    is_late = at >= last - audit.f
     return is_late or at - since >= max(before - missing + 1, 0) * rules.takeover_rounds
 
 
