@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.params import PPM, RunSpec
@@ -20,9 +19,8 @@ FOUND_FALSE = (AuditStatus.CONFIRMED, AuditStatus.KNOWN_ANSWER)
 FOUND_TRUE = (AuditStatus.DISMISSED, AuditStatus.LATE)
 
 
-def proved_wrong(audit: Audit) -> set[PeerId]:
-    """The verifiers that a decided dispute proves at fault (5.9)."""
-    f = faults_tolerated(len(audit.order))
+def proved_wrong(audit: Audit, f: int) -> set[PeerId]:
+    """The verifiers that a decided dispute proves at fault (5.9), of which at most f lie."""
     old = [v for v in audit.verdicts[: audit.undisputed] if v.outcome is not Outcome.MATCH]
     standing = old + list(audit.verdicts[audit.undisputed :])
     mismatches = [v for v in standing if v.outcome is Outcome.MISMATCH]
@@ -58,14 +56,19 @@ def _agreed(digests: Iterable[Digest], f: int) -> Digest:
     return next((one for one, count in said.items() if count > f), NO_DIGEST)
 
 
-def complaint(audit: Audit, *, is_false: bool, honest: set[PeerId]) -> str:
+def complaint(audit: Audit, *, is_false: bool, honest: set[PeerId], last: int | None = None) -> str:
     """What is wrong with how an audit ended that at most f verifiers could disturb; empty if nothing is.
 
     Args:
         audit: Of the run's last state that holds it.
         is_false: Whether the step is false.
         honest: Verifiers and nodes that follow the rules.
+        last: Of a known-answer task, the last manifest in which its node may show that it is one (5.10).
     """
+    if last is not None:
+        could_be_shown = audit.ruling is not AuditStatus.PASSED or audit.closed_round < last
+        is_right = audit.ruling is AuditStatus.KNOWN_ANSWER and audit.is_known_answer
+        return f"a known-answer task is {audit.ruling.name}" if could_be_shown and not is_right else ""
     if not is_false:
         is_right = audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED)
         return "" if is_right else f"an honest step is {audit.ruling.name}"
@@ -88,13 +91,36 @@ def dearest(spec: RunSpec) -> list[int]:
     return [tokens * spec.money.price_per_mtoken // 10**6 for tokens in prices]
 
 
-def owed(spec: RunSpec, tokens: Mapping[PeerId, int]) -> tuple[int, dict[PeerId, int]]:
-    """What an epoch costs in all, and what each node has of it (6), by the tokens of its paid steps."""
-    whole = sum(tokens.values())
-    gross = whole * spec.money.price_per_mtoken // 10**6
-    share = gross * spec.money.operators_ppm // PPM
-    exact = {node: divmod(share * count, whole) for node, count in tokens.items()}
-    rows = {node: part for node, (part, _) in exact.items()}
-    for node in sorted(exact, key=lambda node: (-exact[node][1], node))[: share - sum(rows.values())]:
-        rows[node] += 1
-    return gross, {node: amount for node, amount in rows.items() if amount}
+def owed(
+    spec: RunSpec, tokens: Mapping[PeerId, int], work: Mapping[PeerId, int]
+) -> tuple[int, dict[PeerId, int], dict[PeerId, int]]:
+    """What an epoch costs in all, and what each node and each verifier has of it (6).
+
+    Args:
+        spec: The run.
+        tokens: Of each node's paid steps.
+        work: The weight of what each verifier did.
+    """
+    gross = sum(tokens.values()) * spec.money.price_per_mtoken // 10**6
+    operators, verifiers = spec.money.operators_ppm, spec.money.verifiers_ppm
+    return gross, _shared(gross * operators // PPM, tokens), _shared(gross * verifiers // PPM, work)
+
+
+def _shared(amount: int, weights: Mapping[PeerId, int]) -> dict[PeerId, int]:
+    whole = sum(weights.values())
+    exact = {peer: divmod(amount * weight, whole) for peer, weight in weights.items()} if whole else {}
+    rows = {peer: part for peer, (part, _) in exact.items()}
+    for peer in sorted(exact, key=lambda peer: (-exact[peer][1], peer))[: amount - sum(rows.values())]:
+        rows[peer] += 1
+    return {peer: part for peer, part in rows.items() if part}
+
+
+def weight(audit: Audit, verdict: Verdict) -> int:
+    """What a verdict weighs when its verifier is paid, by what became of the audit (6)."""
+    is_right = {
+        Outcome.MATCH: audit.ruling not in FOUND_FALSE,
+        Outcome.MISMATCH: audit.ruling not in FOUND_TRUE,
+        Outcome.WITHHELD: audit.ruling is not AuditStatus.DISMISSED,  # of one that came late it was true
+    }.get(verdict.outcome, False)
+    found_known = audit.ruling is AuditStatus.KNOWN_ANSWER and verdict.outcome is Outcome.MISMATCH
+    return is_right * (200 if found_known else 10)

@@ -34,6 +34,7 @@ from assay.protocol.messages import (
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId
+from assay.testing.members import RUN_ID
 from assay.verifier.consensus.types import State
 from tests.simulation.judgement import complaint, owed, proved_wrong
 from tests.simulation.second_reading import SecondReading, expected_rounds
@@ -60,16 +61,21 @@ class Promises:
         spec: RunSpec,
         honest: set[PeerId],
         false_from: Mapping[PeerId, int],
+        known: Collection[tuple[int, PeerId]],
         funded_epochs: Callable[[], int],
+        troubled: Collection[PeerId],
     ) -> None:
         """
         Args:
             spec: The run.
             honest: The members that follow the rules.
             false_from: The round from which on every step of a node is false.
+            known: Steps of honest nodes that are false on order.
             funded_epochs: How many epochs the escrow has the money for now.
+            troubled: Who was killed or cut off so far: openings of theirs may come too late, and so may their
+                word that a step was false on order (5.10).
         """
-        self._funded_epochs = funded_epochs
+        self._known, self._funded_epochs, self._troubled = known, funded_epochs, troubled
         self._spec, self.honest, self._false_from = spec, honest, false_from
         self.nodes = {node.peer for node in spec.nodes} & honest
         self.leaving: dict[PeerId, int] = {}  # who was asked to give up its seat, and in which round
@@ -82,7 +88,7 @@ class Promises:
         self.unpaid: Counter[UnpaidReason] = Counter()
         self.audits: dict[tuple[int, PeerId], Audit] = {}
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
-        self._reading: SecondReading | None = None
+        self._reading = SecondReading(spec, RUN_ID)
         self.came_s: dict[int, float] = {}  # when each manifest was first known to be final
         self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
         self._doubled: dict[tuple[PeerId, PeerId, int], int] = {}  # (who heard it, the liar, in which life)
@@ -90,7 +96,7 @@ class Promises:
     @property
     def trained(self) -> int:
         """Rounds of training that are agreed on."""
-        return self._spec.rounds if self._reading is None else self._reading.rounds
+        return self._reading.rounds
 
     @property
     def epochs(self) -> int:
@@ -182,20 +188,26 @@ class Promises:
         known = self.chain.setdefault(number, link)
         if digest(known.manifest) != digest(link.manifest):
             raise Violation(f"two manifests are final in round {number}")
+        if known is link:
+            self._read(number, link, run_state)
         for epoch, found in follower.settlements.items():
             if epoch not in self.settled:
                 self._pay(run_state, found)
             self._same(self.settled, epoch, found, "payouts")
-        if known is not link:
-            return
+
+    def _read(self, number: int, link: CertifiedManifest, run_state: RunState) -> None:
+        """A manifest is known to be final for the first time."""
         self.came_s[number] = trio.current_time()
         if link.manifest.commits and number // self._spec.money.epoch_rounds >= self._funded_epochs():
             raise Violation(f"round {number} is trained, and the escrow has no money for its epoch")
         self.hand_overs = run_state.rotation.configuration.number
-        if self._reading is None and not self._spec.reserves:
-            self._reading = SecondReading(self._spec, run_state.run_id)
-        if self._reading and (difference := self._reading.read(link.manifest, run_state)):
+        if difference := self._reading.read(link.manifest, run_state):
             raise Violation(f"manifest {number}: {difference}")
+        for (round_id, node), audit in run_state.audits.items():
+            is_confirmed = audit.ruling is AuditStatus.CONFIRMED and (round_id, node) in self._known
+            if is_confirmed and node in self._troubled:
+                self.honest.discard(node)  # it could not say so, and is treated like any other
+                self.nodes.discard(node)
         for node, record in run_state.nodes.items():
             may_leave = node in self.leaving and not record.banned
             if node in self.honest and not record.is_seated and not may_leave:
@@ -206,22 +218,25 @@ class Promises:
             raise Violation(f"honest members are at fault: {_names(at_fault)}")
         for (round_id, node), audit in run_state.audits.items():
             self.audits[int(round_id), node] = audit
-            self._judge(audit, at_fault=set(run_state.disqualified))
+            self._judge(audit, {one for one, record in run_state.verifiers.items() if record.is_disqualified})
 
     def _judge(self, audit: Audit, at_fault: set[PeerId]) -> None:
+        step = int(audit.round), audit.node
         place = f"step of round {audit.round} by {audit.node.hex()[:8]}"
-        if self._is_false(int(audit.round), audit.node):
+        if self._is_false(*step):
             is_found_true = audit.ruling is AuditStatus.PASSED and complaint(
                 audit, is_false=True, honest=self.honest
             )
             if is_found_true or audit.ruling is AuditStatus.DISMISSED:
                 raise Violation(f"a false {place} is {audit.ruling.name}")
+        elif audit.is_known_answer:
+            raise Violation(f"a {place} is a known-answer task, and nobody ordered one")
         elif audit.node in self.honest and audit.ruling is AuditStatus.CONFIRMED:
             raise Violation(f"an honest {place} is CONFIRMED as false")
-        wrong = proved_wrong(audit)
+        wrong = proved_wrong(audit, (len(self._spec.verifiers) - 1) // 3)
         if wrong != {one.verdict.verifier for one in audit.faults}:
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and the chain finds {audit.faults}")
-        if not wrong <= at_fault and not self._spec.reserves:  # else the seat may have another holder
+        if not {self._reading.holder(step, seat) for seat in wrong} <= at_fault:
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and {_names(at_fault)} are at fault")
 
     def _pay(self, run_state: RunState, found: Settlement) -> None:
@@ -238,17 +253,22 @@ class Promises:
                         raise Violation(
                             f"a step of round {number} is paid, from after {node.hex()[:8]}'s fault"
                         )
-        gross, rows = owed(self._spec, tokens)
-        paid = {row.peer: row.amount for row in found.rows if row.role == "operator"}
-        if (found.total, paid) != (gross, rows):
-            raise Violation(f"epoch {found.epoch} pays {found.total} and {paid}, expected {gross} and {rows}")
+        expected = owed(self._spec, tokens, self._reading.work(found.epoch, run_state))
+        operators, verifiers = (
+            {row.peer: row.amount for row in found.rows if row.role == role}
+            for role in ("operator", "verifier")
+        )
+        if (found.total, operators, verifiers) != expected:
+            raise Violation(
+                f"epoch {found.epoch} pays {found.total}, {operators} and {verifiers}, expected {expected}"
+            )
         for row in found.rows:
             fault = run_state.verifiers[row.peer].fault_round if row.role == "verifier" else -1
             if 0 <= fault < first + self._spec.money.epoch_rounds:
                 raise Violation(f"epoch {found.epoch} pays {row.peer.hex()[:8]}, which is at fault")
 
     def _is_false(self, round_id: int, node: PeerId) -> bool:
-        return round_id >= self._false_from.get(node, 1 << 60)
+        return round_id >= self._false_from.get(node, 1 << 60) or (round_id, node) in self._known
 
     def _same(self, known: dict[Any, Any], key: Any, value: Any, what: str) -> None:
         if known.setdefault(key, value) != value:
@@ -256,13 +276,10 @@ class Promises:
 
     # ---- the end
 
-    def ended(
-        self, *, may_be_late: Collection[PeerId], may_lack_judges: bool, lives: Mapping[PeerId, int]
-    ) -> None:
+    def ended(self, *, may_lack_judges: bool, lives: Mapping[PeerId, int]) -> None:
         """The run is over: its last manifest is everywhere.
 
         Args:
-            may_be_late: Nodes that were killed or cut off: openings of theirs may have come too late.
             may_lack_judges: More verifiers lied, were killed or cut off than are tolerated.
             lives: How often each process was killed.
         """
@@ -281,15 +298,17 @@ class Promises:
         }
         self.unpaid.update(unpaid.values())
         for (round_id, node), reason in unpaid.items():
-            is_late = reason is UnpaidReason.LATE and node in may_be_late
+            is_late = reason is UnpaidReason.LATE and node in self._troubled
             is_lost = reason in (UnpaidReason.UNJUDGED, UnpaidReason.ACCUSED) and may_lack_judges
-            if node in self.honest and not is_late and not is_lost:
+            is_known = reason is UnpaidReason.KNOWN_ANSWER and (round_id, node) in self._known
+            if node in self.honest and not is_late and not is_lost and not is_known:
                 raise Violation(f"an honest step of round {round_id} is unpaid: {reason.value}")
         for (round_id, node), audit in self.audits.items():
             is_false = self._is_false(round_id, node)
-            if may_lack_judges or not (is_false or node in self.honest) or node in may_be_late:
+            if may_lack_judges or not (is_false or node in self.honest) or node in self._troubled:
                 continue
-            if reason := complaint(audit, is_false=is_false, honest=self.honest):
+            last = round_id + self._spec.audit.audit_rounds if (round_id, node) in self._known else None
+            if reason := complaint(audit, is_false=is_false, honest=self.honest, last=last):
                 raise Violation(f"{reason}: round {round_id} of {node.hex()[:8]}, {audit}")
             if is_false and (round_id, node) not in unpaid and audit.ruling is not AuditStatus.PASSED:
                 raise Violation(f"a false step of round {round_id} was drawn and is paid")

@@ -2,26 +2,31 @@
 
 A rule that is broken for everybody is broken in one chain: no process disagrees with another. So what the
 processes make of their chain is compared with what this file makes of it: who is asked for a share of the
-beacon, what is drawn at which rate, in which order verifiers judge, and by when an audit has ended.
+beacon, what is drawn at which rate, in which order verifiers judge, by when an audit has ended, which seat is
+handed over to whom, and what verifiers did that is paid.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import Closing, Commit, Manifest
+from assay.protocol.messages import Closing, Commit, Manifest, SeatNoticeKind
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from tests.simulation.judgement import weight
 
 PAUSE_ROUNDS = 16  # 5.1
 PAUSE_ROUNDS_MAX = 256
+ABSENT_ROUNDS, READY_ROUNDS = 64, 64  # 4b.3
 DRAND = bytes(32)  # a run that names no network
+UNDECIDED = (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
 Step = tuple[int, PeerId]
 Drawn = tuple[Digest, int, tuple[PeerId, ...]]  # by what: seed, rate, order of verifiers
 
@@ -46,6 +51,14 @@ class SecondReading:
         self._at_fault: set[PeerId] = set()
         self._reports: dict[PeerId, tuple[int, bool]] = {}  # epochs that are funded, and whether it closes
         self.rounds = spec.rounds  # of training
+        self._holders = {seat: seat for seat in self._peers}
+        self._held: set[PeerId] = set()  # reserves
+        self._resigned: set[PeerId] = set()
+        self._ready: dict[PeerId, int] = {}  # reserves, and the round of their notice
+        self._absent: dict[PeerId, tuple[int, int, set[PeerId]]] = {}  # since, until, who led the last rounds
+        self._audits: dict[Step, Audit] = {}  # after the last manifest
+        self._shares: dict[int, list[PeerId]] = {}  # of the beacon, by round and whoever held the seat
+        self._judges: dict[tuple[Step, PeerId], PeerId] = {}  # who held a seat when it judged a step
 
     def read(self, manifest: Manifest, after: RunState) -> str:
         """The first thing that differs between this reading of a manifest and the processes'; or nothing."""
@@ -62,8 +75,13 @@ class SecondReading:
         ).digest()
         if self._chain != manifest.chain:
             yield "its chain differs"
-        if set(manifest.disqualified) != self._at_fault:
-            yield f"disqualified are {manifest.disqualified}, expected {self._at_fault}"
+        retiring = self._retiring(now)
+        if set(manifest.disqualified) != self._at_fault | retiring.keys():
+            yield f"disqualified are {manifest.disqualified}, expected {self._at_fault | retiring.keys()}"
+        handed = {one.seat: one.holder for one in manifest.hand_over}
+        free = {seat: one for seat, one in retiring.items() if not self._is_bound(seat, now)}
+        if handed != free:
+            yield f"it hands over {handed}, expected {free}"
         asked = self._asked(now)
         seed = self._seed(manifest) if now else NO_DIGEST
         drawn = self._drawn(manifest, asked, seed)
@@ -77,6 +95,10 @@ class SecondReading:
         yield from self._replicated(manifest, after, asked, seed)
         if now:
             self._share(manifest, asked)
+        for signed in manifest.verdicts:
+            step = int(signed.verdict.round), signed.verdict.node
+            self._judges[step, signed.verdict.verifier] = self._holders[signed.verdict.verifier]
+        self._hand_over(manifest)
         awaited = set(self._asked(now + 1))
         if set(after.beacon) != awaited:
             yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
@@ -89,7 +111,69 @@ class SecondReading:
         if clean != self._clean:
             yield f"audits in a row that nodes passed are {clean}, expected {self._clean}"
         self._parent, self._time_s = digest(manifest), manifest.time_s
-        self._at_fault = {seat for seat in self._peers if after.verifiers[seat].is_disqualified}
+        holders = self._holders.items()
+        self._at_fault = {seat for seat, holder in holders if after.verifiers[holder].is_disqualified}
+        self._audits = {(int(r), node): audit for (r, node), audit in after.audits.items()}
+
+    # ---- seats (4b)
+
+    def _retiring(self, now: int) -> dict[PeerId, PeerId]:
+        """The seat that retires, and its next holder; or nothing."""
+        fit = [
+            one for one, said in self._ready.items()
+            if now <= said + READY_ROUNDS and one not in self._resigned | self._held
+        ]  # fmt: skip
+        f = (len(self._peers) - 1) // 3
+        for seat in self._peers if fit and now < self.rounds else ():
+            since, until, leaders = self._absent.get(seat, (0, 0, set()))
+            is_absent = len(leaders) > f and until - since >= ABSENT_ROUNDS
+            if is_absent or seat in self._at_fault or self._holders[seat] in self._resigned:
+                place = b"assay/reserve/1" + DRAND
+                return {seat: min(fit, key=lambda one: hashlib.sha256(place + one).digest())}
+        return {}
+
+    def _is_bound(self, seat: PeerId, now: int) -> bool:
+        """Whether an audit may yet find the holder of a seat at fault."""
+        for (round_id, _), audit in self._audits.items():
+            said = {one.verifier for one in (*audit.verdicts, *audit.withheld)}
+            said |= {one.verifier for one in audit.commitments}
+            passed = audit.ruling is AuditStatus.PASSED and not audit.is_known_answer
+            may_be_shown = self._spec.audit.known_answer_count and passed
+            may_be_shown = may_be_shown and now <= round_id + self._spec.audit.audit_rounds
+            if seat in said and (audit.ruling in UNDECIDED or may_be_shown):
+                return True
+        return False
+
+    def _hand_over(self, manifest: Manifest) -> None:
+        for signed in manifest.seat_notices:
+            if signed.notice.kind is SeatNoticeKind.READY:
+                self._ready[signed.notice.holder] = int(signed.notice.round)
+            else:
+                self._resigned.add(signed.notice.holder)
+        for one in manifest.hand_over:
+            self._holders[one.seat] = one.holder
+            for record in (self._absent, self._missed, self._away):
+                record.pop(one.seat, None)
+            self._held.add(one.holder)
+
+    # ---- what verifiers did (6)
+
+    def holder(self, step: Step, seat: PeerId) -> PeerId:
+        """Whoever held this seat when it judged a step."""
+        return self._judges[step, seat]
+
+    def work(self, epoch: int, after: RunState) -> dict[PeerId, int]:
+        """The weight of what each holder of a seat did in an epoch; of those at fault, nothing."""
+        size = self._spec.money.epoch_rounds
+        done: Counter[PeerId] = Counter()
+        for number in range(epoch * size, min((epoch + 1) * size, self.rounds)):
+            done.update(self._shares.get(number, ()))
+        for (round_id, node), audit in after.audits.items():
+            if int(round_id) // size == epoch:
+                for verdict in (*audit.withheld, *audit.verdicts):
+                    done[self.holder((int(round_id), node), verdict.verifier)] += weight(audit, verdict)
+        faults = {one: after.verifiers[one].fault_round for one in done}
+        return {one: did for one, did in done.items() if did and not 0 <= faults[one] < (epoch + 1) * size}
 
     # ---- the beacon (5.1)
 
@@ -98,12 +182,22 @@ class SecondReading:
         return present if len(present) >= quorum(len(self._peers)) else self._peers
 
     def _share(self, manifest: Manifest, asked: tuple[PeerId, ...]) -> None:
-        said = {one.verifier for one in manifest.beacon_shares}
+        said, now = {one.verifier for one in manifest.beacon_shares}, int(manifest.round)
+        leader = self._peers[int(manifest.iteration) % len(self._peers)]
+        self._shares[now - 1] = [self._holders[peer] for peer in asked if peer in said]
         for peer in asked:
-            self._missed[peer] = 0 if peer in said else self._missed.get(peer, 0) + 1
-            if self._missed[peer]:
-                pause = min(PAUSE_ROUNDS * 2 ** (self._missed[peer] - 1), PAUSE_ROUNDS_MAX)
-                self._away[peer] = int(manifest.round) + 1 + pause
+            if peer in said:
+                self._absent.pop(peer, None)
+                self._missed[peer] = 0
+                continue
+            since, until, leaders = self._absent.get(peer, (now, now, set()))
+            leaders = (leaders if until == now - 1 else set()) | {leader}
+            self._absent[peer] = since, now, leaders
+            if self._spec.reserves and len(leaders) <= (len(self._peers) - 1) // 3:
+                continue  # no pause yet: other leaders ask at once (4b.3)
+            self._missed[peer] = self._missed.get(peer, 0) + 1
+            pause = min(PAUSE_ROUNDS * 2 ** (self._missed[peer] - 1), PAUSE_ROUNDS_MAX)
+            self._away[peer] = now + 1 + pause
 
     def _seed(self, manifest: Manifest) -> Digest:
         before = (int(manifest.round) - 1).to_bytes(8, "big")

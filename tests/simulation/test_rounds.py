@@ -21,6 +21,8 @@ from assay.participant.store import Store
 from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.auditing.audits import AuditStatus, FaultKind
 from assay.protocol.messages import Closing, Outcome
+from assay.protocol.params import RunSpec
+from assay.protocol.rotation import Rotation
 from assay.verifier.audit.exact import compare
 from assay.verifier.consensus.chain import best_parent
 from assay.verifier.consensus.chain import deadline_ms as patience_ms
@@ -255,3 +257,27 @@ def test_a_convicted_node_that_nobody_prosecutes_is_found(monkeypatch):
     monkeypatch.setattr(ChainDuties, "_prosecute", prosecute)
     monkeypatch.setattr(whole_network, "CALM_S_MAX", 200.0)
     assert "not in court ['node" in broken(rounds=3, lying_node="random-update")
+
+
+@pytest.mark.slow
+def test_an_epoch_that_is_trained_before_it_is_paid_for_is_found(monkeypatch):
+    monkeypatch.setattr(RunSpec, "epoch_price", lambda _spec, _epoch: 1)
+    assert "the escrow has no money for its epoch" in broken(rounds=4, topped_s=25.0)
+
+
+@pytest.mark.slow
+def test_a_known_answer_task_that_its_node_may_not_show_is_found(monkeypatch):
+    monkeypatch.setattr("assay.protocol.auditing.audits.may_show_known_answer", lambda *_: False)
+    assert "an honest node is banned" in broken(rounds=5, has_known_answers=True)
+
+
+@pytest.mark.slow
+def test_a_seat_that_is_not_handed_over_is_found(monkeypatch):
+    monkeypatch.setattr(Rotation, "has_cause", lambda *_: False)
+    assert "disqualified are ()" in broken(rounds=10, resigns_s=1.0)
+
+
+@pytest.mark.slow
+def test_a_verifier_that_is_paid_too_little_is_found(monkeypatch):
+    monkeypatch.setattr("assay.ledger.settlement.payouts.KNOWN_ANSWER_WEIGHT", 100)
+    assert "epoch 0 pays" in broken(rounds=5, has_known_answers=True)

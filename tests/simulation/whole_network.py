@@ -18,7 +18,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,6 +31,7 @@ from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import PeerAddress
+from assay.node.known_answer import write_known_answers
 from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
@@ -38,9 +39,10 @@ from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
 from assay.protocol.agreement.quorum import faults_tolerated
-from assay.protocol.params import RunSpec, TimingSpec
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.params import Member, RunSpec, TimingSpec, check_spec
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import NO_PEER, PeerId
+from assay.protocol.types import NO_PEER, Digest, PeerId, RoundId
 from assay.testing.members import (
     RUN_ID,
     a_deployment,
@@ -74,6 +76,7 @@ LYING_VERIFIERS = ("silent", *LIES, *false_auditors.KINDS)
 # Warnings of every start, and of a proposal that comes when all others have agreed.
 EXPECTED = ("checks not made", "directory not read", "waiting: ", ": expected round ", "not discharged yet")
 LOG_LINES = 60
+KNOWN_ANSWER_ROUNDS = 5  # one step in twenty is false on order, at most
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
@@ -131,6 +134,7 @@ class Plan:
     )
     leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
+    has_known_answers: bool = False  # whether an honest node has steps that are false on order
 
 
 def planned(seed: int, *, faults: bool = True) -> Plan:
@@ -145,7 +149,10 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     late_s = rng.choice((0.0, 0.0, 15.0))
     rounds = rng.randint(2, 5)
     resigns_s = late_s + rng.uniform(1, 6) if rng.random() < 0.15 else 0.0
+    has_known_answers = random.Random(f"known answers {seed}").random() < 0.25
+    rounds = max(rounds, KNOWN_ANSWER_ROUNDS) if has_known_answers else rounds
     return Plan(
+        has_known_answers=has_known_answers,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
         lying_node=rng.choice(("honest", "honest", *CHEATS)),
         lying_verifier=rng.choice((*["honest"] * 4, *LYING_VERIFIERS)),
@@ -191,6 +198,8 @@ class WholeNetwork:
     network: Network = field(init=False)
     promises: Promises = field(init=False)
     processes: dict[PeerId, Process] = field(default_factory=dict)
+    tested: PeerId = NO_PEER  # who has known-answer tasks
+    known: set[tuple[int, PeerId]] = field(default_factory=set)  # these steps
     troubled: set[PeerId] = field(default_factory=set)  # who was killed or cut off
     warnings: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
@@ -198,11 +207,6 @@ class WholeNetwork:
     def __post_init__(self) -> None:
         self.rng = random.Random(f"world {self.seed}")
         self.spec = the_spec(self.plan, self.rng)
-        self.contracts = Contracts(
-            self.spec, funded_s=BEGUN_S + self.plan.late_s, topped_s=BEGUN_S + self.plan.topped_s
-        )
-        if self.plan.cancelled_s:
-            self.contracts.cancelled_s = BEGUN_S + self.plan.cancelled_s
         a_data_folder(self.folder / "data")
         for kind, plan in (("verifier", self.plan.lying_verifier), ("node", self.plan.lying_node)):
             members = (
@@ -222,6 +226,13 @@ class WholeNetwork:
                 rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer, is_verifier=True,
                 folder=self.folder / name, work_s=self.rng.choice(WORK_S),
             )  # fmt: skip
+        if self.plan.has_known_answers:
+            self._order_known_answers(random.Random(f"known answers of {self.seed}"))
+        self.contracts = Contracts(
+            self.spec, funded_s=BEGUN_S + self.plan.late_s, topped_s=BEGUN_S + self.plan.topped_s
+        )
+        if self.plan.cancelled_s:
+            self.contracts.cancelled_s = BEGUN_S + self.plan.cancelled_s
         self.network = Network(self.rng, self._sent, self._arrived)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
         self.network.delay_of = lambda one, other: (
@@ -234,8 +245,29 @@ class WholeNetwork:
                 one.peer: 1 for one in self.processes.values()
                 if one.behaviour in FALSE_STEPS
             },
+            known=self.known,
             funded_epochs=lambda: self.contracts.funded_epochs,
+            troubled=self.troubled,
         )  # fmt: skip
+
+    def _order_known_answers(self, rng: random.Random) -> None:
+        """As many steps of an honest node as the spec may ask for are false on order."""
+        self.tested = rng.choice([one for one in map(self._process, self.spec.nodes) if one.is_honest]).peer
+        count = self.plan.rounds * len(self.spec.nodes) // 20
+        tasks = [
+            (Digest(rng.randbytes(32)), RoundId(number), self.tested)
+            for number in sorted(rng.sample(range(self.plan.rounds), count))
+        ]
+        rules = replace(self.spec.audit, known_answers=known_answer_root(tasks), known_answer_count=count)
+        self.spec = replace(self.spec, audit=rules)
+        check_spec(self.spec)
+        write_known_answers(
+            self.folder / "known-answers", [known_answer_proof(RUN_ID, tasks, at) for at in range(count)]
+        )
+        self.known = {(int(number), node) for _, number, node in tasks}
+
+    def _process(self, member: Member) -> Process:
+        return self.processes[member.peer]
 
     # ---- what production code calls
 
@@ -268,6 +300,7 @@ class WholeNetwork:
         config = Config(
             keys=one.folder, password="", network=one.folder / "none", run=one.folder / "none",
             records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
+            known_answers=self.folder / "known-answers" if one.peer == self.tested else None,
         )  # fmt: skip
         name = name_of(one.peer)
         return Participant(
@@ -464,10 +497,9 @@ class WholeNetwork:
     def _end(self) -> None:
         """Check what only the end shows."""
         lying = {one.peer for one in self.processes.values() if not one.is_honest}
-        weak = (self.troubled | lying) & set(self.spec.verifier_peers)
+        weak = (self.troubled | lying | self.promises.leaving.keys()) & set(self.spec.verifier_peers)
         may_lack_judges = len(weak) > faults_tolerated(len(self.spec.verifiers))
         self.promises.ended(
-            may_be_late=self.troubled,
             may_lack_judges=may_lack_judges,
             lives={one.peer: one.kills for one in self.processes.values()},
         )
