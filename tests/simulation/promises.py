@@ -185,10 +185,11 @@ class Promises:
         run_state = follower.run_state
         number = int(run_state.round) - 1
         link = next(iter(follower._store.links(number, 1)))
+        is_new = number not in self.chain
         known = self.chain.setdefault(number, link)
         if digest(known.manifest) != digest(link.manifest):
             raise Violation(f"two manifests are final in round {number}")
-        if known is link:
+        if is_new:
             self._read(number, link, run_state)
         for epoch, found in follower.settlements.items():
             if epoch not in self.settled:
