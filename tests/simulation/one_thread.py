@@ -22,7 +22,7 @@ from trio._core import _run as scheduler
 
 from assay.protocol.randomness import vrf
 from assay.verifier.round import beacon
-from tests.simulation.remembered import messages_made_once
+from tests.simulation.remembered import made_once
 
 T = TypeVar("T")
 BEGUN_S = 1_800_000_000  # Unix time at the start of every simulation
@@ -61,7 +61,7 @@ def one_thread(seed: int) -> Iterator[None]:
         mock.patch.object(os, "urandom", random.randbytes),
         mock.patch.object(nacl.bindings, "crypto_sign_open", _opened),
         mock.patch.object(beacon, "verify", _proved),
-        messages_made_once(),
+        made_once(),
     ):
         try:
             yield

@@ -1,7 +1,7 @@
 """Remembered: what a dozen processes would each make of the same bytes is made once.
 
 Messages cannot be changed, so one object may serve all processes: bytes are decoded once, and an object is
-encoded once. What is refused is looked at each time.
+encoded once. What is refused is looked at each time. Addresses are written with their checksum once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from assay.chain import commit_statement
 from assay.protocol.encoding import codec
 
 REMEMBERED = 1 << 12  # messages of each kind
@@ -34,9 +35,9 @@ def _by_identity(make: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 @contextmanager
-def messages_made_once() -> Iterator[None]:
+def made_once() -> Iterator[None]:
     """While this lasts, all modules that are loaded share what they decode and encode."""
-    decode, decode_any = codec.decode, codec.decode_any
+    decode, decode_any, evm_address = codec.decode, codec.decode_any, commit_statement.evm_address
     tables: dict[int, Any] = {}
 
     @functools.lru_cache(REMEMBERED)
@@ -47,16 +48,17 @@ def messages_made_once() -> Iterator[None]:
         tables[id(kinds)] = kinds
         return by_table(id(kinds), bytes(data), *bound)
 
-    shared = {
-        "decode": functools.lru_cache(REMEMBERED)(decode),
-        "decode_any": any_decoded,
-        "encode": _by_identity(codec.encode),
-        "digest": _by_identity(codec.digest),
+    shared: dict[str, tuple[Any, Any]] = {
+        "decode": (decode, functools.lru_cache(REMEMBERED)(decode)),
+        "decode_any": (decode_any, any_decoded),
+        "encode": (codec.encode, _by_identity(codec.encode)),
+        "digest": (codec.digest, _by_identity(codec.digest)),
+        "evm_address": (evm_address, functools.lru_cache(REMEMBERED)(evm_address)),
     }
-    real = {name: getattr(codec, name) for name in shared}
     with ExitStack() as stack:
-        for module in [one for name, one in sys.modules.items() if name.startswith("assay.")]:
-            for name, one in shared.items():
-                if vars(module).get(name) is real[name]:
+        ours = ("assay.", "tests.simulation.")
+        for module in [one for name, one in sys.modules.items() if name.startswith(ours)]:
+            for name, (real, one) in shared.items():
+                if vars(module).get(name) is real:
                     stack.enter_context(mock.patch.object(module, name, one))
         yield
