@@ -239,7 +239,7 @@ def _demo(name: str, most: int = BLOCKS) -> str:
             opened = decode(Opening, body, opening_bytes_max(rule, layout, len(blocks)))
             before, after = check_opening(opened, pair.commit, blocks, rule, layout.blocks)
             every = np.ones(len(blocks), np.bool_)
-            kept_BC = carried(pair.spec, layout, int(pair.commit.round), blocks, before, x_BC, mean)
+            kept_BC = carried(pair.spec, layout, pair.commit, blocks, before, x_BC, mean)
             finding = compare(
                 rule.compress, blocks, every, kept_BC, after, sent, x_BC,
                 recomputed=NO_DIGEST, is_work_equal=True,

@@ -135,7 +135,7 @@ class _Assay:
     def choose(self, _: NDArray[np.float32]) -> None:
         lengths, every = row_lengths(self.x), np.arange(self.layout.blocks)
         mean = mean_block(self.rule, lengths)
-        shares = carried_shares(self.rule, 1_000, 100, every, self.momentum, lengths, mean)
+        shares = carried_shares(self.rule, 1_000, 100, 100, every, self.momentum, lengths, mean)
         less = np.flatnonzero(shares != 1)
         self.momentum[less] *= shares[less, None]
         self.sent = transition(self.rule.compress, self.momentum, self.x, self.momentum).sent

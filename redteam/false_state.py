@@ -96,7 +96,7 @@ def _obeyed_momentum(is_defended: bool, seed: int) -> Outcome:
     return tallied(len(sizes), caught, 0.0, harm)
 
 
-def _all_of_it(_rule: Any, _rounds: int, _round: int, blocks: Any, *_: Any, **__: Any) -> Any:
+def _all_of_it(_rule: Any, _rounds: int, _base: int, _round: int, blocks: Any, *_: Any, **__: Any) -> Any:
     """`carried_shares` of a rule that bounds nothing."""
     return np.ones(len(blocks), np.float32)
 
@@ -145,7 +145,7 @@ def _rounds_steered(lab: TestBed, is_defended: bool) -> list[float]:
         for number in range(3 * life):
             work_NC = size_N[:, None] * (common_NC * np.float32(0.5) + _unit(rng, layout.blocks))
             for at, lie in enumerate(LIES):
-                moved = compress(lab.spec, layout, number, errors_NC[at], work_NC)
+                moved = compress(lab.spec, layout, number, number, errors_NC[at], work_NC)
                 error_NC, sent = moved.after_BC, moved.sent
                 told_B = told_N[at][sent.blocks_B]
                 is_lie_BK = np.sign(sent.value_BK) == np.sign(lie_NC[sent.blocks_B[:, None], sent.index_BK])

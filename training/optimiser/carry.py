@@ -7,10 +7,12 @@ those steps agrees. Two rules of the step itself keep it from that:
 
     size    |beta E_b| <= (1 + beta + ... + beta^(T-1)) * max(|x_b|, mean block) * peak rate / rate
             what T steps of the present size can have left; a larger block is halved until it is not
-    life    every block's error begins anew at 0 every T = `reset_rounds` of its steps, block after block, and
-            an inner optimiser's state in every round that T divides
+    life    every block's error begins anew at 0 every T = `reset_rounds` of its fragment's rounds, block after
+            block, and an inner optimiser's state in every round that T divides; a node that missed the round
+            makes up for it in its next step, else one that stays away once in T rounds would keep its lie
 
-Halving is exact, and so is a reset: where neither happens the step is that of DeMo, bit for bit. Without
+So what a node has after `renewal_rounds` does not depend on what it had before them, bit for bit. Halving is
+exact, and so is a reset: where neither happens the step is that of DeMo, bit for bit. Without
 inner steps the mean block is the root mean square of all blocks of x; with them it counts as 0, for an
 auditor then knows the round's displacement in the opened blocks only.
 
@@ -34,9 +36,41 @@ from assay.training.optimiser.schedule import rate_nano
 from assay.training.transform.blocked_dct import row_lengths
 
 
-def begins_anew(rule: RuleSpec, round_id: int) -> bool:
-    """Whether the inner optimiser's state is not carried into this round."""
-    return round_id % rule.compress.reset_rounds == 0
+def begins_anew(rule: RuleSpec, base: int, round_id: int) -> bool:
+    """Whether the inner optimiser's state is not carried into this round from the step of round `base` - 1."""
+    return round_id // rule.compress.reset_rounds != (base - 1) // rule.compress.reset_rounds
+
+
+def is_renewed(
+    rule: RuleSpec, base: int, round_id: int, blocks: NDArray[np.int64], fragment_B: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which blocks' error is not carried into this round from the step of round `base` - 1. Shape (B,).
+
+    Args:
+        rule: Of the run.
+        base: As the commit of this round says; 0 after a fresh start, whose error is 0 in any case.
+        round_id: The round.
+        blocks: Numbers of the blocks given.
+        fragment_B: The fragment of each.
+    """
+    before_B, now_B = (
+        ((at - fragment_B) // rule.fragments + blocks) // rule.compress.reset_rounds
+        for at in (base - 1, round_id)
+    )
+    found: NDArray[np.bool_] = before_B != now_B
+    return found
+
+
+def renewal_rounds(rule: RuleSpec) -> int:
+    """Rounds in a row after which no block's error depends on the one before them; 0 if none is kept."""
+    return rule.compress.reset_rounds * rule.fragments if rule.compress.keeps_error else 0
+
+
+def leave(error_BC: Floats, share_B: Floats) -> None:
+    """Leave of each block's error its share, in place; of one with none +0 throughout, whatever it held."""
+    less = np.flatnonzero(share_B != 1)
+    error_BC[less] *= share_B[less, None]
+    error_BC[share_B == 0] = 0  # of -x and of infinity a product leaves -0 and no number
 
 
 def mean_block(rule: RuleSpec, length_N: NDArray[np.float64]) -> float:
@@ -49,6 +83,7 @@ def mean_block(rule: RuleSpec, length_N: NDArray[np.float64]) -> float:
 def carried_shares(
     rule: RuleSpec,
     rounds: int,
+    base: int,
     round_id: int,
     blocks: NDArray[np.int64],
     before_BC: Floats,
@@ -62,6 +97,7 @@ def carried_shares(
     Args:
         rule: Of the run.
         rounds: Of the run.
+        base: 1 + the round of the node's step before.
         round_id: The round of the step.
         blocks: Numbers of the blocks given, all of the round's fragment.
         before_BC: Their error before the step. Shape (B, C), float32; finite.
@@ -81,7 +117,8 @@ def carried_shares(
     for block in np.flatnonzero(~(size_B <= limit_B)):
         excess = math.frexp(size_B[block] / limit_B[block])[1] if limit_B[block] > 0 else 1024
         share_B[block] = math.ldexp(1.0, -excess)  # 0 below what float32 can hold
-    share_B[(round_id // rule.fragments + blocks) % rule.compress.reset_rounds == 0] = 0
+    fragment_B = np.full(len(blocks), round_id % rule.fragments)
+    share_B[is_renewed(rule, base, round_id, blocks, fragment_B)] = 0
     return share_B
 
 

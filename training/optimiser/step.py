@@ -30,7 +30,7 @@ from assay.training.codec.wire import Update, encode_update
 from assay.training.data.rollouts import rollouts_digest
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import Layout, to_blocks
-from assay.training.optimiser.carry import begins_anew, carried_shares, mean_block
+from assay.training.optimiser.carry import begins_anew, carried_shares, is_renewed, leave, mean_block
 from assay.training.optimiser.inner import Floats, Gradient, InnerState, fresh, segments
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.outer import applied_fragments
@@ -72,7 +72,7 @@ def begin(spec: RunSpec, layout: Layout, theta_P: Floats, private: NodeState, ro
         round_id: The round to come.
     """
     rule, carried = spec.rule, private.inner
-    if carried is None or begins_anew(rule, round_id):
+    if carried is None or begins_anew(rule, private.base, round_id):
         return fresh(rule.local, theta_P)
     started = carried if rule.local.keeps_moments else fresh(rule.local, carried.theta_P)
     if not rule.is_local_kept:
@@ -151,18 +151,26 @@ def way_sketch(layout: Layout, start: InnerState, end: InnerState, pattern: Dige
 
 
 def compress(
-    spec: RunSpec, layout: Layout, round_id: int, before_NC: Floats, x_NC: Floats, *, uses_up: bool = False
+    spec: RunSpec,
+    layout: Layout,
+    base: int,
+    round_id: int,
+    before_NC: Floats,
+    x_NC: Floats,
+    *,
+    uses_up: bool = False,
 ) -> Transition:
     """The sent and the retained part of some work, over all blocks. `uses_up`: see `encode`."""
-    rule = spec.rule
+    rule, every = spec.rule, np.arange(layout.blocks)
     if rule.fragments == 1:
-        every = np.arange(layout.blocks)
-        kept_NC = _carried(spec, round_id, every, before_NC, x_NC, uses_up=uses_up)
+        kept_NC = _carried(spec, base, round_id, every, before_NC, x_NC, uses_up=uses_up)
         return transition(rule.compress, kept_NC, x_NC, before_NC if uses_up else None)
-    own = np.flatnonzero(fragment_blocks(layout, rule.fragments) == round_id % rule.fragments)
-    kept_BC = _carried(spec, round_id, own, before_NC[own], x_NC, uses_up=True)
+    fragment_N = fragment_blocks(layout, rule.fragments)
+    own = np.flatnonzero(fragment_N == round_id % rule.fragments)
+    kept_BC = _carried(spec, base, round_id, own, before_NC[own], x_NC, uses_up=True)
     part = transition(rule.compress, kept_BC, x_NC[own])
     after_NC = before_NC.copy()
+    after_NC[is_renewed(rule, base, round_id, every, fragment_N)] = 0  # of others, in rounds that were missed
     after_NC[own] = part.after_BC
     sent = replace(part.sent, blocks_B=own[part.sent.blocks_B])
     factors = part.factors and replace(part.factors, blocks_B=sent.blocks_B)
@@ -171,6 +179,7 @@ def compress(
 
 def _carried(
     spec: RunSpec,
+    base: int,
     round_id: int,
     blocks: NDArray[np.int64],
     before_BC: Floats,
@@ -181,10 +190,10 @@ def _carried(
     """The error that these blocks carry into the step; with `uses_up` in the memory of `before_BC`."""
     length_N = row_lengths(x_NC)
     mean = mean_block(spec.rule, length_N)
-    share_B = carried_shares(spec.rule, spec.rounds, round_id, blocks, before_BC, length_N[blocks], mean)
-    less = np.flatnonzero(share_B != 1)
-    kept_BC = before_BC if uses_up or not len(less) else before_BC.copy()
-    kept_BC[less] *= share_B[less, None]
+    lengths_B = length_N[blocks]
+    share_B = carried_shares(spec.rule, spec.rounds, base, round_id, blocks, before_BC, lengths_B, mean)
+    kept_BC = before_BC if uses_up or (share_B == 1).all() else before_BC.copy()
+    leave(kept_BC, share_B)
     return kept_BC
 
 
@@ -196,7 +205,7 @@ def encode(
     With `uses_up` the error before the round may be overwritten by the one after it.
     """
     rule = spec.rule
-    moved = compress(spec, layout, round_id, private.error_NC, work.x_NC, uses_up=uses_up)
+    moved = compress(spec, layout, private.base, round_id, private.error_NC, work.x_NC, uses_up=uses_up)
     after = NodeState(moved.after_BC, work.ends[-1] if rule.carries_inner else None, round_id + 1)
     if moved.factors is not None:
         return after, encode_factors(moved.factors, layout.blocks)

@@ -327,7 +327,7 @@ def _ends(
     counts = [
         min(last, local.steps) for last in range(local.segment, local.steps + local.segment, local.segment)
     ]
-    begun = 0 if start is None or begins_anew(rule, int(commit.round)) else start.count
+    begun = 0 if start is None or begins_anew(rule, commit.base, int(commit.round)) else start.count
     compared = counts if rule.carries_inner else counts[-1:]
     rows_RP = _inner_floats(spec, layout, evidence.end, len(compared))
     states = zip(np.split(rows_RP, len(compared)), compared, strict=True)

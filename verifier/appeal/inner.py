@@ -122,7 +122,7 @@ def judge_round(
                 moved, _ = judged(wider(within, max(1.0, times)))
             found, start = worse_of(found, moved), end
         return worse_of(
-            found, judge_message(spec, layout, round_id, theta_P, start.theta_P, before_NC, after_NC, update)
+            found, judge_message(spec, layout, commit, theta_P, start.theta_P, before_NC, after_NC, update)
         )
 
 
@@ -134,7 +134,7 @@ def rows_of(layout: Layout, state_SP: Floats) -> tuple[Floats, ...]:
 def judge_message(
     spec: RunSpec,
     layout: Layout,
-    round_id: int,
+    commit: Commit,
     theta_P: Floats,
     end_P: Floats,
     before_NC: Floats,
@@ -142,14 +142,14 @@ def judge_message(
     update: NDArray[np.uint8],
 ) -> Finding:
     """Whether message and error follow from a node's last parameters: bit for bit, on every machine."""
-    rule, blocks = spec.rule, range(layout.blocks)
+    rule, round_id, blocks = spec.rule, int(commit.round), range(layout.blocks)
     sent = decode_contribution(spec, layout, round_id, update.tobytes())
     x_NC = distance_blocks(rule, layout, theta_P, end_P)
     return compare(
         rule.compress,
         blocks,
         is_synced(spec, layout, round_id),
-        carried(spec, layout, round_id, blocks, before_NC, x_NC, 0.0),
+        carried(spec, layout, commit, blocks, before_NC, x_NC, 0.0),
         after_NC,
         sent,
         x_NC,

@@ -278,7 +278,7 @@ def _inner_holds(
     within = wider(limits, max(1.0, float(wide_N.max())))
     with np.errstate(all="ignore"):
         moved, _ = judge_movement(walked, shown, within, range(layout.blocks), recomputed=NO_DIGEST)
-        compared = judge_message(spec, layout, round_id, theta_P, end_SP[0], before_NC, after_NC, update)
+        compared = judge_message(spec, layout, commit, theta_P, end_SP[0], before_NC, after_NC, update)
     return _unless_false(worse_of(moved, compared))
 
 
@@ -353,9 +353,7 @@ def _holds(
         x_NC = judged_blocks(spec, layout, round_id, slope_P)
         mean, floor = mean_block(spec.rule, row_lengths(x_NC)), floor_of(x_NC)
         shown = before_NC, after_NC
-        carried_NC = carried_as_shown(
-            spec, layout, round_id, blocks, shown, sent, x_NC, mean=mean, floor=floor
-        )
+        carried_NC = carried_as_shown(spec, layout, commit, blocks, shown, sent, x_NC, mean=mean, floor=floor)
         limit = limits.of(commit.exec_class, spec.compute.dtype)
         rule = spec.rule.compress
         found, _ = judge(

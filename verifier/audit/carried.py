@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.training.codec.wire import Update
 from assay.training.fragments import fragment_blocks
 from assay.training.layout import Layout
-from assay.training.optimiser.carry import carried_shares
+from assay.training.optimiser.carry import carried_shares, is_renewed, leave
 from assay.training.transform.blocked_dct import row_lengths
 from assay.verifier.audit.tolerance import measure
 
@@ -24,34 +25,39 @@ _SLACK = 1.25  # of the error's limit, between classes: their blocks differ in l
 def carried(
     spec: RunSpec,
     layout: Layout,
-    round_id: int,
+    commit: Commit,
     blocks: Sequence[int],
     before_BC: NDArray[np.float32],
     x_BC: NDArray[np.float32],
     mean: float,
     slack: float = 1.0,
 ) -> NDArray[np.float32]:
-    """The opened error as far as the step carries it; blocks of other fragments as they are."""
-    own = np.flatnonzero(is_synced(spec, layout, round_id)[list(blocks)])
-    share_B = carried_shares(
-        spec.rule,
+    """The opened error as far as the step carries it; blocks of other fragments as they are left."""
+    rule, round_id, opened = spec.rule, int(commit.round), np.array(blocks, np.int64)
+    fragment_B = fragment_blocks(layout, rule.fragments)[opened]
+    own = np.flatnonzero(fragment_B == round_id % rule.fragments)
+    share_B = np.ones(len(opened), np.float32)
+    share_B[is_renewed(rule, commit.base, round_id, opened, fragment_B)] = 0
+    share_B[own] = carried_shares(
+        rule,
         spec.rounds,
+        commit.base,
         round_id,
-        np.array(blocks)[own],
+        opened[own],
         before_BC[own],
         row_lengths(x_BC[own]),
         mean,
         slack=slack,
     )
     carried_BC = before_BC.copy()
-    carried_BC[own] *= share_B[:, None]
+    leave(carried_BC, share_B)
     return carried_BC
 
 
 def carried_as_shown(
     spec: RunSpec,
     layout: Layout,
-    round_id: int,
+    commit: Commit,
     blocks: Sequence[int],
     opened: tuple[NDArray[np.float32], NDArray[np.float32]],
     sent: Update,
@@ -65,7 +71,7 @@ def carried_as_shown(
     Block by block the one that the opening is nearer to: blocks near their limits may lie on either side.
 
     Args:
-        spec, layout, round_id: The step.
+        spec, layout, commit: The step.
         blocks: Opened, ascending.
         opened: The error before and after the step.
         sent: The node's message.
@@ -75,8 +81,7 @@ def carried_as_shown(
     """
     before_BC, after_BC = opened
     longer_BC, shorter_BC = (
-        carried(spec, layout, round_id, blocks, before_BC, x_BC, mean, slack)
-        for slack in (_SLACK, 1 / _SLACK)
+        carried(spec, layout, commit, blocks, before_BC, x_BC, mean, slack) for slack in (_SLACK, 1 / _SLACK)
     )
     if np.array_equal(longer_BC, shorter_BC) or not np.isfinite(x_BC).all():
         return longer_BC

@@ -9,13 +9,15 @@ import pytest
 
 from assay.protocol.params import RunSpec
 from assay.testing import specs
+from assay.testing.members import RUN_ID
 from assay.testing.signed import a_spec
 from assay.training.layout import layout_of
-from assay.training.optimiser.carry import begins_anew, carried_shares, mean_block
+from assay.training.optimiser.carry import begins_anew, carried_shares, leave, mean_block, renewal_rounds
 from assay.training.optimiser.inner import InnerState
 from assay.training.optimiser.node_state import NodeState, start_private
+from assay.training.optimiser.node_state import commit as root
 from assay.training.optimiser.schedule import rate
-from assay.training.optimiser.step import Work, begin, encode
+from assay.training.optimiser.step import Work, begin, encode, local
 from assay.training.transform.blocked_dct import row_lengths
 
 BLOCKS, T = 8, 16
@@ -34,11 +36,13 @@ def blocks_of(length: float, seed: int = 0, count: int = BLOCKS) -> np.ndarray:
 
 
 def shares(
-    spec: RunSpec, before: np.ndarray, x: np.ndarray, round_id: int = QUIET, **more: float
+    spec: RunSpec, before: np.ndarray, x: np.ndarray, round_id: int = QUIET, base: int = 0, **more: float
 ) -> np.ndarray:
     lengths = row_lengths(x)
     mean = mean_block(spec.rule, lengths)
-    return carried_shares(spec.rule, spec.rounds, round_id, EVERY, before, lengths, mean, **more)
+    return carried_shares(
+        spec.rule, spec.rounds, base or round_id, round_id, EVERY, before, lengths, mean, **more
+    )
 
 
 def limit(beta: float = 0.95) -> float:
@@ -132,13 +136,78 @@ def test_an_inner_state_is_not_carried_into_the_rounds_that_t_divides(method):
     layout = layout_of(spec.model)
     theta = np.zeros(layout.parameters, np.float32)
     huge = np.full(layout.parameters, 1e30, np.float32)
-    private = NodeState(start_private(layout).error_NC, InnerState(huge, (huge, huge), 9), 1)
+    private = NodeState(start_private(layout).error_NC, InnerState(huge, (huge, huge), 9))
 
-    for round_id in (T, 2 * T):
-        assert begins_anew(spec.rule, round_id)
-        begun = begin(spec, layout, theta, private, round_id)
+    for base, round_id in ((T, T), (2 * T, 2 * T), (T, T + 1), (1, T + 1), (1, 9 * T - 1)):
+        assert begins_anew(spec.rule, base, round_id)
+        begun = begin(spec, layout, theta, replace(private, base=base), round_id)
         assert (begun.count, begun.theta_P.max(), max(m.max() for m in begun.moments)) == (0, 0, 0)
-    assert begin(spec, layout, theta, private, T + 1).count == 9
+    for base, round_id in ((T + 1, T + 1), (T + 1, 2 * T - 1), (1, T - 1)):
+        assert not begins_anew(spec.rule, base, round_id)
+        assert begin(spec, layout, theta, replace(private, base=base), round_id).count == 9
+
+
+def test_a_block_whose_round_was_missed_begins_anew_in_the_next_step():
+    """Else a node that stays away once in T rounds would keep a false block for ever."""
+    spec, x, before = a_run(), blocks_of(1.0), blocks_of(1.0, seed=1)
+    due = T - 5  # of block 5
+
+    assert np.flatnonzero(shares(spec, before, x, due + 1, base=due + 1) == 0).tolist() == [4]
+    assert np.flatnonzero(shares(spec, before, x, due + 1, base=due) == 0).tolist() == [4, 5]
+    assert np.flatnonzero(shares(spec, before, x, due + 1, base=due - 1) == 0).tolist() == [4, 5, 6]
+    assert not shares(spec, before, x, due + T, base=due + 1).any()
+
+
+def test_nothing_is_left_of_a_block_that_begins_anew_not_even_the_sign_of_a_zero():
+    error = np.array([[-1.0, np.inf, np.nan], [-1.0, 2.0, 3.0], [-1.0, 2.0, 3.0]], np.float32)
+
+    leave(error, np.array([0, 0.5, 1], np.float32))
+
+    assert error.tolist() == [[0, 0, 0], [-0.5, 1, 1.5], [-1, 2, 3]]
+    assert not np.signbit(error[0]).any()
+
+
+RENEWED = {
+    "demo": {},
+    "sparseloco": {"keeps_moments": True},
+    "streaming-diloco": {"keeps_moments": True, "feedback_micro": 950_000},
+    "fedavg": {},
+}
+
+
+@pytest.mark.parametrize("attends", ["always", "not when block 0 is due", "in every third round"])
+@pytest.mark.parametrize("method", RENEWED)
+def test_after_renewal_rounds_no_bit_depends_on_what_was_there_before(method, attends):
+    """From a step in which the inner state begins anew, whatever error and inner state it is told to carry."""
+    spec = replace(a_run(method, **RENEWED[method]), model=specs.a_model())
+    rule, layout = spec.rule, layout_of(spec.model)
+    draw, first = np.random.default_rng(2), 2 * T
+    inner = InnerState(draw.standard_normal(layout.parameters).astype(np.float32), (), 9)
+    inner = replace(inner, moments=tuple(abs(inner.theta_P) for _ in range(rule.local.moments)))
+    told = NodeState(-blocks_of(7.0, 3, layout.blocks), inner if rule.carries_inner else None, first)
+    one, other = told, replace(start_private(layout), base=first)
+    theta = draw.standard_normal(layout.parameters).astype(np.float32)
+    differed = []
+    for number in range(first, first + renewal_rounds(rule) + 2 * T):
+        if number > first and attends != "always":
+            if number % 3 if attends == "in every third round" else number % T == 0:
+                continue
+        tokens = np.full(1, number)
+        slope = np.random.default_rng(number).standard_normal(layout.parameters).astype(np.float32)
+        slope[::2] = -0.0
+        works = [
+            local(spec, layout, theta, each, tokens, number, lambda *_, s=slope: (1.0, s))
+            for each in (one, other)
+        ]
+        one, other = (
+            encode(spec, layout, number, each, work)[0]
+            for each, work in zip((one, other), works, strict=True)
+        )
+        is_equal = root(RUN_ID, rule, layout, one) == root(RUN_ID, rule, layout, other)
+        if number + 1 - first >= renewal_rounds(rule):
+            assert is_equal, number
+        differed.append(not is_equal)
+    assert differed[0] == rule.compress.keeps_error
 
 
 def test_blocks_of_a_fragment_count_their_own_steps():
