@@ -107,7 +107,9 @@ def _stages(name: str, args: argparse.Namespace) -> Stages:
 
         def carry(lengths=lengths, round_id=round_id) -> None:  # type: ignore[no-untyped-def]
             mean, every = mean_block(rule, lengths), np.arange(layout.blocks)
-            shares = carried_shares(rule, 1000, 100 + round_id, 100 + round_id, every, momentum, lengths, mean)
+            shares = carried_shares(
+                rule, 1000, 100 + round_id, 100 + round_id, every, momentum, lengths, mean
+            )
             less = np.flatnonzero(shares != 1)
             momentum[less] *= shares[less, None]
 

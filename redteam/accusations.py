@@ -42,11 +42,13 @@ from assay.testing import members, signed
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, name_of, peer
 from assay.testing.run import a_network
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced
+from assay.verifier.audit.remake import lineage
 from assay.verifier.service.accusations import WRONG_MAX, Accusations, Refused
 
 ACCUSATION_ATTACKS = Attacks(Where.CHAIN)
 LIVES = 40  # of nodes that lie once and leave
 ROUNDS, LIE = 20, 9  # of a run; the round of the one false step
+NEAR = 6  # steps that are made again for one accusation, where that is tried
 NODE = signed.NODES[0]
 REPORT_S = 60  # for which a commitment to report counts
 FRIEND, FINDER, POOR, SILENT = (Address(bytes(19) + bytes([n])) for n in range(1, 5))
@@ -66,20 +68,24 @@ class KnowingWorker:
 
     false: Collection[int]  # rounds
     made: list[int] = field(default_factory=list)  # rounds of the steps that were made again
-    _at_fault: bool = False
+    _is_behind: bool = False
 
     def started(self, *_: Any) -> KnowingWorker:
         """The same worker for another accusation."""
-        self._at_fault = False
         return self
 
     async def call(self, request: Any, _answer: type) -> Any:
-        """The answer to a request: after the first false step nothing more is compared."""
+        """The answer to a request: whether a false step leads to the compared one, or it is false itself."""
         match request:
             case RemakeStep(commit=commit):
-                self._at_fault |= int(commit.round) in self.false
+                is_false, is_behind = (
+                    int(commit.round) in self.false,
+                    self._is_behind and not request.is_first,
+                )
+                self._is_behind = is_behind or is_false
                 self.made.append(int(commit.round))
-                return Remade(differs="update" if self._at_fault else "", exec_class=commit.exec_class)
+                differs = "root" if request.is_compared and (is_behind or is_false) else ""
+                return Remade(differs=differs, is_behind=is_behind, exec_class=commit.exec_class)
             case Apply():
                 return State(digest=signed.STATE)
             case _:
@@ -122,12 +128,12 @@ class Answered:
 
 def answered(
     seed: int, accused: Sequence[tuple[Address, int]], *, false: Collection[int] = (), is_over: bool = True,
-    convicted: Collection[StepId] = (), apart_s: int = 0,
+    convicted: Collection[StepId] = (), apart_s: int = 0, reset: int = ROUNDS,
 ) -> Answered:  # fmt: skip
     """A verifier's answers to these accounts' accusations of these rounds, one after the other.
 
     false: rounds in which the node's step is false. is_over: whether the run is settled. convicted: what its
-    audits found false. apart_s: chain time between two accusations.
+    audits found false. apart_s: chain time between two accusations. reset: rounds until blocks began anew.
     """
     court = Court()
     began, links, ended = a_past_run(seed)
@@ -155,8 +161,11 @@ def answered(
         store = Store(Path(folder) / "store")
         for link in links:
             store.add_link(link)
+        rule = began.spec.rule
+        rule = replace(rule, compress=replace(rule.compress, reset_rounds=reset))
+        spec = replace(began.spec, rule=rule)
         me: Any = SimpleNamespace(
-            config=SimpleNamespace(folder=Path(folder)), store=store, spec=began.spec, run_id=RUN_ID,
+            config=SimpleNamespace(folder=Path(folder)), store=store, spec=spec, run_id=RUN_ID,
             deployment=a_deployment(), keys=SimpleNamespace(hot=a_hot_key(signed.VERIFIERS[0])), worked=None,
         )  # fmt: skip
         follower: Any = SimpleNamespace(run_state=ended if is_over else began, confirmed=set(convicted))
@@ -220,12 +229,13 @@ def _shielded(is_defended: bool, seed: int) -> Outcome:
 
 
 @ACCUSATION_ATTACKS.attack(
-    "crowd accusations out by steps behind a lie", 39, "what rests on a known lie is not looked into"
+    "crowd accusations out by steps behind a lie", 39, "whoever accuses one is not heard again"
 )
 def _crowded_out(is_defended: bool, seed: int) -> Outcome:
     """One account accuses each step that rests on its own node's false one: all are made again each time."""
     later = range(LIE + 1, ROUNDS)
-    with without(Accusations, "_known_lie", lambda *_: None, unless=is_defended):
+    endless = without(assay.verifier.service.accusations, "WRONG_MAX", {False: ROUNDS}, unless=is_defended)
+    with endless:
         found = answered(seed, [(FRIEND, number) for number in later], false={LIE})
     looks = sum(count > 0 for count in found.made)
     harm = f"{looks} of {len(later)} accusations of one account have {sum(found.made)} steps made again"
@@ -233,19 +243,21 @@ def _crowded_out(is_defended: bool, seed: int) -> Outcome:
 
 
 @ACCUSATION_ATTACKS.attack(
-    "lie after 1,024 steps in a row", 39, "none: no state is made again from further back", has_off=False
+    "lie after 1,024 steps in a row", 39, "steps of some rounds lead to a node's state from any other"
 )
 def _too_far(is_defended: bool, seed: int) -> Outcome:
     """A node never begins afresh, as honest ones do not, and lies after as many steps as are made again.
 
-    Here these are `LIE` steps.
+    Here these are `NEAR`; a state is renewed in fewer. Undefended, states are made from fresh ones.
     """
-    with without(assay.verifier.service.accusations, "STEPS_MAX", LIE):
-        found = answered(seed, [(FINDER, LIE)], false={LIE})
+    module = assay.verifier.service.accusations
+    since_fresh = without(module, "lineage", lambda *given: lineage(*given[:2]), unless=is_defended)
+    with without(module, "STEPS_MAX", NEAR), since_fresh:
+        found = answered(seed, [(FINDER, LIE)], false={LIE}, reset=NEAR - 1)
     (answer,) = found.answers
-    is_safe = isinstance(answer, str) and f"more than {LIE} steps since the node's state was fresh" in answer
-    harm = "in a run of more rounds no later step can be accused; an audit draws it, or nobody does"
-    return one_act(False, is_safe and not sum(found.made), 0.0, harm)
+    is_safe = isinstance(answer, str) and f"more than {NEAR} steps" in answer and not sum(found.made)
+    harm = f"none: {sum(found.made)} steps are made again; undefended, no later step can be accused"
+    return one_act(len(answer) == 65, is_safe, 0.0, harm)
 
 
 @ACCUSATION_ATTACKS.attack(

@@ -5,7 +5,7 @@ aggregates, the batch from the spec, the draw from the beacon. Only the node's p
 
     an opening is available     -> the audit itself, bit for bit                             proof
       (the node's own records, or what verifiers keep of a drawn step: participant/openings.py)
-    else, since its fresh start -> its private state recomputed, step after step             proof
+    else, by the steps before   -> its private state recomputed, step after step             proof
     else                        -> agreement of the message with the step's own gradient     evidence
 
 A proof holds in the node's execution class only; in any other, distances are evidence.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,7 @@ class Replayed:
     is_same_class: bool = True
     found: Finding | None = None
     opening: str = ""  # where it was, or why there is none
+    is_behind: bool = False  # whether the private state before it is not what its earlier steps lead to
     remade: str = ""  # how far the private state could be recomputed
     first_false: int | None = None  # round of an earlier step of the node that this one rests on
     agreement: tuple[float, float] | None = None  # share of equal signs, cosine
@@ -82,7 +84,7 @@ class Replayed:
     @property
     def is_ok(self) -> bool:
         """Whether nothing was found against the step, or against one that it rests on."""
-        return not self.faults and self.verdict is not Outcome.MISMATCH and self.first_false is None
+        return not self.faults and self.verdict is not Outcome.MISMATCH and not self.is_behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,8 @@ def replay(
         round_id: Of the step.
         node: The beginning of the node's peer id.
         use_opening: Look for the node's own record of the step.
-        from_start: Without an opening, recompute every step of the node since its last fresh start.
+        from_start: Without an opening, recompute the steps that lead to the node's private state before it;
+            where that is not the committed one, all since its last fresh start, to find the first false one.
         threads: The participants' thread count: part of the execution class.
         on_round: Called with how many rounds it has followed the parameters for, and how many there are.
 
@@ -182,6 +185,26 @@ def replay_of(
     on_round: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Replayed:
     """Recompute one accepted step of a run that was read; see `replay`."""
+    replayed = partial(
+        _replayed, delivered, peer, round_id, on_round,
+        use_opening=use_opening, from_start=from_start, threads=threads,
+    )  # fmt: skip
+    done = replayed()
+    return replayed(since_fresh=True) if done.is_behind and done.first_false is None else done
+
+
+def _replayed(
+    delivered: Delivered,
+    peer: PeerId,
+    round_id: int,
+    on_round: Callable[[int, int], None],
+    *,
+    use_opening: bool,
+    from_start: bool,
+    threads: int,
+    since_fresh: bool = False,
+) -> Replayed:
+    """The step recomputed once. `since_fresh`: by all steps since the node's last fresh start."""
     spec, held = delivered.spec, delivered.held
     commits = _commits_of(delivered, peer)
     if round_id not in commits:
@@ -203,12 +226,13 @@ def replay_of(
         )
         done = Replayed(commit=commit)
         done.is_same_class = commit.exec_class == execution_class(spec.compute)
-        rounds = lineage(commits, round_id)
-        remake = Remake(recompute_worker.parameters, recompute_worker.batch, recompute_worker.gradient)
+        rounds = {int(one.round) for one in lineage(commit, commits.get, None if since_fresh else spec.rule)}
+        began = commits[min(rounds)].base
+        remake = Remake(recompute_worker.parameters, recompute_worker.batch, recompute_worker.gradient, began)
         is_remade = from_start or len(rounds) == 1
         for number in range(round_id + 1):
             if is_remade and number in rounds:
-                remake.step(commits[number])
+                remake.step(commits[number], is_compared=not began or number == round_id)
             if number < round_id:
                 recompute_worker.parameters.apply(number, delivered.aggregate(number))
             on_round(number + 1, round_id + 1)
@@ -217,7 +241,7 @@ def replay_of(
         _redraw(done, delivered, recompute_worker, update)
         _judge(done, delivered, recompute_worker, update, use_opening=use_opening)
         if done.found is None and is_remade:
-            done.remade, done.verdict = _remade(done, remake, round_id)
+            done.remade, done.verdict = _remade(done, remake, round_id, is_fresh=not began)
         _compare_signs(done, delivered, recompute_worker, remake)
     return done
 
@@ -426,18 +450,19 @@ def _kept_opening(done: Replayed, delivered: Delivered) -> tuple[bytes, Digest, 
 # ---- without an opening
 
 
-def _remade(done: Replayed, remake: Remake, round_id: int) -> tuple[str, Outcome | None]:
+def _remade(done: Replayed, remake: Remake, round_id: int, *, is_fresh: bool) -> tuple[str, Outcome | None]:
     """Result of making the private state again, and what it shows about the step of this round."""
-    steps = f"{remake.count} step{'s' * (remake.count > 1)} from a fresh state"
+    steps = f"{remake.count} step{'s' * (remake.count > 1)}" + (" from a fresh state" if is_fresh else "")
     if not remake.differs:
-        return f"{steps}: both roots and the update of every one agree", Outcome.MATCH
-    summary = f"{steps}: round {remake.at} differs: {remake.differs}"
+        which = "every one" if is_fresh else "the last one"
+        return f"{steps}: both roots and the update of {which} agree", Outcome.MATCH
+    summary = f"{steps}: round {round_id} differs: {remake.differs}"
     if not done.is_same_class:
         return summary, Outcome.INCONCLUSIVE
-    if remake.at != round_id:
-        done.first_false = remake.at
-        return f"{summary}; what the node held after it is not known", None
-    return summary, Outcome.MISMATCH
+    if not remake.is_behind:
+        return summary, Outcome.MISMATCH
+    done.is_behind, done.first_false = True, remake.first_false
+    return f"{summary}: what the node held is not known", None
 
 
 def _compare_signs(

@@ -170,7 +170,8 @@ def audit_replay(
         bool, typer.Option(help="Use the node's opening where the run's folder has it.")
     ] = True,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Recompute the private state from the node's first step.")
+        bool,
+        typer.Option("--from-start", help="Recompute the private state too, by the node's steps before."),
     ] = False,
     threads: Threads = 1,
     as_json: AsJson = False,

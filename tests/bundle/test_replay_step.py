@@ -118,7 +118,8 @@ def test_a_lie_is_shown_at_its_round_and_what_follows_it_is_not_known(recorded_r
     if first.is_same_class:
         update = commit_of(recorded_run, 2, liar).update.hex()
         assert first.remade.startswith(f"3 steps from a fresh state: round 2 differs: update {update[:8]}")
-        assert later.remade.endswith("; what the node held after it is not known")
+        assert later.remade.endswith(": what the node held is not known")
+        assert (later.is_ok, later.first_false) == (False, 2)
 
 
 def test_what_is_false_by_public_data_alone_is_a_fault(

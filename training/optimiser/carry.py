@@ -7,9 +7,9 @@ those steps agrees. Two rules of the step itself keep it from that:
 
     size    |beta E_b| <= (1 + beta + ... + beta^(T-1)) * max(|x_b|, mean block) * peak rate / rate
             what T steps of the present size can have left; a larger block is halved until it is not
-    life    every block's error begins anew at 0 every T = `reset_rounds` of its fragment's rounds, block after
-            block, and an inner optimiser's state in every round that T divides; a node that missed the round
-            makes up for it in its next step, else one that stays away once in T rounds would keep its lie
+    life    every block's error begins anew at 0 in every T-th of its fragment's rounds (T = `reset_rounds`),
+            block after block, and an inner optimiser's state in every round that T divides; who missed the
+            round makes up for it in its next step, else a node that stays away in it would keep its lie
 
 So what a node has after `renewal_rounds` does not depend on what it had before them, bit for bit. Halving is
 exact, and so is a reset: where neither happens the step is that of DeMo, bit for bit. Without
@@ -37,18 +37,21 @@ from assay.training.transform.blocked_dct import row_lengths
 
 
 def begins_anew(rule: RuleSpec, base: int, round_id: int) -> bool:
-    """Whether the inner optimiser's state is not carried into this round from the step of round `base` - 1."""
+    """Whether the inner optimiser's state is not carried into this round from that of the step before.
+
+    base: 1 + the round of that step; 0 after a fresh start.
+    """
     return round_id // rule.compress.reset_rounds != (base - 1) // rule.compress.reset_rounds
 
 
 def is_renewed(
     rule: RuleSpec, base: int, round_id: int, blocks: NDArray[np.int64], fragment_B: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Which blocks' error is not carried into this round from the step of round `base` - 1. Shape (B,).
+    """Which blocks' error is not carried into this round from the step before. Shape (B,).
 
     Args:
         rule: Of the run.
-        base: As the commit of this round says; 0 after a fresh start, whose error is 0 in any case.
+        base: 1 + the round of that step; 0 after a fresh start, whose error is 0 in any case.
         round_id: The round.
         blocks: Numbers of the blocks given.
         fragment_B: The fragment of each.

@@ -76,18 +76,24 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemakeStep:
-    """Asks to make a step of a node again, after those before it from a fresh state; answered by `Remade`."""
+    """Asks to make a step of a node again, after those that lead to it; answered by `Remade`."""
 
-    TAG: ClassVar[bytes] = b"assay/worker/remake-step/1"
+    TAG: ClassVar[bytes] = b"assay/worker/remake-step/2"
     commit: Commit
+    is_first: bool  # of these: from a state of zeros
+    is_compared: bool  # with its commit; of the others nothing is said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remade:
-    """How the step differs from its commit; empty if it does not, bit for bit."""
+    """How the step differs from its commit; empty if it does not, bit for bit.
 
-    TAG: ClassVar[bytes] = b"assay/worker/remade/1"
+    is_behind: in the root before it, so that an earlier step is false.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/worker/remade/2"
     differs: Annotated[str, Max(256)]
+    is_behind: bool
     exec_class: Digest  # of the machine that made it
 
 

@@ -1,37 +1,61 @@
-"""Remake: a node's private state made again from its last fresh start, step after step, by public data alone.
+"""Remake: a node's private state made again, step after step, by public data alone.
 
 Room: verifier (pure). Parameters follow from the aggregates, batches from the spec, and a private state from
-the gradients since it was fresh, so whoever has the node's execution class needs nothing from the node: the
-first step that differs is false, bit for bit. What the node held after that step is not known.
+the gradients of the last rounds: every block of it begins anew once in so many (carry.py). So whoever has the
+node's execution class needs nothing from the node, and need not begin where the node did:
+
+    any state --steps of renewal_rounds--> the state before the step --the step--> compared with its commit
+
+The step is false, bit for bit, if its root before is that state's and something else differs. If the root
+before differs, an earlier step is false: what the node held is not known, and nothing is said of this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.messages import Commit
+from assay.protocol.update_rule import RuleSpec
 from assay.training.optimiser import step as rules
+from assay.training.optimiser.carry import begins_anew, renewal_rounds
 from assay.training.optimiser.inner import Gradient, roots_of
 from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.node_state import commit as private_root
 from assay.training.optimiser.public_state import PublicState
 
 
-def lineage(commits: Mapping[int, Commit], round_id: int) -> list[int]:
-    """Rounds of the steps whose private states lead to this one, from the last fresh start on, ascending.
+def lineage(
+    commit: Commit, commit_of: Callable[[int], Commit | None], rule: RuleSpec | None = None
+) -> Iterator[Commit]:
+    """The steps that lead to the private state before one, this one first, then backwards.
+
+    They end at a fresh start; with a rule, at the nearest step from which on they lead there from any state.
 
     Args:
-        commits: A node's accepted ones, by round; whatever is not in there is taken for a fresh start.
-        round_id: Of one of them.
+        commit: Of the step.
+        commit_of: The node's accepted one of an earlier round; what it has not is taken for a fresh start.
+        rule: Of the run.
     """
-    found = [round_id]
-    while (base := commits[found[-1]].base) and base - 1 in commits:
-        found.append(base - 1)
-    return found[::-1]
+    found: Commit | None = commit
+    while found is not None:
+        yield found
+        if not found.base or (rule is not None and _leads_to(rule, found, commit)):
+            return
+        found = commit_of(found.base - 1)
+
+
+def _leads_to(rule: RuleSpec, first: Commit, last: Commit) -> bool:
+    """Whether the state before `last` is the same, whatever the one before `first` was."""
+    if not rule.carries_inner:
+        return last.base - int(first.round) >= renewal_rounds(rule)
+    # What a step adds to the error follows from its inner state: this has to be known first.
+    is_inner_known = begins_anew(rule, first.base, int(first.round))
+    return is_inner_known and last.base - int(first.round) >= max(renewal_rounds(rule), 1)
 
 
 class Remake:
@@ -42,43 +66,59 @@ class Remake:
         parameters: PublicState,
         batch: Callable[[Commit], NDArray[np.int64]],
         gradient: Gradient,
+        base: int = 0,
     ) -> None:
         """
         Args:
-            parameters: Of the rounds from the fresh start on.
+            parameters: Of the rounds from the first step on.
             batch: The sequences of a step.
             gradient: The loss's, in this machine's class.
+            base: Of the first step's commit.
         """
         self._parameters, self._batch, self._gradient = parameters, batch, gradient
-        self._private = start_private(parameters.layout)
-        self.base = 0  # of the next commit
-        self.differs = ""  # what the last step made otherwise than its commit says; after it nothing is known
+        self._private = replace(start_private(parameters.layout), base=base)
         self.at, self.count = -1, 0  # round of the last step that was made, and their number
+        self.differs = ""  # what it made otherwise than its commit says, if it was compared
+        self.is_behind = False  # whether that is the root before: a step before it is false
+        self.first_false: int | None = None  # round of the first compared step that differs and is not behind
 
-    def step(self, commit: Commit) -> None:
-        """Make this step, and compare it with the commit; after a difference, do nothing.
+    @property
+    def base(self) -> int:
+        """What the next commit has to continue."""
+        return self._private.base
+
+    def step(self, commit: Commit, *, is_compared: bool = True) -> None:
+        """Make this step, and compare it with the commit.
+
+        Args:
+            commit: Of the step.
+            is_compared: False where the state before it is not known yet.
 
         Raises:
             Diverged: the parameters are not at its round.
         """
-        if self.differs:
-            return
         spec, layout, number = self._parameters.spec, self._parameters.layout, int(commit.round)
-        before = private_root(commit.run_id, spec.rule, layout, self._private)
-        work = self.work(commit, self._private)
-        self._private, update = rules.encode(spec, layout, number, self._private, work)
-        after = private_root(commit.run_id, spec.rule, layout, self._private)
+        before, work = self._private, self.work(commit, self._private)
+        self._private, update = rules.encode(spec, layout, number, before, work)
+        self.at, self.count, self.differs, self.is_behind = number, self.count + 1, "", False
+        if not is_compared:
+            return
+        root_before, root_after = (
+            private_root(commit.run_id, spec.rule, layout, state) for state in (before, self._private)
+        )
         ends = [roots_of(commit.run_id, layout, end).digest for end in work.ends]
         for name, committed, made in (
-            ("root before", commit.momentum_before, before),
+            ("root before", commit.momentum_before, root_before),
             ("update", commit.update, blob_digest(update)),
-            ("root after", commit.momentum_after, after),
+            ("root after", commit.momentum_after, root_after),
             *zip([f"inner state {n}" for n in range(len(ends))], commit.inner, ends, strict=False),
         ):
             if committed != made:
                 self.differs = f"{name} {committed.hex()[:16]}, made again {made.hex()[:16]}"
+                self.is_behind = name == "root before"
                 break
-        self.at, self.count, self.base = number, self.count + 1, number + 1
+        if self.differs and not self.is_behind and self.first_false is None:
+            self.first_false = number
 
     def work(self, commit: Commit, private: NodeState) -> rules.Work:
         """What the step of this commit computes from a private state, in this machine's class."""

@@ -182,7 +182,7 @@ class RecomputeWorker(ComputeWorker):
     def answer(self, request: Message) -> Message:
         """Do what a request asks for, see `ComputeWorker.answer`."""
         if isinstance(request, RemakeStep):
-            return Remade(differs=self._made_again(request.commit), exec_class=self.exec_class)
+            return self._made_again(request)
         if isinstance(request, TraceStep):
             return Traced(positions=self._trace(request.commit))
         if isinstance(request, JudgeOperator):
@@ -438,18 +438,20 @@ class RecomputeWorker(ComputeWorker):
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
         return _Opened(before_BC, after_BC, in_basis(spec.rule, way_BSS), shown, start)
 
-    def _made_again(self, commit: Commit) -> str:
-        """How a step differs that is made again from the state of the one before, or from a fresh one.
+    def _made_again(self, request: RemakeStep) -> Remade:
+        """How a step differs that is made again from the state of the one before, or as the first one.
 
         Raises:
             Diverged: the one before was not made here, or the parameters are not at its round.
         """
-        if not commit.base:
-            self._remake = Remake(self.parameters, self.batch, self.gradient)
+        commit = request.commit
+        if request.is_first:
+            self._remake = Remake(self.parameters, self.batch, self.gradient, commit.base)
         if self._remake is None or self._remake.base != commit.base:
             raise Diverged(f"the state of before round {int(commit.round)} was not made here")
-        self._remake.step(commit)
-        return self._remake.differs
+        self._remake.step(commit, is_compared=request.is_compared)
+        differs, is_behind = self._remake.differs, self._remake.is_behind
+        return Remade(differs=differs, is_behind=is_behind, exec_class=self.exec_class)
 
     def _trace(self, commit: Commit) -> bytes:
         """The positions before a step's finding; empty where no program decides the step."""

@@ -2,10 +2,10 @@
 
 Room: verifier (edge: the chain in threads, a folder; a worker of its own computes). After a run's last round
 the whole of it is public, and whoever replays it may find a step that no audit drew. A verifier believes
-nobody: it makes the node's state again from its last fresh start, in its own execution class, bit for bit.
+nobody: it makes the node's state again by the steps that lead to it, in its own execution class, bit for bit.
 Work that anybody could order would be a weapon: only the buyer and accounts with stake may accuse, one
-accusation is looked into at a time, an account that accused an honest step is not heard again, and what rests
-on a step that was found false is not looked into.
+accusation is looked into at a time, and an account that accused a step that holds, or one behind a lie, is
+not heard again.
 
     accused --queued--> made again --differs at the step--> order signed, for the first accuser
                                    '--otherwise--> the reason, for everybody
@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import trio
 
@@ -45,12 +46,16 @@ from assay.verifier.audit.remake import lineage
 
 log = logging.getLogger(__name__)
 ACCUSED, CLEARED, HONEST, ALONE = "accused/", "cleared/", "honest/", "alone/"  # keys: what is known of a case
-WRONG, FALSE = "wrong/", "false/"  # of an account; of a node's false steps
+WRONG = "wrong/"  # key: of an account
 FOLDER = "accusations"  # of the worker, in the verifier's
 WAITING_MAX = 4  # accusations that wait while another is looked into
-WRONG_MAX = {True: 8, False: 1}  # accusations of honest steps until the buyer, or another, is not heard
+WRONG_MAX = {
+    True: 8,
+    False: 1,
+}  # accusations that no order follows from, until the buyer, or another, is not heard
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 STEPS_MAX = 1024  # that are made again for one accusation
+_BEHIND = "an earlier step of the node is false, which this rests on"
 REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
 
 
@@ -149,10 +154,6 @@ class Accusations:
         case_id = case_id_of(commit)
         await self._ask_chain(partial(self._fault, case_id, accusation))
         alone_until = await trio.to_thread.run_sync(self._report_ends_at, case_id, accusation)
-        lie = await trio.to_thread.run_sync(self._known_lie, commit)
-        if lie is not None:
-            self._clear(case_id, _behind(lie))
-            raise Refused(_behind(lie))
         if case_id in self._accused:
             return  # meanwhile; whose it is will be told to who asks again
         try:
@@ -189,7 +190,7 @@ class Accusations:
         is_buyer = accusation.account == self._me.spec.buyer
         wrong = len(self._me.store.value(f"{WRONG}{accusation.account.hex()}") or b"")
         if wrong >= WRONG_MAX[is_buyer]:
-            return f"{account} accused honest steps of this run: {wrong}"
+            return f"{account} accused steps of this run from which no order follows: {wrong}"
         if chain.is_punished(case_id):
             return "there is a case about this step"
         ends_at = chain.report_ends_at(account, case_id, accusation.salt)
@@ -213,23 +214,20 @@ class Accusations:
         module = "assay.verifier.audit.worker"
         child = WorkerProcess(module, self._start, log_path, lambda _round: None, self._me.worked)
         try:
-            at, differs, is_own = await self._make_again(child, commit)
-            if is_own and differs:
-                self._me.store.set_value(f"{FALSE}{commit.node.hex()}/{at}", b"")
-            if not is_own:
+            made = await self._make_again(child, commit)
+            if made is None:
                 self._clear(case_id, "this verifier has not the execution class of the node")
-            elif at == number and differs:
+            elif made.differs and not made.is_behind:
                 traced = await child.call(TraceStep(commit=commit), Traced)
                 self._keep_trace(case_id, traced.positions)
                 self._me.store.set_value(f"{ACCUSED}{case_id.hex()}", encode(accusation))
-                log.info("the accused step is false", extra={"round": number, "differs": differs})
-            elif differs:
-                self._clear(case_id, _behind(at))
+                log.info("the accused step is false", extra={"round": number, "differs": made.differs})
             else:
                 name = f"{WRONG}{accusation.account.hex()}"
                 self._me.store.set_value(name, (self._me.store.value(name) or b"") + b"x")
-                self._me.store.set_value(f"{HONEST}{case_id.hex()}", b"")
-                self._clear(case_id, "the step holds, and all that it rests on")
+                if not made.is_behind:
+                    self._me.store.set_value(f"{HONEST}{case_id.hex()}", b"")
+                self._clear(case_id, _BEHIND if made.is_behind else "the step holds")
         finally:
             await child.close()
 
@@ -237,22 +235,18 @@ class Accusations:
         account = evm_address(accusation.account)
         return open_chain(self._me).report_ends_at(account, case_id, accusation.salt)
 
-    def _known_lie(self, commit: Commit) -> int | None:
-        """The round of a step that was found false, and that this one rests on."""
-        known = {int(key.rpartition("/")[2]) for key in self._me.store.values(f"{FALSE}{commit.node.hex()}/")}
-        return (
-            min(known & self._lineage(commit).keys() - {int(commit.round)}, default=None) if known else None
-        )
-
-    async def _make_again(self, child: WorkerProcess, commit: Commit) -> tuple[int, str, bool]:
-        """Round of the first step that differs, or of the last; how it does; whether the class is ours."""
+    async def _make_again(self, child: WorkerProcess, commit: Commit) -> Remade | None:
+        """What making the step again shows; None if not all that leads to it is of our execution class."""
         commits, number = self._lineage(commit), int(commit.round)
         for at in range(number + 1):
             if at in commits:
-                made = await child.call(RemakeStep(commit=commits[at]), Remade)
-                is_own = made.exec_class == commits[at].exec_class
-                if not is_own or made.differs or at == number:
-                    return at, made.differs, is_own
+                is_first, is_compared = at == min(commits), at == number
+                asked = RemakeStep(commit=commits[at], is_first=is_first, is_compared=is_compared)
+                made = await child.call(asked, Remade)
+                if made.exec_class != commits[at].exec_class:
+                    return None
+                if is_compared:
+                    return made
             link = self._link(at)
             body = await self._aggregate(link.manifest.aggregate)
             applied = await child.call(Apply(round=link.manifest.round, aggregate=body), State)
@@ -262,18 +256,16 @@ class Accusations:
         raise AssertionError("the accused step is in its own lineage")
 
     def _lineage(self, commit: Commit) -> dict[int, Commit]:
-        """The steps that the accused one rests on and itself, by round.
+        """The steps that lead to the accused one and itself, by round.
 
         Raises:
             Refused: they are too many, or begin with no fresh state.
         """
-        commits = {int(commit.round): commit}
-        while commit.base:
-            if len(commits) >= STEPS_MAX:
-                raise Refused(f"more than {STEPS_MAX} steps since the node's state was fresh")
-            commit = self._commit(commit.base - 1, commit.node)
-            commits[int(commit.round)] = commit
-        return {at: commits[at] for at in lineage(commits, max(commits))}
+        steps = lineage(commit, lambda at: self._commit(at, commit.node), self._me.spec.rule)
+        found = list(islice(steps, STEPS_MAX + 1))
+        if len(found) > STEPS_MAX:
+            raise Refused(f"more than {STEPS_MAX} steps lead to the node's state")
+        return {int(one.round): one for one in found}
 
     def _commit(self, round_id: int, node: PeerId) -> Commit:
         for signed in self._link(round_id).manifest.commits:
@@ -295,10 +287,6 @@ class Accusations:
         offender = self._follower.run_state.nodes[commit.node].member.account
         order = accused_order_of(self._me.spec, self._me.run_id, commit, offender, account)
         return sign_digest(self._me.deployment.digest(order), self._me.keys.hot)
-
-
-def _behind(lie: int) -> str:
-    return f"an earlier step of the node is false, which this rests on: round {lie}"
 
 
 def is_honest(store: Store, case_id: bytes) -> bool:
