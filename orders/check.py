@@ -45,6 +45,7 @@ from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import use_one_thread
 from assay.verifier.audit import odds
 from assay.verifier.audit.messages import opening_bytes_max
+from assay.verifier.audit.remake import STEPS_MAX, lineage_max
 
 _BOUNDS = ("the held-out loss is at most", "acc is at least", "acc_norm is at least")
 
@@ -120,6 +121,7 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         + f"; {opening_words(order, layout)}",
         "openings": late_words(order, layout),
         "deters": deters_words(order),
+        "accused": accused_words(order),
         "price": f"{token_text(worst)} if every contribution counts",
         "pays": f"{token_text(node_price(order))} per 10^6 tokens to a node, for a lot of "
         f"{token_text(order.lot_units)}",
@@ -338,6 +340,18 @@ def deters_words(order: Order) -> str:
             idle=order.rule.idle_steps,
         )
         + f"; {_bribery_words(order)}; {_laziness_words(order)}"
+    )
+
+
+def accused_words(order: Order) -> str:
+    """Which steps nobody can accuse after the run, and why; empty if every one can be."""
+    rule, steps = order.rule, lineage_max(order.rule)
+    if min(steps, order.run.rounds) <= STEPS_MAX:
+        return ""
+    fragments = f", in each of {rule.fragments} fragments" if rule.fragments > 1 else ""
+    return (
+        f"no step of a node after its first {STEPS_MAX:,}: its state begins anew every "
+        f"{rule.compress.reset_rounds} rounds{fragments}, and up to {steps:,} steps lead to it"
     )
 
 

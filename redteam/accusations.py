@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +19,15 @@ import trio
 from trio.testing import MockClock
 
 import assay.verifier.service.accusations
+import assay.verifier.service.chain_duties
 from assay.chain.commit_statement import evm_address
+from assay.ledger.settlement.results import accused_order_of
 from assay.participant.compute import Apply, State, Workplace
 from assay.participant.links import check_place
 from assay.participant.store import Store
+from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import encode
-from assay.protocol.errors import NotYet
+from assay.protocol.errors import Diverged, NotYet, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
@@ -43,7 +46,8 @@ from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_
 from assay.testing.run import a_network
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced
 from assay.verifier.audit.remake import lineage
-from assay.verifier.service.accusations import WRONG_MAX, Accusations, Refused
+from assay.verifier.service.accusations import LOOKS_MAX, WRONG_MAX, Accusations, Refused
+from assay.verifier.service.chain_duties import ChainDuties
 
 ACCUSATION_ATTACKS = Attacks(Where.CHAIN)
 LIVES = 40  # of nodes that lie once and leave
@@ -68,24 +72,23 @@ class KnowingWorker:
 
     false: Collection[int]  # rounds
     made: list[int] = field(default_factory=list)  # rounds of the steps that were made again
+    fails: bool = False  # it can finish nothing
+    is_other: bool = False  # it has not the node's execution class
     _is_behind: bool = False
-
-    def started(self, *_: Any) -> KnowingWorker:
-        """The same worker for another accusation."""
-        return self
 
     async def call(self, request: Any, _answer: type) -> Any:
         """The answer to a request: whether a false step leads to the compared one, or it is false itself."""
         match request:
             case RemakeStep(commit=commit):
-                is_false, is_behind = (
-                    int(commit.round) in self.false,
-                    self._is_behind and not request.is_first,
-                )
+                if self.fails:
+                    raise Diverged("its disk is full")
+                is_false = int(commit.round) in self.false
+                is_behind = self._is_behind and not request.is_first
                 self._is_behind = is_behind or is_false
                 self.made.append(int(commit.round))
                 differs = "root" if request.is_compared and (is_behind or is_false) else ""
-                return Remade(differs=differs, is_behind=is_behind, exec_class=commit.exec_class)
+                exec_class = a_digest("another class") if self.is_other else commit.exec_class
+                return Remade(differs=differs, is_behind=is_behind, exec_class=exec_class)
             case Apply():
                 return State(digest=signed.STATE)
             case _:
@@ -100,6 +103,11 @@ class Court:
     """What the chain says of accusers: all but POOR have stake, all but SILENT just made a commitment."""
 
     now: int = 1
+    opened: Any = None  # a case
+
+    def case(self, _case: Digest) -> Any:
+        """The case that was opened."""
+        return self.opened
 
     def is_punished(self, _case: Digest) -> bool:
         """Whether there is a case."""
@@ -126,21 +134,60 @@ class Answered:
     made: list[int]
 
 
-def answered(
-    seed: int, accused: Sequence[tuple[Address, int]], *, false: Collection[int] = (), is_over: bool = True,
-    convicted: Collection[StepId] = (), apart_s: int = 0, reset: int = ROUNDS,
-) -> Answered:  # fmt: skip
-    """A verifier's answers to these accounts' accusations of these rounds, one after the other.
-
-    false: rounds in which the node's step is false. is_over: whether the run is settled. convicted: what its
-    audits found false. apart_s: chain time between two accusations. reset: rounds until blocks began anew.
-    """
-    court = Court()
+@contextmanager
+def a_verifier(
+    seed: int, worker: KnowingWorker, court: Court, *,
+    is_over: bool = True, convicted: Collection[StepId] = (), reset: int = ROUNDS,
+) -> Iterator[tuple[Accusations, ChainDuties]]:  # fmt: skip
+    """What of a verifier hears accusations, and what signs vetoes; arguments as `answered`'s."""
     began, links, ended = a_past_run(seed)
-    worker, found = KnowingWorker(false), Answered([], [])
 
     async def aggregate(_name: Digest) -> bytes:
         return b""
+
+    with tempfile.TemporaryDirectory(prefix="assay-redteam-") as folder, ExitStack() as patches:
+        module = assay.verifier.service.accusations
+        quiet = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, **__: None)
+        patches.enter_context(without(module, "log", quiet))
+        for asking in (module, assay.verifier.service.chain_duties):
+            patches.enter_context(without(asking, "open_chain", lambda _me: court))
+        patches.enter_context(without(module, "WorkerProcess", lambda *_: worker))
+        store = Store(Path(folder) / "store")
+        for link in links:
+            store.add_link(link)
+        compress = replace(began.spec.rule.compress, reset_rounds=reset)
+        spec = replace(began.spec, rule=replace(began.spec.rule, compress=compress))
+        me: Any = SimpleNamespace(
+            config=SimpleNamespace(folder=Path(folder)), store=store, spec=spec, run_id=RUN_ID,
+            deployment=a_deployment(), keys=SimpleNamespace(hot=a_hot_key(signed.VERIFIERS[0])), worked=None,
+        )  # fmt: skip
+        follower: Any = SimpleNamespace(
+            run_state=ended if is_over else began, confirmed=dict.fromkeys(convicted), failed={}
+        )
+        place = Workplace(data="", folder=folder, base="", device="cpu", threads=1)
+        start = RecomputeStart(spec=began.spec, workplace=place, limits="")
+        state_sync: Any = None
+        yield (
+            Accusations(me, follower, start, aggregate, lambda _case, _positions: None),
+            ChainDuties(me, follower, state_sync),
+        )
+
+
+def answered(
+    seed: int, accused: Sequence[tuple[Address, int]], *, false: Collection[int] = (), apart_s: int = 0,
+    **others: Any,
+) -> Answered:  # fmt: skip
+    """A verifier's answers to these accounts' accusations of these rounds, one after the other.
+
+    Args:
+        seed: Of the run.
+        accused: Who accuses, and the round.
+        false: Rounds in which the node's step is false.
+        apart_s: Chain time between two accusations.
+        others: is_over: whether the run is settled. convicted: what its audits found false. reset: rounds
+            until blocks begin anew.
+    """
+    court, worker, found = Court(), KnowingWorker(false), Answered([], [])
 
     async def main(service: Accusations) -> None:
         async with trio.open_nursery() as nursery:
@@ -152,28 +199,33 @@ def answered(
                 court.now += apart_s
             nursery.cancel_scope.cancel()
 
-    with tempfile.TemporaryDirectory(prefix="assay-redteam-") as folder, ExitStack() as patches:
-        module = assay.verifier.service.accusations
-        quiet = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, **__: None)
-        patches.enter_context(without(module, "log", quiet))
-        patches.enter_context(without(module, "open_chain", lambda _me: court))
-        patches.enter_context(without(module, "WorkerProcess", worker.started))
-        store = Store(Path(folder) / "store")
-        for link in links:
-            store.add_link(link)
-        rule = began.spec.rule
-        rule = replace(rule, compress=replace(rule.compress, reset_rounds=reset))
-        spec = replace(began.spec, rule=rule)
-        me: Any = SimpleNamespace(
-            config=SimpleNamespace(folder=Path(folder)), store=store, spec=spec, run_id=RUN_ID,
-            deployment=a_deployment(), keys=SimpleNamespace(hot=a_hot_key(signed.VERIFIERS[0])), worked=None,
-        )  # fmt: skip
-        follower: Any = SimpleNamespace(run_state=ended if is_over else began, confirmed=set(convicted))
-        place = Workplace(data="", folder=folder, base="", device="cpu", threads=1)
-        start = RecomputeStart(spec=began.spec, workplace=place, limits="")
-        service = Accusations(me, follower, start, aggregate, lambda _case, _positions: None)
+    with a_verifier(seed, worker, court, **others) as (service, _duties):
         trio.run(main, service, clock=MockClock(autojump_threshold=0))
     return found
+
+
+def vetoed(seed: int, number: int, worker: KnowingWorker) -> bool:
+    """Whether a verifier that was asked to make this step again signs a veto against the case about it."""
+    court = Court()
+
+    async def main(service: Accusations, duties: ChainDuties) -> bool:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.run)
+            for _ in range(LOOKS_MAX):
+                await _answer(service, FINDER, number)
+            nursery.cancel_scope.cancel()
+        try:
+            return bool(await duties.handlers["sign-veto"](peer(NODE), case_id_of(commit)))
+        except Unavailable:
+            return False
+
+    (commit,) = (one.commit for one in a_past_run(seed)[1][number].manifest.commits)
+    with a_verifier(seed, worker, court) as (service, duties):
+        offender = a_past_run(seed)[2].nodes[commit.node].member.account
+        order = accused_order_of(a_past_run(seed)[0].spec, RUN_ID, commit, offender, FINDER)
+        names = ("run_id", "offender", "role", "ppm", "evidence_hash", "challenger")
+        court.opened = SimpleNamespace(**{name: getattr(order, name) for name in names})
+        return trio.run(main, service, duties, clock=MockClock(autojump_threshold=0))
 
 
 async def _answer(service: Accusations, account: Address, number: int) -> bytes | str:
@@ -258,6 +310,30 @@ def _too_far(is_defended: bool, seed: int) -> Outcome:
     is_safe = isinstance(answer, str) and f"more than {NEAR} steps" in answer and not sum(found.made)
     harm = f"none: {sum(found.made)} steps are made again; undefended, no later step can be accused"
     return one_act(len(answer) == 65, is_safe, 0.0, harm)
+
+
+@ACCUSATION_ATTACKS.attack(
+    "ask those for a veto who could not make the step again (3 ways)", 39, "who has found it honest signs one"
+)
+def _vetoed(is_defended: bool, seed: int) -> Outcome:
+    """A case about a false step is opened, and its node asks verifiers whose own look led to nothing.
+
+    One has not its execution class, one cannot finish, one was asked of a step that rests on it. Undefended,
+    whoever refused to sign the order signs the veto.
+    """
+
+    def refused(store: Store, case_id: bytes) -> bool:
+        return store.value(f"{assay.verifier.service.accusations.CLEARED}{case_id.hex()}") is not None
+
+    assert vetoed(seed, LIE - 1, KnowingWorker(())), "an honest step's case is vetoed"
+    with without(assay.verifier.service.chain_duties, "is_honest", refused, unless=is_defended):
+        signs = [
+            vetoed(seed, LIE, KnowingWorker({LIE}, fails=True)),
+            vetoed(seed, LIE, KnowingWorker({LIE}, is_other=True)),
+            vetoed(seed, LIE + 1, KnowingWorker({LIE})),
+        ]
+    harm = "none: no signature; undefended, two liars of four and one of these veto a right order"
+    return tallied(len(signs), signs.count(False), 0.0, harm)
 
 
 @ACCUSATION_ATTACKS.attack(

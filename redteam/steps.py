@@ -29,7 +29,7 @@ from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of
+from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of, lab_of_sizes
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
@@ -64,13 +64,19 @@ class Trial:
 Trials = Callable[[TestBed], list[Trial]]
 
 
-def _recomputed(name: str, number: int, defence: str, harm: str = _NONE) -> Callable[[Trials], Trials]:
+def _recomputed(
+    name: str,
+    number: int,
+    defence: str,
+    harm: str = _NONE,
+    lab_of_seed: Callable[[int], TestBed] = lab_of,
+) -> Callable[[Trials], Trials]:
     """Add a row whose false steps, made by the function below, are each judged by the real auditor."""
 
     def add(trials: Trials) -> Trials:
         @STEP_ATTACKS.attack(name, number, defence)
         def run(is_defended: bool, seed: int) -> Outcome:
-            lab = lab_of(seed)
+            lab = lab_of_seed(seed)
             tried = trials(lab)
             audits, caught = 0, 0
             for trial in tried:
@@ -179,6 +185,23 @@ def _fewer(lab: TestBed) -> list[Trial]:
     for kept in (7, 6, 4):
         part = batch[:kept]
         trials.append(Trial(lab.claim(lab.x_of(part), cost=kept / len(batch)), _believed_batch(part)))
+    return trials
+
+
+@_recomputed(
+    "claim the most tokens, train fewer (1/4, 1/2)",
+    5,
+    "recompute over as many sequences as the commit counts",
+    lab_of_seed=lab_of_sizes,
+)
+def _claims_more(lab: TestBed) -> list[Trial]:
+    """A node is paid by the tokens of its commit: it says the most, and trains on the first of its batch."""
+    most, trials = lab.spec.most_tokens_per_step, []
+    whole = lab.batch(tokens=most)
+    for kept in (len(whole) // 4, len(whole) // 2):
+        part = whole[:kept]
+        claim = lab.claim(lab.x_of(part, compute=lab.spec.compute), cost=kept / len(whole))
+        trials.append(Trial(replace(claim, tokens=most), _believed_batch(part)))
     return trials
 
 

@@ -104,7 +104,8 @@ class StepClaim:
     """A step as an adversary claims it. The defaults of `TestBed.honest` are the truth.
 
     before: the claimed private state before it. after: the claimed one after it.
-    sketches: the ones it commits to. cost: of the work really done, in honest steps.
+    sketches: the ones it commits to. cost: of the work really done, in honest steps. tokens: that it says
+    it trained on; 0: the run's least.
     """
 
     before: NodeState
@@ -112,6 +113,7 @@ class StepClaim:
     update: bytes
     sketches: tuple[Digest, ...]
     cost: float = 1.0
+    tokens: int = 0
 
 
 class TestBed:
@@ -183,8 +185,10 @@ class TestBed:
 
     # ---- what an adversary may compute, and claim
 
-    def batch(self, round_id: int | None = None, node: PeerId = NODE) -> NDArray[np.int64]:
-        """The sequences assigned to this node in a round."""
+    def batch(
+        self, round_id: int | None = None, node: PeerId = NODE, tokens: int | None = None
+    ) -> NDArray[np.int64]:
+        """The sequences assigned to this node in a round, in a step of so many tokens or the least."""
         number, theta = self.round if round_id is None else round_id, self.trainer.parameters.read(self.round)
         return step_batch(
             self.spec,
@@ -193,7 +197,7 @@ class TestBed:
             self.trainer.tokens,
             node,
             number,
-            self.spec.tokens_per_step,
+            tokens or self.spec.tokens_per_step,
         )
 
     def x_of(
@@ -252,6 +256,7 @@ class TestBed:
     def keep(self, claim: StepClaim) -> Commit:
         """Store a claimed step where an honest one would be, and sign for it."""
         steps, salt = self.trainer.steps, Digest(os.urandom(32))
+        tokens = claim.tokens or self.spec.tokens_per_step
         tree = steps.tree(claim.after)
         commit = Commit(
             run_id=RUN_ID,
@@ -259,9 +264,7 @@ class TestBed:
             node=NODE,
             parent=self.parent,
             state=self.trainer.parameters.digest(),
-            batch_root=batch_root(
-                self.spec, batch_positions(self.spec, NODE, self.round, self.spec.tokens_per_step)
-            ),
+            batch_root=batch_root(self.spec, batch_positions(self.spec, NODE, self.round, tokens)),
             update=blob_digest(claim.update),
             update_bytes=len(claim.update),
             base=claim.before.base,
@@ -270,7 +273,7 @@ class TestBed:
             inner=(),
             commitment=commitment_of(salt, claim.sketches),
             exec_class=self.recompute_worker.exec_class,
-            tokens=self.spec.tokens_per_step,
+            tokens=tokens,
             loss_micro=5_000_000,
         )
         record = StepRecord(commit=commit, update=claim.update, salt=salt, sketches=claim.sketches)
@@ -307,6 +310,18 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 def lab_of(seed: int) -> TestBed:
     """The test bed of a seed, made once per process: adversaries leave no trace in it."""
     return TestBed(Path(_scratch().name) / f"lab-{seed}", seed)
+
+
+@functools.lru_cache(maxsize=4)
+def lab_of_sizes(seed: int) -> TestBed:
+    """One of a run in which a step may have four times as many sequences as the least."""
+    choices = Choices(
+        sequences=SEQUENCES, sequences_max=4 * SEQUENCES, warmup_rounds=0, k=32, lr_nano=2_000_000,
+        floor_ppm=0, f=1,
+    )  # fmt: skip
+    compute = replace(FLOAT32_WHOLE, micro_sequences=SEQUENCES)
+    folder = Path(_scratch().name) / f"sizes-{seed}"
+    return TestBed(folder, seed, rounds=1, rule=method_rule("demo", choices), compute=compute)
 
 
 @functools.lru_cache(maxsize=4)

@@ -12,6 +12,7 @@ import tomllib
 
 from assay.orders.amounts import bytes_text, money_text
 from assay.orders.check import (
+    accused_words,
     block_bits,
     deterrence_words,
     deters_words,
@@ -174,6 +175,25 @@ def test_a_public_start_that_is_late_all_the_same_is_given_more_time_only():
     order = load_order(None, {"timing.collect_s": 0.1})
 
     assert late_words(order, layout_of(order.sizes)).endswith("as collect_s = 1 would allow")
+
+
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({}, 0),
+        ({"comm.reset": 1023}, 0),
+        ({"comm.reset": 1024}, 1025),
+        ({"comm.method": "muloco", "comm.reset": 512}, 0),
+        ({"comm.method": "muloco", "comm.reset": 513}, 1026),
+        ({"comm.method": "streaming-diloco"}, 0),
+    ],
+)
+def test_an_order_whose_later_steps_cannot_be_accused_says_so(changes, most):
+    long, short = (load_order(None, {"run.rounds": rounds} | changes) for rounds in (1025, 1024))
+
+    assert accused_words(short) == ""
+    assert (f"and up to {most:,} steps lead to it" in accused_words(long)) == bool(most)
+    assert bool(accused_words(long)) == bool(most)
 
 
 @pytest.mark.parametrize("method", [one for one in METHODS if one != "demo"])

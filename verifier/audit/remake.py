@@ -28,6 +28,15 @@ from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.node_state import commit as private_root
 from assay.training.optimiser.public_state import PublicState
 
+STEPS_MAX = 1024  # that verifiers make again for one accusation
+
+
+def lineage_max(rule: RuleSpec) -> int:
+    """The most steps that a `lineage` by this rule has, whatever rounds its node trains in."""
+    if not rule.carries_inner:
+        return renewal_rounds(rule) + 1
+    return max(renewal_rounds(rule), 1) + rule.compress.reset_rounds
+
 
 def lineage(
     commit: Commit, commit_of: Callable[[int], Commit | None], rule: RuleSpec | None = None

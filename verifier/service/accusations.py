@@ -42,7 +42,7 @@ from assay.protocol.errors import AssayError, Diverged, NotYet
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced, TraceStep
-from assay.verifier.audit.remake import lineage
+from assay.verifier.audit.remake import STEPS_MAX, lineage
 
 log = logging.getLogger(__name__)
 ACCUSED, CLEARED, HONEST, ALONE = "accused/", "cleared/", "honest/", "alone/"  # keys: what is known of a case
@@ -54,7 +54,6 @@ WRONG_MAX = {
     False: 1,
 }  # accusations that no order follows from, until the buyer, or another, is not heard
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
-STEPS_MAX = 1024  # that are made again for one accusation
 _BEHIND = "an earlier step of the node is false, which this rests on"
 REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
 
