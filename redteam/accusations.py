@@ -26,7 +26,7 @@ from assay.participant.compute import Apply, State, Workplace
 from assay.participant.links import check_place
 from assay.participant.store import Store
 from assay.protocol.auditing.audits import case_id_of
-from assay.protocol.encoding.codec import encode
+from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.errors import Diverged, NotYet, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.membership import bound_by
@@ -35,10 +35,11 @@ from assay.protocol.messages import (
     Attendance,
     AttendanceKind,
     CertifiedManifest,
+    Manifest,
     SignedAttendance,
 )
 from assay.protocol.state_transition import RunState, StepId, advance
-from assay.protocol.types import Address, Digest, RoundId
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import one_act
 from assay.testing import members, signed
@@ -49,6 +50,7 @@ from assay.verifier.audit.remake import lineage
 from assay.verifier.service.accusations import LOOKS_MAX, WRONG_MAX, Accusations, Refused
 from assay.verifier.service.chain_duties import ChainDuties
 
+Past = tuple[RunState, tuple[CertifiedManifest, ...], RunState]
 ACCUSATION_ATTACKS = Attacks(Where.CHAIN)
 LIVES = 40  # of nodes that lie once and leave
 ROUNDS, LIE = 20, 9  # of a run; the round of the one false step
@@ -59,11 +61,31 @@ FRIEND, FINDER, POOR, SILENT = (Address(bytes(19) + bytes([n])) for n in range(1
 
 
 @functools.lru_cache(maxsize=4)
-def a_past_run(seed: int) -> tuple[RunState, tuple[CertifiedManifest, ...], RunState]:
+def a_past_run(seed: int) -> Past:
     """A run of one active node before its first manifest, all its links, and the state after them."""
     began = signed.a_history(rounds=ROUNDS, seed=seed)
     links = tuple(signed.a_chain(began, began.calendar.last_round + 1, [NODE]))
     return began, links, functools.reduce(lambda state, link: advance(state, link.manifest), links, began)
+
+
+@functools.lru_cache(maxsize=4)
+def a_left_run(seed: int) -> Past:
+    """The same of a run that goes on: its node has left, and its verifiers may discharge it."""
+    began = run_state = signed.a_history(rounds=1_000, seed=seed)
+    links: list[CertifiedManifest] = []
+
+    def grow(manifest: Manifest) -> RunState:
+        links.append(signed.a_certified(manifest, digest(links[-1].block) if links else NO_DIGEST))
+        return advance(run_state, manifest)
+
+    for _ in range(ROUNDS):
+        run_state = grow(signed.a_manifest(run_state, [NODE], signed.match_all(run_state)))
+    leaves = (_leave(run_state, peer(NODE)),)
+    run_state = grow(signed.a_manifest(run_state, [], signed.match_all(run_state), attendance=leaves))
+    while bound_by(run_state, peer(NODE)) is not None:
+        run_state = grow(signed.a_manifest(run_state, [], signed.match_all(run_state)))
+    assert run_state.is_training
+    return began, tuple(links), run_state
 
 
 @dataclass(slots=True)
@@ -137,10 +159,10 @@ class Answered:
 @contextmanager
 def a_verifier(
     seed: int, worker: KnowingWorker, court: Court, *,
-    is_over: bool = True, convicted: Collection[StepId] = (), reset: int = ROUNDS,
+    past: Past | None = None, is_over: bool = True, convicted: Collection[StepId] = (), reset: int = ROUNDS,
 ) -> Iterator[tuple[Accusations, ChainDuties]]:  # fmt: skip
     """What of a verifier hears accusations, and what signs vetoes; arguments as `answered`'s."""
-    began, links, ended = a_past_run(seed)
+    began, links, ended = past or a_past_run(seed)
 
     async def aggregate(_name: Digest) -> bytes:
         return b""
@@ -184,8 +206,8 @@ def answered(
         accused: Who accuses, and the round.
         false: Rounds in which the node's step is false.
         apart_s: Chain time between two accusations.
-        others: is_over: whether the run is settled. convicted: what its audits found false. reset: rounds
-            until blocks begin anew.
+        others: past: the run; else one that is over. is_over: whether it is known to be settled. convicted:
+            what its audits found false. reset: rounds until blocks begin anew.
     """
     court, worker, found = Court(), KnowingWorker(false), Answered([], [])
 
@@ -194,7 +216,7 @@ def answered(
             nursery.start_soon(service.run)
             for account, number in accused:
                 before = len(worker.made)
-                found.answers.append(await _answer(service, account, number))
+                found.answers.append(await answer_of(service, account, number))
                 found.made.append(len(worker.made) - before)
                 court.now += apart_s
             nursery.cancel_scope.cancel()
@@ -212,7 +234,7 @@ def vetoed(seed: int, number: int, worker: KnowingWorker) -> bool:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.run)
             for _ in range(LOOKS_MAX):
-                await _answer(service, FINDER, number)
+                await answer_of(service, FINDER, number)
             nursery.cancel_scope.cancel()
         try:
             return bool(await duties.handlers["sign-veto"](peer(NODE), case_id_of(commit)))
@@ -228,7 +250,7 @@ def vetoed(seed: int, number: int, worker: KnowingWorker) -> bool:
         return trio.run(main, service, duties, clock=MockClock(autojump_threshold=0))
 
 
-async def _answer(service: Accusations, account: Address, number: int) -> bytes | str:
+async def answer_of(service: Accusations, account: Address, number: int) -> bytes | str:
     """The signature on an order, or the reason why there is none."""
     one = Accusation(round=RoundId(number), node=peer(NODE), account=account, salt=a_digest("salt", account))
     while True:
@@ -337,10 +359,14 @@ def _vetoed(is_defended: bool, seed: int) -> Outcome:
 
 
 @ACCUSATION_ATTACKS.attack(
-    "lie unseen, leave, and be discharged", 34, "none: accusations are heard after the run", has_off=False
+    "lie unseen, leave, and be discharged", 34, "who may be discharged can be accused while the run goes on"
 )
 def _discharged(is_defended: bool, seed: int) -> Outcome:
-    """A trusted node lies in one step and leaves by the next manifest; each of these is one life of it."""
+    """A trusted node lies in one step and leaves by the next manifest; each of these is one life of it.
+
+    Whoever replays its steps accuses it once its verifiers may discharge it: the lot has an evidence window
+    then. Undefended, nobody is heard before the run's end.
+    """
     free = banned = waited = 0
     for life in range(LIVES):
         network = a_network(seed=seed * LIVES + life, rounds=200, probation=1, floor_ppm=50_000)
@@ -349,11 +375,7 @@ def _discharged(is_defended: bool, seed: int) -> Outcome:
         node, lie = members.NODES[0], RoundId(5)
         network.false = {(lie, node)}
         network.grow(int(lie) + 1)
-        leave = Attendance(run_id=RUN_ID, round=network.run_state.round, node=node, kind=AttendanceKind.LEAVE)
-        signed_leave = SignedAttendance(
-            attendance=leave, signature=sign(a_peer_key(name_of(node)), DOMAIN, leave)
-        )
-        manifest = network.manifest(attendance=(signed_leave,))
+        manifest = network.manifest(attendance=(_leave(network.run_state, node),))
         check_place(network.run_state, manifest)
         network.run_state = advance(network.run_state, manifest)
         while network.run_state.is_training and bound_by(network.run_state, node) is not None:
@@ -364,8 +386,19 @@ def _discharged(is_defended: bool, seed: int) -> Outcome:
         is_free = bound_by(network.run_state, node) is None and not network.run_state.is_settled
         free += is_free
         waited = int(network.run_state.round) - int(lie) if is_free else waited
-    harm = (
-        f"{free} of {LIVES} such lies are behind no lot {waited} rounds and an evidence window later, while "
-        f"accusations wait for the run's end; {banned} drawn and banned"
+    none_left = without(
+        assay.verifier.service.accusations, "bound_by", lambda *_: "it has not left", unless=is_defended
     )
-    return one_act(False, free > 0, 0.0, harm)
+    with none_left:
+        (answer,) = answered(seed, [(FINDER, LIE)], false={LIE}, past=a_left_run(seed)).answers
+    harm = (
+        f"{free} of {LIVES} such lies may be discharged {waited} rounds later, and are behind a lot for an "
+        f"evidence window more, in which they are heard of; {banned} drawn and banned"
+    )
+    return one_act(len(answer) == 65, free > 0 and isinstance(answer, str), 0.0, harm)
+
+
+def _leave(run_state: RunState, node: PeerId) -> SignedAttendance:
+    """A node's statement that it leaves by the next manifest."""
+    leave = Attendance(run_id=run_state.run_id, round=run_state.round, node=node, kind=AttendanceKind.LEAVE)
+    return SignedAttendance(attendance=leave, signature=sign(a_peer_key(name_of(node)), DOMAIN, leave))

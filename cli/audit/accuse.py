@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from assay.bundle.read import find_node, read
+from assay.bundle.follow import read_any
+from assay.bundle.read import find_node
 from assay.bundle.replay.step import Replayed, parse_step, replay_of
 from assay.chain.text.times import time_text
 from assay.cli.account.spending import account_of, sent_text
@@ -20,10 +21,10 @@ from assay.protocol.messages import Outcome
 
 
 def accuse_steps(step: str, file: Path, threads: int, *, is_dry: bool) -> Iterator[Step]:
-    """Replay a step from its node's last fresh start, and open a case about the first false one found.
+    """Replay a step by those that lead to it, and open a case about it or about the first false one of them.
 
     Args:
-        step: `RUN:ROUND:NODE`, of a delivered run.
+        step: `RUN:ROUND:NODE`, of a delivered run or, if the node has left, of a participant's folder.
         file: The accuser's configuration, for the same run.
         threads: The participants' thread count.
         is_dry: Replay alone.
@@ -34,7 +35,7 @@ def accuse_steps(step: str, file: Path, threads: int, *, is_dry: bool) -> Iterat
         ChainRefused: a contract refused a move.
     """
     run, round_id, node = parse_step(step)
-    delivered, account = read(run), account_of(file)
+    delivered, account = read_any(run), account_of(file)
     if account.run_id != delivered.run_id:
         raise ConfigError(
             f"{file} is for run {account.run_id.hex()[:16]}, {run} is {delivered.run_id.hex()[:16]}"

@@ -1,8 +1,8 @@
 """Accusation: has a quorum of verifiers make a step again that somebody found false, and sign a slash order.
 
-Room: participant (edge: the chain and the network). Verifiers look into it once the run is over: see
-verifier/service/accusations.py. The accuser commits to its report first, so that nobody who hears of it can
-make it in its place; the order that verifiers sign names it as the challenger.
+Room: participant (edge: the chain and the network). Verifiers look into it once the run is over, or the node
+has left: see verifier/service/accusations.py. The accuser commits to its report first, so that nobody who
+hears of it can make it in its place; the order that verifiers sign names it as the challenger.
 """
 
 from __future__ import annotations

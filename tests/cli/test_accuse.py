@@ -209,7 +209,7 @@ def _forked() -> Iterator[None]:
 @pytest.fixture
 def run(market: Market, training: Training, monkeypatch: pytest.MonkeyPatch) -> LyingRun:
     made = LyingRun(market, training)
-    monkeypatch.setattr(accuse, "read", lambda _root: made.delivered)
+    monkeypatch.setattr(accuse, "read_any", lambda _root: made.delivered)
     monkeypatch.setattr(accusation, "ASK_AGAIN_S", 0.2)
     monkeypatch.setattr(accusation, "PATIENCE_S", 240)
     monkeypatch.setattr(accusations, "REFUSED_S", 0)

@@ -24,8 +24,6 @@ OPEN = {
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
     "five liars of eight nodes",
-    "lie after 1,024 steps in a row",
-    "lie unseen, leave, and be discharged",
     "an evaluation that nobody made (2 ways)",
     "withhold a share in f of f + 1 rounds",
     "cut a verifier off when its share is asked for",

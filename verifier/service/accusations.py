@@ -1,8 +1,9 @@
 """Accusations: makes steps again that somebody found false outside the audits, and signs orders about them.
 
 Room: verifier (edge: the chain in threads, a folder; a worker of its own computes). After a run's last round
-the whole of it is public, and whoever replays it may find a step that no audit drew. A verifier believes
-nobody: it makes the node's state again by the steps that lead to it, in its own execution class, bit for bit.
+the whole of it is public, and whoever replays it may find a step that no audit drew. Of a node that left
+steps are heard of as soon as its lot may be discharged, for the lot may be gone at the run's end. A verifier
+believes nobody: it makes the node's state again by the steps that lead to it, in its own execution class.
 Work that anybody could order would be a weapon: only the buyer and accounts with stake may accuse, one
 accusation is looked into at a time, and an account that accused a step that holds, or one behind a lie, is
 not heard again.
@@ -39,6 +40,7 @@ from assay.participant.worker import WorkerProcess
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, Diverged, NotYet
+from assay.protocol.membership import bound_by
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced, TraceStep
@@ -55,6 +57,7 @@ WRONG_MAX = {
 }  # accusations that no order follows from, until the buyer, or another, is not heard
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 _BEHIND = "an earlier step of the node is false, which this rests on"
+REST = 3  # times what a step took, after it, while the run goes on: audits keep most of the machine
 REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
 
 
@@ -91,8 +94,9 @@ class Accusations:
         self.handlers: Mapping[str, Handler] = {"accuse": self._accuse}
 
     def is_open(self) -> bool:
-        """Whether strangers may connect: once the run's last round is over."""
-        return self._follower.run_state.is_settled
+        """Whether strangers may connect: once the run's last round is over, or a node has left."""
+        run_state = self._follower.run_state
+        return run_state.is_settled or any(record.has_left for record in run_state.nodes.values())
 
     async def run(self) -> None:
         """Look into one accusation after the other; ends only by cancellation."""
@@ -114,12 +118,14 @@ class Accusations:
         """Our hot key's signature on the slash order; empty while we look into it.
 
         Raises:
-            NotYet: the run goes on, or too many ask at once.
+            NotYet: the run goes on and the node is bound to it, or too many ask at once.
             Refused: we do not sign, with the reason.
         """
         accusation = decode(Accusation, body)
-        if not self._follower.run_state.is_settled:
-            raise NotYet("the run is not over: its own audits go on")
+        run_state = self._follower.run_state
+        bound = None if run_state.is_settled else bound_by(run_state, accusation.node)
+        if bound is not None:
+            raise NotYet(f"the run is not over: its own audits go on, and the node is bound to it: {bound}")
         if (accusation.round, accusation.node) in self._follower.confirmed:
             raise Refused("the run's own audit convicted this step")
         commit = self._commit(int(accusation.round), accusation.node)
@@ -241,7 +247,10 @@ class Accusations:
             if at in commits:
                 is_first, is_compared = at == min(commits), at == number
                 asked = RemakeStep(commit=commits[at], is_first=is_first, is_compared=is_compared)
+                began = trio.current_time()
                 made = await child.call(asked, Remade)
+                if not self._follower.run_state.is_settled:
+                    await trio.sleep(REST * (trio.current_time() - began))
                 if made.exec_class != commits[at].exec_class:
                     return None
                 if is_compared:
