@@ -60,11 +60,11 @@ def lineage(
 
 def _leads_to(rule: RuleSpec, first: Commit, last: Commit) -> bool:
     """Whether the state before `last` is the same, whatever the one before `first` was."""
+    rounds, needed = last.base - int(first.round), renewal_rounds(rule)
     if not rule.carries_inner:
-        return last.base - int(first.round) >= renewal_rounds(rule)
+        return not needed or rounds >= needed
     # What a step adds to the error follows from its inner state: this has to be known first.
-    is_inner_known = begins_anew(rule, first.base, int(first.round))
-    return is_inner_known and last.base - int(first.round) >= max(renewal_rounds(rule), 1)
+    return begins_anew(rule, first.base, int(first.round)) and rounds >= max(needed, 1)
 
 
 class Remake:
