@@ -43,6 +43,8 @@ from assay.training.execution.execution_class import execution_class
 from assay.training.fragments import check_fragments
 from assay.training.layout import Layout, layout_of
 from assay.training.model.loss import use_one_thread
+from assay.training.reference.narrowing import OPERATORS_MAX
+from assay.verifier.appeal.program import computed_count, why_never
 from assay.verifier.audit import odds
 from assay.verifier.audit.messages import opening_bytes_max
 from assay.verifier.audit.remake import STEPS_MAX, lineage_max
@@ -122,6 +124,7 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         "openings": late_words(order, layout),
         "deters": deters_words(order),
         "accused": accused_words(order),
+        "appeals": appeal_words(order, model),
         "price": f"{token_text(worst)} if every contribution counts",
         "pays": f"{token_text(node_price(order))} per 10^6 tokens to a node, for a lot of "
         f"{token_text(order.lot_units)}",
@@ -353,6 +356,24 @@ def accused_words(order: Order) -> str:
         f"no step of a node after its first {STEPS_MAX:,}: its state begins anew every "
         f"{rule.compress.reset_rounds} rounds{fragments}, and up to {steps:,} steps lead to it"
     )
+
+
+def appeal_words(order: Order, model: ModelSpec) -> str:
+    """Of which steps a convicted node may have a jury decide, and why of no others."""
+    compute, rule, least = compute_spec(order), order.rule, order.rule.local.sequences
+    has_limits = order.limits is not None
+    reason = why_never(model, compute, rule, least, has_limits=has_limits)
+    if reason is not None:
+        return f"of no step: {reason}"
+    words = (
+        "of every step" if order.verify.state_every == 1 else f"of one in {order.verify.state_every} rounds"
+    )
+    unit = compute.sequence_unit
+    one, two = (computed_count(model, compute, rule, count * unit) for count in (1, 2))
+    most = (1 + (OPERATORS_MAX - one) // (two - one)) * unit if two > one else rule.local.most_sequences
+    if rule.local.most_sequences > most:
+        words += f" of up to {most:,} sequences: a larger one has too many operators to be narrowed down"
+    return words if rule.is_gradient else f"{words}, in execution classes with limits for inner steps"
 
 
 def _laziness_words(order: Order) -> str:

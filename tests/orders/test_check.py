@@ -13,6 +13,7 @@ import tomllib
 from assay.orders.amounts import bytes_text, money_text
 from assay.orders.check import (
     accused_words,
+    appeal_words,
     block_bits,
     deterrence_words,
     deters_words,
@@ -29,7 +30,7 @@ from assay.orders.check import (
 from assay.orders.load import load_order
 from assay.orders.order import public_start
 from assay.orders.price.quote import audit_share
-from assay.orders.spec import audit_spec, data_spec, order_closing_s
+from assay.orders.spec import audit_spec, compute_spec, data_spec, model_spec, order_closing_s
 from assay.protocol.auditing.draws import wide_share_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import PPM
@@ -41,6 +42,7 @@ from assay.training.layout import layout_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.methods.presets import METHODS
 from assay.training.model.presets import PRESETS
+from assay.verifier.appeal.program import why_never
 from assay.verifier.audit.messages import opening_bytes_max
 from tests.orders.test_quote import TEXT
 
@@ -283,3 +285,36 @@ def test_an_order_closes_in_the_time_of_its_last_rounds():
     quick = load_order(None, {"timing.collect_s": 1, "timing.iteration_s": 1})
 
     assert order_closing_s(quick) < order_closing_s(DEFAULT)
+
+
+UNITS = {"train.sequences": 4, "train.sequences_max": 65_536, "compute.micro_sequences": 2}
+
+
+def test_the_largest_step_that_an_appeal_covers_is_said():
+    order = load_order(None, UNITS)
+    model, compute = model_spec(order), compute_spec(order)
+    found = re.search(r"of up to ([\d,]+) sequences", appeal_words(order, model))
+    assert found is not None
+    most = int(found[1].replace(",", ""))
+
+    def reason(sequences: int) -> str | None:
+        return why_never(model, compute, order.rule, sequences, has_limits=True)
+
+    assert reason(most) is None and "can be narrowed down" in str(reason(most + 2))
+    fits = load_order(None, UNITS | {"train.sequences_max": most})
+    assert appeal_words(fits, model) == "of every step"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "of every step"),
+        ({"verify.state_every": 3}, "of one in 3 rounds"),
+        ({"verify.limits": "none"}, "of no step: the run names no limits between execution classes"),
+        ({"train.sequences": 65_536, "compute.micro_sequences": 1}, "of no step: its program has"),
+        ({"comm.method": "muloco"}, "of every step, in execution classes with limits for inner steps"),
+    ],
+)  # fmt: skip
+def test_what_no_appeal_covers_is_said_with_its_reason(changes, words):
+    order = load_order(None, changes)
+    assert appeal_words(order, model_spec(order)).startswith(words)

@@ -34,8 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.messages import Commit, Outcome
-from assay.protocol.params import RunSpec
+from assay.protocol.params import ComputeSpec, ModelSpec, RunSpec
 from assay.protocol.types import NO_DIGEST
+from assay.protocol.update_rule import RuleSpec
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import Layout, frozen_layout, layout_of
 from assay.training.optimiser.carry import mean_block
@@ -80,25 +81,44 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
     """
     rule = spec.rule
     try:
-        spec.step_sequences(commit.tokens)
+        sequences = spec.step_sequences(commit.tokens)
     except ValueError as fault:
         return f"its commit is of no step of this run: {fault}"
-    if spec.compute.is_grpo:
+    has_limits = limits is not None and spec.audit.limits != NO_DIGEST
+    reason = why_never(spec.model, spec.compute, rule, sequences, has_limits=has_limits)
+    if reason is not None or limits is None:
+        return reason
+    if commit.state == NO_DIGEST:
+        return (
+            f"the commit of round {int(commit.round)} names no parameters (state_every = {spec.state_every})"
+        )
+    if not (rule.is_gradient or _is_measured(spec, limits, commit)):
+        steps = rule.local.segment if rule.carries_inner else rule.local.steps
+        return f"no limits were measured for {steps} inner steps of its node's execution class"
+    return None
+
+
+def why_never(
+    model: ModelSpec, compute: ComputeSpec, rule: RuleSpec, sequences: int, *, has_limits: bool
+) -> str | None:
+    """Why no program decides any step of a run; None if one may.
+
+    Args:
+        model: Of the run.
+        compute: Likewise.
+        rule: Likewise.
+        sequences: Of the step.
+        has_limits: Whether the run names limits between execution classes.
+    """
+    if compute.is_grpo:
         return "its rollouts are sampled in its node's execution class, which has no operators"
     if rule.is_local_kept:
         return "its node goes on from parameters of its own (fragments)"
     if rule.read_lag:
         return f"its commits name other parameters than its node reads (read_lag = {rule.read_lag})"
-    if spec.audit.limits == NO_DIGEST or limits is None:
+    if not has_limits:
         return "the run names no limits between execution classes"
-    if commit.state == NO_DIGEST:
-        return (
-            f"the commit of round {int(commit.round)} names no parameters (state_every = {spec.state_every})"
-        )
-    steps = rule.local.segment if rule.carries_inner else rule.local.steps
-    if not (rule.is_gradient or _is_measured(spec, limits, commit)):
-        return f"no limits were measured for {steps} inner steps of its node's execution class"
-    if (count := computed_count(spec, commit)) > OPERATORS_MAX:
+    if (count := computed_count(model, compute, rule, sequences)) > OPERATORS_MAX:
         last = "jurors compute" if rule.carries_inner else "can be narrowed down"
         return f"its program has {count:,} operators, at most {OPERATORS_MAX:,} {last}"
     return None
@@ -106,18 +126,18 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
 
 def operator_count(spec: RunSpec, commit: Commit) -> int:
     """How many operators `program_of` a step has: with kept moments one, which contains all."""
-    return 1 if spec.rule.carries_inner else computed_count(spec, commit)
+    sequences = spec.step_sequences(commit.tokens)
+    return 1 if spec.rule.carries_inner else computed_count(spec.model, spec.compute, spec.rule, sequences)
 
 
-def computed_count(spec: RunSpec, commit: Commit) -> int:
+def computed_count(model: ModelSpec, compute: ComputeSpec, rule: RuleSpec, sequences: int) -> int:
     """How many operators are computed for a step, those within another one included."""
-    local = spec.rule.local
-    gradient = len(operators(spec.model, spec.step_sequences(commit.tokens), spec.compute))
+    gradient = len(operators(model, sequences, compute))
     one_step = gradient * (1 + SAMPLES) + SAMPLES
-    if spec.rule.is_gradient:
+    if rule.is_gradient:
         return one_step + 1
-    tensors = (local.steps - 1) * len(layout_of(spec.model).names)
-    return local.steps * (one_step + 3) + tensors + 1
+    tensors = (rule.local.steps - 1) * len(layout_of(model).names)
+    return rule.local.steps * (one_step + 3) + tensors + 1
 
 
 def program_of(spec: RunSpec, limits: Limits, commit: Commit) -> tuple[Operator, ...]:
