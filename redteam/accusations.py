@@ -330,7 +330,9 @@ def _too_far(is_defended: bool, seed: int) -> Outcome:
         found = answered(seed, [(FINDER, LIE)], false={LIE}, reset=NEAR - 1)
     (answer,) = found.answers
     is_safe = isinstance(answer, str) and f"more than {NEAR} steps" in answer and not sum(found.made)
-    harm = f"none: {sum(found.made)} steps are made again; undefended, no later step can be accused"
+    harm = (
+        f"none: {sum(found.made)} of {LIE + 1} steps show it, {NEAR} may be made; undefended, nobody is heard"
+    )
     return one_act(len(answer) == 65, is_safe, 0.0, harm)
 
 

@@ -14,6 +14,7 @@ from assay.protocol.update_rule import Curve, ScheduleSpec
 from assay.testing.members import peer
 from assay.testing.specs import a_rule
 from assay.training.fragments import fragment_blocks
+from assay.training.optimiser.carry import begins_anew, is_renewed
 from assay.training.optimiser.inner import InnerState, fresh, inner_step, roots_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import NodeState, commit
@@ -28,6 +29,14 @@ SEEDS = tuple(Digest(hashlib.sha256(b"seed %d" % n).digest()) for n in range(12)
 def ramp(step: int) -> np.ndarray:
     """Whole multiples of 2^-10 in [-1, 1): no machine computes these otherwise."""
     return ((np.arange(SIZE) * step % 2048 - 1024) / 1024).astype(np.float32)
+
+
+def renewed(fragments: int, base: int, round_id: int) -> list[int]:
+    """Blocks that begin anew in a step, of every fragment; with -1 the inner state, too."""
+    rule = a_rule("streaming-diloco", fragments=fragments, apply_lag=0, reset_rounds=8)
+    every = np.arange(LAYOUT.blocks)
+    found = np.flatnonzero(is_renewed(rule, base, round_id, every, fragment_blocks(LAYOUT, fragments)))
+    return [-1] * begins_anew(rule, base, round_id) + found.tolist()
 
 
 def vectors() -> dict[str, object]:
@@ -49,6 +58,14 @@ def vectors() -> dict[str, object]:
         "wsd": [rate_nano(wsd, 10, r) for r in range(11)],
         "wsd by step": [rate_nano(wsd, 40, n, 4) for n in (0, 11, 12, 23, 24, 39)],
         "fragments": fragment_blocks(LAYOUT, 3).tolist(),
+        "renewed": {
+            f"{fragments} fragments, base {base}, round {base + missed}": renewed(
+                fragments, base, base + missed
+            )
+            for fragments in (1, 3)
+            for base in (0, 5, 8, 23)
+            for missed in (0, 1, 4, 30)
+        },
         "segments": [opened_segment(seed, peer("nora"), 5) for seed in SEEDS],
     }
 
