@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+import assay.training.optimiser.carry
 import assay.training.optimiser.muon
 import assay.training.optimiser.step
 import assay.verifier.audit.carried
@@ -23,6 +24,7 @@ from assay.protocol.types import Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.test_bed import Floats, TestBed, lab_of
 from assay.training.methods.choices import Choices, method_rule
+from assay.training.optimiser.carry import is_renewed
 from assay.training.optimiser.inner import InnerState, inner_step
 from assay.training.optimiser.matrices import matrices
 from assay.training.optimiser.step import compress
@@ -157,6 +159,38 @@ def _rounds_steered(lab: TestBed, is_defended: bool) -> list[float]:
                     told_N[at][due] = number
                 errors_NC[at] = error_NC
     return [count / layout.blocks for count in steered]
+
+
+@STATE_ATTACKS.attack(
+    "stay away when a false state begins anew", 13, "a missed round is made up for in the next step"
+)
+def _absent(is_defended: bool, seed: int) -> Outcome:
+    """A state is false once, and its node misses one round in `life`, that of block 0; its work is honest.
+
+    Whoever makes it again from other rounds' work has another state as long as anything of the lie is left,
+    so that no later step can be accused.
+    """
+    lab = lab_of(seed)
+    layout, rng, life = lab.trainer.layout, np.random.default_rng(seed), lab.spec.rule.compress.reset_rounds
+    false_NC = _unit(rng, layout.blocks)
+    true_NC, base = np.zeros_like(false_NC), life + 1
+    with without(assay.training.optimiser.carry, "is_renewed", _in_its_round, unless=is_defended):
+        for number in range(life + 1, 3 * life):
+            if number % life:
+                work_NC = _unit(rng, layout.blocks)
+                false_NC, true_NC = (
+                    compress(lab.spec, layout, base, number, error_NC, work_NC).after_BC
+                    for error_NC in (false_NC, true_NC)
+                )
+                base = number + 1
+    left = int((false_NC != true_NC).any(axis=1).sum())
+    harm = f"none: {left} of {layout.blocks} blocks have anything of it two lives later; undefended one has"
+    return tallied(1, int(left == 0), 1.0, harm)
+
+
+def _in_its_round(rule: Any, _base: int, round_id: int, blocks: Any, fragment_B: Any) -> Any:
+    """`is_renewed` of a rule by which a block begins anew in its own round alone."""
+    return is_renewed(rule, round_id, round_id, blocks, fragment_B)
 
 
 def _unit(rng: np.random.Generator, blocks: int) -> Floats:
