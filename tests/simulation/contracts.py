@@ -12,7 +12,7 @@ from typing import Any
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.payout_tree import PayoutTree
-from assay.chain.state import EpochPhase, EpochState, EscrowState, FinalEscrow, LotState
+from assay.chain.state import EpochPhase, EpochState, EscrowState, FinalEscrow, HotKey, LotState
 from assay.chain.statements import EpochResult, SlashOrder, signers
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.encoding.codec import digest
@@ -52,6 +52,7 @@ class Contracts:
     funded_s: float = 0.0
     topped_s: float = 0.0
     cancelled_s: float = float(FOREVER_S)
+    hot_keys: dict[str, HotKey] = field(default_factory=dict)
     results: dict[int, Posted] = field(default_factory=dict)
     cases: list[SlashOrder] = field(default_factory=list)
     reported: list[Any] = field(default_factory=list)  # commits of whoever signed two for one round
@@ -157,6 +158,14 @@ class Client:
     def lot_of(self, _account: str, _role: int, _commitment: bytes) -> LotState:
         """Every lot is whole."""
         return LotState(amount=1, until=FOREVER_S, cases=0)
+
+    def is_banned(self, _account: str) -> bool:
+        """Nobody is, but in runs."""
+        return False
+
+    def hot_key(self, key: str) -> HotKey | None:
+        """Whose hot key this is, for ever."""
+        return self._contracts.hot_keys.get(key)
 
     # ---- the settlement
 

@@ -23,17 +23,7 @@ from pathlib import Path
 from tests.mutants import Mutant, _copy, mutants_of
 
 ROOMS = ("protocol", "verifier/consensus", "verifier/service", "node", "participant")
-SEEDS = (
-    29,
-    49,
-    62,
-    61,
-    3,
-    71,
-    59,
-    24,
-    43,
-)  # from few disturbances to many: the first show most at least cost
+SEEDS = (29, 194, 49, 71, 43, 61, 3, 24, 62, 59)  # from much to see at little cost to many disturbances
 CPU_S = 400  # of the networks on one mutant: one that takes longer goes round in circles
 _RECORDING = """
 import json, sys, threading

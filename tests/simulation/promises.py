@@ -42,6 +42,8 @@ from tests.simulation.streams import BLOB, Frame
 
 OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY}
 HEARD_S = 60.0  # in which more than f verifiers have read the escrow again, whatever the storm does
+JOINED_S = 20.0  # in which a newcomer has caught up and has a seat, if one is free and training goes on
+BEHIND_ROUNDS = 3  # a newcomer that had caught up when a quorum let it in may be behind again
 LEFT_ROUNDS = 12  # in which a node that is asked to leave has said so: it looks once a second
 RETIRED_ROUNDS = 18  # in which a seat's audits have ended, and it is handed over
 CARRIED_ROUNDS = 6  # after which an honest leader has carried what an honest verifier holds
@@ -79,6 +81,7 @@ class Promises:
         self._spec, self.honest, self._false_from = spec, honest, false_from
         self.nodes = {node.peer for node in spec.nodes} & honest
         self.leaving: dict[PeerId, int] = {}  # who was asked to give up its seat, and in which round
+        self.coming_s = 0.0  # when nodes began to ask for a free seat; 0: none does
         self.hand_overs = 0
         self._seen: set[tuple[PeerId, str, bytes]] = set()
         self._signed: dict[tuple[object, ...], Digest] = {}
@@ -97,6 +100,11 @@ class Promises:
     def trained(self) -> int:
         """Rounds of training that are agreed on."""
         return self._reading.rounds
+
+    @property
+    def joined(self) -> Collection[PeerId]:
+        """Nodes that have, or had, a seat that the spec does not name."""
+        return self._reading.joined
 
     @property
     def epochs(self) -> int:
@@ -333,15 +341,21 @@ class Promises:
         Raises:
             Violation: one of these was.
         """
-        expected = 1
+        expected, joined = 1, self._reading.joined
         for number, link in self.chain.items():
             if link.block.iteration != expected:
                 raise Violation(f"iteration {link.block.iteration} of round {number}: one was given up")
             begins = before_first(number_of(link.block.iteration) + 1) + 1
             expected = begins if link.manifest.hand_over else expected + 1
-            lost = self.nodes - set(self.leaving) - {signed.commit.node for signed in link.manifest.commits}
+            seated = self.nodes | {node for node, first in joined.items() if first + BEHIND_ROUNDS <= number}
+            lost = seated - set(self.leaving) - {signed.commit.node for signed in link.manifest.commits}
             if number < self.trained and lost:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
+        trains_s = self.came_s.get(self.trained - 1, 0.0)
+        if self.coming_s and not joined and trains_s > self.coming_s + JOINED_S:
+            raise Violation(
+                f"a seat is free, nodes ask for it from {self.coming_s} on to {trains_s}, none joins"
+            )
         for peer, asked in self.leaving.items():
             trained = {
                 n for n, link in self.chain.items() if peer in {c.commit.node for c in link.manifest.commits}

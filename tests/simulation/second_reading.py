@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import Closing, Commit, Manifest, SeatNoticeKind
+from assay.protocol.messages import AttendanceKind, Closing, Commit, Manifest, SeatNoticeKind
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.state_transition import RunState
@@ -26,6 +26,7 @@ PAUSE_ROUNDS = 16  # 5.1
 PAUSE_ROUNDS_MAX = 256
 ABSENT_ROUNDS, READY_ROUNDS = 64, 64  # 4b.3
 DRAND = bytes(32)  # a run that names no network
+LEAVE = AttendanceKind.LEAVE
 UNDECIDED = (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
 Step = tuple[int, PeerId]
 Drawn = tuple[Digest, int, tuple[PeerId, ...]]  # by what: seed, rate, order of verifiers
@@ -51,6 +52,8 @@ class SecondReading:
         self._at_fault: set[PeerId] = set()
         self._reports: dict[PeerId, tuple[int, bool]] = {}  # epochs that are funded, and whether it closes
         self.rounds = spec.rounds  # of training
+        self.joined: dict[PeerId, int] = {}  # nodes that the spec does not name, by their first round
+        self.left: set[PeerId] = set()
         self._holders = {seat: seat for seat in self._peers}
         self._held: set[PeerId] = set()  # reserves
         self._resigned: set[PeerId] = set()
@@ -103,6 +106,7 @@ class SecondReading:
         if set(after.beacon) != awaited:
             yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
         yield from self._accepted(manifest, after)
+        yield from self._joined(manifest, after)
         for (round_id, node), audit in after.audits.items():
             yield from self._judged((int(round_id), node), audit, now)
         for pair in manifest.contradictions:
@@ -274,6 +278,8 @@ class SecondReading:
             yield "it takes commits of an epoch that is not funded"
         for signed in manifest.commits:
             commit, record = signed.commit, after.nodes[signed.commit.node]
+            if self.joined.get(commit.node, 0) > now or commit.node in self.left:
+                yield f"it takes a commit of {commit.node.hex()[:8]}, which has no seat"
             if record.banned and record.fault_round < now - spec.closing_rounds:
                 yield "it takes a commit of a node that is banned"
             state = self._states.get(commit.node, (0, NO_DIGEST))
@@ -282,6 +288,21 @@ class SecondReading:
             self._states[commit.node] = now + 1, commit.momentum_after
             if (record.base, record.momentum) != self._states[commit.node]:
                 yield "an accepted step is not what its node continues from"
+
+    def _joined(self, manifest: Manifest, after: RunState) -> Iterator[str]:
+        """Who is seated by it, and whether a quorum let each in and there was a seat (3b.3)."""
+        votes: dict[PeerId, list[PeerId]] = {}
+        for signed in manifest.admissions:
+            votes.setdefault(signed.admission.member.peer, []).append(signed.admission.verifier)
+        for node, verifiers in votes.items():
+            if node in self._clean or len({*verifiers}) != quorum(len(self._peers)):
+                yield f"it seats {node.hex()[:8]} by {len(verifiers)} admissions"
+            self._clean[node] = 0
+            self.joined[node] = int(manifest.round) + 1
+        self.left |= {one.attendance.node for one in manifest.attendance if one.attendance.kind is LEAVE}
+        seated = [node for node in self._clean.keys() - self.left if not after.nodes[node].banned]
+        if len(seated) > self._spec.seats:
+            yield f"{len(seated)} nodes have {self._spec.seats} seats"
 
     # ---- audits (5.4 to 5.8)
 

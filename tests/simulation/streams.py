@@ -195,8 +195,8 @@ class Network:
         if link.is_up or self._is_cut(pair) or not all(one in self.hosts for one in pair):
             return
         one, other = sorted(pair)
-        if not (self.hosts[one].is_member(other) and self.hosts[other].is_member(one)):
-            self._push(trio.current_time() + REDIAL_S[1], pair, 0, None)  # strangers are not met here
+        if not (self.hosts[one].lets_in(other) and self.hosts[other].lets_in(one)):
+            self._push(trio.current_time() + REDIAL_S[1], pair, 0, None)
             return
         link.is_up = True
         self.hosts[one].met(other)
@@ -220,10 +220,11 @@ class SimulatedHost:
         is_member: Callable[[PeerId], bool],
         handlers: Mapping[str, Handler],
         public: Mapping[str, Handler],
+        takes_strangers: Callable[[], bool],
         blobs: BlobSource,
         nursery: trio.Nursery,
     ) -> None:
-        self.peer, self.is_member = peer, is_member
+        self.peer, self.is_member, self._takes_strangers = peer, is_member, takes_strangers
         self.address = PeerAddress(peer=peer, host="127.0.0.1", port=1)
         self._network, self._nursery, self._blobs = network, nursery, blobs
         self._handlers, self._public = {**handlers, **public}, public
@@ -322,6 +323,10 @@ class SimulatedHost:
 
     # ---- what the network calls
 
+    def lets_in(self, peer: PeerId) -> bool:
+        """Whether it has, or would take, a connection with this peer; a stranger's lasts here, too."""
+        return self.is_member(peer) or self._takes_strangers()
+
     def met(self, peer: PeerId) -> None:
         """A link is up: what was posted goes out."""
         for frame in self._outbox.pop(peer, ()):
@@ -341,7 +346,7 @@ class SimulatedHost:
         if frame.answers:
             self._answered(frame)
         elif not frame.method:
-            if not self._inbox.offer(Notification(frame.source, frame.body)):
+            if self.is_member(frame.source) and not self._inbox.offer(Notification(frame.source, frame.body)):
                 self._inbox.drop(frame.source)
         else:
             self._context.copy().run(self._nursery.start_soon, self._answer, frame)
@@ -373,7 +378,7 @@ class SimulatedHost:
             )
 
     async def _handle(self, frame: Frame) -> bytes:
-        if frame.method == BLOB:
+        if frame.method == BLOB and self.is_member(frame.source):
             return self._blob(Digest(frame.body))
         handler = self._handlers.get(frame.method)
         if handler is None or (frame.method not in self._public and not self.is_member(frame.source)):
@@ -403,12 +408,15 @@ async def open_simulated_host(
     handlers: Mapping[str, Handler],
     blobs: BlobSource,
     public: Mapping[str, Handler] | None = None,
+    takes_strangers: Callable[[], bool] = lambda: False,
     **_more: Any,
 ) -> AsyncIterator[SimulatedHost]:
     """In place of `network.host.open_host`."""
     async with trio.open_nursery() as nursery:
         peer = peer_of(SigningKey(seed))
-        host = SimulatedHost(network, peer, is_member, handlers, public or {}, blobs, nursery)
+        host = SimulatedHost(
+            network, peer, is_member, handlers, public or {}, takes_strangers, blobs, nursery
+        )
         network.add(host)
         try:
             yield host

@@ -23,6 +23,7 @@ from assay.protocol.auditing.audits import AuditStatus, FaultKind
 from assay.protocol.messages import Closing, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.rotation import Rotation
+from assay.protocol.state_transition import RunState
 from assay.verifier.audit.exact import compare
 from assay.verifier.consensus.chain import best_parent
 from assay.verifier.consensus.chain import deadline_ms as patience_ms
@@ -124,6 +125,14 @@ def test_a_verifier_that_calls_an_honest_step_false_is_found_at_fault_and_taken_
 def test_a_buyer_that_cancels_ends_the_training_and_pays_for_what_was_done():
     world = simulate(1, replace(CALM, rounds=8, cancelled_s=3.0))
     assert 0 < world.promises.trained < 8 and not world.promises.unpaid
+
+
+@pytest.mark.slow
+def test_one_of_two_newcomers_takes_the_free_seat_trains_and_is_paid():
+    world = simulate(1, replace(CALM, rounds=8, joins_s=1.0))
+    (joined,) = world.promises.joined
+    number = max(world.promises.settled)
+    assert joined in {row.peer for row in world.promises.settled[number].rows}
 
 
 # ---- every promise is one that can be broken
@@ -281,3 +290,9 @@ def test_a_seat_that_is_not_handed_over_is_found(monkeypatch):
 def test_a_verifier_that_is_paid_too_little_is_found(monkeypatch):
     monkeypatch.setattr("assay.ledger.settlement.payouts.KNOWN_ANSWER_WEIGHT", 100)
     assert "epoch 0 pays" in broken(rounds=5, has_known_answers=True)
+
+
+@pytest.mark.slow
+def test_more_nodes_than_seats_are_found(monkeypatch):
+    monkeypatch.setattr(RunState, "free_seats", property(lambda _: 2))
+    assert "6 nodes have 5 seats" in broken(seed=1, rounds=8, joins_s=1.0)

@@ -26,6 +26,7 @@ from unittest import mock
 import trio
 
 from assay.chain.commit_statement import evm_address
+from assay.chain.state import HotKey
 from assay.devnet.faults import trainer as faulty_trainer
 from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
@@ -35,6 +36,7 @@ from assay.node.known_answer import write_known_answers
 from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
+from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_record
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
@@ -59,10 +61,10 @@ from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
 from assay.verifier.service.standby import RESIGN
 from tests.simulation import false_auditors, false_trainers, workers
-from tests.simulation.contracts import Contracts
+from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
 from tests.simulation.lying_frames import LIES
-from tests.simulation.one_thread import BEGUN_S, one_thread, run
+from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
 
@@ -74,9 +76,17 @@ FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KIN
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
 LYING_VERIFIERS = ("silent", *LIES, *false_auditors.KINDS)
 # Warnings of every start, and of a proposal that comes when all others have agreed.
-EXPECTED = ("checks not made", "directory not read", "waiting: ", ": expected round ", "not discharged yet")
+EXPECTED = (
+    "checks not made",
+    "directory not read",
+    "waiting: ",
+    ": expected round ",
+    "not discharged yet",
+    "no seat",
+)
 LOG_LINES = 60
 KNOWN_ANSWER_ROUNDS = 5  # one step in twenty is false on order, at most
+JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
@@ -134,6 +144,7 @@ class Plan:
     )
     leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
+    joins_s: float = 0.0  # when two nodes begin to ask for the one free seat; 0: there is none
     has_known_answers: bool = False  # whether an honest node has steps that are false on order
 
 
@@ -151,8 +162,12 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     resigns_s = late_s + rng.uniform(1, 6) if rng.random() < 0.15 else 0.0
     has_known_answers = random.Random(f"known answers {seed}").random() < 0.25
     rounds = max(rounds, KNOWN_ANSWER_ROUNDS) if has_known_answers else rounds
+    joining = random.Random(f"joins {seed}")
+    joins_s = joining.uniform(0.1, late_s + 4) if joining.random() < 0.15 else 0.0
+    rounds = rounds + JOIN_ROUNDS if joins_s else rounds
     return Plan(
         has_known_answers=has_known_answers,
+        joins_s=joins_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
         lying_node=rng.choice(("honest", "honest", *CHEATS)),
         lying_verifier=rng.choice((*["honest"] * 4, *LYING_VERIFIERS)),
@@ -182,7 +197,7 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
         money=a_money_spec(epoch_rounds=2, withheld_ppm=400_000),
         timing=TimingSpec(collect_ms=3000, ready_ms=1000, iteration_ms=4000, resend_ms=500),
         nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
-        seats=len(nodes), least_nodes=len(nodes),
+        seats=len(nodes) + bool(plan.joins_s), least_nodes=len(nodes),
         reserves=tuple(map(a_member, peers("reserve", 1 if plan.resigns_s else 0))),
     )  # fmt: skip
 
@@ -198,6 +213,7 @@ class WholeNetwork:
     network: Network = field(init=False)
     promises: Promises = field(init=False)
     processes: dict[PeerId, Process] = field(default_factory=dict)
+    newcomers: dict[PeerId, Process] = field(default_factory=dict)
     tested: PeerId = NO_PEER  # who has known-answer tasks
     known: set[tuple[int, PeerId]] = field(default_factory=set)  # these steps
     troubled: set[PeerId] = field(default_factory=set)  # who was killed or cut off
@@ -226,6 +242,12 @@ class WholeNetwork:
                 rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer, is_verifier=True,
                 folder=self.folder / name, work_s=self.rng.choice(WORK_S),
             )  # fmt: skip
+        for place, peer in enumerate(peers("newcomer", 2 if self.plan.joins_s else 0)):
+            name = f"newcomer {place}"
+            self.newcomers[peer] = self.processes[peer] = Process(
+                rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer,
+                folder=self.folder / name, work_s=self.rng.choice(WORK_S),
+            )  # fmt: skip
         if self.plan.has_known_answers:
             self._order_known_answers(random.Random(f"known answers of {self.seed}"))
         self.contracts = Contracts(
@@ -233,6 +255,9 @@ class WholeNetwork:
         )
         if self.plan.cancelled_s:
             self.contracts.cancelled_s = BEGUN_S + self.plan.cancelled_s
+        for member in map(a_member, self.newcomers):
+            hot_key = HotKey(account=evm_address(member.account), expiry=FOREVER_S + 1)
+            self.contracts.hot_keys[evm_address(member.hot)] = hot_key
         self.network = Network(self.rng, self._sent, self._arrived)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
         self.network.delay_of = lambda one, other: (
@@ -302,12 +327,14 @@ class WholeNetwork:
             records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
             known_answers=self.folder / "known-answers" if one.peer == self.tested else None,
         )  # fmt: skip
-        name = name_of(one.peer)
         return Participant(
             config=config,
-            keys=Keys(peer=a_peer_key(name), account=an_account_key(name), hot=a_hot_key(name)),
+            keys=_keys(one.peer),
             spec=self.spec, run_id=RUN_ID, deployment=a_deployment(),
-            addresses={peer: PeerAddress(peer=peer, host="127.0.0.1", port=1) for peer in self.processes},
+            addresses={
+                peer: PeerAddress(peer=peer, host="127.0.0.1", port=1)
+                for peer in self.processes.keys() - self.newcomers.keys() | {one.peer}
+            },
             store=Store(one.folder / "store.db"),
             blobs=DiskBlobs(one.folder / "blobs", bytes_max=1 << 26),
         )  # fmt: skip
@@ -330,6 +357,11 @@ class WholeNetwork:
         STARTER.set(workers.start)
         one.folder.mkdir()
         await trio.sleep(self.rng.uniform(0, 1))
+        if one.peer in self.newcomers:
+            await trio.sleep(self.plan.joins_s)
+            self.promises.coming_s = trio.current_time()
+            record = sign_record(_keys(one.peer), Role.NODE, "127.0.0.1", 1, int(now_s()))
+            write_record(one.folder / OWN_RECORD, record)
         while not one.has_ended:
             me = None
             one.is_dead, one.scope = False, trio.CancelScope()
@@ -462,7 +494,8 @@ class WholeNetwork:
 
     def _is_over(self) -> bool:
         """Whether all have all manifests, all pay is claimed, and all that was convicted is in court."""
-        honest = [one for one in self.processes.values() if one.is_honest]
+        seatless = self.newcomers.keys() - set(self.promises.joined)
+        honest = [one for one in self.processes.values() if one.is_honest and one.peer not in seatless]
         has_all = all(
             one.has_ended or (one.run_state is not None and one.run_state.is_complete) for one in honest
         )
@@ -528,6 +561,11 @@ class WholeNetwork:
         for line in self.warnings:
             if not any(liar in line for liar in liars) and not any(one in line for one in EXPECTED):
                 raise Violation(f"nothing broke, and somebody warns: {line}")
+
+
+def _keys(peer: PeerId) -> Keys:
+    name = name_of(peer)
+    return Keys(peer=a_peer_key(name), account=an_account_key(name), hot=a_hot_key(name))
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
