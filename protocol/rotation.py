@@ -7,11 +7,10 @@ hands it over, so that a fault in an audit is always the present holder's. Nobod
 a cause, ascending, goes to the first ready reserve, in an order that follows from the first drand round of
 the run's chain.
 
-Absence is what more than f leaders say, round by round, at its beginning and `ABSENCE_ROUNDS` later: none of
-the manifests in between that asked for the seat's share had it. After a given-up iteration a leader may leave
-out shares that came in time, so one that lies must not suffice. Who is absent is asked in rounds without a
-gap until more than f leaders have asked, and then not for a while: were it one round at a time, the same
-leader would have its turn again and again, as pauses and turns are both regular. Rules: docs/decisions/0051.
+Absence is what more than f leaders say: of so many manifests in a row, all of which might have had a share of
+the beacon, an inclusion list, a verdict or a commitment to one of the seat's holder, none had any. A lying
+leader may leave out what came in time, so one must not suffice; and whoever takes part in anything is not
+absent, whether its share is asked for meanwhile or not. Rules: docs/decisions/0051 and 0057.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.agreement.quorum import faults_tolerated
@@ -27,26 +26,21 @@ from assay.protocol.messages import Manifest, SeatNotice, SeatNoticeKind
 from assay.protocol.randomness.drand import randomness
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
-ABSENCE_ROUNDS = 64  # between the first and the last manifest that asked for an absent verifier's share
+ABSENCE_ROUNDS = 64  # manifests in a row without anything of a seat's holder, after which it is absent
 READY_ROUNDS = 64  # for which a reserve's notice that it is ready counts
 NOTICE_ROUNDS = 16  # for which a notice may wait for a manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """A seat whose share was missing each time that it was asked for, up to the last manifest."""
+    """The manifests in a row, up to the last one, that had nothing of a seat's holder."""
 
-    since: int  # the round of the first such manifest
-    until: int  # of the last
-    leaders: frozenset[PeerId]  # seats that led the last of them, in rounds without a gap
-
-    def is_agreed(self, verifier_count: int) -> bool:
-        """Whether more than f leaders have asked in vain, round by round, so that a pause may follow."""
-        return len(self.leaders) > faults_tolerated(verifier_count)
+    count: int = 0
+    leaders: frozenset[PeerId] = frozenset()  # seats that led them
 
     def is_long(self, verifier_count: int) -> bool:
         """Whether the seat may be handed over for it."""
-        return self.is_agreed(verifier_count) and self.until - self.since >= ABSENCE_ROUNDS
+        return self.count >= ABSENCE_ROUNDS and len(self.leaders) > faults_tolerated(verifier_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +94,19 @@ class Rotation:
         is_absent = absence is not None and absence.is_long(verifier_count)
         return is_absent or self.configuration.key(seat) in self.resigned
 
-    def after(self, manifest: Manifest, asked: Iterable[PeerId], leader: PeerId) -> Rotation:
-        """The record after one more manifest, led by `leader`, that asked these seats for their shares."""
-        now, absent = int(manifest.round), dict(self.absent)
-        shared = {share.verifier for share in manifest.beacon_shares}
-        for seat in asked:
-            if seat in shared:
-                absent.pop(seat, None)
-                continue
-            before = absent.get(seat, Absence(since=now, until=now, leaders=frozenset()))
-            earlier = before.leaders if before.until == now - 1 else frozenset()
-            absent[seat] = replace(before, until=now, leaders=earlier | {leader})
+    def after(
+        self, manifest: Manifest, seats: Iterable[PeerId], asked: Collection[PeerId], leader: PeerId
+    ) -> Rotation:
+        """The record after one more manifest, led by `leader`, that asked some of these seats for shares.
+
+        What is not asked for its share could be heard of only in a manifest with commits, by its list.
+        """
+        now, heard = int(manifest.round), _heard(manifest)
+        missing = (one for one in seats if one not in heard and (manifest.commits or one in asked))
+        absent = {seat: one for seat, one in self.absent.items() if seat not in heard}
+        for seat in missing:
+            before = absent.get(seat, Absence())
+            absent[seat] = Absence(count=before.count + 1, leaders=before.leaders | {leader})
         for one in manifest.hand_over:
             absent.pop(one.seat, None)
         notices = [signed.notice for signed in manifest.seat_notices]
@@ -129,6 +125,16 @@ class Rotation:
 
 
 UNROTATED = Rotation()  # of a run in which no seat was handed over
+
+
+def _heard(manifest: Manifest) -> frozenset[PeerId]:
+    """The seats of which a manifest has something that their holders signed in the last few rounds."""
+    return frozenset((
+        *(one.verifier for one in manifest.beacon_shares),
+        *(one.inclusion_list.verifier for one in manifest.inclusion_lists),
+        *(one.commitment.verifier for one in manifest.commitments),
+        *(one.verdict.verifier for one in manifest.verdicts),
+    ))  # fmt: skip
 
 
 def _place(order: Digest, reserve: PeerId) -> bytes:

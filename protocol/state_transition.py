@@ -528,13 +528,11 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     leader = spec.verifier_peers[int(manifest.iteration) % len(spec.verifiers)]
     rotation = run_state.rotation
     if spec.reserves:
-        rotation = rotation.after(manifest, run_state.beacon if now else (), leader)
+        asked = run_state.beacon if now else ()
+        rotation = rotation.after(manifest, spec.verifier_peers, asked, leader)
     if now:
         shared = {beacon_share.verifier for beacon_share in manifest.beacon_shares}
         for peer in run_state.beacon:
-            absence = rotation.absent.get(peer)
-            if spec.reserves and absence is not None and not absence.is_agreed(len(spec.verifiers)):
-                continue  # another leader asks for its share at once
             missed_shares[peer] = 0 if peer in shared else missed_shares.get(peer, 0) + 1
             if missed_shares[peer]:
                 doublings = min(missed_shares[peer] - 1, PAUSE_DOUBLINGS_MAX)

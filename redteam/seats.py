@@ -15,7 +15,6 @@ from typing import Any
 import assay.participant.links
 import assay.protocol.membership
 import assay.testing.run
-from assay.ledger.settlement.payouts import settle
 from assay.participant.links import check_place
 from assay.protocol.agreement.double_votes import double_vote
 from assay.protocol.auditing import audits
@@ -38,13 +37,12 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.rotation import READY_ROUNDS
-from assay.protocol.state_transition import RunState, StepId, advance
+from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import Iteration, PeerId, RoundId, Signature
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import LIAR, MATCH, NODE, one_act
 from assay.testing.members import (
     DOMAIN,
-    NODES,
     RUN_ID,
     VERIFIERS,
     a_digest,
@@ -79,24 +77,25 @@ def a_notice(holder: PeerId, kind: SeatNoticeKind, at: int, **changes: Any) -> S
 
 
 def next_manifest(
-    network: Network, *said: SignedSeatNotice, missing: Collection[PeerId] = (), led_by: int | None = None,
-    **changes: Any,
+    network: Network, *said: SignedSeatNotice, missing: Collection[PeerId] = (),
+    silent: Collection[PeerId] = (), led_by: int | None = None, **changes: Any,
 ) -> Manifest:  # fmt: skip
     """The next manifest: the shares of all seats that are asked but these, and reserves that are ready.
 
-    said: other notices that it carries. led_by: the number of the seat that leads it.
+    said: other notices that it carries. silent: seats of which it has nothing at all. led_by: the number of
+    the seat that leads it.
     """
     run_state = network.run_state
     number, reserves = int(run_state.round), run_state.spec.reserve_peers
     shares = tuple(
         BeaconShare(run_id=RUN_ID, round=RoundId(number - 1), verifier=seat, proof=bytes(80))
         for seat in (run_state.beacon if number else ())
-        if seat not in missing
+        if seat not in missing and seat not in silent
     )
     known = run_state.rotation
     due = [one for one in reserves if known.ready.get(one, -READY_ROUNDS) + READY_ROUNDS // 2 <= number]
-    silent = {one.notice.holder for one in said}
-    notices = [a_notice(one, READY, number) for one in due if known.may_hold(one) and one not in silent]
+    told = {one.notice.holder for one in said}
+    notices = [a_notice(one, READY, number) for one in due if known.may_hold(one) and one not in told]
     if led_by is not None:
         changes["iteration"] = Iteration(known.configuration.number << 32 | 4 * (number + 1) + led_by)
     content = {
@@ -104,7 +103,13 @@ def next_manifest(
         "is_partial": is_partial(run_state, shares, b""),
         "seat_notices": tuple(sorted((*said, *notices), key=lambda one: one.notice.holder)),
     }
-    return network.manifest(**{**content, **changes})
+    made = network.manifest(**{**content, **changes})
+    return replace(
+        made,
+        inclusion_lists=tuple(s for s in made.inclusion_lists if s.inclusion_list.verifier not in silent),
+        commitments=tuple(s for s in made.commitments if s.commitment.verifier not in silent),
+        verdicts=tuple(s for s in made.verdicts if s.verdict.verifier not in silent),
+    )
 
 
 def grow(network: Network, *said: SignedSeatNotice, **how: Any) -> Manifest:
@@ -292,111 +297,10 @@ def _passes(_network: Network, _audit: Audit) -> Judgement:
     return MATCH, {}
 
 
-@SEAT_ATTACKS.attack(
-    "withhold a share in f of f + 1 rounds",
-    38,
-    "none: who is not asked in vain by f + 1 leaders is not paused",
-    has_off=False,
-)
-def _unpaused(is_defended: bool, seed: int) -> Outcome:
-    """A verifier gives its share of the beacon in every other round, so that every other beacon is partial.
-
-    Without reserves it is paused for 16 rounds each time. A partial beacon has all steps audited.
-    """
-    rounds = 100
-    partial, audited = _withholding(seed, RESERVES, rounds)
-    paused, audited_then = _withholding(seed, (), rounds)
-    steps = rounds * len(NODES)
-    harm = (
-        f"{partial / rounds:.0%} of beacons are partial, {audited / steps:.0%} of steps are audited; "
-        f"without reserves {paused / rounds:.0%} and {audited_then / steps:.0%}"
-    )
-    return one_act(False, audited > 2 * audited_then, 0.0, harm)
-
-
-def _withholding(seed: int, reserves: Collection[PeerId], rounds: int) -> tuple[int, int]:
-    """Rounds with a partial beacon, and audited steps, where LIAR's share comes once it was missing once."""
-    network = a_run(seed, reserves=reserves, probation=1, floor_ppm=50_000)
-    _trust_all(network)
-    partial, audited, was_missing = 0, set[StepId](), False
-    for _ in range(rounds):
-        is_missing = bool(network.run_state.round) and LIAR in network.run_state.beacon and not was_missing
-        partial += grow(network, missing={LIAR} if is_missing else ()).is_partial
-        audited |= set(network.run_state.audits)
-        was_missing = is_missing
-    return partial, len(audited)
-
-
-@SEAT_ATTACKS.attack(
-    "lie where a liar leads the last chance for a verdict",
-    38,
-    "it draws while an honest leader is sure to follow",
-    has_off=False,
-)
-def _never_judged(is_defended: bool, seed: int) -> Outcome:
-    """One verifier of four has every beacon partial, and as leader leaves out commitments to verdicts.
-
-    By keeping its share it has the first iteration of each round given up. It leads every other second one,
-    and leaves out an honest share there; in the other rounds its own is missing. Were a step drawn when one
-    manifest is left for a commitment, an audit would expire where the liar leads that one, and be paid.
-    A friend's steps are false where it would lead the last one, or the one before.
-    """
-    rounds, victims = 60, itertools.cycle(VERIFIERS[1:])
-    network = a_run(seed, probation=1, floor_ppm=50_000)
-    _trust_all(network)
-    last = network.run_state.spec.audit.audit_rounds - 1
-    network.false = {(RoundId(at), NODE) for at in range(400) if (at + last + seed) % 2}
-    partial, paid, taken = 0, 0, set[StepId]()
-    for number in range(rounds):
-        leads = number % 2  # LIAR is the first seat, and the third leads the other rounds
-        missing = {next(victims) if leads else LIAR} if number else ()
-        changes: dict[str, Any] = {"commitments": ()} if leads else {}
-        manifest = grow(network, missing=missing, led_by=0 if leads else 2, **changes)
-        partial += manifest.is_partial
-        taken |= {(one.commit.round, one.commit.node) for one in manifest.commits} & network.false
-        epoch, ripe = divmod(number - network.run_state.calendar.settled_at(0), 4)
-        if ripe == 0 <= epoch:
-            unpaid = {(RoundId(one.round), one.node) for one in settle(network.run_state, epoch).unpaid}
-            due = {step for step in taken if network.run_state.epoch_of(step[0]) == epoch}
-            paid += len(due - unpaid)
-    is_banned = network.run_state.nodes[NODE].banned
-    harm = (
-        f"{partial} of {rounds} beacons are partial; {len(taken)} false steps until it is banned, {paid} paid"
-    )
-    return one_act(False, not is_banned or paid > 0, 0.0, harm)
-
-
-def _trust_all(network: Network) -> None:
+def trust_all(network: Network) -> None:
+    """Let every node have so many clean audits that its steps are drawn at the floor's rate."""
     known = {node: replace(one, clean=RARE) for node, one in network.run_state.nodes.items()}
     network.run_state = replace(network.run_state, nodes=known)
-
-
-@SEAT_ATTACKS.attack(
-    "cut a verifier off when its share is asked for",
-    38,
-    "none: absence is what f + 1 leaders in a row say",
-    has_off=False,
-)
-def _seems_absent(is_defended: bool, seed: int) -> Outcome:
-    """A lying leader leaves out an honest share; the leader after it, honest, gets it late once.
-
-    Between these rounds the victim takes part in everything, but nobody asks for its share.
-    """
-    network = grow_by(a_run(seed), 8)
-    victim, cuts, began = VERIFIERS[seed % 3 + 1], 0, -1
-    while network.run_state.key(victim) == victim and network.run_state.round < WATCHED_ROUNDS:
-        is_asked = victim in network.run_state.beacon and network.run_state.is_training
-        if not is_asked or network.run_state.hand_over or victim in network.run_state.disqualified:
-            grow(network)
-            continue
-        began = int(network.run_state.round) if began < 0 else began
-        grow(network, missing={victim}, led_by=VERIFIERS.index(LIAR))
-        grow(network, missing={victim}, led_by=next(n for n in range(1, 4) if VERIFIERS[n] != victim))
-        cuts += 1
-    span = int(network.run_state.round) - began
-    is_lost = network.run_state.key(victim) != victim
-    harm = f"its seat is another's after {span} rounds, in {cuts} of which its share came late"
-    return one_act(False, is_lost, 0.0, harm)
 
 
 @SEAT_ATTACKS.attack(
@@ -446,7 +350,7 @@ def _until_dead_is_replaced(seed: int, *, is_held_up: bool) -> int:
 
 def _until_leaver_is_replaced(seed: int, *, is_held_up: bool) -> int:
     network = a_run(seed, nodes=peers("node", 16), probation=1, floor_ppm=50_000)
-    _trust_all(network)
+    trust_all(network)
     leaver, liar, was_missing = VERIFIERS[0], VERIFIERS[2], False
     began = 14
     while network.run_state.key(leaver) == leaver and network.run_state.round < began + STUCK_ROUNDS:

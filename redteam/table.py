@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from assay.redteam.absences import ABSENCE_ATTACKS
 from assay.redteam.accusations import ACCUSATION_ATTACKS
 from assay.redteam.appeals import APPEAL_ATTACKS
 from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, together
@@ -26,7 +27,7 @@ from assay.redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
     *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *APPEAL_ATTACKS,
-    *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS,
+    *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS, *ABSENCE_ATTACKS,
     *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import check_spec
 from assay.protocol.state_transition import (
+    BEACON_PAUSE,
     RunState,
     advance,
     may_commit_verdict,
@@ -35,13 +38,12 @@ from assay.protocol.state_transition import (
 )
 from assay.protocol.types import NO_ITERATION, Iteration, PeerId, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_digest, a_member, a_peer_key, name_of, peers
-from assay.testing.messages import a_verdict
+from assay.testing.messages import UNSIGNED, a_verdict, a_verdict_commitment
 from assay.testing.run import Votes, a_manifest, a_spec, vote_messages
 
 RESERVES = peers("reserve", 3)
 SEAT, OTHER = VERIFIERS[0], VERIFIERS[1]
 READY, RESIGN = SeatNoticeKind.READY, SeatNoticeKind.RESIGN
-MATCHED = dict.fromkeys(VERIFIERS, Outcome.MATCH)
 
 
 def a_start(rounds: int = 400, **choices: object) -> RunState:
@@ -68,15 +70,19 @@ def next_manifest(
     run_state: RunState, *said: SignedSeatNotice, missing: Collection[PeerId] = (), led_by: int | None = None,
     votes: Votes | None = None, **changes: object,
 ) -> Manifest:  # fmt: skip
-    """The next manifest; every verifier but those missing gives its share, and judges as it should."""
-    votes = dict.fromkeys(run_state.audits, MATCHED) if votes is None else votes
+    """The next manifest; every verifier but those missing takes part, gives its share, and judges rightly."""
+    if votes is None:
+        present = {seat: Outcome.MATCH for seat in VERIFIERS if seat not in missing}
+        votes = dict.fromkeys(run_state.audits, present)
     if led_by is not None:
         changes["iteration"] = Iteration(4 * (int(run_state.round) + 1) + led_by)
     carried = vote_messages(run_state, votes, mute=set(missing))
     notices = tuple(sorted(said, key=lambda one: one.notice.holder))
-    return a_manifest(
+    manifest = a_manifest(
         run_state, beacon_shares=shares(run_state, missing), seat_notices=notices, **{**carried, **changes}
     )
+    lists = tuple(one for one in manifest.inclusion_lists if one.inclusion_list.verifier not in missing)
+    return replace(manifest, inclusion_lists=lists)
 
 
 def go(run_state: RunState, rounds: int, **how: object) -> RunState:
@@ -270,80 +276,87 @@ def test_an_audit_binds_whoever_said_something_in_it_until_it_has_ended():
 # ---- absence
 
 
-def absent(run_state: RunState, rounds: int, leaders: Collection[int]) -> RunState:
-    """This many rounds later. SEAT never gives its share; manifests that ask for it have these leaders."""
-    leaders, asks = list(leaders), 0
-    for _ in range(rounds):
-        is_asked = bool(run_state.round) and SEAT in run_state.beacon
-        led_by = leaders[asks % len(leaders)] if is_asked else None
+def unheard(run_state: RunState, rounds: int, leaders: Collection[int] = (1, 2, 3)) -> RunState:
+    """This many rounds later, led by these in turn, of which no manifest has anything of SEAT."""
+    for led_by in itertools.islice(itertools.cycle(leaders), rounds):
         run_state = go(run_state, 1, missing=(SEAT,), led_by=led_by)
-        asks += is_asked
-        if run_state.rotation.configuration.number:
-            break
-        if int(run_state.round) % 40 == 0:
-            run_state = ready(run_state, RESERVES[0]) if SEAT not in run_state.beacon else run_state
     return run_state
 
 
-def test_a_holder_that_is_absent_loses_its_seat_once_more_than_f_leaders_have_asked_in_vain():
-    run_state = absent(ready(go(a_start(), 4), RESERVES[0]), 140, leaders=(1, 2))
-    assert run_state.rotation.configuration.number == 1
-    assert run_state.rotation.configuration.key(SEAT) == RESERVES[0]
-    assert SEAT not in run_state.rotation.absent and SEAT not in run_state.missed_shares
-    assert SEAT in run_state.beacon
+def absent(run_state: RunState, rounds: int, leaders: Collection[int] = (1, 2, 3)) -> RunState:
+    """The same, with a reserve that is ready at the end."""
+    run_state = unheard(run_state, rounds - 1, leaders)
+    said = a_notice(RESERVES[0], READY, int(run_state.round))
+    return told(run_state, said, missing=(SEAT,), led_by=next(iter(leaders)))
 
 
-@pytest.mark.slow
-def test_a_single_leader_retires_nobody_however_often_it_leaves_out_a_share():
-    run_state = absent(ready(go(a_start(), 4), RESERVES[0]), 380, leaders=(3,))
-    assert not run_state.rotation.configuration.number
+@pytest.mark.parametrize(("rounds", "retires"), [(63, False), (64, True)])
+def test_a_holder_that_says_nothing_in_64_manifests_is_absent(rounds: int, retires: bool):
+    run_state = absent(go(a_start(), 4), rounds)
+    assert run_state.rotation.absent[SEAT].count == rounds
+    assert (run_state.disqualified == (SEAT,)) is retires
+    run_state = unheard(run_state, 1)
+    assert (run_state.rotation.configuration.key(SEAT) == RESERVES[0]) is retires
+    assert (SEAT in run_state.rotation.absent or SEAT in run_state.missed_shares) is not retires
+    assert (SEAT in run_state.beacon) is retires, "the new holder is asked for its share"
+
+
+def test_a_single_leader_retires_nobody_however_often_it_leaves_everything_out():
+    run_state = absent(go(a_start(), 4), 100, leaders=(3,))
     assert run_state.rotation.absent[SEAT].leaders == {VERIFIERS[3]}
+    assert not run_state.disqualified
+    run_state = unheard(run_state, 1, leaders=(2,))
+    assert run_state.disqualified == (SEAT,), "one more leader is more than f"
 
 
-def test_absence_is_long_after_64_rounds_of_more_than_f_leaders():
+@pytest.mark.parametrize("what", ["beacon_shares", "inclusion_lists", "commitments", "verdicts"])
+def test_anything_that_its_holder_signed_ends_an_absence(what: str):
+    """Whether its share is asked for or not: one whose share was late is not asked for a while."""
+    run_state = unheard(go(a_start(), 4), 14)
+    assert SEAT not in run_state.beacon
+    whole = next_manifest(run_state)
+    share = BeaconShare(run_id=RUN_ID, round=RoundId(run_state.round - 1), verifier=SEAT, proof=bytes(80))
+    audit = next(one for one in run_state.audits.values() if one.is_open)
+    said = a_verdict(audit, SEAT)
+    carried = {
+        "beacon_shares": (share,),
+        "inclusion_lists": whole.inclusion_lists,
+        "commitments": (UNSIGNED.commitment(a_verdict_commitment(said, audit.pattern)),),
+        "verdicts": (UNSIGNED.verdict(said),),
+    }
+    nothing: dict[str, Any] = dict.fromkeys(carried, ())
+    after, asked = run_state.rotation.after, run_state.beacon
+    assert after(replace(whole, **nothing), VERIFIERS, asked, OTHER).absent[SEAT].count == 15
+    heard = after(replace(whole, **{**nothing, what: carried[what]}), VERIFIERS, asked, OTHER)
+    assert SEAT not in heard.absent
+
+
+@pytest.mark.parametrize(("asked", "has_commits", "counts"), [
+    (True, True, True), (True, False, True), (False, True, True), (False, False, False),
+])  # fmt: skip
+def test_only_a_manifest_that_could_have_had_anything_of_it_counts(
+    asked: bool, has_commits: bool, counts: bool
+):
+    """Without commits there are no lists: who is not asked for its share has nothing to say then."""
+    run_state = go(a_start(), 4)
+    manifest = next_manifest(run_state, missing=(SEAT,), **({} if has_commits else {"commits": ()}))
+    found = run_state.rotation.after(manifest, VERIFIERS, (SEAT,) if asked else (), OTHER)
+    assert (SEAT in found.absent) is counts
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_share_that_is_missing_once_has_its_verifier_pause_at_once(reserves: bool):
+    run_state = go(a_start() if reserves else start(a_spec(rounds=400), RUN_ID), 3)
+    run_state = go(run_state, 1, missing=(SEAT,))
+    assert SEAT not in run_state.beacon and run_state.away[SEAT] == int(run_state.round) + BEACON_PAUSE
+
+
+def test_absence_is_long_after_64_manifests_of_more_than_f_leaders():
     two = frozenset(VERIFIERS[:2])
-    assert rotation.Absence(since=5, until=69, leaders=two).is_long(4)
-    assert not rotation.Absence(since=5, until=68, leaders=two).is_long(4)
-    assert not rotation.Absence(since=5, until=690, leaders=frozenset(VERIFIERS[:1])).is_long(4)
-    assert not rotation.Absence(since=5, until=690, leaders=two).is_long(7)
-
-
-def test_it_is_asked_round_by_round_until_more_than_f_leaders_asked_in_vain_and_then_not_for_a_while():
-    run_state = go(go(a_start(), 3), 1, missing=(SEAT,), led_by=2)
-    assert SEAT in run_state.beacon and not run_state.missed_shares.get(SEAT)
-    run_state = go(run_state, 1, missing=(SEAT,), led_by=2)
-    assert SEAT in run_state.beacon, "the same leader once more"
-    run_state = go(run_state, 1, missing=(SEAT,), led_by=3)
-    assert SEAT not in run_state.beacon and run_state.missed_shares[SEAT] == 1
-
-
-def test_leaders_that_asked_before_a_pause_do_not_count_after_it():
-    run_state = go(go(a_start(), 3), 1, missing=(SEAT,), led_by=2)
-    asked = run_state.rotation.after(next_manifest(run_state, missing=(SEAT,)), (SEAT,), VERIFIERS[3])
-    assert asked.absent[SEAT].leaders == {VERIFIERS[2], VERIFIERS[3]}
-    late = replace(next_manifest(run_state, missing=(SEAT,)), round=RoundId(90))
-    again = asked.after(late, (SEAT,), VERIFIERS[2])
-    assert again.absent[SEAT] == rotation.Absence(since=3, until=90, leaders=frozenset({VERIFIERS[2]}))
-    assert not again.has_cause(SEAT, 4)
-
-
-def test_a_dead_holder_is_found_absent_though_the_same_leader_is_first_to_ask_after_every_pause():
-    run_state, was_asked = ready(go(a_start(), 3), RESERVES[0]), False
-    while not run_state.rotation.configuration.number and int(run_state.round) < 140:
-        is_asked = SEAT in run_state.beacon
-        run_state = go(run_state, 1, missing=(SEAT,), led_by=3 if is_asked and was_asked else 2)
-        was_asked = is_asked
-        if int(run_state.round) % 40 == 0:
-            run_state, was_asked = ready(run_state, RESERVES[0]), False
-    assert run_state.rotation.configuration.number
-
-
-def test_one_share_ends_an_absence():
-    run_state = absent(go(a_start(), 4), 60, leaders=(1, 2))
-    assert SEAT in run_state.rotation.absent
-    while SEAT in run_state.rotation.absent:
-        run_state = go(run_state, 1)
-    assert int(run_state.round) < 140
+    assert rotation.Absence(count=64, leaders=two).is_long(4)
+    assert not rotation.Absence(count=63, leaders=two).is_long(4)
+    assert not rotation.Absence(count=640, leaders=frozenset(VERIFIERS[:1])).is_long(4)
+    assert not rotation.Absence(count=640, leaders=two).is_long(7)
 
 
 # ---- notices
@@ -471,9 +484,9 @@ def test_the_first_drand_round_of_the_chain_orders_the_reserves_and_no_later_one
     run_state = a_start()
     before = run_state.rotation
     carried = replace(next_manifest(go(run_state, 1)), drand=b"first")
-    after = before.after(carried, (), SEAT)
+    after = before.after(carried, VERIFIERS, (), SEAT)
     assert after.order != before.order
-    assert after.after(replace(carried, drand=b"second"), (), SEAT).order == after.order
+    assert after.after(replace(carried, drand=b"second"), VERIFIERS, (), SEAT).order == after.order
 
 
 # ---- the spec
