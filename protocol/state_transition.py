@@ -266,9 +266,10 @@ class RunState:
         """The key that signed for a seat what the manifest of an earlier round carried of it."""
         return self.rotation.at(round_id).key(seat)
 
-    def judge(self, audit: Audit, seat: PeerId) -> PeerId:
-        """The key of whoever judges or judged an audit for a seat, which is not handed over meanwhile."""
-        return self.holder_at(seat, audit.closed_round if audit.has_ended else int(self.round))
+    def author(self, audit: Audit, verdict: Verdict) -> PeerId:
+        """The key of the holder that gave a verdict in an audit."""
+        end = audit.closed_round if audit.has_ended else int(self.round)
+        return audit.author(verdict, self.rotation.at(end))
 
     @property
     def holders(self) -> tuple[PeerId, ...]:
@@ -282,35 +283,47 @@ class RunState:
 
     @property
     def disqualified(self) -> tuple[PeerId, ...]:
-        """Verifiers at fault and a seat that retires, ascending: no later step draws them."""
-        retiring = {one.seat for one in self._retiring}
-        return tuple(seat for seat in self.spec.verifier_peers if seat in retiring or self._is_at_fault(seat))
-
-    def _is_at_fault(self, seat: PeerId) -> bool:
-        return self.verifiers[self.key(seat)].is_disqualified
+        """Verifiers at fault and seats that retire, ascending: no later step draws them."""
+        out = {*self._at_fault, *self._retiring}
+        return tuple(seat for seat in self.spec.verifier_peers if seat in out)
 
     @property
-    def _retiring(self) -> tuple[HandOver, ...]:
-        """The first seat with a cause to be handed over, and its next holder, if there is one."""
-        rotation, count = self.rotation, len(self.spec.verifiers)
-        if not self.spec.reserves or not self.is_training:
+    def _at_fault(self) -> tuple[PeerId, ...]:
+        return tuple(s for s in self.spec.verifier_peers if self.verifiers[self.key(s)].is_disqualified)
+
+    @property
+    def _leaving(self) -> tuple[PeerId, ...]:
+        """Seats with a cause to be handed over, while a reserve is ready to take the first of them."""
+        rotation, peers = self.rotation, self.spec.verifier_peers
+        if not self.spec.reserves or not self.is_training or self._next_holder is None:
             return ()
-        holder = rotation.next_holder(self.spec.reserve_peers, int(self.round))
-        seats = (
-            seat
-            for seat in self.spec.verifier_peers
-            if self._is_at_fault(seat) or rotation.has_cause(seat, count)
-        )
-        seat = next(seats, None)
-        return (HandOver(seat=seat, holder=holder),) if seat is not None and holder is not None else ()
+        faulty = self._at_fault
+        return tuple(seat for seat in peers if seat in faulty or rotation.has_cause(seat, len(peers)))
+
+    @property
+    def _next_holder(self) -> PeerId | None:
+        return self.rotation.next_holder(self.spec.reserve_peers, int(self.round))
+
+    @property
+    def _retiring(self) -> tuple[PeerId, ...]:
+        """Seats that no step draws any more, so that no new audit binds their holders: at most f.
+
+        First those that no opening of agreed hours keeps, so that none waits for one that is kept.
+        """
+        faulty, count = self._at_fault, len(self.spec.verifiers)
+        late = [audit for audit in self.audits.values() if audit.is_late]
+        kept = {seat for seat in self._leaving if any(audit.binds(seat) for audit in late)}
+        able = sorted(set(self._leaving).difference(faulty), key=lambda seat: (seat in kept, seat))
+        f = faults_tolerated(count)
+        return tuple(able[: max(min(f, 2 * f - len(faulty)), 0)])
 
     @property
     def hand_over(self) -> tuple[HandOver, ...]:
-        """The seat that the next manifest hands over: one that retires, and no audit binds; or ()."""
-        audits = self.audits.values()
-        return tuple(
-            one for one in self._retiring if not any(self._binds(audit, one.seat) for audit in audits)
-        )
+        """The seat that the next manifest hands over: the first with a cause that no audit binds; or ()."""
+        audits, holder = self.audits.values(), self._next_holder if self._leaving else None
+        free = (seat for seat in self._leaving if not any(self._binds(audit, seat) for audit in audits))
+        seat = next(free, None)
+        return (HandOver(seat=seat, holder=holder),) if seat is not None and holder is not None else ()
 
     def _binds(self, audit: Audit, seat: PeerId) -> bool:
         """Whether it may still find a verdict of this seat's holder false, or not given in time."""
@@ -636,6 +649,8 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         verifiers[hand_over.holder] = VerifierRecord()
         missed_shares.pop(seat, None)
         away.pop(seat, None)
+        former = run_state.key(seat)
+        audits = {step: audit.after_hand_over(seat, former) for step, audit in audits.items()}
     for node in {one.node for one in said} - returned:
         nodes[node] = replace(nodes[node], has_left=True)
     for signed_admission in manifest.admissions:
@@ -729,12 +744,15 @@ def drawn(
 
 
 def judges_of(spec: RunSpec, disqualified: Sequence[PeerId]) -> tuple[PeerId, ...]:
-    """The verifiers that may audit: those not at fault, or all if these are fewer than a quorum.
+    """The verifiers that may audit: those not at fault and not retiring, or all if these are too few.
 
-    With fewer, a few Byzantine verifiers could form a committee.
+    With fewer than a quorum, a few Byzantine verifiers could form a committee. Where seats retire, at most f,
+    each verifier at fault is one Byzantine less among those left, which are n - 2f or more.
     """
     left = tuple(peer for peer in spec.verifier_peers if peer not in set(disqualified))
-    return left if len(left) >= quorum(len(spec.verifiers)) else spec.verifier_peers
+    n = len(spec.verifiers)
+    least = n - 2 * faults_tolerated(n) if spec.reserves else quorum(n)
+    return left if len(left) >= least else spec.verifier_peers
 
 
 @dataclass(slots=True)

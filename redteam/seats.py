@@ -6,19 +6,20 @@ passes production's own check; the fold is production's.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import assay.participant.links
 import assay.protocol.membership
+import assay.protocol.state_transition
 import assay.testing.run
 from assay.participant.links import check_place
 from assay.protocol.agreement.double_votes import double_vote
+from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing import audits
-from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign
@@ -36,6 +37,8 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
+from assay.protocol.messages import Outcome as Found
+from assay.protocol.params import RunSpec
 from assay.protocol.rotation import READY_ROUNDS
 from assay.protocol.state_transition import RunState, advance
 from assay.protocol.types import Iteration, PeerId, RoundId, Signature
@@ -58,8 +61,8 @@ SEAT_ATTACKS = Attacks(Where.CHAIN)
 RESERVES = peers("reserve", 2)
 READY, RESIGN = SeatNoticeKind.READY, SeatNoticeKind.RESIGN
 HELD_UP_ROUNDS = 32  # more than a hand-over takes
-STUCK_ROUNDS = 60  # after which a hand-over that does not come is watched no more
-WATCHED_ROUNDS = 300
+WATCHED_ROUNDS = 200
+MATCHES = (Found.MATCH, dict[str, Any]())
 RARE = 10**6  # clean audits, after which a node's steps are drawn at the floor's rate
 
 
@@ -304,64 +307,137 @@ def trust_all(network: Network) -> None:
 
 
 @SEAT_ATTACKS.attack(
-    "hold up the hand-over of others' seats (2 ways)",
+    "hold up the hand-over of others' seats (4 ways)",
     38,
-    "none: one seat retires at a time, once no audit binds it",
-    has_off=False,
+    "who is free goes first; an overdue opening keeps only its accuser; who is at fault is not counted",
 )
 def _held_up(is_defended: bool, seed: int) -> Outcome:
-    """A liar resigns beside an overdue opening of its friend's; or it is at fault while another resigns.
+    """A liar keeps the seat of a dead verifier, or of one that resigned, from being handed over.
 
-    In the first way the seat of a dead verifier waits behind the liar's. In the second fewer than a quorum
-    are neither at fault nor retiring, so all four judge, and partial beacons have every step audited.
+    An opening of its friend is overdue for hours: it is bound by that itself, as it accused the step, or the
+    dead verifier is, as it found nothing to judge. The liar resigns first, or it is at fault, so that with
+    the seat that retires fewer than a quorum would be left; all nodes are on probation then. Undefended, only
+    the first seat with a cause retires and is handed over, and all judge if fewer than a quorum are left.
     """
-    dead, dead_at_best = (_until_dead_is_replaced(seed, is_held_up=one) for one in (True, False))
-    leaves, leaves_at_best = (_until_leaver_is_replaced(seed, is_held_up=one) for one in (True, False))
+    with ExitStack() as patches:
+        for target, name, stand_in in _ONE_AT_A_TIME:
+            patches.enter_context(without(target, name, stand_in, unless=is_defended))
+        best = _until_replaced(seed, dies=True), _until_replaced(seed, dies=False)
+        dead = [
+            _until_replaced(seed, dies=True, is_overdue=True, liar_resigns=True),
+            _until_replaced(seed, dies=True, is_overdue=True),
+        ]
+        leaves = [
+            _until_replaced(seed, dies=False, is_overdue=True, liar_resigns=True),
+            _until_replaced(seed, dies=False, liar_votes_twice=True),
+        ]
     harm = (
-        f"a dead verifier's seat is handed over after {dead} rounds in place of {dead_at_best}; "
-        f"one whose holder resigned not after {leaves} in place of {leaves_at_best}"
+        f"a dead verifier's seat is handed over after {max(dead)} rounds in place of {best[0]}, "
+        f"one whose holder resigned after {max(leaves)} in place of {best[1]}"
     )
-    succeeded = (dead > dead_at_best + HELD_UP_ROUNDS) + (leaves > leaves_at_best + HELD_UP_ROUNDS)
-    return Outcome(attempts=2, caught=0, succeeded=succeeded, cost=0.0, harm=harm)
+    late = [one - best[0] for one in dead] + [one - best[1] for one in leaves]
+    held_up = sum(one > HELD_UP_ROUNDS for one in late)
+    return Outcome(attempts=len(late), caught=0, succeeded=held_up, cost=0.0, harm=harm)
 
 
-def _until_dead_is_replaced(seed: int, *, is_held_up: bool) -> int:
-    network, dead = a_run(seed, absence_s=4 * 3600), VERIFIERS[3]
-    network.round_s, network.minds = 60, {dead: mute}
-    leaders = itertools.cycle(range(3))
-
-    def go(*said: SignedSeatNotice) -> None:
-        grow(network, *said, missing={dead}, led_by=next(leaders))
-
-    for _ in range(8):
-        go()
-    if is_held_up:
-        step = (network.run_state.round, NODE)
+def _until_replaced(
+    seed: int,
+    *,
+    dies: bool,
+    is_overdue: bool = False,
+    liar_resigns: bool = False,
+    liar_votes_twice: bool = False,
+) -> int:
+    """Rounds from a verifier's death, or resignation, until its seat is another's, or `WATCHED_ROUNDS`."""
+    probation = RARE if liar_votes_twice else 1
+    network = a_run(seed, nodes=peers("node", 16), probation=probation, floor_ppm=50_000, absence_s=4 * 3600)
+    network.round_s = 60
+    liar, victim = (VERIFIERS[2], VERIFIERS[0]) if liar_votes_twice else (LIAR, VERIFIERS[3])
+    grow_by(network, 12)
+    if not liar_votes_twice:
+        trust_all(network)  # an honest verifier is free in some round or other
+    step = (network.run_state.round, network.run_state.active[0])
+    if is_overdue:
         network.withheld = {step}
+        network.minds = {liar: lambda _, audit: (Found.MISMATCH, {}) if audit.round == step[0] else MATCHES}
+        record = network.run_state.nodes[step[1]]
+        suspect = {**network.run_state.nodes, step[1]: replace(record, clean=0)}
+        network.run_state = replace(network.run_state, nodes=suspect)
         while step not in network.run_state.audits or not network.run_state.audits[step].is_late:
-            go()
-        assert network.run_state.audits[step].binds(LIAR)
-        go(a_notice(LIAR, RESIGN, int(network.run_state.round)))
+            grow(network)
+        assert network.run_state.audits[step].ruling is AuditStatus.OVERDUE
     began = int(network.run_state.round)
-    while network.run_state.key(dead) == dead:
-        go()
+    while network.run_state.key(victim) == victim and network.run_state.round < began + WATCHED_ROUNDS:
+        number, said, changes = int(network.run_state.round), list[SignedSeatNotice](), dict[str, Any]()
+        if number == began:
+            leavers = (victim,) * (not dies) + (liar,) * liar_resigns
+            said = [a_notice(one, RESIGN, number) for one in leavers]
+            changes = {"double_votes": (_two_votes(liar),)} if liar_votes_twice else {}
+        silent = (victim,) if dies else ()
+        grow(network, *said, silent=silent, led_by=number % 3, **changes)
     return int(network.run_state.round) - began
 
 
-def _until_leaver_is_replaced(seed: int, *, is_held_up: bool) -> int:
-    network = a_run(seed, nodes=peers("node", 16), probation=1, floor_ppm=50_000)
-    trust_all(network)
-    leaver, liar, was_missing = VERIFIERS[0], VERIFIERS[2], False
-    began = 14
-    while network.run_state.key(leaver) == leaver and network.run_state.round < began + STUCK_ROUNDS:
-        number, changes = int(network.run_state.round), {}
-        said = (a_notice(leaver, RESIGN, number),) if number == began else ()
-        if number == began and is_held_up:
-            changes = {"double_votes": (_two_votes(liar),)}
-        is_missing = is_held_up and number > 0 and liar in network.run_state.beacon and not was_missing
-        grow(network, *said, missing={liar} if is_missing else (), **changes)
-        was_missing = is_missing
-    return int(network.run_state.round) - began
+def _first_of(run_state: RunState) -> tuple[PeerId, ...]:
+    return run_state._leaving[:1]
+
+
+def _first_handed_over(run_state: RunState) -> tuple[HandOver, ...]:
+    holder, audits = run_state._next_holder, run_state.audits.values()
+    free = (one for one in _first_of(run_state) if not any(run_state._binds(audit, one) for audit in audits))
+    return tuple(HandOver(seat=one, holder=holder) for one in free if holder is not None)
+
+
+def _binds_until_it_ends(audit: Audit, seat: PeerId, *, may_be_shown: bool = False) -> bool:
+    said = {one.verifier for one in audit.commitments}
+    said |= {one.verifier for one in audit.verdicts + audit.withheld}
+    return seat in said and (may_be_shown or not audit.has_ended)
+
+
+def _all_or_a_quorum(spec: RunSpec, disqualified: Sequence[PeerId]) -> tuple[PeerId, ...]:
+    left = tuple(seat for seat in spec.verifier_peers if seat not in disqualified)
+    return left if len(left) >= quorum(len(spec.verifiers)) else spec.verifier_peers
+
+
+_ONE_AT_A_TIME: tuple[tuple[Any, str, Any], ...] = (
+    (RunState, "_retiring", property(_first_of)),
+    (RunState, "hand_over", property(_first_handed_over)),
+    (Audit, "binds", _binds_until_it_ends),
+    (assay.protocol.state_transition, "judges_of", _all_or_a_quorum),
+)
+
+
+@SEAT_ATTACKS.attack(
+    "have a friend's step passed while another's seat retires",
+    38,
+    "as many equal verdicts as for all seats, however few judge",
+)
+def _three_judge(is_defended: bool, seed: int) -> Outcome:
+    """A node shows the openings of its false steps to a lying verifier alone, while one of four retires.
+
+    The order of three tolerates nobody: undefended, the liar's is the one match that dismisses a dispute.
+    """
+    disputes = passed = 0
+    for start in range(8, 12):
+        network, leaver = a_run(seed), VERIFIERS[3]
+        network.minds = {LIAR: _passes}
+        grow_by(network, start)
+        grow(network, a_notice(leaver, RESIGN, int(network.run_state.round)))
+        with without(Audit, "f", property(_f_of_its_order), unless=is_defended):
+            while network.run_state.key(leaver) == leaver:
+                network.withheld |= {(network.run_state.round, NODE)}
+                grow(network)
+            grow_by(network, network.run_state.spec.closing_rounds)
+        for step in network.withheld & network.run_state.audits.keys():
+            audit = network.run_state.audits[step]
+            disputes += audit.dispute_opened_round >= 0 and leaver not in audit.order
+            passed += audit.ruling is AuditStatus.DISMISSED
+    harm = f"of {disputes} disputes about false steps {passed} end with the step paid"
+    return Outcome(attempts=disputes, caught=0, succeeded=passed, cost=0.0, harm=harm)
+
+
+def _f_of_its_order(audit: Audit) -> int:
+    return faults_tolerated(len(audit.order))
 
 
 def _two_votes(seat: PeerId) -> DoubleVote:

@@ -149,16 +149,16 @@ def _auditor(
     known_answers: Collection[Audit],
 ) -> AuditorFigures:
     def judged(audit: Audit) -> list[Verdict]:
-        return [one for one in audit.verdicts if last.judge(audit, one.verifier) == peer]
+        return [one for one in audit.verdicts if last.author(audit, one) == peer]
 
-    wrong = [(fault, last.judge(audit, fault.verdict.verifier)) for audit in audits for fault in audit.faults]
+    wrong = [(fault, last.author(audit, fault.verdict)) for audit in audits for fault in audit.faults]
     faults = Counter(fault.failing for fault, holder in wrong if holder == peer)
     outcomes = [one.outcome for audit in known_answers for one in judged(audit)]
     return AuditorFigures(
         peer=peer.hex(),
         behaviour=behaviour,
         verdicts=sum(len(judged(audit)) for audit in audits),
-        unopened=sum(last.judge(audit, seat) == peer for audit in audits for seat in audit.silent),
+        unopened=last.verifiers[peer].silent if peer in last.verifiers else 0,
         known_answers_found=outcomes.count(Outcome.MISMATCH),
         known_answers_passed=outcomes.count(Outcome.MATCH),
         faults={failing.value: faults[failing] for failing in FaultKind if faults[failing]},

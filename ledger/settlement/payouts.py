@@ -235,7 +235,7 @@ def _verifier_weights(run_state: RunState, epoch: int, audits: Mapping[StepId, A
     last = (epoch + 1) * run_state.spec.money.epoch_rounds - 1
     for audit in audits.values():
         for verdict in (*audit.withheld, *audit.verdicts):
-            add(run_state.judge(audit, verdict.verifier), _verdict_weight(audit, verdict))
+            add(run_state.author(audit, verdict), _verdict_weight(audit, verdict))
     for round_id, verifiers in run_state.beacon_shares.items():
         if run_state.epoch_of(round_id) == epoch:
             for holder in verifiers:

@@ -19,7 +19,7 @@ from assay.protocol.agreement.double_votes import double_vote_offence
 from assay.protocol.auditing.audits import RECOMPUTED, Audit, Fault, case_id_of
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import Commit
+from assay.protocol.messages import Commit, Verdict
 from assay.protocol.params import RunSpec
 from assay.protocol.rotation import UNROTATED, Rotation
 from assay.protocol.state_transition import VerifierRecord
@@ -127,7 +127,7 @@ def slash_order_of(
         role=OPERATOR,
         ppm=slash_ppm(spec, audit),
         offence_id=audit.offence_id,
-        challenger=audit.adverse[0].verifier,
+        challenger=audit.adverse[0],
         rotation=rotation,
     )
 
@@ -146,14 +146,14 @@ def fault_ruling_of(
     Raises:
         ValueError: no verifier is on the winning side.
     """
-    right = accusers_of(audit, fault)
+    right = _right(audit)
     if not right:
         raise ValueError("no verifier is on the winning side of this audit")
     return _ruling(
         spec,
         run_id,
         audit,
-        offender=_account_of(spec, audit, fault.verdict.verifier, rotation),
+        offender=_account_of(spec, audit, fault.verdict, rotation),
         role=VERIFIER,
         ppm=spec.money.verifier_slash_ppm,
         offence_id=fault.offence_id,
@@ -217,8 +217,13 @@ def accusers_of(audit: Audit, fault: Fault | None = None) -> tuple[PeerId, ...]:
     """Verifiers whose verdicts led to the status, against a node or a verifier, in the chain's order."""
     if fault is None:
         return tuple(verdict.verifier for verdict in audit.adverse)
+    return tuple(verdict.verifier for verdict in _right(audit))
+
+
+def _right(audit: Audit) -> tuple[Verdict, ...]:
+    """The verdicts that a recompute led to, of verifiers that are not at fault in this audit."""
     failed = {other.verdict.verifier for other in audit.faults}
-    return tuple(v.verifier for v in audit.verdicts if v.outcome in RECOMPUTED and v.verifier not in failed)
+    return tuple(v for v in audit.verdicts if v.outcome in RECOMPUTED and v.verifier not in failed)
 
 
 def _ruling(
@@ -230,7 +235,7 @@ def _ruling(
     role: int,
     ppm: int,
     offence_id: Digest,
-    challenger: PeerId,
+    challenger: Verdict,
     rotation: Rotation,
 ) -> SlashOrder:
     evidence = hashlib.sha256(b"assay/evidence/1" + b"".join(digest(v) for v in audit.verdicts)).digest()
@@ -247,7 +252,7 @@ def _ruling(
     )
 
 
-def _account_of(spec: RunSpec, audit: Audit, seat: PeerId, rotation: Rotation) -> Address:
-    """The account of whoever held a seat when this audit ended, and so when it gave its verdict."""
+def _account_of(spec: RunSpec, audit: Audit, verdict: Verdict, rotation: Rotation) -> Address:
+    """The account of the holder that gave this verdict."""
     accounts = {member.peer: member.account for member in spec.judges}
-    return accounts[rotation.at(audit.closed_round).key(seat)]
+    return accounts[audit.author(verdict, rotation.at(audit.closed_round))]

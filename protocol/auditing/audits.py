@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from assay.protocol.agreement.configurations import Configuration
 from assay.protocol.agreement.quorum import commitment_rounds, committee_size, faults_tolerated, quorum
 from assay.protocol.auditing.commitments import witness_pattern
 from assay.protocol.auditing.draws import is_replicated, opened_segment
@@ -119,6 +120,7 @@ class Audit:
     pattern: Digest = NO_DIGEST  # of this dispute round's sketches
     due_s: int = -1  # agreed time until which it may be overdue; -1: it never was
     withheld: tuple[Verdict, ...] = ()  # verdicts of dispute rounds from before its node returned
+    left: tuple[tuple[Verdict, PeerId], ...] = ()  # verdicts of holders that gave their seats up since
     closed_round: int = -1
     faults: tuple[Fault, ...] = ()
 
@@ -140,11 +142,25 @@ class Audit:
     def binds(self, verifier: PeerId, *, may_be_shown: bool = False) -> bool:
         """Whether it may still find this verifier's verdict about the step false, or not given in time.
 
+        While its opening is overdue, which may be for hours, it can be nobody's fault but of who accused.
         may_be_shown: whether the step may yet be shown to be a known-answer task, as after a MATCH.
         """
-        said = {one.verifier for one in self.commitments}
-        said |= {one.verifier for one in self.verdicts + self.withheld}
+        if self.ruling is AuditStatus.OVERDUE:
+            return any(one.verifier == verifier and one.outcome is Outcome.MISMATCH for one in self.verdicts)
+        said = {one.verifier for one in self.commitments} | {one.verifier for one in self.verdicts}
         return verifier in said and (may_be_shown or not self.has_ended)
+
+    def after_hand_over(self, seat: PeerId, holder: PeerId) -> Audit:
+        """The audit once this holder has given the seat up: what it said stays its own."""
+        if self.has_ended:
+            return self
+        known = dict(self.left)
+        said = dict.fromkeys(one for one in (*self.withheld, *self.verdicts) if one.verifier == seat)
+        return replace(self, left=(*self.left, *((one, holder) for one in said if one not in known)))
+
+    def author(self, verdict: Verdict, at_its_end: Configuration) -> PeerId:
+        """The key of the holder that gave a verdict: at the audit's end, or that gave the seat up before."""
+        return dict(self.left).get(verdict) or at_its_end.key(verdict.verifier)
 
     @property
     def is_open(self) -> bool:
