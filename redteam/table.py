@@ -18,6 +18,7 @@ from assay.redteam.byzantine_verifiers import JUDGE_ATTACKS
 from assay.redteam.contracts import CONTRACT_ATTACKS
 from assay.redteam.false_positives import Honest, total
 from assay.redteam.false_state import STATE_ATTACKS
+from assay.redteam.leaving import LEAVING_ATTACKS
 from assay.redteam.malformed import BYTES_ATTACKS
 from assay.redteam.milestones import MILESTONE_ATTACKS
 from assay.redteam.rounds import ROUND_ATTACKS
@@ -27,7 +28,7 @@ from assay.redteam.trust import TRUST_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
     *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *APPEAL_ATTACKS,
-    *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS, *ABSENCE_ATTACKS,
+    *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS, *LEAVING_ATTACKS, *ABSENCE_ATTACKS,
     *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 
