@@ -36,6 +36,7 @@ FALSE = (MISMATCH, MISMATCH, MADE_UP)
 FALSE_WITH_A_TRUE_SKETCH = (MISMATCH, MISMATCH, TRUE)
 TRUE_WITH_A_FALSE_SKETCH = (MATCH, MISMATCH, MADE_UP)
 SHUT = (MATCH, WITHHELD, None)
+SHOWN_TO_LIARS = (WITHHELD, WITHHELD, MADE_UP)
 TRUTHS = {
     "honest": HONEST,
     "false": FALSE,
@@ -166,6 +167,28 @@ def test_a_committee_of_all_decides_whatever_f_liars_say_and_frames_nobody(count
             assert after.ruling is expected
         elif after.ruling is AuditStatus.DISPUTED:
             check(at_the_end(after), liars, truth)
+
+
+@pytest.mark.parametrize("truth", [*TRUTHS.values(), SHOWN_TO_LIARS], ids=[*TRUTHS, "shown to liars"])
+@pytest.mark.parametrize("at_fault", [0, 1, 2, 3])
+@pytest.mark.parametrize("seats", [4, 5, 7, 8, 10])
+def test_f_liars_convict_clear_and_frame_nobody_while_f_other_seats_retire(seats, at_fault, truth):
+    """With reserves: those that judge are fewer, and each verifier at fault is one liar less among them."""
+    f = faults_tolerated(seats)
+    if at_fault > f:
+        return
+    for retiring in range(f + 1):
+        count = seats - at_fault - retiring
+        members = EVERYBODY[:count][: committee_size(seats, 0)]
+        is_framed = truth is HONEST  # by a liar that is drawn first; else an honest one opens the dispute
+        for lying in range(is_framed, min(f - at_fault, len(members)) + 1):
+            liars = frozenset(members[:lying] if is_framed else members[1 : 1 + lying])
+            audit = opened(seats, liars, (MISMATCH if is_framed else None,), truth, at_fault + retiring)
+            assert audit.ruling is AuditStatus.DISPUTED and audit.committee == members
+            for votes in every_vote(members, liars, truth, count):
+                check(after := judged(audit, votes, liars), liars, truth)
+                if after.ruling is AuditStatus.DISPUTED:
+                    check(at_the_end(after), liars, truth)
 
 
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)

@@ -25,9 +25,6 @@ OPEN = {
     "three of four verifiers frame a node",
     "five liars of eight nodes",
     "an evaluation that nobody made (2 ways)",
-    "withhold a share in f of f + 1 rounds",
-    "cut a verifier off when its share is asked for",
-    "hold up the hand-over of others' seats (2 ways)",
 }
 
 
