@@ -92,7 +92,7 @@ def dearest(spec: RunSpec) -> list[int]:
 
 
 def owed(
-    spec: RunSpec, tokens: Mapping[PeerId, int], work: Mapping[PeerId, int]
+    spec: RunSpec, tokens: Mapping[PeerId, int], work: Mapping[PeerId, int], *, has_missed: bool
 ) -> tuple[int, dict[PeerId, int], dict[PeerId, int]]:
     """What an epoch costs in all, and what each node and each verifier has of it (6).
 
@@ -100,8 +100,10 @@ def owed(
         spec: The run.
         tokens: Of each node's paid steps.
         work: The weight of what each verifier did.
+        has_missed: Whether the model missed the epoch's milestone (6a).
     """
     gross = sum(tokens.values()) * spec.money.price_per_mtoken // 10**6
+    gross -= has_missed * (gross * spec.money.accept.share_ppm // PPM)
     operators, verifiers = spec.money.operators_ppm, spec.money.verifiers_ppm
     return gross, _shared(gross * operators // PPM, tokens), _shared(gross * verifiers // PPM, work)
 

@@ -262,7 +262,8 @@ class Promises:
                         raise Violation(
                             f"a step of round {number} is paid, from after {node.hex()[:8]}'s fault"
                         )
-        expected = owed(self._spec, tokens, self._reading.work(found.epoch, run_state))
+        work, has_missed = self._reading.work(found.epoch, run_state), self._reading.has_missed(found.epoch)
+        expected = owed(self._spec, tokens, work, has_missed=has_missed)
         operators, verifiers = (
             {row.peer: row.amount for row in found.rows if row.role == role}
             for role in ("operator", "verifier")
@@ -351,6 +352,9 @@ class Promises:
             lost = seated - set(self.leaving) - {signed.commit.node for signed in link.manifest.commits}
             if number < self.trained and lost:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
+        for milestone in self._reading.milestones:
+            if self._reading.score(milestone.epoch) is None:
+                raise Violation(f"no score is agreed after epoch {milestone.epoch}")
         trains_s = self.came_s.get(self.trained - 1, 0.0)
         if self.coming_s and not joined and trains_s > self.coming_s + JOINED_S:
             raise Violation(

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import AttendanceKind, Closing, Commit, Manifest, SeatNoticeKind
-from assay.protocol.params import PPM, RunSpec
+from assay.protocol.messages import AttendanceKind, Closing, Commit, Manifest, Score, SeatNoticeKind
+from assay.protocol.params import PPM, Milestone, RunSpec
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
@@ -54,6 +54,7 @@ class SecondReading:
         self.rounds = spec.rounds  # of training
         self.joined: dict[PeerId, int] = {}  # nodes that the spec does not name, by their first round
         self.left: set[PeerId] = set()
+        self._scores: dict[tuple[int, PeerId], Score] = {}  # of the model after an epoch, by verifier
         self._holders = {seat: seat for seat in self._peers}
         self._held: set[PeerId] = set()  # reserves
         self._resigned: set[PeerId] = set()
@@ -107,6 +108,11 @@ class SecondReading:
             yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
         yield from self._accepted(manifest, after)
         yield from self._joined(manifest, after)
+        for signed in manifest.evaluations:
+            one = signed.evaluation
+            if (one.epoch, one.verifier) in self._scores or now < self._end(one.epoch):
+                yield f"it carries an evaluation of epoch {one.epoch} twice, or early"
+            self._scores[one.epoch, one.verifier] = one.score
         for (round_id, node), audit in after.audits.items():
             yield from self._judged((int(round_id), node), audit, now)
         for pair in manifest.contradictions:
@@ -303,6 +309,28 @@ class SecondReading:
         seated = [node for node in self._clean.keys() - self.left if not after.nodes[node].banned]
         if len(seated) > self._spec.seats:
             yield f"{len(seated)} nodes have {self._spec.seats} seats"
+
+    # ---- milestones (6a)
+
+    def score(self, epoch: int) -> Score | None:
+        """What more than f verifiers found of the model after an epoch; None if they found nothing."""
+        said = Counter(one for (at, _), one in self._scores.items() if at == epoch)
+        return next((one for one, count in said.items() if count > (len(self._peers) - 1) // 3), None)
+
+    def has_missed(self, epoch: int) -> bool:
+        """Whether the model missed the epoch's milestone."""
+        found = self.score(epoch)
+        bounds = [one.most_loss_micro for one in self.milestones if one.epoch == epoch]
+        return found is not None and any(found.loss_micro > bound for bound in bounds)
+
+    @property
+    def milestones(self) -> list[Milestone]:
+        """Those of epochs that have all their rounds."""
+        every = self._spec.money.accept.milestones
+        return [one for one in every if self._end(one.epoch) <= self.rounds]
+
+    def _end(self, epoch: int) -> int:
+        return min((epoch + 1) * self._spec.money.epoch_rounds, self._spec.rounds)
 
     # ---- audits (5.4 to 5.8)
 

@@ -135,6 +135,12 @@ def test_one_of_two_newcomers_takes_the_free_seat_trains_and_is_paid():
     assert joined in {row.peer for row in world.promises.settled[number].rows}
 
 
+@pytest.mark.slow
+def test_an_epoch_whose_model_misses_its_milestone_costs_less():
+    world = simulate(1, replace(CALM, rounds=3, most_loss_micro=1))
+    assert world.promises.settled[0].total == 8 * 32_000 * 7 // 10
+
+
 # ---- every promise is one that can be broken
 
 

@@ -42,7 +42,8 @@ from assay.participant.store import Store
 from assay.participant.worker import STARTER
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
-from assay.protocol.params import Member, RunSpec, TimingSpec, check_spec
+from assay.protocol.messages import LOSS_MICRO_MAX
+from assay.protocol.params import NO_ACCEPT, AcceptSpec, Member, Milestone, RunSpec, TimingSpec, check_spec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_PEER, Digest, PeerId, RoundId
 from assay.testing.members import (
@@ -145,6 +146,7 @@ class Plan:
     leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
     joins_s: float = 0.0  # when two nodes begin to ask for the one free seat; 0: there is none
+    most_loss_micro: int = 0  # of the model after each epoch but the last; 0: there are no milestones
     has_known_answers: bool = False  # whether an honest node has steps that are false on order
 
 
@@ -165,7 +167,9 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     joining = random.Random(f"joins {seed}")
     joins_s = joining.uniform(0.1, late_s + 4) if joining.random() < 0.15 else 0.0
     rounds = rounds + JOIN_ROUNDS if joins_s else rounds
+    asking = random.Random(f"milestones {seed}")
     return Plan(
+        most_loss_micro=asking.choice((1, LOSS_MICRO_MAX - 1)) if asking.random() < 0.25 else 0,
         has_known_answers=has_known_answers,
         joins_s=joins_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
@@ -194,12 +198,18 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
             probation=rng.choice((1, 2, 100)), floor_ppm=500_000, blocks=2, audit_rounds=7, dispute_rounds=4,
             replication_ppm=rng.choice((0, 300_000)), absence_s=120,
         ),
-        money=a_money_spec(epoch_rounds=2, withheld_ppm=400_000),
+        money=a_money_spec(epoch_rounds=2, withheld_ppm=400_000, accept=_milestones(plan)),
         timing=TimingSpec(collect_ms=3000, ready_ms=1000, iteration_ms=4000, resend_ms=500),
         nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
         seats=len(nodes) + bool(plan.joins_s), least_nodes=len(nodes),
         reserves=tuple(map(a_member, peers("reserve", 1 if plan.resigns_s else 0))),
     )  # fmt: skip
+
+
+def _milestones(plan: Plan) -> AcceptSpec:
+    epochs = range((plan.rounds - 1) // 2) if plan.most_loss_micro else ()
+    asked = tuple(Milestone(epoch=epoch, most_loss_micro=plan.most_loss_micro) for epoch in epochs)
+    return AcceptSpec(share_ppm=300_000, sequences=2, milestones=asked) if asked else NO_ACCEPT
 
 
 @dataclass(eq=False)
