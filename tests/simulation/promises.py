@@ -245,7 +245,7 @@ class Promises:
         wrong = proved_wrong(audit, (len(self._spec.verifiers) - 1) // 3)
         if wrong != {one.verdict.verifier for one in audit.faults}:
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and the chain finds {audit.faults}")
-        if not {self._reading.holder(step, seat) for seat in wrong} <= at_fault:
+        if not {self._reading.judge(step, one.verdict) for one in audit.faults} <= at_fault:
             raise Violation(f"the {place} proves {_names(wrong)} wrong, and {_names(at_fault)} are at fault")
 
     def _pay(self, run_state: RunState, found: Settlement) -> None:

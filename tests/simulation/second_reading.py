@@ -15,7 +15,16 @@ from collections.abc import Iterator, Mapping
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import AttendanceKind, Closing, Commit, Manifest, Score, SeatNoticeKind
+from assay.protocol.messages import (
+    AttendanceKind,
+    Closing,
+    Commit,
+    Manifest,
+    Outcome,
+    Score,
+    SeatNoticeKind,
+    Verdict,
+)
 from assay.protocol.params import PPM, Milestone, RunSpec
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.state_transition import RunState
@@ -24,7 +33,7 @@ from tests.simulation.judgement import weight
 
 PAUSE_ROUNDS = 16  # 5.1
 PAUSE_ROUNDS_MAX = 256
-ABSENT_ROUNDS, READY_ROUNDS = 64, 64  # 4b.3
+ABSENT_MANIFESTS, READY_ROUNDS = 64, 64  # 4b.3
 DRAND = bytes(32)  # a run that names no network
 LEAVE = AttendanceKind.LEAVE
 UNDECIDED = (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
@@ -59,10 +68,10 @@ class SecondReading:
         self._held: set[PeerId] = set()  # reserves
         self._resigned: set[PeerId] = set()
         self._ready: dict[PeerId, int] = {}  # reserves, and the round of their notice
-        self._absent: dict[PeerId, tuple[int, int, set[PeerId]]] = {}  # since, until, who led the last rounds
+        self._silent: dict[PeerId, tuple[int, set[PeerId]]] = {}  # manifests without it, their leaders
         self._audits: dict[Step, Audit] = {}  # after the last manifest
         self._shares: dict[int, list[PeerId]] = {}  # of the beacon, by round and whoever held the seat
-        self._judges: dict[tuple[Step, PeerId], PeerId] = {}  # who held a seat when it judged a step
+        self._judges: dict[tuple[Step, Verdict], PeerId] = {}  # who held the seat that judged
 
     def read(self, manifest: Manifest, after: RunState) -> str:
         """The first thing that differs between this reading of a manifest and the processes'; or nothing."""
@@ -79,13 +88,14 @@ class SecondReading:
         ).digest()
         if self._chain != manifest.chain:
             yield "its chain differs"
-        retiring = self._retiring(now)
-        if set(manifest.disqualified) != self._at_fault | retiring.keys():
-            yield f"disqualified are {manifest.disqualified}, expected {self._at_fault | retiring.keys()}"
+        leaving, holder = self._leaving(now)
+        out = self._at_fault | self._retiring(leaving)
+        if set(manifest.disqualified) != out:
+            yield f"disqualified are {manifest.disqualified}, expected {out}"
         handed = {one.seat: one.holder for one in manifest.hand_over}
-        free = {seat: one for seat, one in retiring.items() if not self._is_bound(seat, now)}
-        if handed != free:
-            yield f"it hands over {handed}, expected {free}"
+        free = [seat for seat in leaving if not self._is_bound(seat, now)]
+        if handed != dict.fromkeys(free[:1], holder):
+            yield f"it hands over {handed}, expected one of {free} to {holder}"
         asked = self._asked(now)
         seed = self._seed(manifest) if now else NO_DIGEST
         drawn = self._drawn(manifest, asked, seed)
@@ -99,9 +109,10 @@ class SecondReading:
         yield from self._replicated(manifest, after, asked, seed)
         if now:
             self._share(manifest, asked)
+        self._hear(manifest, asked if now else ())
         for signed in manifest.verdicts:
             step = int(signed.verdict.round), signed.verdict.node
-            self._judges[step, signed.verdict.verifier] = self._holders[signed.verdict.verifier]
+            self._judges[step, signed.verdict] = self._holders[signed.verdict.verifier]
         self._hand_over(manifest)
         awaited = set(self._asked(now + 1))
         if set(after.beacon) != awaited:
@@ -127,32 +138,59 @@ class SecondReading:
 
     # ---- seats (4b)
 
-    def _retiring(self, now: int) -> dict[PeerId, PeerId]:
-        """The seat that retires, and its next holder; or nothing."""
+    def _leaving(self, now: int) -> tuple[list[PeerId], PeerId | None]:
+        """The seats with a cause while a reserve is ready, and the reserve."""
         fit = [
             one for one, said in self._ready.items()
             if now <= said + READY_ROUNDS and one not in self._resigned | self._held
         ]  # fmt: skip
-        f = (len(self._peers) - 1) // 3
-        for seat in self._peers if fit and now < self.rounds else ():
-            since, until, leaders = self._absent.get(seat, (0, 0, set()))
-            is_absent = len(leaders) > f and until - since >= ABSENT_ROUNDS
-            if is_absent or seat in self._at_fault or self._holders[seat] in self._resigned:
-                place = b"assay/reserve/1" + DRAND
-                return {seat: min(fit, key=lambda one: hashlib.sha256(place + one).digest())}
-        return {}
+        if not fit or now >= self.rounds:
+            return [], None
+        f = faults_tolerated(len(self._peers))
+        absent = {
+            seat for seat, (count, leaders) in self._silent.items()
+            if count >= ABSENT_MANIFESTS and len(leaders) > f
+        }  # fmt: skip
+        left = {seat for seat, holder in self._holders.items() if holder in self._resigned}
+        place = b"assay/reserve/1" + DRAND
+        holder = min(fit, key=lambda one: hashlib.sha256(place + one).digest())
+        return [seat for seat in self._peers if seat in absent | left | self._at_fault], holder
+
+    def _retiring(self, leaving: list[PeerId]) -> set[PeerId]:
+        """The seats not at fault that no step draws."""
+        overdue = [audit for audit in self._audits.values() if audit.ruling is AuditStatus.OVERDUE]
+        able = [seat for seat in leaving if seat not in self._at_fault]
+        able.sort(key=lambda seat: any(_accused(audit, seat) for audit in overdue))
+        f = faults_tolerated(len(self._peers))
+        return set(able[: max(f - max(len(self._at_fault) - f, 0), 0)])
 
     def _is_bound(self, seat: PeerId, now: int) -> bool:
         """Whether an audit may yet find the holder of a seat at fault."""
         for (round_id, _), audit in self._audits.items():
-            said = {one.verifier for one in (*audit.verdicts, *audit.withheld)}
-            said |= {one.verifier for one in audit.commitments}
+            said = {one.verifier for one in (*audit.verdicts, *audit.commitments)}
             passed = audit.ruling is AuditStatus.PASSED and not audit.is_known_answer
             may_be_shown = self._spec.audit.known_answer_count and passed
             may_be_shown = may_be_shown and now <= round_id + self._spec.audit.audit_rounds
-            if seat in said and (audit.ruling in UNDECIDED or may_be_shown):
+            if audit.ruling is AuditStatus.OVERDUE:
+                if _accused(audit, seat):
+                    return True
+            elif seat in said and (audit.ruling in UNDECIDED or may_be_shown):
                 return True
         return False
+
+    def _hear(self, manifest: Manifest, asked: tuple[PeerId, ...]) -> None:
+        """Count the manifests in a row that might have had something of a seat, and had nothing."""
+        heard = {one.verifier for one in manifest.beacon_shares}
+        heard |= {signed.inclusion_list.verifier for signed in manifest.inclusion_lists}
+        heard |= {signed.commitment.verifier for signed in manifest.commitments}
+        heard |= {signed.verdict.verifier for signed in manifest.verdicts}
+        leader = self._peers[int(manifest.iteration) % len(self._peers)]
+        for seat in self._peers:
+            count, leaders = self._silent.get(seat, (0, set()))
+            if seat in heard:
+                self._silent[seat] = 0, set()
+            elif manifest.commits or seat in asked:
+                self._silent[seat] = count + 1, leaders | {leader}
 
     def _hand_over(self, manifest: Manifest) -> None:
         for signed in manifest.seat_notices:
@@ -162,15 +200,15 @@ class SecondReading:
                 self._resigned.add(signed.notice.holder)
         for one in manifest.hand_over:
             self._holders[one.seat] = one.holder
-            for record in (self._absent, self._missed, self._away):
+            for record in (self._silent, self._missed, self._away):
                 record.pop(one.seat, None)
             self._held.add(one.holder)
 
     # ---- what verifiers did (6)
 
-    def holder(self, step: Step, seat: PeerId) -> PeerId:
-        """Whoever held this seat when it judged a step."""
-        return self._judges[step, seat]
+    def judge(self, step: Step, verdict: Verdict) -> PeerId:
+        """Whoever held the seat of this verdict about a step when it was given."""
+        return self._judges[step, verdict]
 
     def work(self, epoch: int, after: RunState) -> dict[PeerId, int]:
         """The weight of what each holder of a seat did in an epoch; of those at fault, nothing."""
@@ -181,7 +219,7 @@ class SecondReading:
         for (round_id, node), audit in after.audits.items():
             if int(round_id) // size == epoch:
                 for verdict in (*audit.withheld, *audit.verdicts):
-                    done[self.holder((int(round_id), node), verdict.verifier)] += weight(audit, verdict)
+                    done[self.judge((int(round_id), node), verdict)] += weight(audit, verdict)
         faults = {one: after.verifiers[one].fault_round for one in done}
         return {one: did for one, did in done.items() if did and not 0 <= faults[one] < (epoch + 1) * size}
 
@@ -193,18 +231,11 @@ class SecondReading:
 
     def _share(self, manifest: Manifest, asked: tuple[PeerId, ...]) -> None:
         said, now = {one.verifier for one in manifest.beacon_shares}, int(manifest.round)
-        leader = self._peers[int(manifest.iteration) % len(self._peers)]
         self._shares[now - 1] = [self._holders[peer] for peer in asked if peer in said]
         for peer in asked:
             if peer in said:
-                self._absent.pop(peer, None)
                 self._missed[peer] = 0
                 continue
-            since, until, leaders = self._absent.get(peer, (now, now, set()))
-            leaders = (leaders if until == now - 1 else set()) | {leader}
-            self._absent[peer] = since, now, leaders
-            if self._spec.reserves and len(leaders) <= (len(self._peers) - 1) // 3:
-                continue  # no pause yet: other leaders ask at once (4b.3)
             self._missed[peer] = self._missed.get(peer, 0) + 1
             pause = min(PAUSE_ROUNDS * 2 ** (self._missed[peer] - 1), PAUSE_ROUNDS_MAX)
             self._away[peer] = now + 1 + pause
@@ -239,7 +270,9 @@ class SecondReading:
             due, self._undrawn = (*self._undrawn, *lucky), ()
         self._fresh = tuple(one.commit for one in manifest.commits)
         judges = tuple(seat for seat in self._peers if seat not in manifest.disqualified)
-        judges = judges if len(judges) >= quorum(len(self._peers)) else self._peers
+        n = len(self._peers)
+        least = n - 2 * faults_tolerated(n) if self._spec.reserves else quorum(n)
+        judges = judges if len(judges) >= least else self._peers
         return {(int(c.round), c.node): (seed, self._rate(c.node), _order(seed, c.node, judges)) for c in due}
 
     def _rate(self, node: PeerId) -> int:
@@ -351,6 +384,10 @@ class SecondReading:
             yield f"the dispute of {step} is still open"
         if audit.ruling is AuditStatus.CONFIRMED and len(audit.adverse) < quorum(len(audit.committee)):
             yield f"{step} is CONFIRMED by {len(audit.adverse)}"
+
+
+def _accused(audit: Audit, seat: PeerId) -> bool:
+    return any(one.verifier == seat and one.outcome is Outcome.MISMATCH for one in audit.verdicts)
 
 
 def _number(seed: Digest, what: bytes, node: PeerId, draw: int) -> int:
