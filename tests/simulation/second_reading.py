@@ -26,16 +26,20 @@ from assay.protocol.messages import (
     Verdict,
 )
 from assay.protocol.params import PPM, Milestone, RunSpec
+from assay.protocol.randomness.drand import released_s
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from tests.simulation.drand import signature
 from tests.simulation.judgement import weight
 
 PAUSE_ROUNDS = 16  # 5.1
 PAUSE_ROUNDS_MAX = 256
+NAMED_S = 120  # 5.1: how far ahead of a manifest the drand round that it names may be
 ABSENT_MANIFESTS, READY_ROUNDS = 64, 64  # 4b.3
-DRAND = bytes(32)  # a run that names no network
+NO_DRAND = bytes(32)  # of a run that names no network, and where a round did not come
 LEAVE = AttendanceKind.LEAVE
+ACCUSING = (Outcome.MISMATCH, Outcome.WITHHELD, Outcome.BORDERLINE)
 UNDECIDED = (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
 Step = tuple[int, PeerId]
 Drawn = tuple[Digest, int, tuple[PeerId, ...]]  # by what: seed, rate, order of verifiers
@@ -48,6 +52,10 @@ class SecondReading:
         self._spec, self._run_id = spec, run_id
         self._peers = spec.verifier_peers
         self._parent, self._time_s = digest(spec), 0
+        self._named, self._first_drand = (
+            0,
+            b"",
+        )  # the drand round that the next manifest carries, and the first
         self._chain = hashlib.sha256(b"assay/chain/1" + run_id + digest(spec)).digest()
         self._away: dict[PeerId, int] = {}
         self._missed: dict[PeerId, int] = {}
@@ -96,6 +104,12 @@ class SecondReading:
         free = [seat for seat in leaving if not self._is_bound(seat, now)]
         if handed != dict.fromkeys(free[:1], holder):
             yield f"it hands over {handed}, expected one of {free} to {holder}"
+        drand = manifest.drand
+        if drand and (not self._named or drand != signature(self._named)):
+            yield f"it carries {drand.hex()[:8]}, which is not drand round {self._named}"
+        named_s = released_s(self._spec.audit.drand, manifest.drand_next)
+        if manifest.drand_next and not manifest.time_s < named_s <= manifest.time_s + NAMED_S:
+            yield f"it names a drand round of {named_s} at {manifest.time_s}"
         asked = self._asked(now)
         seed = self._seed(manifest) if now else NO_DIGEST
         drawn = self._drawn(manifest, asked, seed)
@@ -131,7 +145,8 @@ class SecondReading:
         clean = {node: record.clean for node, record in after.nodes.items()}
         if clean != self._clean:
             yield f"audits in a row that nodes passed are {clean}, expected {self._clean}"
-        self._parent, self._time_s = digest(manifest), manifest.time_s
+        self._parent, self._time_s, self._named = digest(manifest), manifest.time_s, manifest.drand_next
+        self._first_drand = self._first_drand or drand
         holders = self._holders.items()
         self._at_fault = {seat for seat, holder in holders if after.verifiers[holder].is_disqualified}
         self._audits = {(int(r), node): audit for (r, node), audit in after.audits.items()}
@@ -152,7 +167,7 @@ class SecondReading:
             if count >= ABSENT_MANIFESTS and len(leaders) > f
         }  # fmt: skip
         left = {seat for seat, holder in self._holders.items() if holder in self._resigned}
-        place = b"assay/reserve/1" + DRAND
+        place = b"assay/reserve/1" + _random(self._first_drand)
         holder = min(fit, key=lambda one: hashlib.sha256(place + one).digest())
         return [seat for seat in self._peers if seat in absent | left | self._at_fault], holder
 
@@ -248,7 +263,11 @@ class SecondReading:
             for one in sorted(manifest.beacon_shares, key=lambda one: one.verifier)
         )
         mix = hashlib.sha256(b"assay/vrf-mix/1" + mixed).digest()
-        return Digest(hashlib.sha256(b"assay/audit/2" + alpha + mix + DRAND).digest())
+        return Digest(hashlib.sha256(b"assay/audit/2" + alpha + mix + _random(manifest.drand)).digest())
+
+    def _is_partial(self, manifest: Manifest, asked: tuple[PeerId, ...]) -> bool:
+        lacks_share = not set(asked) <= {one.verifier for one in manifest.beacon_shares}
+        return lacks_share or bool(self._named and not manifest.drand)
 
     # ---- draws (5.2)
 
@@ -257,8 +276,7 @@ class SecondReading:
     ) -> dict[Step, tuple[object, ...]]:
         """What each step is drawn by: seed, rate, order of verifiers."""
         now = int(manifest.round)
-        is_partial = not set(asked) <= {one.verifier for one in manifest.beacon_shares}
-        if is_partial:
+        if self._is_partial(manifest, asked):
             waiting = (*self._undrawn, *self._fresh)
             rules, f = self._spec.audit, (len(self._peers) - 1) // 3
             left = 2 + f * (rules.takeover_rounds + 1)  # manifests that liars may fail, and two
@@ -286,7 +304,7 @@ class SecondReading:
     ) -> Iterator[str]:
         """How many auditors each audit wants, decided by the beacon after the first commitment (5.4)."""
         now = int(manifest.round)
-        is_partial = not set(asked) <= {one.verifier for one in manifest.beacon_shares}
+        is_partial = self._is_partial(manifest, asked)
         for (round_id, node), audit in after.audits.items():
             if self._first.get((int(round_id), node)) == now - 1:
                 drawn = _number(seed, b"L", node, int(round_id)) % PPM < self._spec.audit.replication_ppm
@@ -380,6 +398,8 @@ class SecondReading:
         is_over = now >= step[0] + rules.audit_rounds
         if audit.ruling is AuditStatus.OPEN and is_over:
             yield f"the audit of {step} is still open"
+        if audit.ruling is AuditStatus.OPEN and any(one.outcome in ACCUSING for one in audit.verdicts):
+            yield f"{step} is accused, and nobody disputes it"
         if audit.ruling is AuditStatus.DISPUTED and now >= audit.dispute_opened_round + rules.dispute_rounds:
             yield f"the dispute of {step} is still open"
         if audit.ruling is AuditStatus.CONFIRMED and len(audit.adverse) < quorum(len(audit.committee)):
@@ -388,6 +408,10 @@ class SecondReading:
 
 def _accused(audit: Audit, seat: PeerId) -> bool:
     return any(one.verifier == seat and one.outcome is Outcome.MISMATCH for one in audit.verdicts)
+
+
+def _random(drand: bytes) -> bytes:
+    return hashlib.sha256(drand).digest() if drand else NO_DRAND
 
 
 def _number(seed: Digest, what: bytes, node: PeerId, draw: int) -> int:

@@ -24,6 +24,7 @@ from assay.protocol.messages import Closing, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.rotation import Rotation
 from assay.protocol.state_transition import RunState
+from assay.protocol.types import NO_DIGEST
 from assay.verifier.audit.exact import compare
 from assay.verifier.consensus.chain import best_parent
 from assay.verifier.consensus.chain import deadline_ms as patience_ms
@@ -302,3 +303,15 @@ def test_a_verifier_that_is_paid_too_little_is_found(monkeypatch):
 def test_more_nodes_than_seats_are_found(monkeypatch):
     monkeypatch.setattr(RunState, "free_seats", property(lambda _: 2))
     assert "6 nodes have 5 seats" in broken(seed=1, rounds=8, joins_s=1.0)
+
+
+@pytest.mark.slow
+def test_draws_without_the_drand_round_that_was_named_are_found(monkeypatch):
+    monkeypatch.setattr("assay.protocol.state_transition.randomness", lambda _signature: NO_DIGEST)
+    assert "drawn" in broken(has_drand=True)
+
+
+@pytest.mark.slow
+def test_an_accusation_that_opens_no_dispute_is_found(monkeypatch):
+    monkeypatch.setattr("assay.protocol.auditing.audits.ADVERSE", ())
+    assert "is accused, and nobody disputes it" in broken(rounds=3, lying_node="other-message")

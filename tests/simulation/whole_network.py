@@ -44,6 +44,7 @@ from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import NO_ACCEPT, AcceptSpec, Member, Milestone, RunSpec, TimingSpec, check_spec
+from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_PEER, Digest, PeerId, RoundId
 from assay.testing.members import (
@@ -61,7 +62,7 @@ from assay.verifier.service import chain_duties, funding_watch, standby
 from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
 from assay.verifier.service.standby import RESIGN
-from tests.simulation import false_auditors, false_trainers, workers
+from tests.simulation import drand, false_auditors, false_trainers, workers
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
 from tests.simulation.lying_frames import LIES
@@ -146,6 +147,8 @@ class Plan:
     leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
     joins_s: float = 0.0  # when two nodes begin to ask for the one free seat; 0: there is none
+    has_drand: bool = False  # whether draws wait for a drand network's rounds
+    dark_s: tuple[float, float] = (0.0, 0.0)  # from when until when its servers are down
     most_loss_micro: int = 0  # of the model after each epoch but the last; 0: there are no milestones
     has_known_answers: bool = False  # whether an honest node has steps that are false on order
 
@@ -168,7 +171,11 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     joins_s = joining.uniform(0.1, late_s + 4) if joining.random() < 0.15 else 0.0
     rounds = rounds + JOIN_ROUNDS if joins_s else rounds
     asking = random.Random(f"milestones {seed}")
+    outside = random.Random(f"drand {seed}")
+    has_drand, dark_s = outside.random() < 0.1, sorted(outside.uniform(0, storm_s) for _ in range(2))
     return Plan(
+        has_drand=has_drand,
+        dark_s=(dark_s[0], dark_s[1]) if has_drand else (0.0, 0.0),
         most_loss_micro=asking.choice((1, LOSS_MICRO_MAX - 1)) if asking.random() < 0.25 else 0,
         has_known_answers=has_known_answers,
         joins_s=joins_s,
@@ -197,9 +204,12 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
         audit=an_audit_spec(
             probation=rng.choice((1, 2, 100)), floor_ppm=500_000, blocks=2, audit_rounds=7, dispute_rounds=4,
             replication_ppm=rng.choice((0, 300_000)), absence_s=120,
+            drand=drand.SPEC if plan.has_drand else NO_DRAND,
         ),
         money=a_money_spec(epoch_rounds=2, withheld_ppm=400_000, accept=_milestones(plan)),
-        timing=TimingSpec(collect_ms=3000, ready_ms=1000, iteration_ms=4000, resend_ms=500),
+        timing=TimingSpec(
+            collect_ms=3000, ready_ms=1000, iteration_ms=12_000 if plan.has_drand else 4000, resend_ms=500
+        ),
         nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
         seats=len(nodes) + bool(plan.joins_s), least_nodes=len(nodes),
         reserves=tuple(map(a_member, peers("reserve", 1 if plan.resigns_s else 0))),
@@ -335,6 +345,7 @@ class WholeNetwork:
         config = Config(
             keys=one.folder, password="", network=one.folder / "none", run=one.folder / "none",
             records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
+            drand=(drand.URL,) if self.plan.has_drand else (),
             known_answers=self.folder / "known-answers" if one.peer == self.tested else None,
         )  # fmt: skip
         return Participant(
@@ -502,6 +513,11 @@ class WholeNetwork:
             self._end()
             self._nursery.cancel_scope.cancel()
 
+    def is_dark(self) -> bool:
+        """Whether the servers of the drand network are down now."""
+        first_s, last_s = self.plan.dark_s
+        return first_s <= trio.current_time() < last_s
+
     def _is_over(self) -> bool:
         """Whether all have all manifests, all pay is claimed, and all that was convicted is in court."""
         seatless = self.newcomers.keys() - set(self.promises.joined)
@@ -642,6 +658,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
         stack.enter_context(mock.patch.object(standby, "REPEAT_S", 0.5))
+        stack.enter_context(drand.published(world.is_dark))
         stack.enter_context(world.promises.watching())
         try:
             run(world.main)
