@@ -308,7 +308,8 @@ class Promises:
         }
         self.unpaid.update(unpaid.values())
         for (round_id, node), reason in unpaid.items():
-            is_late = reason is UnpaidReason.LATE and node in self._troubled
+            # Who was away when more than its auditors asked for the opening may be accused of withholding it.
+            is_late = reason in (UnpaidReason.LATE, UnpaidReason.ACCUSED) and node in self._troubled
             is_lost = reason in (UnpaidReason.UNJUDGED, UnpaidReason.ACCUSED) and may_lack_judges
             is_known = reason is UnpaidReason.KNOWN_ANSWER and (round_id, node) in self._known
             if node in self.honest and not is_late and not is_lost and not is_known:

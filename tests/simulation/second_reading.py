@@ -103,7 +103,7 @@ class SecondReading:
         handed = {one.seat: one.holder for one in manifest.hand_over}
         free = [seat for seat in leaving if not self._is_bound(seat, now)]
         if handed != dict.fromkeys(free[:1], holder):
-            yield f"it hands over {handed}, expected one of {free} to {holder}"
+            yield f"it hands over {handed}, expected one of {free} to {holder!r}"
         drand = manifest.drand
         if drand and (not self._named or drand != signature(self._named)):
             yield f"it carries {drand.hex()[:8]}, which is not drand round {self._named}"
@@ -124,9 +124,9 @@ class SecondReading:
         if now:
             self._share(manifest, asked)
         self._hear(manifest, asked if now else ())
-        for signed in manifest.verdicts:
-            step = int(signed.verdict.round), signed.verdict.node
-            self._judges[step, signed.verdict] = self._holders[signed.verdict.verifier]
+        for verdict in (signed.verdict for signed in manifest.verdicts):
+            step = int(verdict.round), verdict.node
+            self._judges[step, verdict] = self._holders[verdict.verifier]
         self._hand_over(manifest)
         awaited = set(self._asked(now + 1))
         if set(after.beacon) != awaited:
@@ -182,7 +182,7 @@ class SecondReading:
     def _is_bound(self, seat: PeerId, now: int) -> bool:
         """Whether an audit may yet find the holder of a seat at fault."""
         for (round_id, _), audit in self._audits.items():
-            said = {one.verifier for one in (*audit.verdicts, *audit.commitments)}
+            said = {one.verifier for one in audit.verdicts} | {one.verifier for one in audit.commitments}
             passed = audit.ruling is AuditStatus.PASSED and not audit.is_known_answer
             may_be_shown = self._spec.audit.known_answer_count and passed
             may_be_shown = may_be_shown and now <= round_id + self._spec.audit.audit_rounds
