@@ -331,8 +331,8 @@ def test_a_message_that_is_not_the_rules_of_the_distance_is_found(data, tmp_path
     pair.accept(pair.step())
     true = rules.compress
 
-    def other(spec, layout, round_id, before, x, **how):
-        found = true(spec, layout, round_id, before, x, **how)
+    def other(spec, layout, base, round_id, before, x, **how):
+        found = true(spec, layout, base, round_id, before, x, **how)
         if what == "kept":
             return replace(found, after_BC=found.after_BC + np.float32(1e-3))
         if what == "signs":

@@ -177,6 +177,22 @@ def test_honest_steps_match_in_rounds_that_begin_anew(data, tmp_path, name):
 
 
 @every_case
+@pytest.mark.parametrize("missed", [{2}, {1, 2, 3}])
+def test_a_node_that_missed_the_round_in_which_its_state_begins_anew_matches_in_the_next(
+    data, tmp_path, name, missed
+):
+    """In its own fragment's blocks, and in those of others, which are not sent in that round."""
+    pair = Pair(data, tmp_path, name, reset_rounds=2)
+    for number in range(6):
+        if number in missed:
+            pair.pass_by()
+            continue
+        record = pair.step()
+        assert pair.outcomes(record) == [MATCH] * 3
+        pair.accept(record)
+
+
+@every_case
 def test_a_node_that_missed_rounds_or_lost_its_state_matches_too(data, tmp_path, name):
     pair = Pair(data, tmp_path, name)
     pair.accept(pair.step())
