@@ -122,15 +122,16 @@ ATTENDED = {
 @pytest.mark.parametrize("attended", ATTENDED.values(), ids=ATTENDED)
 @pytest.mark.parametrize("method", METHODS)
 def test_an_honest_step_holds_by_the_steps_of_a_few_rounds(method, attended):
-    node = ANode(method, attended)
+    node, longest = ANode(method, attended), 0
+    for number in attended[-T:]:
+        remade, steps = node.remade(number), node.lineage(number)
+        assert (remade.differs, remade.is_behind, remade.at) == ("", False, number)
+        assert steps[0].base
+        longest = max(longest, len(steps))
 
-    remade, steps = node.remade(), node.lineage()
-
-    assert (remade.differs, remade.is_behind, remade.at) == ("", False, AT)
-    assert steps[0].base
-    assert len(steps) <= lineage_max(node.spec.rule) == LONGEST[method]
-    if attended == range(AT + 1) and method == "demo":
-        assert [int(one.round) for one in steps] == list(range(AT - T, AT + 1))
+    assert longest <= lineage_max(node.spec.rule) == LONGEST[method]
+    if attended == range(AT + 1):
+        assert longest == LONGEST[method]
 
 
 @pytest.mark.parametrize("method", ["demo", "sparseloco", "muloco"])
