@@ -201,7 +201,7 @@ def _until_replaced(
 ) -> int:
     """Rounds from a verifier's death, or resignation, until its seat is another's, or `WATCHED_ROUNDS`."""
     probation = RARE if liar_votes_twice else 1
-    network = a_run(seed, nodes=peers("node", 16), probation=probation, floor_ppm=50_000, absence_s=4 * 3600)
+    network = a_run(seed, nodes=peers("node", 8), probation=probation, floor_ppm=50_000, absence_s=4 * 3600)
     network.round_s = 60
     liar, victim = (VERIFIERS[2], VERIFIERS[0]) if liar_votes_twice else (LIAR, VERIFIERS[3])
     grow_by(network, 12)
