@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 import trio
 
@@ -38,7 +39,7 @@ from assay.participant.store import Store
 from assay.participant.wallet.claims import open_chain
 from assay.participant.worker import WorkerProcess
 from assay.protocol.auditing.audits import case_id_of
-from assay.protocol.encoding.codec import decode, encode
+from assay.protocol.encoding.codec import Message, decode, encode
 from assay.protocol.errors import AssayError, Diverged, NotYet
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit
@@ -47,6 +48,7 @@ from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Tr
 from assay.verifier.audit.remake import STEPS_MAX, lineage
 
 log = logging.getLogger(__name__)
+A = TypeVar("A", bound=Message)
 ACCUSED, CLEARED, HONEST, ALONE = "accused/", "cleared/", "honest/", "alone/"  # keys: what is known of a case
 WRONG = "wrong/"  # key: of an account
 FOLDER = "accusations"  # of the worker, in the verifier's
@@ -57,7 +59,7 @@ WRONG_MAX = {
 }  # accusations that no order follows from, until the buyer, or another, is not heard
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 _BEHIND = "an earlier step of the node is false, which this rests on"
-REST = 3  # times what a step took, after it, while the run goes on: audits keep most of the machine
+REST = 3  # times what a step or an aggregate took, after it, while the run goes on
 REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
 
 
@@ -247,21 +249,27 @@ class Accusations:
             if at in commits:
                 is_first, is_compared = at == min(commits), at == number
                 asked = RemakeStep(commit=commits[at], is_first=is_first, is_compared=is_compared)
-                began = trio.current_time()
-                made = await child.call(asked, Remade)
-                if not self._follower.run_state.is_settled:
-                    await trio.sleep(REST * (trio.current_time() - began))
+                made = await self._paced(child, asked, Remade)
                 if made.exec_class != commits[at].exec_class:
                     return None
                 if is_compared:
                     return made
             link = self._link(at)
             body = await self._aggregate(link.manifest.aggregate)
-            applied = await child.call(Apply(round=link.manifest.round, aggregate=body), State)
+            apply = Apply(round=link.manifest.round, aggregate=body)
+            applied = await self._paced(child, apply, State)
             named = {one.commit.state for one in self._link(at + 1).manifest.commits} - {NO_DIGEST}
             if named and applied.digest not in named:
                 raise Diverged(f"our parameters of round {at + 1} are not the certified ones")
         raise AssertionError("the accused step is in its own lineage")
+
+    async def _paced(self, child: WorkerProcess, request: Message, answer: type[A]) -> A:
+        """What the worker answers; then, while the run goes on, a rest in which audits have the machine."""
+        began = trio.current_time()
+        found = await child.call(request, answer)
+        if not self._follower.run_state.is_settled:
+            await trio.sleep(REST * (trio.current_time() - began))
+        return found
 
     def _lineage(self, commit: Commit) -> dict[int, Commit]:
         """The steps that lead to the accused one and itself, by round.
