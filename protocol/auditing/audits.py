@@ -442,14 +442,14 @@ def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s:
     judges = set(audit.committee)
     against = sum(v.verifier in judges for v in audit.adverse)
     matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.counted)
-    # Auditors may have been a quorum when the dispute began: the node has all of it to show a task.
-    is_early = _may_be_known_answer(rules, audit) and now < last_verdict(rules, audit)
-    if against >= quorum(len(judges)) and not is_early:
+    if against >= quorum(len(judges)):
         if rules.absence_s and not audit.is_false and not audit.is_known_answer:
             due_s = audit.due_s if audit.due_s >= 0 else time_s + rules.absence_s
             return replace(audit, ruling=AuditStatus.OVERDUE, due_s=due_s, open_from=-1)
-        found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
-        return _with_faults(_closed(audit, found, now))
+        # Auditors may have been a quorum when the dispute began: the node has all of it to show a task.
+        if not _may_be_known_answer(rules, audit) or now >= last_verdict(rules, audit):
+            found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
+            return _with_faults(_closed(audit, found, now))
     if matches > audit.f and not audit.is_false:
         found = AuditStatus.LATE if audit.is_late else AuditStatus.DISMISSED
         return _with_faults(_closed(audit, found, now))

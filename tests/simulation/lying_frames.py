@@ -16,7 +16,16 @@ from nacl.signing import SigningKey
 
 from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.identity import peer_of, sign
-from assay.protocol.messages import MESSAGES, BeaconShare, Proposal, SignedInclusionList, SignedVote, VoteKind
+from assay.protocol.messages import (
+    MESSAGES,
+    BeaconShare,
+    Proposal,
+    SignedInclusionList,
+    SignedReceipt,
+    SignedRefusal,
+    SignedVote,
+    VoteKind,
+)
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import DOMAIN, a_peer_key, name_of
 from tests.simulation.streams import Frame
@@ -25,7 +34,7 @@ Lie = Callable[[Frame, bool], tuple[Frame, ...]]
 
 
 def two_faced(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
-    """Every second peer gets another vote, proposal, share of the beacon or inclusion list."""
+    """Every second peer gets another vote, proposal, share of the beacon, inclusion list or receipt."""
     return (_other(frame),) if is_second else (frame,)
 
 
@@ -51,10 +60,22 @@ LIES: dict[str, Lie] = {"two-faced": two_faced, "two-voiced": two_voiced, "mute"
 
 
 def _other(frame: Frame) -> Frame:
+    key = a_peer_key(name_of(frame.source))
+    if frame.method == "submit" and frame.answers and not frame.error:
+        return replace(frame, body=_other_receipt(key, frame.body))
     if frame.method:
         return frame
-    other = other_face(a_peer_key(name_of(frame.source)), frame.body)
+    other = other_face(key, frame.body)
     return frame if other == frame.body else replace(frame, body=other)
+
+
+def _other_receipt(key: SigningKey, body: bytes) -> bytes:
+    """A receipt of a commit that nobody sent."""
+    answer: Any = decode_any({SignedReceipt.TAG: SignedReceipt, SignedRefusal.TAG: SignedRefusal}, body)
+    if isinstance(answer, SignedRefusal):
+        return body
+    receipt = replace(answer.receipt, commit=Digest(sha256(answer.receipt.commit).digest()))
+    return encode(SignedReceipt(receipt=receipt, signature=sign(key, DOMAIN, receipt)))
 
 
 def other_face(key: SigningKey, body: bytes) -> bytes:

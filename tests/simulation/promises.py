@@ -19,12 +19,13 @@ from assay.participant.follower import Follower
 from assay.participant.store import Store
 from assay.protocol.agreement.configurations import before_first, number_of
 from assay.protocol.auditing.audits import Audit, AuditStatus
-from assay.protocol.encoding.codec import decode_any, digest
+from assay.protocol.encoding.codec import decode, decode_any, digest
 from assay.protocol.messages import (
     MESSAGES,
     CertifiedManifest,
     Proposal,
     ResultSignature,
+    SignedReceipt,
     SignedVerdict,
     SignedVerdictCommitment,
     SignedVote,
@@ -123,6 +124,8 @@ class Promises:
         def setting(store: Store, name: str, body: bytes) -> None:
             if name.startswith("state/"):
                 self._same(self._states, name, body, "parameters")
+            elif name.startswith("receipt/"):
+                self._received(decode(SignedReceipt, body))
             set_value(store, name, body)
 
         with mock.patch.object(Follower, "_fold", folding), mock.patch.object(Store, "set_value", setting):
@@ -186,6 +189,13 @@ class Promises:
     def _once(self, what: tuple[object, ...], said: Digest) -> None:
         if self._signed.setdefault(what, said) != said:
             raise Violation(f"an honest process signed two of {what}")
+
+    def _received(self, signed: SignedReceipt) -> None:
+        """An honest node keeps a receipt: of a commit that it sent."""
+        receipt = signed.receipt
+        sent = self._signed.get(("commit", receipt.node, int(receipt.round)))
+        if receipt.node in self.honest and receipt.commit != sent:
+            raise Violation(f"{receipt.node.hex()[:8]} keeps a receipt of {receipt.commit.hex()[:8]}")
 
     # ---- what is agreed
 

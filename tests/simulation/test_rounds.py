@@ -130,7 +130,7 @@ def test_a_buyer_that_cancels_ends_the_training_and_pays_for_what_was_done():
 
 @pytest.mark.slow
 def test_one_of_two_newcomers_takes_the_free_seat_trains_and_is_paid():
-    world = simulate(1, replace(CALM, rounds=8, joins_s=1.0))
+    world = simulate(1, replace(CALM, rounds=6, joins_s=1.0))
     (joined,) = world.promises.joined
     number = max(world.promises.settled)
     assert joined in {row.peer for row in world.promises.settled[number].rows}
@@ -314,4 +314,4 @@ def test_draws_without_the_drand_round_that_was_named_are_found(monkeypatch):
 @pytest.mark.slow
 def test_an_accusation_that_opens_no_dispute_is_found(monkeypatch):
     monkeypatch.setattr("assay.protocol.auditing.audits.ADVERSE", ())
-    assert "is accused, and nobody disputes it" in broken(rounds=3, lying_node="other-message")
+    assert "is accused, and nobody disputes it" in broken(lying_node="other-message")
