@@ -26,9 +26,9 @@ from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import NO_ADAPTER, AdapterSpec, ComputeSpec, ModelSpec, Precision, RunSpec, Target
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.redteam.appeals import Trial, judged_between_classes
 from assay.redteam.attack import without
-from assay.redteam.test_bed import SMALL, Floats, TestBed, data_spec, lab_of
+from assay.redteam.court.appeals import Trial, judged_between_classes
+from assay.redteam.nodes.test_bed import SMALL, Floats, TestBed, data_spec, lab_of
 from assay.testing.learned import NotLearned, learned_by_heart
 from assay.testing.members import NODES, RUN_ID, a_digest
 from assay.testing.specs import a_rule, a_spec

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from assay.protocol.params import ComputeSpec, ModelSpec, Precision
-from assay.redteam.test_bed import SMALL, Floats, text
+from assay.redteam.nodes.test_bed import SMALL, Floats, text
 from assay.testing.learned import learned_by_heart
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of, to_blocks

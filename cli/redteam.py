@@ -35,7 +35,7 @@ def redteam(
     Example: assay redteam --quick
     """
     from assay.cli.progress import progress
-    from assay.redteam.false_positives import ROUNDS_QUICK, Honest, audit_everywhere
+    from assay.redteam.nodes.false_positives import ROUNDS_QUICK, Honest, audit_everywhere
     from assay.redteam.table import AttackTable, as_markdown, counts, honest_lines, named, try_all
 
     chosen = [one for one in named(attack) if not (quick and one.is_slow)]

@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from assay.redteam.absences import ABSENCE_ATTACKS
-from assay.redteam.accusations import ACCUSATION_ATTACKS
-from assay.redteam.appeals import APPEAL_ATTACKS
 from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, together
-from assay.redteam.beacon import BEACON_ATTACKS
-from assay.redteam.byzantine_nodes import LIAR_ATTACKS
-from assay.redteam.byzantine_verifiers import JUDGE_ATTACKS
-from assay.redteam.contracts import CONTRACT_ATTACKS
-from assay.redteam.false_positives import Honest, total
-from assay.redteam.false_state import STATE_ATTACKS
-from assay.redteam.leaving import LEAVING_ATTACKS
-from assay.redteam.malformed import BYTES_ATTACKS
-from assay.redteam.milestones import MILESTONE_ATTACKS
-from assay.redteam.rounds import ROUND_ATTACKS
-from assay.redteam.seats import SEAT_ATTACKS
-from assay.redteam.steps import STEP_ATTACKS
-from assay.redteam.trust import TRUST_ATTACKS
+from assay.redteam.court.accusations import ACCUSATION_ATTACKS
+from assay.redteam.court.appeals import APPEAL_ATTACKS
+from assay.redteam.court.contracts import CONTRACT_ATTACKS
+from assay.redteam.nodes.byzantine_nodes import LIAR_ATTACKS
+from assay.redteam.nodes.false_positives import Honest, total
+from assay.redteam.nodes.false_state import STATE_ATTACKS
+from assay.redteam.nodes.malformed import BYTES_ATTACKS
+from assay.redteam.nodes.steps import STEP_ATTACKS
+from assay.redteam.nodes.trust import TRUST_ATTACKS
+from assay.redteam.verifiers.absences import ABSENCE_ATTACKS
+from assay.redteam.verifiers.beacon import BEACON_ATTACKS
+from assay.redteam.verifiers.byzantine_verifiers import JUDGE_ATTACKS
+from assay.redteam.verifiers.leaving import LEAVING_ATTACKS
+from assay.redteam.verifiers.milestones import MILESTONE_ATTACKS
+from assay.redteam.verifiers.rounds import ROUND_ATTACKS
+from assay.redteam.verifiers.seats import SEAT_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
     *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *APPEAL_ATTACKS,

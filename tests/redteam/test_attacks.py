@@ -8,7 +8,7 @@ import pytest
 
 import assay.testing.run
 from assay.redteam.attack import Attack, AttackResult, Outcome, Where, finding_of, together, without
-from assay.redteam.contracts import ROOT, TESTS, adversaries_of, endings
+from assay.redteam.court.contracts import ROOT, TESTS, adversaries_of, endings
 from assay.redteam.table import ATTACKS
 from assay.training.model.loss import use_one_thread
 

@@ -9,7 +9,7 @@ import pytest
 
 from assay.protocol.messages import Outcome
 from assay.protocol.types import Digest
-from assay.redteam.test_bed import lab_of
+from assay.redteam.nodes.test_bed import lab_of
 from assay.training.optimiser.carry import mean_block
 from assay.training.transform.blocked_dct import row_lengths
 from assay.verifier.audit.limits import shipped

@@ -17,7 +17,7 @@ from assay.cli.main import app
 from assay.cli.result import document
 from assay.cli.schema import schema_of
 from assay.redteam.attack import without
-from assay.redteam.false_positives import Honest, Judging, audit_honest, total
+from assay.redteam.nodes.false_positives import Honest, Judging, audit_honest, total
 from assay.redteam.table import ATTACKS, AttackTable, as_markdown, named, try_all
 from assay.training.model.loss import use_one_thread
 from assay.training.transform.compress import transition

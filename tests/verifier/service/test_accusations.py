@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from assay.protocol.types import RoundId
-from assay.redteam.accusations import (
+from assay.redteam.court.accusations import (
     FINDER,
     LIE,
     NODE,

@@ -22,7 +22,7 @@ from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import Precision, RunSpec
 from assay.protocol.types import Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.test_bed import INNER_STEPS, Floats, StepClaim, TestBed, lab_of, lab_with_inner_steps
+from assay.redteam.nodes.test_bed import INNER_STEPS, Floats, StepClaim, TestBed, lab_of, lab_with_inner_steps
 from assay.testing.learned import learned_by_heart
 from assay.training.layout import Layout
 from assay.training.model.initial import state_digest

@@ -27,7 +27,7 @@ from assay.protocol.params import check_spec
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Iteration, PeerId
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, tally
+from assay.redteam.verifiers.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, tally
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_deployment, a_digest, a_member, peers
 from assay.testing.run import a_network, a_spec, funded_start
 from assay.testing.signed import STATE

@@ -35,7 +35,7 @@ from assay.protocol.state_transition import RunState
 from assay.protocol.types import Iteration, PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.members import LIAR, MATCH, NODE, one_act
-from assay.redteam.seats import RARE, RESERVES, RESIGN, a_notice, a_run, grow, grow_by, trust_all
+from assay.redteam.verifiers.seats import RARE, RESERVES, RESIGN, a_notice, a_run, grow, grow_by, trust_all
 from assay.testing.members import (
     DOMAIN,
     RUN_ID,

@@ -25,7 +25,14 @@ from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import QUICKNET
 from assay.protocol.state_transition import advance, beacon_of
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.fake_verifier import NODE, VERIFIER_KEYS, FakeVerifier, a_fake_verifier, refusals_of, tally
+from assay.redteam.verifiers.fake_verifier import (
+    NODE,
+    VERIFIER_KEYS,
+    FakeVerifier,
+    a_fake_verifier,
+    refusals_of,
+    tally,
+)
 from assay.testing.members import RUN_ID, a_digest
 
 BEACON_ATTACKS = Attacks(Where.ROUND)

@@ -17,7 +17,7 @@ from assay.protocol.state_transition import StepId
 from assay.protocol.types import PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.members import LIAR, NODE, one_act
-from assay.redteam.seats import a_run, grow, grow_by, trust_all
+from assay.redteam.verifiers.seats import a_run, grow, grow_by, trust_all
 from assay.testing.members import NODES, VERIFIERS
 
 ABSENCE_ATTACKS = Attacks(Where.CHAIN)

@@ -25,8 +25,8 @@ from assay.protocol.messages import Manifest
 from assay.protocol.openings import Opening
 from assay.protocol.params import BLOCK_SIZE, Values
 from assay.redteam.attack import Attacks, Outcome, Where, without
-from assay.redteam.fake_verifier import tally
-from assay.redteam.test_bed import lab_of
+from assay.redteam.nodes.test_bed import lab_of
+from assay.redteam.verifiers.fake_verifier import tally
 from assay.training.codec.rice import rice_bits
 from assay.training.codec.wire import Update, decode_update, encode_update, update_bytes_max
 from assay.training.optimiser.node_state import NodeState

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from assay.redteam.attack import Attack, Outcome, Where, tallied
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _WAIT_S = 900
 _LINE = re.compile(r"^(tests/\S+?)(?:\[.*\])? (PASSED|FAILED|SKIPPED|ERROR)", re.MULTILINE)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from assay.protocol.messages import Outcome
 from assay.protocol.params import ComputeSpec, Precision
-from assay.redteam.test_bed import TestBed
+from assay.redteam.nodes.test_bed import TestBed
 from assay.training.model.loss import FLOAT32_WHOLE
 from assay.training.model.presets import gpt_spec
 from assay.verifier.audit.intervals import rule_of_three
@@ -31,7 +31,7 @@ BLOCKS = 64  # opened at most; the model has fewer
 PATHS = ("default", "avx2", "avx512")  # of ATen, by ATEN_CPU_CAPABILITY
 ROUNDS_QUICK = 3
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_MODULE = "assay.redteam.false_positives"
+_MODULE = "assay.redteam.nodes.false_positives"
 _WAIT_S = 3600
 
 

@@ -22,7 +22,7 @@ import assay.verifier.audit.tolerance
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.types import Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.test_bed import Floats, TestBed, lab_of
+from assay.redteam.nodes.test_bed import Floats, TestBed, lab_of
 from assay.training.methods.choices import Choices, method_rule
 from assay.training.optimiser.carry import is_renewed
 from assay.training.optimiser.inner import InnerState, inner_step

@@ -29,7 +29,7 @@ from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of, lab_of_sizes
+from assay.redteam.nodes.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of, lab_of_sizes
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
