@@ -133,8 +133,7 @@ class SecondReading:
             yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
         yield from self._accepted(manifest, after)
         yield from self._joined(manifest, after)
-        for signed in manifest.evaluations:
-            one = signed.evaluation
+        for one in (signed.evaluation for signed in manifest.evaluations):
             if (one.epoch, one.verifier) in self._scores or now < self._end(one.epoch):
                 yield f"it carries an evaluation of epoch {one.epoch} twice, or early"
             self._scores[one.epoch, one.verifier] = one.score
