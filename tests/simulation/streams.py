@@ -389,7 +389,11 @@ class SimulatedHost:
         size = self._blobs.size(digest)
         if size is None:
             raise Unavailable("the holder does not have it")
-        return self._blobs.read(digest, 0, size)
+        body = self._blobs.read(digest, 0, size)
+        if blob_digest(body) != digest:  # as the server of a real host notices
+            self._blobs.discard_damaged(digest)
+            raise Unavailable("the holder's blob is damaged")
+        return body
 
     def _reaches(self, peer: PeerId) -> bool:
         return not self.is_dead and peer != self.peer and self._network.is_up(self.peer, peer)
