@@ -149,7 +149,7 @@ def test_an_epoch_whose_model_misses_its_milestone_costs_less():
 def test_verifiers_that_forget_what_they_signed_are_found(monkeypatch):
     monkeypatch.setattr(Store, "add_record", lambda _store, _iteration, _body: None)
     monkeypatch.setattr(HighWater, "note", lambda _mark, _iteration, _statement: None)
-    plan = {"rounds": 4, "storm_s": 20.0, "kills": 14, "cuts": 3}
+    plan = {"rounds": 4, "storm_s": 20.0, "kills": 40, "cuts": 3}
     assert any(
         "signed two" in found or "DUMMY and FINALISE" in found or "from us" in found
         for found in (broken(seed, **plan) for seed in range(40))
