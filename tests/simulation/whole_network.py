@@ -381,14 +381,15 @@ class WholeNetwork:
         if one.peer in self.newcomers:
             await trio.sleep(self.plan.joins_s)
             self.promises.coming_s = trio.current_time()
-            record = sign_record(_keys(one.peer), Role.NODE, "127.0.0.1", 1, int(now_s()))
-            write_record(one.folder / OWN_RECORD, record)
         while not one.has_ended:
             me = None
             one.is_dead, one.scope = False, trio.CancelScope()
             one.told = one.die
             try:
                 with one.scope:
+                    if one.peer in self.newcomers and not (one.folder / OWN_RECORD).exists():
+                        record = sign_record(_keys(one.peer), Role.NODE, "127.0.0.1", 1, int(now_s()))
+                        write_record(one.folder / OWN_RECORD, record)
                     me = self._participant(one)
                     one.service = self._service(one, me)
                     await one.service.run()
