@@ -194,6 +194,17 @@ def test_an_inconclusive_verdict_calls_the_next_auditor():
     assert run_state.audits[STEP].ruling is AuditStatus.PASSED
 
 
+def test_one_match_of_two_that_are_wanted_is_not_enough_while_a_third_may_look():
+    run_state, order = audited(audit_rounds=12, replication_ppm=PPM)
+    votes = {order[0]: MATCH, order[1]: UNSURE}
+    run_state = grow(run_state, 6, {STEP: votes})
+
+    audit = run_state.audits[STEP]
+    assert ({v.outcome for v in audit.verdicts}, audit.ruling) == ({MATCH, UNSURE}, AuditStatus.OPEN)
+    run_state = grow(run_state, 3, {STEP: votes | {order[2]: MATCH}})
+    assert run_state.audits[STEP].ruling is AuditStatus.PASSED
+
+
 def test_who_seals_and_does_not_open_is_replaced_and_counted():
     run_state, order = audited(audit_rounds=9)
     votes = {STEP: {order[0]: MATCH, order[1]: MATCH}}
