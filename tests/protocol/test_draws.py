@@ -96,6 +96,15 @@ def test_the_rate_is_one_on_probation_then_falls_and_never_under_the_floor(clean
     assert audit_rate_ppm(audit, clean) == rate
 
 
+def test_a_discount_counts_from_the_first_audit_after_probation_and_may_be_all():
+    audit = a_spec(probation=4, floor_ppm=50_000).audit
+
+    assert [audit_rate_ppm(audit, clean, 600_000) for clean in (3, 4, 8)] == [PPM, 600_000, 300_000]
+    assert audit_rate_ppm(audit, 4, 0) == 50_000
+    with pytest.raises(ValueError, match="a discount of -1 millionths"):
+        audit_rate_ppm(audit, 4, -1)
+
+
 @pytest.mark.parametrize("rate", [0, 1, 200_000, 500_000, PPM])
 def test_nodes_are_drawn_as_often_as_the_rate_says(rate):
     seeds = [Digest(hashlib.sha256(b"%d" % n).digest()) for n in range(4000)]
