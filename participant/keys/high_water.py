@@ -7,7 +7,8 @@ statement that was journalled before its signature; a store that neither holds i
 
     slot = u64 count | u64 highest iteration | u64 the last statement's | u64 silent through
            | 32 byte SHA-256 of the last statement | 32 byte SHA-256 of all that
-    file = two slots, written in turn: a write that is cut off leaves the one before it whole
+    file = two slots, written in turn: a write that is cut off leaves the one before it whole; it is there
+           with a first slot, or not at all
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.protocol.errors import ConfigError, Unavailable
+from assay.training.optimiser.public_state import durably
 
 _BODY, _SUM_BYTES = struct.Struct(">QQQQ32s"), 32
 _SLOT_BYTES = _BODY.size + _SUM_BYTES
@@ -49,19 +51,22 @@ class HighWater:
         """
         self._path = path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not path.exists() or not path.stat().st_size:
+                with durably(path) as begun:
+                    begun.write(_Mark().encode())
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             body = os.pread(self._file, 2 * _SLOT_BYTES, 0)
         except OSError as error:
             reason = f"{path}: the mark of what was signed cannot be opened ({error.strerror})"
             raise ConfigError(reason) from None
         slots = (body[:_SLOT_BYTES], body[_SLOT_BYTES:])
         whole = [mark for slot in slots if (mark := _decoded(slot)) is not None]
-        if body and not whole:
+        if not whole:
             raise ConfigError(
                 f"{path}: the mark of what was signed is damaged; without it this verifier could sign twice. "
                 "Where the store beside it is surely whole, remove the mark"
             )
-        self._mark = max(whole, key=lambda mark: mark.count, default=_Mark())
+        self._mark = max(whole, key=lambda mark: mark.count)
 
     def close(self) -> None:
         """Release the file."""

@@ -102,6 +102,24 @@ def test_a_write_that_was_cut_off_leaves_the_mark_before_it(path):
         path.write_bytes(bytes(body))
 
 
+def test_a_first_write_that_was_cut_off_leaves_a_mark_of_nothing(path):
+    noted(path)
+    begun = path.read_bytes()
+    noted(path, (3, b"a"))
+    whole = path.read_bytes()
+    for size in range(len(begun), len(whole)):
+        path.write_bytes(whole[:size])
+        assert lost(path) == 0
+        noted(path, (3, b"a"))
+        assert lost(path, [], final=2) == 3
+
+
+def test_a_file_that_was_only_made_is_begun(path):
+    path.touch()
+    noted(path, (3, b"a"))
+    assert lost(path, [], final=2) == 3
+
+
 def test_a_mark_without_a_whole_slot_is_refused_in_words(path):
     noted(path, (3, b"a"))
     path.write_bytes(bytes(len(path.read_bytes())))
