@@ -99,6 +99,7 @@ class Openings:
                 await self.follower.grown(int(run_state.round))
 
     async def say(self, message: SignedAttendance) -> None:
+        """Tell every holder of a seat, once; who cannot be reached is not told."""
         async with trio.open_nursery() as nursery:
             for verifier in self.follower.run_state.holders:
                 nursery.start_soon(self._send_message, verifier, message)
@@ -221,6 +222,11 @@ class Openings:
             log.warning("opening not made again", extra={"round": int(audit.round), "reason": str(error)})
 
     async def answer(self, _peer: PeerId, body: bytes) -> bytes:
+        """Where a drawn step's opening is, for a verifier that missed our notice; empty for any other step.
+
+        Raises:
+            AssayError: it cannot be made, or the request is none.
+        """
         request = decode(StepRequest, body)
         for (round_id, node), audit in self.follower.run_state.audits.items():
             if round_id == request.number and node == self.me.me and audit.is_open:

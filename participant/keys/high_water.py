@@ -53,6 +53,7 @@ class HighWater:
         try:
             if not path.exists() or not path.stat().st_size:
                 with durably(path) as begun:
+                    os.fchmod(begun.fileno(), 0o600)
                     begun.write(_Mark().encode())
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             body = os.pread(self._file, 2 * _SLOT_BYTES, 0)

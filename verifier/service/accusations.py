@@ -53,10 +53,7 @@ ACCUSED, CLEARED, HONEST, ALONE = "accused/", "cleared/", "honest/", "alone/"  #
 WRONG = "wrong/"  # key: of an account
 FOLDER = "accusations"  # of the worker, in the verifier's
 WAITING_MAX = 4  # accusations that wait while another is looked into
-WRONG_MAX = {
-    True: 8,
-    False: 1,
-}  # accusations that no order follows from, until the buyer, or another, is not heard
+WRONG_MAX = {True: 8, False: 1}  # that no order follows from, until the buyer, or another, is not heard
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 _BEHIND = "an earlier step of the node is false, which this rests on"
 REST = 3  # times what a step or an aggregate took, after it, while the run goes on

@@ -114,6 +114,11 @@ def test_a_first_write_that_was_cut_off_leaves_a_mark_of_nothing(path):
         assert lost(path, [], final=2) == 3
 
 
+def test_nobody_but_its_owner_may_write_a_mark(path):
+    noted(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_file_that_was_only_made_is_begun(path):
     path.touch()
     noted(path, (3, b"a"))
