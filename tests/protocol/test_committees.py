@@ -127,6 +127,14 @@ def first_words(order, liars):
     return [(None,)] if order[0] not in liars else [(lie,) for lie in LIES if lie is not None]
 
 
+def check_votes(audit: Audit, liars: frozenset[PeerId], truth, count: int) -> None:
+    """Whatever the committee votes, until the dispute ends: nobody honest loses, and no lie passes."""
+    for votes in every_vote(audit.committee, liars, truth, count):
+        check(after := judged(audit, votes, liars), liars, truth)
+        if after.ruling is AuditStatus.DISPUTED:
+            check(at_the_end(after), liars, truth)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
 @pytest.mark.parametrize("count", COUNTS)
@@ -143,10 +151,7 @@ def test_f_liars_of_a_committee_convict_clear_and_frame_nobody(count, truth):
                 if audit.ruling is not AuditStatus.DISPUTED:
                     assert truth is HONEST or order[0] in liars  # only a bought auditor passes a lie
                     continue
-                for votes in every_vote(order[:size], liars, truth, count):
-                    check(after := judged(audit, votes, liars), liars, truth)
-                    if after.ruling is AuditStatus.DISPUTED:
-                        check(at_the_end(after), liars, truth)
+                check_votes(audit, liars, truth, count)
 
 
 @pytest.mark.slow
@@ -184,10 +189,7 @@ def test_f_liars_convict_clear_and_frame_nobody_while_f_other_seats_retire(seats
             liars = frozenset(members[:lying] if is_framed else members[1 : 1 + lying])
             audit = opened(seats, liars, (MISMATCH if is_framed else None,), truth, at_fault + retiring)
             assert audit.ruling is AuditStatus.DISPUTED and audit.committee == members
-            for votes in every_vote(members, liars, truth, count):
-                check(after := judged(audit, votes, liars), liars, truth)
-                if after.ruling is AuditStatus.DISPUTED:
-                    check(at_the_end(after), liars, truth)
+            check_votes(audit, liars, truth, count)
 
 
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
@@ -201,10 +203,7 @@ def test_f_liars_frame_and_clear_nobody_while_an_honest_seat_retires(count, trut
             audit = opened(count, liars, said, truth, retired=1)
             assert audit.f == f
             if audit.ruling is AuditStatus.DISPUTED:
-                for votes in every_vote(audit.committee, liars, truth, count):
-                    check(after := judged(audit, votes, liars), liars, truth)
-                    if after.ruling is AuditStatus.DISPUTED:
-                        check(at_the_end(after), liars, truth)
+                check_votes(audit, liars, truth, count)
 
 
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
