@@ -23,7 +23,7 @@ from assay.participant.files.application import Application
 from assay.participant.files.record import OWN_RECORD, SignedRecord, read_record
 from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
-from assay.protocol.auditing.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, Diverged, Unavailable
 from assay.protocol.identity import sign
@@ -107,12 +107,15 @@ async def _apply(
 async def return_when_overdue(
     me: Participant, follower: Follower, open_step: Callable[[Audit], Awaitable[object]], say: Say
 ) -> None:
-    """Say that we are back while an opening of ours is overdue and `open_step` can make it."""
+    """Say that we are back while an opening of ours is overdue and `open_step` can make it.
+
+    A known-answer task that was found false while we were away needs no return: it is shown.
+    """
     logged = ""
     while True:
         run_state = follower.run_state
         overdue = [a for a in run_state.audits.values() if a.node == me.me and a.is_late]
-        if any(a.ruling is AuditStatus.OVERDUE for a in overdue):
+        if any(audit.awaits_return for audit in overdue):
             try:
                 for audit in overdue:
                     await open_step(audit)

@@ -175,8 +175,9 @@ def _check_notices(run_state: RunState, manifest: Manifest) -> None:
 
 
 def has_return(manifest: Manifest) -> bool:
-    """Whether a node comes back by this manifest."""
-    return any(signed.attendance.kind is AttendanceKind.RETURN for signed in manifest.attendance)
+    """Whether a node comes back by this manifest, or shows what it could not while it was away."""
+    returns = (one for one in manifest.attendance if one.attendance.kind is AttendanceKind.RETURN)
+    return bool(manifest.known_answers) or any(returns)
 
 
 def _check_membership(run_state: RunState, manifest: Manifest) -> None:

@@ -17,7 +17,6 @@ import hashlib
 from collections.abc import Iterable
 
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.messages import (
     JOINS_MAX,
     Admission,
@@ -114,8 +113,7 @@ def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool
         is_recent = run_state.round - LEAVE_ROUNDS <= attendance.round <= run_state.round
         return is_recent and record.is_seated and run_state.is_training
     is_overdue = any(
-        audit.node == attendance.node and audit.ruling is AuditStatus.OVERDUE
-        for audit in run_state.audits.values()
+        audit.node == attendance.node and audit.awaits_return for audit in run_state.audits.values()
     )
     pause = RETURN_PAUSE_S << min(record.returns - 1, 32) if record.returns else 0
     is_fresh = record.absent_round < attendance.round <= run_state.round

@@ -156,7 +156,8 @@ class RunState:
     def due_s(self) -> int | None:
         """Agreed time that a manifest must have that follows now without a return; None where any may follow.
 
-        Once every epoch is settled, or while no node may train, only overdue openings are left to wait for.
+        A known-answer task that is shown is as good as a return. Once every epoch is settled, or while no
+        node may train, only what is overdue is left to wait for.
         """
         left = [audit for audit in self.audits.values() if not audit.has_ended]
         is_idle = self.is_settled or self.is_deserted
@@ -592,6 +593,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             is_banned=record.banned and (audit.is_late or not record.is_lost),
             time_s=manifest.time_s,
             has_returned=audit.node in returned,
+            heard_round=record.base - 2 - spec.rule.read_lag,
         )
         audits[step] = after
         if after.ruling is not audit.ruling:

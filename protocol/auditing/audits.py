@@ -13,10 +13,12 @@ commit-reveal: every auditor commits to its verdict before any verdict is reveal
                |--quorum against--> CONFIRMED (slash, ban); for a known-answer task KNOWN_ANSWER (neither);
                |                    in a run with such tasks not before the dispute's last manifest
                |--quorum against, but not more than f say MISMATCH--> OVERDUE, if the run allows absence
+               |--quorum against, but the node may have such a task, and seems cut off--> likewise
                |--more than f matches, and not more than f mismatches--> DISMISSED
                '--neither--> a second committee of all verifiers, once; then EXPIRED (unpaid, no slash)
-    OVERDUE:   the opening did not come, as from a machine that is cut off; its step is unpaid
+    OVERDUE:   the opening or the task did not come, as from a machine that is cut off; its step is unpaid
                |--agreed time is over--> CONFIRMED
+               |--a step found false is shown to be a known-answer task--> KNOWN_ANSWER
                '--its node returns--> DISPUTED before all verifiers: found true LATE, withheld again OVERDUE
     A MATCH from before a dispute does not count in it: its verifier had not seen the node's sketch.
     When one audit of a node is CONFIRMED, or the node contradicts itself, its other open audits are
@@ -142,11 +144,12 @@ class Audit:
     def binds(self, verifier: PeerId, *, may_be_shown: bool = False) -> bool:
         """Whether it may still find this verifier's verdict about the step false, or not given in time.
 
-        While its opening is overdue, which may be for hours, it can be nobody's fault but of who accused.
+        While it is overdue, which may be for hours, only one kind of verdict may yet be found false.
         may_be_shown: whether the step may yet be shown to be a known-answer task, as after a MATCH.
         """
         if self.ruling is AuditStatus.OVERDUE:
-            return any(one.verifier == verifier and one.outcome is Outcome.MISMATCH for one in self.verdicts)
+            doubted = Outcome.MISMATCH if self.awaits_return else Outcome.MATCH
+            return any(one.verifier == verifier and one.outcome is doubted for one in self.verdicts)
         said = {one.verifier for one in self.commitments} | {one.verifier for one in self.verdicts}
         return verifier in said and (may_be_shown or not self.has_ended)
 
@@ -171,6 +174,11 @@ class Audit:
     def is_late(self) -> bool:
         """Whether its opening is overdue, or was and is judged now: its node may not train."""
         return self.due_s >= 0 and not self.has_ended
+
+    @property
+    def awaits_return(self) -> bool:
+        """Whether the step is judged again if its node comes back: it is overdue, and was not found false."""
+        return self.ruling is AuditStatus.OVERDUE and not self.is_false
 
     @property
     def has_ended(self) -> bool:
@@ -272,15 +280,15 @@ def may_open_sketch(audit: Audit, at: int) -> bool:
 def may_show_known_answer(rules: AuditSpec, audit: Audit, at: int) -> bool:
     """Whether this step may still be shown to be a known-answer task: only once a verdict on it exists.
 
-    In a dispute it may be shown to the end: the verdict that opened it may have come at the last chance.
+    In a dispute it may be shown to the end: the verdict that opened it may have come at the last chance. A
+    node that was cut off for all of one that found the step false may show it while it is overdue.
     """
-    is_judged = bool(audit.verdicts) and audit.ruling in (
-        AuditStatus.OPEN,
-        AuditStatus.DISPUTED,
-        AuditStatus.PASSED,
-    )
-    in_time = audit.ruling is AuditStatus.DISPUTED or at <= int(audit.round) + rules.audit_rounds
-    return is_judged and not audit.is_known_answer and in_time
+    if not audit.verdicts or audit.is_known_answer:
+        return False
+    if audit.ruling is AuditStatus.DISPUTED or (audit.ruling is AuditStatus.OVERDUE and audit.is_false):
+        return True
+    is_passed = audit.ruling in (AuditStatus.OPEN, AuditStatus.PASSED)
+    return is_passed and at <= int(audit.round) + rules.audit_rounds
 
 
 def judges_in_reference(audit: Audit) -> bool:
@@ -365,6 +373,7 @@ def rule(
     is_banned: bool,
     time_s: int = 0,
     has_returned: bool = False,
+    heard_round: int = -1,
 ) -> Audit:
     """The audit after the manifest of `now`: closed, disputed, or one phase on.
 
@@ -376,6 +385,7 @@ def rule(
         is_banned: Whether the node is banned already, for a fault that ends its other audits.
         time_s: Agreed time of the manifest.
         has_returned: Whether the manifest carries the node's return.
+        heard_round: The last manifest that the node is known to have had: its last accepted step needed it.
     """
     if not audit.has_ended and is_banned:
         return _closed(audit, AuditStatus.SUPERSEDED, now)
@@ -386,14 +396,16 @@ def rule(
     if audit.ruling is AuditStatus.OPEN:
         return _investigated(audit, now, spec.audit, manifest)
     if audit.ruling is AuditStatus.DISPUTED:
-        return _decided(audit, now, spec.audit, manifest, time_s)
+        return _decided(audit, now, spec.audit, manifest, time_s, heard_round)
     return audit
 
 
 def _awaited(audit: Audit, now: int, manifest: Digest, time_s: int, *, has_returned: bool) -> Audit:
+    if audit.is_known_answer:
+        return _with_faults(_closed(audit, AuditStatus.KNOWN_ANSWER, now))
     if time_s >= audit.due_s:
-        return _closed(audit, AuditStatus.CONFIRMED, now)
-    if not has_returned:
+        return _with_faults(_closed(audit, AuditStatus.CONFIRMED, now))
+    if not has_returned or not audit.awaits_return:
         return audit
     # Who found the step false stays; who found nothing to judge, or judged before, judges again.
     stands = tuple(v for v in audit.verdicts if v.outcome is Outcome.MISMATCH)
@@ -435,25 +447,31 @@ def _is_evaded(audit: Audit) -> bool:
     return bool(audit.commitments) and unable <= audit.f
 
 
-def _decided(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int) -> Audit:
+def _decided(
+    audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int, heard_round: int
+) -> Audit:
     conclusive = [v for v in audit.verdicts if v.outcome in RECOMPUTED]
     if audit.is_known_answer and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
         return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # false on purpose, and found false: no fault
     judges = set(audit.committee)
     against = sum(v.verifier in judges for v in audit.adverse)
     matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.counted)
+    is_last = now >= last_verdict(rules, audit)
     if against >= quorum(len(judges)):
-        if rules.absence_s and not audit.is_false and not audit.is_known_answer:
+        # Auditors may have been a quorum when the dispute began: the node has all of it to show a task, and
+        # may have been cut off if nothing says that it knows of the dispute.
+        may_show = _may_be_known_answer(rules, audit)
+        is_away = may_show and is_last and heard_round < audit.dispute_opened_round
+        if rules.absence_s and not audit.is_known_answer and (is_away or not audit.is_false):
             due_s = audit.due_s if audit.due_s >= 0 else time_s + rules.absence_s
             return replace(audit, ruling=AuditStatus.OVERDUE, due_s=due_s, open_from=-1)
-        # Auditors may have been a quorum when the dispute began: the node has all of it to show a task.
-        if not _may_be_known_answer(rules, audit) or now >= last_verdict(rules, audit):
+        if not may_show or is_last:
             found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
             return _with_faults(_closed(audit, found, now))
     if matches > audit.f and not audit.is_false:
         found = AuditStatus.LATE if audit.is_late else AuditStatus.DISMISSED
         return _with_faults(_closed(audit, found, now))
-    if now >= last_verdict(rules, audit):
+    if is_last:
         if len(audit.order) > len(judges) and audit.dispute_round == 0:
             return _alarmed(replace(audit, dispute_round=1), now, manifest)
         return _closed(audit, AuditStatus.EXPIRED, now)

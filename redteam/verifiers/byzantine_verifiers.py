@@ -359,9 +359,11 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     network.known_answers = {(RoundId(0), NODE): known_answer_proof(RUN_ID, faults, 0)}
     true = assay.protocol.auditing.audits._decided
 
-    def list_is_proof(audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int) -> Audit:
+    def list_is_proof(
+        audit: Audit, now: int, rules: AuditSpec, manifest: Digest, time_s: int, heard_round: int
+    ) -> Audit:
         if not audit.is_known_answer:
-            return true(audit, now, rules, manifest, time_s)
+            return true(audit, now, rules, manifest, time_s, heard_round)
         faults_ = tuple(
             assay.protocol.auditing.audits.Fault(v, assay.protocol.auditing.audits.FaultKind.PASSED)
             for v in audit.verdicts

@@ -9,12 +9,13 @@ import pytest
 from assay.ledger.settlement.payouts import UnpaidReason, settle, why_unpaid
 from assay.participant.links import check_place
 from assay.protocol.auditing.audits import AuditStatus
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import RunState, advance
-from assay.protocol.types import PeerId, RoundId, Signature
+from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.run import a_manifest, a_start, grow, vote_messages
 
@@ -215,3 +216,124 @@ def test_a_node_that_is_away_is_counted_as_missing_only_where_others_commit():
     assert [run_state.nodes[node].missed for node in NODES] == [2, 0, 0]
 
     assert go_on(run_state, 1, HONEST, mute=(), nodes=NODES).nodes[NODE].missed == 0
+
+
+# ---- known-answer tasks
+
+TASKS = [(Digest(b"s" * 32), RoundId(0), NODE)]
+SHOWN = known_answer_proof(RUN_ID, TASKS, 0)
+FOUND = others(MISMATCH)
+
+
+def found_false(*, until=None, nodes=NODES[1:], votes=FOUND, **changes):
+    """NODE's task of round 0 is drawn and found false, and the node says nothing in the dispute."""
+    rules = {"known_answers": known_answer_root(TASKS), "known_answer_count": 1, "absence_s": HOUR, **changes}
+    run_state = grow(a_start(rounds=30, probation=3, **rules), 2)
+    while run_state.audits[STEP].is_open and run_state.round != until:
+        assert run_state.round < 16
+        run_state = go_on(run_state, 1, votes, nodes=nodes, mute=())
+    return run_state
+
+
+def test_a_node_that_is_cut_off_for_a_whole_dispute_may_yet_show_its_task():
+    run_state = found_false()
+    audit = run_state.audits[STEP]
+    assert (audit.ruling, audit.is_false, audit.due_s) == (AuditStatus.OVERDUE, True, HOUR)
+    assert not run_state.nodes[NODE].banned and NODE not in run_state.active
+
+    manifest = replace(a_manifest(run_state, nodes=NODES[1:], known_answers=(SHOWN,)), time_s=HOUR - 1)
+    check_place(run_state, manifest)
+    after = advance(run_state, manifest)
+
+    assert after.audits[STEP].ruling is AuditStatus.KNOWN_ANSWER
+    assert not after.nodes[NODE].banned and NODE in after.active and after.disqualified == ()
+    assert why_unpaid(after.audits[STEP]) is UnpaidReason.KNOWN_ANSWER
+
+
+def test_a_node_that_shows_no_task_in_agreed_hours_is_convicted():
+    run_state = go_on(found_false(), 1, FOUND, time_s=HOUR - 1, nodes=NODES[1:])
+    assert run_state.audits[STEP].ruling is AuditStatus.OVERDUE
+
+    run_state = go_on(run_state, 1, FOUND, time_s=HOUR, nodes=NODES[1:])
+
+    assert run_state.audits[STEP].ruling is AuditStatus.CONFIRMED
+    assert run_state.nodes[NODE].banned and run_state.nodes[NODE].is_lost
+
+
+def test_a_node_that_trained_on_in_the_dispute_knew_of_it_and_has_no_hours():
+    """A liar that goes on gains no time by such tasks in its run."""
+    opened = next(
+        state.audits[STEP].dispute_opened_round
+        for state in (found_false(until=at) for at in range(4, 12))
+        if state.audits[STEP].ruling is AuditStatus.DISPUTED
+    )
+    for trains_until, ruling in ((opened, AuditStatus.OVERDUE), (opened + 1, AuditStatus.CONFIRMED)):
+        run_state = found_false(until=trains_until + 1, nodes=NODES)
+        while run_state.audits[STEP].is_open:
+            run_state = go_on(run_state, 1, FOUND, nodes=NODES[1:], mute=())
+        assert run_state.audits[STEP].ruling is ruling
+
+
+def test_steps_on_stale_parameters_say_less_of_what_their_node_heard():
+    run_state = grow(a_start(rounds=30, absence_s=HOUR), 3)
+    seen = []
+
+    def heard(audit, *_args, **named):
+        seen.append(named["heard_round"])
+        return audit
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("assay.protocol.auditing.audits.rule", heard)
+        stale = replace(run_state.spec, rule=replace(run_state.spec.rule, read_lag=1))
+        for spec in (run_state.spec, stale):
+            advance(replace(run_state, spec=spec), a_manifest(run_state))
+    assert set(seen) == {1, 0}  # the step of round 2 needed the manifest of round 1, or that of round 0
+
+
+def test_who_passed_the_task_of_a_node_that_was_away_is_at_fault_in_the_end_either_way():
+    lazy = found_false().audits[STEP].order[-1]
+    votes = {**FOUND, STEP: {**dict.fromkeys(VERIFIERS, MISMATCH), lazy: MATCH}}
+    run_state = found_false(votes=votes)
+    audit = run_state.audits[STEP]
+    assert audit.ruling is AuditStatus.OVERDUE
+    assert [verifier for verifier in VERIFIERS if audit.binds(verifier)] == [lazy]
+    shown = advance(run_state, a_manifest(run_state, nodes=NODES[1:], known_answers=(SHOWN,)))
+    late = go_on(run_state, 1, votes, time_s=HOUR, nodes=NODES[1:])
+
+    for after, ruling in ((shown, AuditStatus.KNOWN_ANSWER), (late, AuditStatus.CONFIRMED)):
+        assert after.audits[STEP].ruling is ruling
+        assert after.disqualified == (lazy,)
+
+
+def test_a_step_that_was_found_false_is_not_judged_again_because_its_node_returns():
+    run_state = found_false()
+
+    assert not may_attend(run_state, a_return(run_state).attendance, run_state.time_s)
+    assert may_attend(absent(), a_return(absent()).attendance, 0)
+    back = go_on(run_state, 1, others(MATCH), returns=[a_return(run_state)], nodes=NODES[1:])
+    assert back.audits[STEP].ruling is AuditStatus.OVERDUE
+
+
+def test_a_withheld_step_is_not_shown_to_be_a_task_before_it_is_found_false():
+    run_state = found_false(votes=others(WITHHELD))
+
+    assert run_state.audits[STEP].ruling is AuditStatus.OVERDUE
+    with pytest.raises(MalformedMessage, match="known-answer task of round 0 at the wrong time"):
+        check_place(run_state, a_manifest(run_state, nodes=NODES[1:], known_answers=(SHOWN,)))
+
+
+def test_without_absence_in_the_order_a_task_that_is_not_shown_is_a_fault_at_once():
+    assert found_false(absence_s=0).audits[STEP].ruling is AuditStatus.CONFIRMED
+
+
+def test_when_only_a_task_is_overdue_the_manifest_that_shows_it_needs_no_time():
+    run_state = found_false()
+    while not run_state.is_settled:
+        run_state = go_on(run_state, 1, HONEST, nodes=NODES[1:])
+    empty = a_manifest(run_state, nodes=())
+    with pytest.raises(MalformedMessage, match="nothing is left but"):
+        check_place(run_state, empty)
+
+    manifest = a_manifest(run_state, nodes=(), known_answers=(SHOWN,))
+    check_place(run_state, manifest)
+    assert advance(run_state, manifest).is_complete

@@ -222,11 +222,6 @@ class Promises:
         self.hand_overs = run_state.rotation.configuration.number
         if difference := self._reading.read(link.manifest, run_state):
             raise Violation(f"manifest {number}: {difference}")
-        for (round_id, node), audit in run_state.audits.items():
-            is_confirmed = audit.ruling is AuditStatus.CONFIRMED and (round_id, node) in self._known
-            if is_confirmed and node in self._troubled:
-                self.honest.discard(node)  # it could not say so, and is treated like any other
-                self.nodes.discard(node)
         for node, record in run_state.nodes.items():
             may_leave = node in self.leaving and not record.banned
             if node in self.honest and not record.is_seated and not may_leave:

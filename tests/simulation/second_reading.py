@@ -174,7 +174,7 @@ class SecondReading:
         """The seats not at fault that no step draws."""
         overdue = [audit for audit in self._audits.values() if audit.ruling is AuditStatus.OVERDUE]
         able = [seat for seat in leaving if seat not in self._at_fault]
-        able.sort(key=lambda seat: any(_accused(audit, seat) for audit in overdue))
+        able.sort(key=lambda seat: any(_doubted(audit, seat) for audit in overdue))
         f = faults_tolerated(len(self._peers))
         return set(able[: max(f - max(len(self._at_fault) - f, 0), 0)])
 
@@ -186,7 +186,7 @@ class SecondReading:
             may_be_shown = self._spec.audit.known_answer_count and passed
             may_be_shown = may_be_shown and now <= round_id + self._spec.audit.audit_rounds
             if audit.ruling is AuditStatus.OVERDUE:
-                if _accused(audit, seat):
+                if _doubted(audit, seat):
                     return True
             elif seat in said and (audit.ruling in UNDECIDED or may_be_shown):
                 return True
@@ -405,8 +405,11 @@ class SecondReading:
             yield f"{step} is CONFIRMED by {len(audit.adverse)}"
 
 
-def _accused(audit: Audit, seat: PeerId) -> bool:
-    return any(one.verifier == seat and one.outcome is Outcome.MISMATCH for one in audit.verdicts)
+def _doubted(audit: Audit, seat: PeerId) -> bool:
+    """Whether an overdue audit may yet refute a verdict of this seat: an accusation, or a MATCH of a lie."""
+    accusers = [one.verifier for one in audit.verdicts if one.outcome is Outcome.MISMATCH]
+    passed = [one.verifier for one in audit.verdicts if one.outcome is Outcome.MATCH]
+    return seat in (passed if len(accusers) > faults_tolerated(audit.verifiers) else accusers)
 
 
 def _random(drand: bytes) -> bytes:

@@ -504,7 +504,8 @@ def awaits_return(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) ->
     due_s = run_state.due_s
     said = _attendance(state, run_state, wall_s)
     is_back = any(signed.attendance.kind is AttendanceKind.RETURN for signed in said)
-    return due_s is not None and wall_s < due_s and not is_back
+    is_shown = any(_may_carry(run_state, one) for one in state.known_answers.values())
+    return due_s is not None and wall_s < due_s and not is_back and not is_shown
 
 
 def awaits_nodes(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> bool:

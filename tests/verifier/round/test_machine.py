@@ -14,6 +14,7 @@ from assay.chain.statements import recover
 from assay.participant.links import extend
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
 from assay.protocol.membership import ADMISSION_S
@@ -37,7 +38,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import AcceptSpec, ComputeSpec, Milestone, Precision
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
-from assay.protocol.types import NO_DIGEST, RoundId
+from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer
 from assay.testing.messages import SIGNED, a_sketch_opening
 from assay.testing.signed import (
@@ -758,14 +759,14 @@ def test_a_manifest_says_when_it_was_made_and_nobody_votes_for_one_of_the_future
 # ---- nodes that were away
 
 
-def absent_run_state(rounds=20):
-    """A history in which nora's opening of round 0 is overdue until time 3600."""
-    run_state = the_start(rounds=rounds, audit=replace(a_spec().audit, absence_s=3600))
+def absent_run_state(rounds=20, outcome=Outcome.WITHHELD, **rules):
+    """A history in which nora's opening of round 0, or her task of it, is overdue until time 3600."""
+    run_state = the_start(rounds=rounds, audit=replace(a_spec().audit, absence_s=3600, **rules))
     run_state = grown(run_state, 2)
     key, others = (0, peer("nora")), [name for name in NODES if name != "nora"]
     while run_state.audits[key].ruling is not AuditStatus.OVERDUE:
         assert run_state.round < 15
-        votes = {**everyone(run_state), key: dict.fromkeys(VERIFIERS, Outcome.WITHHELD)}
+        votes = {**everyone(run_state), key: dict.fromkeys(VERIFIERS, outcome)}
         run_state = grown(run_state, 1, nodes=others, votes=votes)
     return run_state
 
@@ -819,6 +820,23 @@ def test_when_only_overdue_openings_are_left_the_chain_waits_for_a_return_or_the
     assert not awaits_return(state, (), 3600)
     state, _ = step(state, a_return(run_state))
     assert not awaits_return(state, (), 100)
+
+
+def test_when_only_a_task_is_overdue_the_chain_waits_until_it_is_shown():
+    tasks = [(Digest(b"s" * 32), RoundId(0), peer("nora"))]
+    run_state = absent_run_state(
+        outcome=Outcome.MISMATCH, known_answers=known_answer_root(tasks), known_answer_count=1
+    )
+    run_state = replace(run_state, round=RoundId(1000), training_rounds=3)
+    overdue = run_state.audits[(0, peer("nora"))]
+    run_state = replace(run_state, audits={(0, peer("nora")): overdue})
+    assert run_state.due_s == 3600
+
+    state = a_round(run_state)
+    assert awaits_return(state, (), 100)
+    state, _ = step(state, known_answer_proof(run_state.run_id, tasks, 0))
+    assert not awaits_return(state, (), 100)
+    assert manifest_of(state, (), NO_DIGEST, wall_s=100).known_answers
 
 
 def test_when_every_node_owes_an_opening_the_chain_goes_on_without_commits():
