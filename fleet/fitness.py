@@ -31,6 +31,7 @@ class Machine:
 
     flop_per_s: int  # of training, measured
     blob_bytes: int  # that a node is allowed for blobs at least
+    replicas: int = 1  # groups of a batch that a node computes side by side in main memory
 
 
 def funded_hours(spec: RunSpec, escrow: EscrowState, pay: int) -> int:

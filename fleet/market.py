@@ -140,7 +140,7 @@ def _candidate(
         lot=escrow.lot,
         deadline=escrow.deadline,
         start_by_s=spec.start_by_s,
-        memory_bytes=memory_bytes(spec),
+        memory_bytes=memory_bytes(spec, machine.replicas),
         disk_bytes=disk_bytes(spec, machine),
         fault=fault or escrow_fault(spec, escrow, chain.verifier_set(escrow.set_version)),
     )

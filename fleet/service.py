@@ -90,7 +90,12 @@ class Fleet:
                 self._children = Children(self._config, nursery, self._wake)
                 self._children.want([seat.run_id for seat in self._state.seats if seat.has_process])
                 speed = await kept_flop_per_s(self._config)
-                self._machine = Machine(flop_per_s=speed, blob_bytes=self._config.base.blob_bytes)
+                base = self._config.base
+                self._machine = Machine(
+                    flop_per_s=speed,
+                    blob_bytes=base.blob_bytes,
+                    replicas=base.replicas if base.device == "cpu" else 1,
+                )
                 log.info("operator is up", extra={"account": self._chain.address, "flop_per_s": speed})
                 await self._serve()
                 nursery.cancel_scope.cancel()

@@ -76,20 +76,28 @@ def price_per_mtoken(work: Work, seat_class: SeatClass, pay: int) -> int | None:
     return 0 if is_enough(0) else price + 1
 
 
-def memory_bytes(work: Work) -> int:
-    """Memory that a node's processes take at most, by the sizes of its work."""
+def memory_bytes(work: Work, replicas: int = 1) -> int:
+    """Memory that a node's processes take at most, by the sizes of its work.
+
+    Args:
+        work: A run's, or an order's.
+        replicas: Groups of a batch that are computed side by side in this memory.
+    """
     model, width = work.model, work.model.width
     group = work.compute.micro_sequences or work.rule.local.sequences
     tokens = group * model.context
     layers = (
         tokens * model.layers * (LAYER_VALUES * width + 2 * model.hidden + 2 * model.heads * model.context)
     )
+    parameters = layout_of(model).parameters
+    more = (replicas - 1) * (parameters + layers + LOGIT_COPIES * tokens * model.vocabulary)
     return (
         MEMORY_BYTES_MIN
-        + 4 * TRAINED_COPIES * layout_of(model).parameters
+        + 4 * TRAINED_COPIES * parameters
         + 4 * FROZEN_COPIES * frozen_layout(model).parameters
         + 4 * layers
         + 4 * LOGIT_COPIES * tokens * model.vocabulary
+        + 4 * more
     )
 
 

@@ -163,6 +163,14 @@ def test_the_estimates_of_a_small_model_are_these():
     assert disk_bytes(inner, MACHINE) == 152_193_280  # states between inner steps may be asked for too
 
 
+def test_a_replica_takes_a_gradient_and_the_activations_of_a_group_more():
+    short, long = a_spec(), a_spec(model=a_model(context=512))
+    parameters, more = layout_of(short.model).parameters, memory_bytes(short, 2) - memory_bytes(short)
+
+    assert memory_bytes(short, 3) - memory_bytes(short) == 2 * more > 2 * 4 * parameters
+    assert memory_bytes(long, 2) - memory_bytes(long) > more
+
+
 def test_a_frozen_base_is_held_twice_beside_its_trained_adapter():
     whole, adapted = a_spec(), replace(a_spec(), model=replace(a_model(), adapter=ADAPTER))
     trained, frozen = layout_of(adapted.model).parameters, frozen_layout(adapted.model).parameters
