@@ -158,6 +158,28 @@ contract SymbolicEscrow is Symbolic {
         assert(run.reserved == 0 && run.paid == 0 && run.returned == 0);
     }
 
+    /// @notice I1, I5: with a payment goes any permit, good or false, and it takes the caller's money alone, by what the
+    ///         books grow: nobody else's, though the contract may take all of theirs.
+    function check_aPermitTakesOnlyItsCallersMoney(
+        uint256[2] calldata terms,
+        uint8 v,
+        bytes32[2] calldata signature,
+        uint128 amount
+    ) public {
+        token.transfer(PAYEE, 1e18);
+        vm.prank(PAYEE);
+        token.approve(address(escrow), type(uint256).max);
+        runId = escrow.openRun(0, 1e18, 1e18, 2, uint64(block.timestamp + 2 days), 1, 1, new address[](0));
+        uint256 own = token.balanceOf(address(this));
+        bytes memory call = abi.encodeCall(RunEscrow.topUp, (runId, amount));
+        escrow.permitAndCall(terms[0], terms[1], v, signature[0], signature[1], call);
+        assert(token.balanceOf(PAYEE) == 1e18);
+        assert(token.allowance(PAYEE, address(escrow)) == type(uint256).max);
+        assert(token.balanceOf(address(this)) == own - amount);
+        assert(escrow.getRun(runId).budget == uint256(1e18) + amount);
+        _booksBalance(0);
+    }
+
     function _booksBalance(uint128 paid) private view {
         RunEscrow.Run memory run = escrow.getRun(runId);
         assert(uint256(run.reserved) + run.paid + run.returned <= run.budget);
