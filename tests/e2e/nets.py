@@ -9,9 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -98,7 +99,9 @@ def write_order(
 
 
 @contextmanager
-def localnet(folder: Path, order: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def localnet(
+    folder: Path, order: Path, *options: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     """`assay localnet` as a child in a group of its own; the whole group is ended."""
     command = [
         sys.executable,
@@ -111,7 +114,12 @@ def localnet(folder: Path, order: Path, *options: str) -> Iterator[subprocess.Po
         "--json",
     ]
     process = subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **environment},
     )
     try:
         yield process

@@ -4,8 +4,9 @@
 
 Room: tests (edge). Each seed is one run of a local network: four verifiers, nodes, a chain, a ledger and a
 buyer, all processes of their own. While it trains, participants are killed, their workers too, or stopped for
-a while (SIGSTOP), the chain stands still or loses its newest block, and bits of blobs, parameters and steps
-on disk flip; at most one node and one verifier cheat. Promised whatever happens: the run ends, every
+a while (SIGSTOP), find their disk full for a while, the chain stands still or loses its newest block, bits of
+blobs, parameters and steps on disk flip, and of their stores while they are down; some clocks are wrong; at
+most one node and one verifier cheat. Promised whatever happens: the run ends, every
 invariant of its summary holds (honest parties lose no stake, cheaters do, no unit is lost, honest processes
 hold the same parameters), and its folder verifies. A line is printed for each seed; the folder of a broken
 run stays.
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -39,7 +41,12 @@ from tests.e2e.nets import broken_invariants, localnet, need_anvil, pid_of, repo
 
 VERIFIERS, ROUNDS, ROUNDS_LEFT = 4, 24, 4  # no fault begins in the last ones
 PATIENCE_S = 900.0
-KINDS = ("kill", "kill worker", "freeze", "freeze chain", "reorganise chain", "rot")
+KINDS = (
+    "kill", "kill worker", "freeze", "freeze chain", "reorganise chain", "rot", "rot store", "fill disk"
+)  # fmt: skip
+LASTING = ("freeze", "freeze chain", "fill disk")
+SKEWED = Path(__file__).parent / "skewed"  # makes clocks wrong
+SKEW_S = 4.0  # that a clock is off at most; docs/protocol.md says what a larger difference does
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class Scenario:
     seed: int
     nodes: int
     behaviours: tuple[str, ...]
+    skews: dict[str, float]  # seconds by which clocks are ahead
     faults: tuple[Fault, ...]  # ascending by round
 
 
@@ -80,10 +88,11 @@ def planned(seed: int) -> Scenario:
     faults = []
     for _ in range(draw.randrange(1, 7)):
         kind = draw.choice(KINDS)
-        lasts_s = draw.uniform(1, 25) if kind.startswith("freeze") else 0.0
+        lasts_s = draw.uniform(1, 25) if kind in LASTING else 0.0
         faults.append(Fault(draw.randrange(ROUNDS - ROUNDS_LEFT), kind, draw.choice(names), lasts_s))
     behaviours = tuple(f"{who}={what}" for who, what in chosen.items() if what != HONEST)
-    return Scenario(seed, nodes, behaviours, tuple(sorted(faults, key=lambda one: one.round)))
+    skews = {name: draw.uniform(-SKEW_S, SKEW_S) for name in names if draw.random() < 0.2}
+    return Scenario(seed, nodes, behaviours, skews, tuple(sorted(faults, key=lambda one: one.round)))
 
 
 def play(scenario: Scenario, folder: Path) -> list[str]:
@@ -93,7 +102,11 @@ def play(scenario: Scenario, folder: Path) -> list[str]:
     options = ["--nodes", str(scenario.nodes), "--verifiers", str(VERIFIERS)]
     options += [word for one in scenario.behaviours for word in ("--behave", one)]
     run, over = folder / "run", threading.Event()
-    with localnet(folder, order, *options) as network, ThreadPoolExecutor(1) as beside:
+    clocks = {"PYTHONPATH": str(SKEWED), "CLOCK_SKEWS": json.dumps(scenario.skews)}
+    with (
+        localnet(folder, order, *options, environment=clocks) as network,
+        ThreadPoolExecutor(1) as beside,
+    ):
         brought = beside.submit(_bring, scenario, network, run, over)
         try:
             told, complaint = network.communicate(timeout=PATIENCE_S)
@@ -132,6 +145,15 @@ def _bring(scenario: Scenario, network: subprocess.Popen[str], run: Path, over: 
                     _flip(draw.choice(files), draw)
                     count += 1
                 continue
+            if fault.kind == "rot store":
+                count += _rot_store(run / "participants" / fault.name, pid_of(run, fault.name), draw)
+                continue
+            if fault.kind == "fill disk":
+                processes = [pid_of(run, fault.name), *_workers(run, fault.name)]
+                woken.append(threading.Thread(target=_fill_disk, args=(processes, fault.seconds, over)))
+                woken[-1].start()
+                count += 1
+                continue
             process = _chain(network.pid) if fault.kind == "freeze chain" else pid_of(run, fault.name)
             if fault.kind == "kill worker":
                 process = draw.choice(_workers(run, fault.name) or [process])
@@ -149,6 +171,29 @@ def _wake(process: int, after_s: float, over: threading.Event) -> None:
     over.wait(after_s)
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGCONT)
+
+
+def _fill_disk(processes: list[int], for_s: float, over: threading.Event) -> None:
+    """Let no write of these processes add to a file for a while: they fail with EFBIG, as with ENOSPC."""
+    bounds = {}
+    for process in processes:
+        with suppress(ProcessLookupError):
+            bounds[process] = resource.prlimit(process, resource.RLIMIT_FSIZE)
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (0, bounds[process][1]))
+    over.wait(for_s)
+    for process, bound in bounds.items():
+        with suppress(ProcessLookupError):
+            resource.prlimit(process, resource.RLIMIT_FSIZE, bound)
+
+
+def _rot_store(folder: Path, process: int, draw: random.Random) -> bool:
+    """Kill a participant and flip a bit of its store before it starts again; whether it has one."""
+    os.kill(process, signal.SIGSTOP)
+    files = [path for path in sorted(folder.glob("*.db*")) if path.suffix != ".db-shm"]
+    if files:
+        _flip(draw.choice(files), draw)
+    os.kill(process, signal.SIGKILL)
+    return bool(files)
 
 
 def _reorganise(chain: int) -> None:
@@ -225,7 +270,8 @@ def main() -> None:
         scenario, began_s = planned(seed), time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix=f"campaign-{seed}-"))
         broken = play(scenario, folder)
-        what = "; ".join(map(str, (*scenario.behaviours, *scenario.faults)))
+        clocks = (f"clock of {name} {seconds:+.1f} s" for name, seconds in scenario.skews.items())
+        what = "; ".join(map(str, (*scenario.behaviours, *clocks, *scenario.faults)))
         print(f"seed {seed}: {scenario.nodes} nodes; {what}: {time.monotonic() - began_s:.0f} s", flush=True)
         for one in broken:
             print(f"  broken: {one}", flush=True)
