@@ -1,22 +1,28 @@
 """False auditors: verifiers that keep every rule of agreement, and lie in their verdicts.
 
 Some recompute nothing, some recompute and say the opposite, one is the accomplice of the lying node: it knows
-the node's sealed sketch, and calls its steps true.
+the node's sealed sketch, and calls its steps true. One invents sketches, and where it leads, the chain takes
+no more of a dispute than its own verdict and one other: whoever is refuted by one sketch may be honest.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from assay.devnet.faults.verifier import KINDS as DEVNET_KINDS
 from assay.node.messages import StepRecord
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import INT_MAX, decode
-from assay.protocol.messages import Outcome, SignedVerdict
+from assay.protocol.messages import Manifest, Outcome, SignedVerdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.verifier.audit.messages import Examined, Finding
+from assay.verifier.round import machine
 from assay.verifier.service.audit_runner import WITHHELD, AuditRunner
 
 CANNOT_TELL = Examined(finding=Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0), exec_class=NO_DIGEST)
@@ -74,12 +80,49 @@ class Accomplice(AuditRunner):
         return self._sign(audit, Examined(finding=found, exec_class=audit.commit.exec_class), NO_DIGEST, 0)
 
 
+class Inventor(AuditRunner):
+    """Finds every step true, each time with a sketch that nobody else has."""
+
+    async def _find(self, audit: Audit) -> SignedVerdict:
+        sketch, witness = (Digest(random.randbytes(32)) for _ in range(2))
+        found = Finding(Outcome.MATCH, sketch, 0, 0, witness=witness)
+        return self._sign(audit, Examined(finding=found, exec_class=audit.commit.exec_class), NO_DIGEST, 0)
+
+
+@contextmanager
+def few_verdicts(leads: Callable[[], PeerId]) -> Iterator[None]:
+    """While this lasts, an inventor that leads proposes of each step its own verdict and one other.
+
+    leads: the inventor whose process runs now; `NO_PEER` if it is anybody else's.
+    """
+    sound = machine.manifest_of
+
+    def manifest_of(*given: Any, **named: Any) -> Manifest:
+        manifest = sound(*given, **named)
+        return replace(manifest, verdicts=tuple(_few(manifest.verdicts, leads())))
+
+    with mock.patch.object(machine, "manifest_of", manifest_of):
+        yield
+
+
+def _few(verdicts: Sequence[SignedVerdict], inventor: PeerId) -> Iterator[SignedVerdict]:
+    judged = {(one.verdict.round, one.verdict.node) for one in verdicts if one.verdict.verifier == inventor}
+    has_other: set[tuple[int, PeerId]] = set()
+    for signed in verdicts:
+        step = signed.verdict.round, signed.verdict.node
+        is_other = signed.verdict.verifier != inventor and step in judged
+        if not (is_other and step in has_other):
+            yield signed
+        has_other |= {step} if is_other else set()
+
+
 KINDS: dict[str, type[AuditRunner]] = {
     **DEVNET_KINDS,
     "withhold-all": WithholdAll,
     "cannot-tell": CannotTell,
     "opposite": Opposite,
     "accomplice": Accomplice,
+    "inventor": Inventor,
 }
 
 

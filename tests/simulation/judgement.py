@@ -11,12 +11,23 @@ from collections.abc import Iterable, Mapping
 
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import Outcome, Verdict
-from assay.protocol.params import PPM, RunSpec
+from assay.protocol.params import PPM, AuditSpec, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 JUDGED = (Outcome.MATCH, Outcome.MISMATCH)
 FOUND_FALSE = (AuditStatus.CONFIRMED, AuditStatus.KNOWN_ANSWER)
 FOUND_TRUE = (AuditStatus.DISMISSED, AuditStatus.LATE)
+
+
+def may_judge(rules: AuditSpec, audit: Audit, at: int) -> tuple[PeerId, ...]:
+    """The verifiers whose verdict commitment the manifest of `at` may carry, of an open audit (5.2, 5.4)."""
+    useless = {one.verifier for one in audit.verdicts if one.outcome is Outcome.INCONCLUSIVE}
+    wanted = (audit.auditors_wanted or 1) + len(useless) + len(audit.silent)
+    given = {one.verifier for one in (*audit.commitments, *audit.verdicts)}
+    if len(audit.commitments) >= wanted or audit.open_from >= 0 or at >= audit.round + rules.audit_rounds:
+        return ()
+    turns = max(at - int(audit.round) - 2, 0) // rules.takeover_rounds
+    return tuple(one for one in audit.order[: wanted + turns] if one not in given)
 
 
 def proved_wrong(audit: Audit, f: int) -> set[PeerId]:

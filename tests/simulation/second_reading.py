@@ -2,13 +2,15 @@
 
 A rule that is broken for everybody is broken in one chain: no process disagrees with another. So what the
 processes make of their chain is compared with what this file makes of it: who is asked for a share of the
-beacon, what is drawn at which rate, in which order verifiers judge, by when an audit has ended, which seat is
-handed over to whom, and what verifiers did that is paid.
+beacon, which windows a step is over, what is drawn at which rate, in which order and from when on verifiers
+judge, by when an audit has ended, which seat is handed over to whom, and what verifiers did that is paid.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -28,15 +30,16 @@ from assay.protocol.messages import (
 from assay.protocol.params import PPM, Milestone, RunSpec
 from assay.protocol.randomness.drand import released_s
 from assay.protocol.randomness.vrf import proof_to_hash
-from assay.protocol.state_transition import RunState
+from assay.protocol.state_transition import RunState, may_commit_verdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from tests.simulation.drand import signature
-from tests.simulation.judgement import weight
+from tests.simulation.judgement import may_judge, weight
 
 PAUSE_ROUNDS = 16  # 5.1
 PAUSE_ROUNDS_MAX = 256
 NAMED_S = 120  # 5.1: how far ahead of a manifest the drand round that it names may be
 ABSENT_MANIFESTS, READY_ROUNDS = 64, 64  # 4b.3
+STRETCH_WINDOWS = 32  # 2a: at most so many are held out in one place
 NO_DRAND = bytes(32)  # of a run that names no network, and where a round did not come
 LEAVE = AttendanceKind.LEAVE
 ACCUSING = (Outcome.MISMATCH, Outcome.WITHHELD, Outcome.BORDERLINE)
@@ -149,6 +152,7 @@ class SecondReading:
         holders = self._holders.items()
         self._at_fault = {seat for seat, holder in holders if after.verifiers[holder].is_disqualified}
         self._audits = {(int(r), node): audit for (r, node), audit in after.audits.items()}
+        yield from self._taken_over(after, now + 1)
 
     # ---- seats (4b)
 
@@ -334,6 +338,8 @@ class SecondReading:
             yield "it takes commits of an epoch that is not funded"
         for signed in manifest.commits:
             commit, record = signed.commit, after.nodes[signed.commit.node]
+            if commit.batch_root != self._batch_root(commit):
+                yield f"it takes a commit of {commit.node.hex()[:8]} over other windows than are drawn for it"
             if self.joined.get(commit.node, 0) > now or commit.node in self.left:
                 yield f"it takes a commit of {commit.node.hex()[:8]}, which has no seat"
             if record.banned and record.fault_round < now - spec.closing_rounds:
@@ -344,6 +350,25 @@ class SecondReading:
             self._states[commit.node] = now + 1, commit.momentum_after
             if (record.base, record.momentum) != self._states[commit.node]:
                 yield "an accepted step is not what its node continues from"
+
+    def _batch_root(self, commit: Commit) -> Digest:
+        """The digest of the windows drawn for a step, of those that are not held out (2a, 3)."""
+        data, tokens = self._spec.data, self._spec.model.context + 1
+        count, held = data.tokens // tokens, data.validation_tokens // tokens
+        parts = math.ceil(held / STRETCH_WINDOWS)
+        trained = []
+        for part in range(parts):
+            end, held_then = (part + 1) * count // parts, (part + 1) * held // parts
+            trained += range(part * count // parts, end - held_then + part * held // parts)
+        head = b"assay/batch/1" + self._spec.seed.to_bytes(8, "big") + commit.round.to_bytes(8, "big")
+        drawn: dict[int, None] = {}
+        for number in itertools.count():
+            if len(drawn) * (tokens - 1) >= commit.tokens:
+                break
+            chance = hashlib.sha256(head + commit.node + number.to_bytes(8, "big")).digest()[:16]
+            drawn[trained[int.from_bytes(chance, "big") % len(trained)]] = None
+        starts = b"".join((one * tokens).to_bytes(8, "big") for one in drawn)
+        return Digest(hashlib.sha256(b"assay/batch-root/1" + data.root + starts).digest())
 
     def _joined(self, manifest: Manifest, after: RunState) -> Iterator[str]:
         """Who is seated by it, and whether a quorum let each in and there was a seat (3b.3)."""
@@ -383,6 +408,16 @@ class SecondReading:
         return min((epoch + 1) * self._spec.money.epoch_rounds, self._spec.rounds)
 
     # ---- audits (5.4 to 5.8)
+
+    def _taken_over(self, after: RunState, then: int) -> Iterator[str]:
+        """Who may commit to a verdict in the next manifest; a seat that it hands over may not (4b)."""
+        leaving = [seat for seat in self._leaving(then)[0] if not self._is_bound(seat, then)][:1]
+        for step, audit in self._audits.items():
+            if audit.ruling is AuditStatus.OPEN:
+                may = {one for one in self._peers if may_commit_verdict(after, audit, one)}
+                due = {*may_judge(self._spec.audit, audit, then)} - {*leaving}
+                if may != due:
+                    yield f"{step} may be judged by {len(may)}, not by {len(due)}"
 
     def _judged(self, step: Step, audit: Audit, now: int) -> Iterator[str]:
         rules, node = self._spec.audit, step[1]

@@ -19,6 +19,7 @@ from assay.participant.compute import ComputeWorker
 from assay.participant.keys.high_water import HighWater
 from assay.participant.store import Store
 from assay.protocol.agreement.finality import SETTLED
+from assay.protocol.auditing import audits as rules
 from assay.protocol.auditing.audits import AuditStatus, FaultKind
 from assay.protocol.messages import Closing, Outcome
 from assay.protocol.params import RunSpec
@@ -316,3 +317,27 @@ def test_an_accusation_that_opens_no_dispute_is_found(monkeypatch):
     monkeypatch.setattr("assay.protocol.auditing.audits.ADVERSE", ())
     plan = {"rounds": 3, "lying_node": "other-message"}
     assert any("is accused, and nobody disputes it" in broken(seed, **plan) for seed in range(4))
+
+
+@pytest.mark.slow
+def test_an_auditor_that_takes_over_a_round_late_is_found(monkeypatch):
+    sound = rules.may_commit_verdict
+    monkeypatch.setattr(
+        rules, "may_commit_verdict", lambda spec, audit, verifier, at: sound(spec, audit, verifier, at - 1)
+    )
+    assert "may be judged by" in broken()
+
+
+@pytest.mark.slow
+def test_windows_that_overlap_what_is_held_out_are_found(monkeypatch):
+    monkeypatch.setattr(RunSpec, "window_tokens", property(lambda spec: spec.model.context))
+    assert "over other windows than are drawn for it" in broken()
+
+
+@pytest.mark.slow
+def test_a_fault_by_one_sketch_that_nobody_else_found_is_found(monkeypatch):
+    sound = rules._shared
+    monkeypatch.setattr(rules, "_shared", lambda digests, need: sound(digests, need - 1))
+    plan = {"rounds": 4, "lying_verifier": "inventor"}
+    said = [broken(seed, **plan) for seed in range(1, 4)]
+    assert any("are at fault" in one or "wrong, and the chain finds" in one for one in said)

@@ -76,7 +76,8 @@ if sys.version_info < (3, 11):
 CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is over
 FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KINDS)
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
-LYING_VERIFIERS = ("silent", *LIES, *false_auditors.KINDS)
+INVENTOR = "inventor"  # of those who else pass all
+LYING_VERIFIERS = ("silent", *LIES, *(kind for kind in false_auditors.KINDS if kind != INVENTOR))
 # Warnings of every start, and of a proposal that comes when all others have agreed.
 EXPECTED = (
     "checks not made",
@@ -173,6 +174,10 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     asking = random.Random(f"milestones {seed}")
     outside = random.Random(f"drand {seed}")
     has_drand, dark_s = outside.random() < 0.1, sorted(outside.uniform(0, storm_s) for _ in range(2))
+    lying_node = rng.choice(("honest", "honest", *CHEATS))
+    lying_verifier = rng.choice((*["honest"] * 4, *LYING_VERIFIERS))
+    if lying_verifier == "pass-all" and random.Random(f"invents {seed}").random() < 0.5:
+        lying_verifier = INVENTOR
     return Plan(
         has_drand=has_drand,
         dark_s=(dark_s[0], dark_s[1]) if has_drand else (0.0, 0.0),
@@ -180,8 +185,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         has_known_answers=has_known_answers,
         joins_s=joins_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
-        lying_node=rng.choice(("honest", "honest", *CHEATS)),
-        lying_verifier=rng.choice((*["honest"] * 4, *LYING_VERIFIERS)),
+        lying_node=lying_node,
+        lying_verifier=lying_verifier,
         storm_s=storm_s,
         kills=rng.randint(0, 6) if storm_s else 0,
         cuts=rng.randint(0, 2) if storm_s else 0,
@@ -514,6 +519,11 @@ class WholeNetwork:
             self._end()
             self._nursery.cancel_scope.cancel()
 
+    def leading_inventor(self) -> PeerId:
+        """The verifier that invents sketches, while its process runs."""
+        here = HERE.get()
+        return here.peer if isinstance(here, Process) and here.behaviour == INVENTOR else NO_PEER
+
     def is_dark(self) -> bool:
         """Whether the servers of the drand network are down now."""
         first_s, last_s = self.plan.dark_s
@@ -660,6 +670,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
         stack.enter_context(mock.patch.object(standby, "REPEAT_S", 0.5))
         stack.enter_context(drand.published(world.is_dark))
+        stack.enter_context(false_auditors.few_verdicts(world.leading_inventor))
         stack.enter_context(world.promises.watching())
         try:
             run(world.main)
