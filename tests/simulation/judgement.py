@@ -23,7 +23,7 @@ def may_judge(rules: AuditSpec, audit: Audit, at: int) -> tuple[PeerId, ...]:
     """The verifiers whose verdict commitment the manifest of `at` may carry, of an open audit (5.2, 5.4)."""
     useless = {one.verifier for one in audit.verdicts if one.outcome is Outcome.INCONCLUSIVE}
     wanted = (audit.auditors_wanted or 1) + len(useless) + len(audit.silent)
-    given = {one.verifier for one in (*audit.commitments, *audit.verdicts)}
+    given = {one.verifier for one in audit.commitments} | _judges(audit.verdicts)
     if len(audit.commitments) >= wanted or audit.open_from >= 0 or at >= audit.round + rules.audit_rounds:
         return ()
     turns = max(at - int(audit.round) - 2, 0) // rules.takeover_rounds

@@ -160,6 +160,15 @@ def test_sizes_and_tokens_that_do_not_fit_are_refused():
             reference_loss_and_gradient(*arguments, compute=FLOAT32_WHOLE)
 
 
+@pytest.mark.parametrize(
+    ("sequences", "micro", "words"), [(3, 0, "3 out of 3"), (4, 3, "3 out of 4"), (3, 2, "2 out of 3")]
+)
+def test_half_a_preference_pair_is_refused(sequences, micro, words):
+    compute = replace(FLOAT32_WHOLE, beta_micro=100_000, micro_sequences=micro)
+    with pytest.raises(ValueError, match=f"groups of {words} sequences, expected whole preference pairs"):
+        operators(a_model(), sequences, compute)
+
+
 def test_a_result_that_is_not_finite_is_named():
     model, layout, theta, tokens = a_batch(a_model())
 

@@ -72,10 +72,13 @@ def test_a_norm_and_its_slopes_have_the_bits_of_the_definition(is_centred, width
 )
 def test_attention_and_its_slopes_have_the_bits_of_the_definition(heads, kv_heads, head, length):
     attention = Attention(heads, kv_heads, head, length, 0)
+    # What rounds inside, by a quarter and an eighth, so that it shows (5.5).
+    of_scores, of_slopes = F(1 / 4), F(1 / 8)
     tokens, shared, c = 2 * length, heads // kv_heads, F(1 / math.sqrt(head))
     q, dy = drawn(1, tokens, heads * head), drawn(4, tokens, heads * head)
     k, v = drawn(2, tokens, kv_heads * head), drawn(3, tokens, kv_heads * head)
     y, dq, dk, dv = (np.zeros_like(one) for one in (q, q, k, v))
+    noisy_q, noisy_k, noisy_v = (np.zeros_like(one) for one in (q, k, v))
     for first in range(0, tokens, length):
         for h in range(heads):
             at = slice(first, first + length)
@@ -93,10 +96,19 @@ def test_attention_and_its_slopes_have_the_bits_of_the_definition(heads, kv_head
                 dq[one][i] = product(dt[None], k[many][:seen])[0]
                 dv[many][:seen] += p[:, None] * dy[one][i]
                 dk[many][:seen] += dt[:, None] * q[one][i]
+                noise = (t + t * of_scores) - t
+                dt += dt * noise + ((dp + dp * of_slopes) - dp) * p * c
+                p += p * noise
+                noisy_q[one][i] = product(dt[None], k[many][:seen])[0]
+                noisy_v[many][:seen] += p[:, None] * dy[one][i]
+                noisy_k[many][:seen] += dt[:, None] * q[one][i]
 
     assert np.array_equal(attention.forward(q, k, v), y)
     assert np.array_equal(attention.back(dy, q, k, v), np.concatenate((dq, dk, dv), axis=1))
     assert np.array_equal(attention.forward(np.concatenate((q, k, v), axis=1)), y)
+    jitters = (lambda x: x + x * of_scores, lambda x: x + x * of_slopes)
+    noisy = np.concatenate((noisy_q, noisy_k, noisy_v), axis=1)
+    assert np.array_equal(attention.back(dy, q, k, v, jitters=jitters), noisy)
 
 
 def test_rotation_turns_pairs_half_a_head_apart_and_back():
@@ -126,6 +138,22 @@ def test_the_loss_and_its_slope_have_the_bits_of_the_definition():
 
     assert layers.cross_entropy(logits, found, targets)[0] == pytest.approx(total, rel=1e-14)
     assert np.array_equal(layers.cross_entropy_back(logits, found, targets, count=6), slope)
+
+
+def test_the_loss_of_several_pairs_and_its_slope_are_those_of_the_definition():
+    logits, targets, reference = drawn(1, 12, 21) * F(5), np.arange(12) % 7, np.arange(20.0, 26.0)
+    p = np.exp(wide(logits)) / np.exp(wide(logits)).sum(axis=1, keepdims=True)
+    gained = reference + np.log(p[np.arange(12), targets]).reshape(6, 2).sum(axis=1)
+    margin = 0.1 * (gained[[0, 2, 4]] - gained[[1, 3, 5]])
+    p[np.arange(12), targets] -= 1
+    wrong = np.repeat(0.1 / (1 + np.exp(margin)) / 3, 4) * np.tile([1, 1, -1, -1], 3)
+
+    found = layers.partition(logits)
+
+    total = np.log(1 + np.exp(-margin)).sum()
+    assert layers.dpo(logits, found, targets, reference, beta=0.1)[0] == pytest.approx(total, rel=1e-9)
+    slope = layers.dpo_back(logits, found, targets, reference, beta=0.1, pairs=3)
+    np.testing.assert_allclose(slope, wrong[:, None] * p, rtol=1e-4, atol=1e-9)
 
 
 def test_rows_of_tables_are_added_token_by_token_and_sequence_by_sequence():

@@ -17,7 +17,7 @@ from assay.training.model.presets import llama_spec
 from assay.training.reference.attention import Attention
 from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.reference.operators import operators
-from assay.training.reference.rounding import JITTERED, jittered_gradient, jittered_operators
+from assay.training.reference.rounding import JITTERED, _signs, jittered_gradient, jittered_operators
 from assay.verifier.audit.limits import POLICIES
 from assay.verifier.audit.tolerance import DOUBTED, WIDEST, widening
 
@@ -141,6 +141,15 @@ def test_where_a_rounding_moves_half_of_a_block_nothing_is_told_from_any():
         assert widening(x, moved, Precision.FLOAT32).max() == pytest.approx(found, rel=1e-3)
     moved[0, 0] = np.inf
     assert (widening(x, moved, Precision.FLOAT32) == WIDEST).all()
+
+
+def test_what_goes_up_are_the_bits_of_splitmix64():
+    """Of the generator's paper: from a state of 0, which here gives the word before them."""
+    words = (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F)
+    bits = [
+        byte >> bit & 1 for word in words for byte in word.to_bytes(8, "little") for bit in range(7, -1, -1)
+    ]
+    assert _signs(0, 256)[64:].tolist() == [1 - 2 * bit for bit in bits]
 
 
 def test_the_seed_decides_what_goes_up_and_little_else():
