@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from assay.training.model.loss import loss_and_gradient, use_one_thread
 from assay.training.model.presets import llama_spec
 from assay.training.reference.attention import Attention
 from assay.training.reference.gradient import reference_loss_and_gradient
-from assay.training.reference.operators import operators
+from assay.training.reference.operators import Operator, operators
 from assay.training.reference.rounding import JITTERED, _signs, jittered_gradient, jittered_operators
 from assay.verifier.audit.limits import POLICIES
 from assay.verifier.audit.tolerance import DOUBTED, WIDEST, widening
@@ -173,6 +174,17 @@ def test_every_operator_stands_beside_one_that_reads_jittered_inputs_alone():
     for own, moved in zip(program, jittered_operators(program, Precision.FLOAT32, b"seed"), strict=True):
         assert moved.name == JITTERED + own.name
         assert moved.inputs == tuple(JITTERED + name if name in made else name for name in own.inputs)
+
+
+def test_which_input_goes_up_follows_from_seed_operator_and_place():
+    x = np.random.default_rng(1).standard_normal((3, 50)).astype(np.float32)
+    operator = Operator("group0/sum", ("a", "b"), lambda *given: np.stack(given))
+    (moved,) = jittered_operators([operator], Precision.BFLOAT16, b"seed")
+
+    for place, found in enumerate(moved.function(x, x)):
+        head = hashlib.sha256(f"assay/jitter/1seedgroup0/sum/{place}".encode()).digest()[:8]
+        signs = _signs(int.from_bytes(head, "big"), x.size).reshape(x.shape)
+        assert np.array_equal(found, x + x * (np.float32(2.0**-9) * signs))
 
 
 def test_kernels_that_take_probabilities_again_from_the_log_of_a_sum_are_within_what_scores_round():

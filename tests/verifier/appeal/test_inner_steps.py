@@ -22,7 +22,7 @@ from assay.training.model.presets import gpt_spec
 from assay.training.optimiser import inner
 from assay.training.reference.gradient import reference_loss_and_gradient
 from assay.training.reference.narrowing import OPERATORS_MAX, ends_of
-from assay.training.reference.operators import run_one
+from assay.training.reference.operators import TOKENS, run_one
 from assay.training.transform.compress import distance_blocks
 from assay.verifier.appeal import program
 from assay.verifier.appeal.accused import step_of
@@ -110,6 +110,8 @@ def test_the_steps_are_those_that_an_audit_takes_in_the_reference_class(honest):
     by_name = dict(zip((one.name for one in honest.program), honest.told, strict=True))
 
     assert np.array_equal(by_name[f"step{STEPS - 1}/{STATE}"], np.stack((end.theta_P, *end.moments)))
+    for step, row in enumerate(sources.tokens):
+        assert np.array_equal(by_name[f"step{step}/{TOKENS}"], row[None])
     wide = [output for name, output in by_name.items() if name.endswith(WIDENING)]
     assert len(wide) == STEPS * SAMPLES
     assert np.array_equal(by_name[f"step{STEPS - 1}/widest"], np.max(wide, axis=0))
@@ -347,6 +349,13 @@ def test_what_no_program_decides_says_why(honest):
     more = replace(commit, tokens=commit.tokens * (STEPS + 1) // STEPS)
     assert "of no step of this run" in reason(rule=longer)
     assert f"for {STEPS + 1} inner steps" in reason(rule=longer, commit=more)
+
+
+def test_a_round_of_one_step_is_judged_at_the_rate_of_that_step(tmp_path):
+    """Its parameters have to follow from the moments that it ended in, with next to no rounding."""
+    party = a_node(tmp_path, "honest", "sparseloco", choices={"steps": 1, "segment": 1})
+
+    assert party.doubted() == (len(party.program) - 1, True)
 
 
 def test_a_program_longer_than_can_be_narrowed_down_is_none(honest):

@@ -11,8 +11,11 @@ from assay.node.trainer import Trainer
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.types import NO_DIGEST
+from assay.protocol.update_rule import BLOCK_SIZE
 from assay.training.frozen import ALL_TRAINED
+from assay.training.layout import layout_of
 from assay.training.model.loss import use_one_thread
+from assay.training.model.presets import gpt_spec
 from assay.training.optimiser import inner
 from assay.training.reference.narrowing import OPERATORS_MAX, START
 from assay.verifier.appeal import inner as judging
@@ -31,6 +34,7 @@ from tests.verifier.appeal.test_inner_steps import (
     Large,
     a_node,
     another_end,
+    ended,
     forged,
     noise,
     noise_throughout,
@@ -67,6 +71,14 @@ def test_an_honest_node_wins_and_its_evidence_is_within_what_jurors_accept(hones
     assert operator_count(honest.spec, honest.commit) == 1
     assert honest.doubted() == (0, True)
     assert len(evidence(honest)) <= evidence_bytes_max(honest.spec)
+
+
+def test_the_bound_on_evidence_covers_every_inner_state_of_a_wide_model(honest):
+    wide = gpt_spec(layers=2, width=512, heads=2, context=8, vocabulary=257)
+    layout, states = layout_of(wide), 1 + honest.spec.rule.segments
+    shown = layout.parameters + 2 * layout.blocks * BLOCK_SIZE + states * 3 * layout.parameters
+
+    assert evidence_bytes_max(replace(honest.spec, model=wide)) > 4 * shown
 
 
 def test_a_signer_knows_no_position_but_the_start(honest):
@@ -148,6 +160,17 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_about_any_part_of_the_round_loses(tmp_path, method, lie):
     assert a_keeper(tmp_path, lie, method, LIES[lie]).doubted() == (0, False)
+
+
+def test_a_last_step_that_its_own_moments_do_not_lead_to_loses_by_what_classes_may_differ(tmp_path):
+    """A segment of one AdamW step follows from what it ended in: a part in twenty thousand is too far."""
+
+    def further(work):
+        before, end = work.ends[-2:]
+        way_P = (end.theta_P - before.theta_P) * np.float32(5e-5)
+        return ended(work, replace(end, theta_P=end.theta_P + way_P))
+
+    assert a_keeper(tmp_path, "further", "sparseloco", forged(further)).doubted() == (0, False)
 
 
 def test_a_start_that_the_step_before_did_not_end_in_shows_nothing(honest):
