@@ -102,7 +102,6 @@ class ProcessFile(BaseModel):
     traces: Annotated[str, Field(pattern=r"^https?://[^\s]+$", max_length=1024)] | None = (
         None  # "http://127.0.0.1:4318": an OpenTelemetry collector is sent traces there
     )
-    known_answers: Path | None = None  # list of this node's known-answer tasks
     limits: Path | None = None  # calibration of other execution classes, if it is not the shipped one
     attestation: Path | None = None  # a verifier's copy of the policy that the run names
     collateral: Path | None = None  # a verifier's: the data that vendors publish about their devices
@@ -153,7 +152,6 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         rpc_urls=given.rpc_urls,
         one_rpc_suffices=given.one_rpc_suffices,
         data=base / given.data,
-        known_answers=placed(given.known_answers),
         limits=placed(given.limits),
         attestation=placed(given.attestation),
         collateral=placed(given.collateral),

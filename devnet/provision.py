@@ -22,7 +22,6 @@ from assay.chain.deployment.parameters import LOCALNET
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.devnet.faults.behaviours import HONEST
 from assay.devnet.machines import Machines
-from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import DECIMALS, scaled
 from assay.orders.order import Order
 from assay.orders.place import check_members, new_run
@@ -35,7 +34,6 @@ from assay.participant.keys.private_files import write_private
 from assay.participant.wallet.delegation import DAYS_MAX, delegate
 from assay.participant.wallet.founding import found_network
 from assay.protocol.encoding.codec import digest, encode
-from assay.protocol.identity import peer_of
 from assay.protocol.params import DataSpec, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.verifier.audit.limits import LIMITS
@@ -46,7 +44,6 @@ RUN_S_MAX = 30 * 24 * 3600
 FINALITY_S = 15  # a local chain's finalised block is this far behind, on a machine that is busy
 BONDS_MAX = 10  # of results and challenges that each participant can have at the same time
 CASES_MAX = 10  # for which each participant can put up a bond at the same time
-KNOWN_ANSWERS = "known-answers.txt"  # beside the configuration of the node that has the known-answer tasks
 NETWORK, RUN = "network.txt", "run.assay"
 
 
@@ -110,7 +107,7 @@ def establish(
     step("keys")
     seats = _make_seats(order, scenario, root, machines)
     nodes = [member for member in seats if member.role == "node"]
-    named, applicants = nodes[: order.run.nodes], nodes[order.run.nodes :]
+    applicants = nodes[order.run.nodes :]
     verifiers = [member for member in seats if member.role == "verifier"]
     buyer = next(member for member in seats if member.role == "buyer")
 
@@ -133,7 +130,6 @@ def establish(
     )
     write_invitation(root / NETWORK, invitation)
     deployment = invitation.deployment
-    honest = [node for node in named if node.behaviour == HONEST] or named
     made = new_run(
         order,
         [member.record for member in seats if member not in applicants],
@@ -142,10 +138,9 @@ def establish(
         base=base,
         buyer_key=buyer.keys.account_key,
         now_s=int(time.time()),
-        tested=peer_of(honest[-1].keys.peer) if honest else None,
     )
-    spec = made.run.spec
-    write_run_file(root / RUN, made.run)
+    spec = made.spec
+    write_run_file(root / RUN, made)
 
     step("stakes and escrow")
     bank = Chain(anvil.rpc_url, deployment, anvil.keys[0])
@@ -162,7 +157,7 @@ def establish(
         chain = Chain(anvil.rpc_url, deployment, member.keys.signer)
         if member.role == "node":
             chain.stake(OPERATOR, operator_stake)
-            chain.ensure_lot(OPERATOR, made.run.run_id, operator_stake, until)
+            chain.ensure_lot(OPERATOR, made.run_id, operator_stake, until)
         else:
             chain.stake(VERIFIER, verifier_stake)
             chain.ensure_lot(VERIFIER, term_of(1), verifier_stake, until)
@@ -182,9 +177,7 @@ def establish(
     )
 
     step("configuration")
-    network = ProvisionedNetwork(root=root, spec=spec, run_id=made.run.run_id, seats=tuple(seats))
-    if made.known_answers:
-        write_known_answers(honest[-1].folder / KNOWN_ANSWERS, made.known_answers)
+    network = ProvisionedNetwork(root=root, spec=spec, run_id=made.run_id, seats=tuple(seats))
     _write_files(network, order)
     return network
 
@@ -248,8 +241,6 @@ def _write_files(network: ProvisionedNetwork, order: Order) -> None:
             lines["drand"] = list(order.drand.urls)
         if member.attester is not None:
             lines["attester_key"] = str(member.attester)
-        if (member.folder / KNOWN_ANSWERS).exists():
-            lines["known_answers"] = KNOWN_ANSWERS
         if member.role in ("ledger", "buyer"):
             lines["status"] = "status.jsonl"
         if member.role == "buyer":

@@ -1,22 +1,70 @@
-"""Known-answer tasks: a node's list of deliberately false steps, which test auditors unannounced.
+"""Known-answer tasks: a node's own deliberately false steps, which test auditors unannounced.
 
-Room: node (edge: one file). The run's spec binds the list by a Merkle root before training begins; the file
-holds this node's part of it, one `KnownAnswer` message in hexadecimal a line. An auditor cannot tell such a
-step from a lie.
+Room: node (pure). A node draws its tasks from its secret key, so a restart draws the same ones and nobody
+else can know one. It announces the root of the list in the chain before it takes the first of them; no
+auditor can tell such a step from a lie until its node shows that it is on the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from assay.participant.keys.private_files import write_private
-from assay.protocol.auditing.commitments import check_known_answer
-from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import ConfigError, MalformedMessage
+from assay.protocol.auditing.commitments import derived_salt, known_answer_proof, known_answer_root
 from assay.protocol.messages import KnownAnswer
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """A node's list of known-answer tasks."""
+
+    node: PeerId
+    root: Digest  # zero if the run orders none
+    shown: Mapping[int, KnownAnswer]  # what proves that a step is on the list, by round
+
+    def counts_from(self, run_state: RunState) -> int:
+        """The first round whose task is a false step; 0 while the chain has no announcement of this list."""
+        record = run_state.nodes.get(self.node)
+        return record.tasks_from if record is not None and record.tasks == self.root else 0
+
+    def task(self, run_state: RunState, round_id: int) -> KnownAnswer | None:
+        """The proof that this round's step is one of the tasks; None if it is trained like any other."""
+        first = self.counts_from(run_state)
+        return self.shown.get(round_id) if first and round_id >= first else None
+
+
+def drawn_tasks(key: bytes, spec: RunSpec, run_id: Digest, node: PeerId) -> Tasks:
+    """The tasks of the node with this secret peer key: in rounds all over the run, each at most once.
+
+    Whoever joins late leaves out those before its announcement: of its steps, too, one in as many is false.
+    """
+    secret = derived_salt(key, b"known answers", run_id)
+    rounds = _rounds(secret, spec)
+    tasks = [(derived_salt(secret, b"task", at.to_bytes(8, "big")), RoundId(at), node) for at in rounds]
+    return Tasks(
+        node=node,
+        root=known_answer_root(tasks) if tasks else NO_DIGEST,
+        shown={at: known_answer_proof(run_id, tasks, index) for index, at in enumerate(rounds)},
+    )
+
+
+def _rounds(secret: Digest, spec: RunSpec) -> list[int]:
+    """As many different rounds as a node has tasks, ascending."""
+    found: set[int] = set()
+    draws = _draws(secret)
+    while len(found) < spec.audit.known_answer_count:  # of at most one round in twenty: few are drawn twice
+        found.add(next(draws) % spec.rounds)
+    return sorted(found)
+
+
+def _draws(secret: Digest) -> Iterator[int]:
+    number = 0
+    while True:
+        yield int.from_bytes(derived_salt(secret, b"round", number.to_bytes(8, "big")), "big")
+        number += 1
 
 
 def trained_as(spec: RunSpec, round_id: int) -> int:
@@ -25,35 +73,3 @@ def trained_as(spec: RunSpec, round_id: int) -> int:
     Such a step does the model little harm, and every auditor that recomputes it detects it.
     """
     return round_id + spec.rounds
-
-
-def write_known_answers(path: Path, faults: Sequence[KnownAnswer]) -> None:
-    """Write the known-answer file of one node, for nobody else to read.
-
-    Raises:
-        ConfigError: the file is there already.
-    """
-    write_private(path, "".join(encode(one).hex() + "\n" for one in faults).encode())
-
-
-def read_known_answers(
-    path: Path | None, spec: RunSpec, run_id: Digest, node: PeerId
-) -> Mapping[int, KnownAnswer]:
-    """The node's known-answer tasks by round; none without a file.
-
-    Raises:
-        ConfigError: it cannot be read, or a line is not on the list that the spec binds.
-    """
-    if path is None:
-        return {}
-    found = {}
-    try:
-        for line in path.read_text().split():
-            known_answers = decode(KnownAnswer, bytes.fromhex(line))
-            check_known_answer(known_answers, spec.audit.known_answers, spec.audit.known_answer_count)
-            if (known_answers.run_id, known_answers.node) != (run_id, node):
-                raise MalformedMessage("known-answer task of another run or node")
-            found[int(known_answers.round)] = known_answers
-    except (OSError, ValueError, MalformedMessage) as error:
-        raise ConfigError(f"known answers {path}: {error}") from None
-    return found

@@ -11,11 +11,9 @@ from typing import Annotated, ClassVar
 from assay.participant.compute import Workplace
 from assay.protocol.encoding.codec import INT_MAX, Later, Max
 from assay.protocol.messages import Commit
-from assay.protocol.params import RunSpec
+from assay.protocol.params import KNOWN_ANSWERS_MAX, RunSpec
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.protocol.update_rule import SEGMENTS_MAX
-
-KNOWN_ANSWERS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +44,9 @@ class TrainerStart:
 class TakeStep:
     """Asks for a round's step, answered by its `StepRecord`; the fields are those of `Trainer.step`."""
 
-    TAG: ClassVar[bytes] = b"assay/worker/take-step/1"
+    TAG: ClassVar[bytes] = b"assay/worker/take-step/2"
     round: RoundId
+    tasks_from: int  # first round whose known-answer task is a false step; 0: none is
     parent: Digest
     base: int
     base_root: Digest
@@ -58,8 +57,9 @@ class TakeStep:
 class WorkAhead:
     """Asks for the local work of a round to come, see `Trainer.ahead`; answered by `AtRound`."""
 
-    TAG: ClassVar[bytes] = b"assay/worker/work-ahead/1"
+    TAG: ClassVar[bytes] = b"assay/worker/work-ahead/2"
     round: RoundId
+    tasks_from: int  # likewise
     base: int
     base_root: Digest
     left_ms: Annotated[int, Later()] = 0
@@ -69,5 +69,6 @@ class WorkAhead:
 class RepeatStep:
     """Asks to repeat a step whose files are damaged, see `Trainer.repeat`; answered by its `StepRecord`."""
 
-    TAG: ClassVar[bytes] = b"assay/worker/repeat-step/1"
+    TAG: ClassVar[bytes] = b"assay/worker/repeat-step/2"
     commit: Commit
+    tasks_from: int  # likewise

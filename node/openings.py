@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
 import trio
 
 from assay.network.host import Host
+from assay.node.known_answer import Tasks
 from assay.node.messages import RepeatStep, StepRecord
 from assay.node.steps import StepFiles
 from assay.participant.config import Participant
@@ -59,13 +60,13 @@ class Openings:
         follower: Follower,
         state_sync: StateSync,
         steps: StepFiles,
-        known_answers: Mapping[int, KnownAnswer],
+        tasks: Tasks,
         *,
         host: Callable[[], Host],
         fetch: Callable[[Digest], Awaitable[bytes]],
     ) -> None:
         self.me, self.follower, self.state_sync, self.steps = me, follower, state_sync, steps
-        self.known_answers, self._host, self._fetch = known_answers, host, fetch
+        self.tasks, self._host, self._fetch = tasks, host, fetch
         self._layout = layout_of(me.spec.model)
         self._opened: dict[StepId, OpeningNotice] = {}
         self._locks = defaultdict[RoundId, trio.Lock](trio.Lock)
@@ -113,11 +114,11 @@ class Openings:
                 yield self._sketch(audit)
             except (Diverged, MalformedMessage):
                 nursery.start_soon(self._mend, audit)
-        known_answers = self.known_answers.get(int(audit.round))
-        if known_answers is not None and audits.may_show_known_answer(
+        task = self.tasks.task(run_state, int(audit.round))
+        if task is not None and audits.may_show_known_answer(
             run_state.spec.audit, audit, int(run_state.round)
         ):
-            yield known_answers
+            yield task
 
     async def _send_message(
         self, verifier: PeerId, message: SketchOpening | KnownAnswer | SignedAttendance
@@ -186,7 +187,8 @@ class Openings:
         await self.state_sync.reach(int(self.follower.run_state.round))
         log.warning("step repeated", extra={"round": int(commit.round), "reason": str(lost)})
         try:
-            record = await self.state_sync.child.call(RepeatStep(commit=commit), StepRecord)
+            request = RepeatStep(commit=commit, tasks_from=self.tasks.counts_from(self.follower.run_state))
+            record = await self.state_sync.child.call(request, StepRecord)
         except Diverged:
             self._repeats[commit.round] = REPEATS_MAX
             raise

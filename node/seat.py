@@ -1,6 +1,7 @@
 """Seat: how a node takes a free seat in a run, returns to it after an outage, and leaves it for good.
 
-Room: node (edge). What verifiers and chain make of it is `protocol.membership`.
+Room: node (edge). What verifiers and chain make of it is `protocol.membership`. As soon as it has its seat it
+announces its known-answer tasks, if the run orders any.
 
     application --> guest: catches up --> application, ready --> admitted by a quorum --> trains
     `assay node leave` --> leave, in a manifest --> opens what is drawn of it --> discharged, ends
@@ -27,13 +28,14 @@ from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, Diverged, Unavailable
 from assay.protocol.identity import sign
-from assay.protocol.membership import is_drained
+from assay.protocol.membership import is_drained, may_announce
 from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance
 from assay.protocol.state_transition import RunState
+from assay.protocol.types import NO_DIGEST, Digest
 
 log = logging.getLogger(__name__)
 APPLY_S = 2.0  # between two applications to the same verifier
-ATTEND_S = 3.0  # between two attempts to say that we are back, or leave
+ATTEND_S = 3.0  # between two attempts to say that we are back, or leave, or have drawn our tasks
 LOOK_S = 1.0
 TOLD_S = 300  # after the time by which a run had to start, until which we may learn what became of it
 LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to leave
@@ -142,12 +144,29 @@ async def leave_when_asked(me: Participant, follower: Follower, say: Say) -> Non
         await trio.sleep(ATTEND_S)
 
 
+async def announce_tasks(me: Participant, follower: Follower, root: Digest, say: Say) -> None:
+    """Announce our list of known-answer tasks, if the run orders any, until the chain has it.
+
+    root: Of the list; zero if there is none.
+    """
+    while root != NO_DIGEST:
+        run_state = follower.run_state
+        record = run_state.nodes.get(me.me)
+        if not run_state.is_training or (record is not None and not may_announce(run_state, record)):
+            return
+        if record is not None:
+            await say(_signed(me, run_state, AttendanceKind.TASKS, root))
+        await trio.sleep(ATTEND_S)
+
+
 async def drained(me: Participant, follower: Follower) -> None:
     """Wait until no step of ours can be drawn or judged any more."""
     while not follower.run_state.is_complete and not is_drained(follower.run_state, me.me):
         await follower.grown(int(follower.run_state.round))
 
 
-def _signed(me: Participant, run_state: RunState, kind: AttendanceKind) -> SignedAttendance:
-    attendance = Attendance(run_id=me.run_id, round=run_state.round, node=me.me, kind=kind)
+def _signed(
+    me: Participant, run_state: RunState, kind: AttendanceKind, tasks: Digest = NO_DIGEST
+) -> SignedAttendance:
+    attendance = Attendance(run_id=me.run_id, round=run_state.round, node=me.me, kind=kind, tasks=tasks)
     return SignedAttendance(attendance=attendance, signature=sign(me.keys.peer, me.domain, attendance))

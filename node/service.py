@@ -21,11 +21,11 @@ from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.evidence import EvidenceServer
-from assay.node.known_answer import read_known_answers
+from assay.node.known_answer import drawn_tasks
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.openings import Openings
 from assay.node.progress import report_rounds
-from assay.node.seat import drained, leave_when_asked, return_when_overdue, take_seat
+from assay.node.seat import announce_tasks, drained, leave_when_asked, return_when_overdue, take_seat
 from assay.node.steps import StepFiles
 from assay.participant.batch_size import planned_ms
 from assay.participant.compute import AtRound, Hold
@@ -117,7 +117,7 @@ class Service:
 
     def __init__(self, me: Participant) -> None:
         self.me = me
-        self.known_answers = read_known_answers(me.config.known_answers, me.spec, me.run_id, me.me)
+        self.tasks = drawn_tasks(bytes(me.keys.peer), me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
         self.pushes = Pushes(aggregate_bytes_max(me.spec, self.layout.blocks))
@@ -154,7 +154,7 @@ class Service:
             self.follower,
             self.state_sync,
             self.steps,
-            self.known_answers,
+            self.tasks,
             host=lambda: self._host,
             fetch=self._fetch,
         )
@@ -167,7 +167,7 @@ class Service:
             node=self.me.me,
             salt_key=derived_salt(bytes(self.me.keys.peer), b"trainer", self.me.run_id),
             workplace=self.me.workplace,
-            known_answers=tuple(sorted(map(RoundId, self.known_answers))),
+            known_answers=tuple(sorted(map(RoundId, self.tasks.shown))),
         )
 
     async def run(self) -> None:
@@ -184,6 +184,7 @@ class Service:
                 return_when_overdue, self.me, self.follower, self.openings.opening, self.openings.say
             )
             nursery.start_soon(leave_when_asked, self.me, self.follower, self.openings.say)
+            nursery.start_soon(announce_tasks, self.me, self.follower, self.tasks.root, self.openings.say)
             nursery.start_soon(self._claim, claimed := trio.Event())
             nursery.start_soon(report_rounds, self.me, self.follower)
             nursery.start_soon(watch_delegation, self.me)
@@ -306,6 +307,7 @@ class Service:
             ahead = RoundId(commit.round + 1)
             request = WorkAhead(
                 round=ahead,
+                tasks_from=self.tasks.counts_from(self.follower.run_state),
                 base=commit.round + 1,
                 base_root=commit.momentum_after,
                 left_ms=self._left_ms(0.0),
@@ -342,6 +344,7 @@ class Service:
         accepted = run_state.nodes[self.me.me]
         request = TakeStep(
             round=run_state.round,
+            tasks_from=self.tasks.counts_from(run_state),
             parent=run_state.parent,
             base=accepted.base,
             base_root=accepted.momentum,

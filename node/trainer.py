@@ -80,6 +80,7 @@ class Trainer(ComputeWorker):
         super().__init__(parameters, frozen_parameters(spec, base))
         self.spec, self.run_id, self.node = spec, run_id, node
         self.device, self.known_answers = device, known_answers
+        self._tasks_from = 0
         self._salt_key = salt_key
         self.layout = self.parameters.layout
         self.tokens = read_tokens(data, spec.data)
@@ -110,6 +111,8 @@ class Trainer(ComputeWorker):
 
     def answer(self, request: Message) -> Message:
         """Do what a request asks for, see `ComputeWorker.answer`."""
+        if isinstance(request, TakeStep | WorkAhead | RepeatStep):
+            self._tasks_from = request.tasks_from
         match request:
             case TakeStep():
                 place = int(request.round), request.parent, request.base, request.base_root
@@ -236,6 +239,9 @@ class Trainer(ComputeWorker):
         whether the last contribution is accepted, which is assumed. `step` uses the work done here if the
         assumption held.
 
+        A round's known-answer task waits for its round while the chain has no announcement of the list: the
+        announcement may be in the manifest before it.
+
         Args:
             round_id: The round after the one that the parameters are of.
             base: 1 + the round of the contribution that is assumed accepted.
@@ -246,7 +252,9 @@ class Trainer(ComputeWorker):
             Whether any work was done.
         """
         is_known = self.steps.record(round_id) is not None
-        if not self.spec.rule.read_lag or is_known or round_id != self.parameters.round + 1:
+        may_be_false = round_id in self.known_answers and not self._tasks_from
+        is_next = round_id == self.parameters.round + 1
+        if not self.spec.rule.read_lag or is_known or may_be_false or not is_next:
             return False
         before, root = self._before(base, base_root)
         self._spent_s, tokens = 0.0, self._step_tokens(left_ms)
@@ -286,9 +294,13 @@ class Trainer(ComputeWorker):
             device=self.device, frozen=self.frozen,
         )  # fmt: skip
 
+    def is_task(self, round_id: int) -> bool:
+        """Whether this round's step is a known-answer task that the node's announcement covers."""
+        return round_id in self.known_answers and 0 < self._tasks_from <= round_id
+
     def _trained_as(self, round_id: int) -> int:
         """The round whose sequences this round's work takes."""
-        return trained_as(self.spec, round_id) if round_id in self.known_answers else round_id
+        return trained_as(self.spec, round_id) if self.is_task(round_id) else round_id
 
     def _read(self, round_id: int) -> NDArray[np.float32]:
         """The parameters that a round's work starts from."""

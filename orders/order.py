@@ -211,12 +211,8 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
     yield from _wrong_counts(order)
     yield from _wrong_domains(order)
     yield from _wrong_milestones(order)
-    steps = run.rounds * run.nodes
-    if order.verify.known_answers * 20 > steps or order.verify.known_answers > run.rounds:
-        reason = (
-            f"at most one step in 20 can be a known-answer task, and one a round: "
-            f"{steps} steps, {run.rounds} rounds"
-        )
+    if order.verify.known_answers * 20 > run.rounds:
+        reason = f"at most one step in 20 can be a known-answer task, and each node has {run.rounds} steps"
         yield ConfigProblem(("verify", "known_answers"), order.verify.known_answers, reason)
     for name, least in (
         ("audit_rounds", least_audit_rounds(run.verifiers)),

@@ -1,14 +1,12 @@
 """Place: makes a run from an order, a network and the members' records, before any money moves.
 
-Room: orders (edge: the chain, and fresh randomness for known-answer tasks). `assay order place` and
+Room: orders (edge: the chain). `assay order place` and
 `assay localnet` both make their runs here; the transaction itself is `purchase.place`.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from assay.chain.client import ChainReader
 from assay.chain.commit_statement import evm_address
@@ -21,22 +19,11 @@ from assay.orders.spec import build_spec, data_spec
 from assay.participant.files.record import Role, SignedRecord
 from assay.participant.files.run_file import RunFile, run_file_of
 from assay.participant.wallet.delegation import delegation_fault
-from assay.protocol.auditing.commitments import known_answer_proof
 from assay.protocol.errors import ConfigError
-from assay.protocol.messages import KnownAnswer
 from assay.protocol.params import DataSpec, RunSpec
-from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.protocol.types import NO_DIGEST, Address, Digest
 from assay.training.model.hugging_face import read_theta
 from assay.training.model.initial import state_digest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
-    """A run that nobody has funded yet, and the known-answer tasks that only one node may learn."""
-
-    run: RunFile
-    tested: PeerId | None  # the node with the known-answer tasks, if there are any
-    known_answers: tuple[KnownAnswer, ...]
 
 
 def new_run(
@@ -48,8 +35,7 @@ def new_run(
     base: Digest,
     buyer_key: bytes,
     now_s: int,
-    tested: PeerId | None = None,
-) -> NewRun:
+) -> RunFile:
     """The run of an order, with everybody whose record is given.
 
     Args:
@@ -61,7 +47,6 @@ def new_run(
         base: State digest of the imported starting parameters; zero without.
         buyer_key: Of the buyer's account, which signs the run file.
         now_s: Unix time, from which the time counts for which the run waits for nodes.
-        tested: The node that gets the known-answer tasks; by default one is drawn.
 
     Raises:
         ConfigError: the records are not those of the order's members, or parts do not fit together.
@@ -77,8 +62,6 @@ def new_run(
         if len(have) != want:
             raise ConfigError(f"records of {len(have)} {what}, the order has {want}")
     treasury, buyer = _of(found, Role.LEDGER)[0].record, _of(found, Role.BUYER)[0].record
-    taught = tested or (secrets.choice(nodes).record.peer if nodes else None)
-    tasks = [] if taught is None else _known_answers(order, taught)
     spec = build_spec(
         order,
         deployment_id=deployment_id,
@@ -89,15 +72,9 @@ def new_run(
         verifiers=[one.record.member for one in verifiers[: order.run.verifiers]],
         reserves=[one.record.member for one in verifiers[order.run.verifiers :]],
         base=base,
-        known_answers=tasks,
         start_by_s=now_s + order.start_within_s if order.start_within_s else 0,
     )
-    run = run_file_of(spec, found, buyer_key)
-    return NewRun(
-        run=run,
-        tested=taught if tasks else None,
-        known_answers=tuple(known_answer_proof(run.run_id, tasks, at) for at in range(len(tasks))),
-    )
+    return run_file_of(spec, found, buyer_key)
 
 
 def described(order: Order, on_bytes: OnBytes = nobody) -> tuple[DataSpec, Digest]:
@@ -142,9 +119,3 @@ def check_members(chain: ChainReader, spec: RunSpec, until_s: int) -> None:
 
 def _of(records: Sequence[SignedRecord], role: Role) -> list[SignedRecord]:
     return [signed for signed in records if signed.record.role is role]
-
-
-def _known_answers(order: Order, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
-    """Known-answer tasks of one node, at rounds that nobody else can know."""
-    rounds = secrets.SystemRandom().sample(range(order.run.rounds), order.verify.known_answers)
-    return [(Digest(secrets.token_bytes(32)), RoundId(at), node) for at in sorted(rounds)]

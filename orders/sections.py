@@ -15,7 +15,14 @@ from assay.protocol.auditing.draws import OPENED_LEAST
 from assay.protocol.grpo import GROUP_MAX
 from assay.protocol.messages import LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
-from assay.protocol.params import ACCEPT_PPM_MAX, BETA_MICRO_MAX, BETA_MICRO_MIN, MILESTONES_MAX, PPM
+from assay.protocol.params import (
+    ACCEPT_PPM_MAX,
+    BETA_MICRO_MAX,
+    BETA_MICRO_MIN,
+    KNOWN_ANSWERS_MAX,
+    MILESTONES_MAX,
+    PPM,
+)
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format
 from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
@@ -245,7 +252,7 @@ class VerifySection(Section):
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # SHA-256 of an attested guest
     drand: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # "quicknet", or a file
     drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # its addresses
-    known_answers: Annotated[int, Field(ge=0, le=1000)] = 0  # known-answer tasks, all of one honest node
+    known_answers: Annotated[int, Field(ge=0, le=KNOWN_ANSWERS_MAX)] = 0  # tasks of each node, which it draws
     takeover_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     # rounds; as many as the number of verifiers needs if left out, but at least 8 and 4
     audit_rounds: Annotated[int, Field(ge=4, le=1000)] | None = None

@@ -13,7 +13,6 @@ from assay.ledger.settlement.funding import closing_s
 from assay.orders.amounts import scaled
 from assay.orders.order import Order
 from assay.orders.order import compute_spec as compute_spec
-from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import LOSS_MICRO_MAX
@@ -36,7 +35,7 @@ from assay.protocol.params import (
     stratum_faults,
 )
 from assay.protocol.randomness.drand import NO_DRAND
-from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.protocol.types import NO_DIGEST, Address, Digest
 from assay.training.data.batches import describe
 from assay.training.data.shards import DataManifest
 from assay.training.fragments import check_fragments
@@ -53,8 +52,8 @@ def model_spec(order: Order, base: Digest = NO_DIGEST) -> ModelSpec:
     return replace(order.sizes, base=base)
 
 
-def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_count: int = 0) -> AuditSpec:
-    """The rules of audits, with this Merkle root over the known-answer tasks."""
+def audit_spec(order: Order) -> AuditSpec:
+    """The rules of audits."""
     verify, policy = order.verify, order.policy
     return AuditSpec(
         probation=verify.probation,
@@ -68,8 +67,7 @@ def audit_spec(order: Order, known_answers: Digest = NO_DIGEST, known_answer_cou
         dispute_rounds=order.dispute_rounds,
         absence_s=verify.absence_s,
         limits=NO_DIGEST if order.limits is None else order.limits.digest(),
-        known_answers=known_answers,
-        known_answer_count=known_answer_count,
+        known_answer_count=verify.known_answers,
         attestation=NO_DIGEST if policy is None else digest(policy),
         attested_rounds=verify.attested_rounds if policy is not None else 0,
         code=NO_DIGEST if policy is None else Digest(bytes.fromhex(verify.code or "00" * 32)),
@@ -197,7 +195,6 @@ def build_spec(
     verifiers: Sequence[Member],
     reserves: Sequence[Member] = (),
     base: Digest = NO_DIGEST,
-    known_answers: Sequence[tuple[Digest, RoundId, PeerId]] = (),
     start_by_s: int = 0,
 ) -> RunSpec:
     """The spec of this order, passed by `check_spec`.
@@ -212,7 +209,6 @@ def build_spec(
         verifiers: In any order.
         reserves: Likewise.
         base: State digest of the imported starting parameters; zero to draw them from the seed.
-        known_answers: Salt, round and node of every known-answer task.
         start_by_s: Unix time by which the nodes must have come that the order waits for; 0 if for none.
 
     Raises:
@@ -229,9 +225,7 @@ def build_spec(
         data=data,
         choices=choices_spec(order),
         rule=order.rule,
-        audit=audit_spec(
-            order, known_answer_root(known_answers) if known_answers else NO_DIGEST, len(known_answers)
-        ),
+        audit=audit_spec(order),
         money=money_spec(order, treasury),
         timing=timing_spec(order),
         buyer=buyer,

@@ -60,7 +60,6 @@ class Config:
     rpc_urls: tuple[str, ...] = ()  # more endpoints, which the ledger service compares with it
     one_rpc_suffices: bool = False  # while others do not answer
     data: Path  # a data set's folder; training/data/shards.py
-    known_answers: Path | None = None  # of a node with known-answer tasks; node/known_answer.py
     books: str | None = None  # URL of the ledger service's PostgreSQL database; None: a file in its folder
     limits: Path | None = None  # calibration that the spec names, if it is not the one of this build
     attestation: Path | None = None  # attestation policy, if the spec names one

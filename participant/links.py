@@ -16,7 +16,7 @@ from assay.protocol.agreement.inclusion import required
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing import audits
 from assay.protocol.auditing.audits import Audit
-from assay.protocol.auditing.commitments import check_known_answer, check_sketch_opening
+from assay.protocol.auditing.commitments import check_sketch_opening
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.identity import Domain, verify
 from assay.protocol.membership import admitted, may_attend, may_start
@@ -31,6 +31,7 @@ from assay.protocol.messages import (
 from assay.protocol.state_transition import (
     RunState,
     advance,
+    check_known_answer,
     may_appraise,
     may_commit_verdict,
     may_contradict,
@@ -189,7 +190,7 @@ def _check_membership(run_state: RunState, manifest: Manifest) -> None:
         one = signed.attendance
         need(
             may_attend(run_state, one, manifest.time_s),
-            f"carries a {one.kind.name.lower()} of {one.node.hex()[:8]}, not admissible now",
+            f"carries a {one.kind.name} attendance of {one.node.hex()[:8]}, not admissible now",
         )
         verify(one.node, domain, one, signed.signature)
     need(
@@ -336,4 +337,4 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
             audits.may_show_known_answer(rules, audit, at),
             f"shows a known-answer task of round {known_answers.round} at the wrong time",
         )
-        check_known_answer(known_answers, rules.known_answers, rules.known_answer_count)
+        check_known_answer(run_state, known_answers)

@@ -26,11 +26,11 @@ from assay.protocol.messages import (
     Member,
     SignedAdmission,
 )
-from assay.protocol.state_transition import RunState, advance
-from assay.protocol.types import PeerId
+from assay.protocol.state_transition import NodeRecord, RunState, advance
+from assay.protocol.types import NO_DIGEST, PeerId
 
 ADMISSION_S = 60  # agreed time for which an admission may wait for the others of its quorum
-LEAVE_ROUNDS = 16  # rounds for which a node's leave may wait for a manifest
+SAID_ROUNDS = 16  # rounds for which a node's leave, or its list, may wait for a manifest
 RETURN_PAUSE_S = 60  # agreed time between a node's first return and its second
 
 
@@ -102,15 +102,20 @@ def may_start(run_state: RunState, manifest: Manifest) -> bool:
 def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool:
     """Whether the next manifest, of this agreed time, may carry this statement of a node.
 
-    A node that leaves holds a seat. One that returns has an overdue opening, and signed after it was found
-    absent; a return costs all verifiers a dispute round, so each one since probation doubles the time until
-    the next.
+    A node that leaves holds a seat, and so does one that announces a list of known-answer tasks, once in a
+    run that orders such tasks. One that returns has an overdue opening, and signed after it was found absent;
+    a return costs all verifiers a dispute round, so each one since probation doubles the time until the next.
     """
     record = run_state.nodes.get(attendance.node)
     if record is None or record.banned or attendance.run_id != run_state.run_id:
         return False
-    if attendance.kind is AttendanceKind.LEAVE:
-        is_recent = run_state.round - LEAVE_ROUNDS <= attendance.round <= run_state.round
+    is_list = attendance.kind is AttendanceKind.TASKS
+    if is_list != (attendance.tasks != NO_DIGEST):
+        return False
+    if is_list and not may_announce(run_state, record):
+        return False
+    if attendance.kind is not AttendanceKind.RETURN:
+        is_recent = run_state.round - SAID_ROUNDS <= attendance.round <= run_state.round
         return is_recent and record.is_seated and run_state.is_training
     is_overdue = any(
         audit.node == attendance.node and audit.awaits_return for audit in run_state.audits.values()
@@ -118,6 +123,11 @@ def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool
     pause = RETURN_PAUSE_S << min(record.returns - 1, 32) if record.returns else 0
     is_fresh = record.absent_round < attendance.round <= run_state.round
     return is_overdue and is_fresh and time_s >= record.absent_s + pause
+
+
+def may_announce(run_state: RunState, record: NodeRecord) -> bool:
+    """Whether a node has a seat and has announced no list yet, in a run that orders known-answer tasks."""
+    return run_state.spec.audit.known_answer_count > 0 and record.is_seated and record.tasks == NO_DIGEST
 
 
 def is_drained(run_state: RunState, node: PeerId) -> bool:

@@ -16,6 +16,7 @@ from assay.protocol.market import Bid, Clearing, SeatOffer, SignedSeatOffer
 from assay.protocol.openings import PROOF_HASHES_MAX, InnerBlocks, InnerOpening, Opening, Path
 from assay.protocol.randomness.drand import SIGNATURE_BYTES
 from assay.protocol.types import (
+    NO_DIGEST,
     NO_ITERATION,
     Address,
     Digest,
@@ -190,17 +191,19 @@ class AttendanceKind(enum.IntEnum):
 
     RETURN = 1  # it is back: it opens every step of its own that is overdue
     LEAVE = 2  # it takes no further step, for good; what it did can be audited as before
+    TASKS = 3  # it has drawn its known-answer tasks: a step of a later round may be shown to be one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attendance:
-    """A node's statement that it is back, or that it leaves."""
+    """A node's statement that it is back, that it leaves, or which list binds its known-answer tasks."""
 
     TAG: ClassVar[bytes] = b"assay/attendance/1"
     run_id: Digest
     round: RoundId  # of the manifest that it expects next: no older statement can be sent again
     node: PeerId
     kind: AttendanceKind
+    tasks: Annotated[Digest, Later()] = NO_DIGEST  # of TASKS: `known_answer_root` of its list; else zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +237,7 @@ class SignedAdmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownAnswer:
-    """Proof that a step was false on purpose, as committed in `AuditSpec.known_answers` before the run."""
+    """Proof that a step was false on purpose, as its node had bound itself before: `Attendance.tasks`."""
 
     TAG: ClassVar[bytes] = b"assay/known-answer/1"
     run_id: Digest

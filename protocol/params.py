@@ -38,6 +38,7 @@ RUN_VERIFIERS_MAX = 16
 MILESTONES_MAX = 256
 STRATA_MAX = 64
 ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
+KNOWN_ANSWERS_MAX = 1000  # of a node: who trains holds its whole list
 LAYERS_MAX = 1024  # whoever reads a stranger's spec lists every layer's parameters: milliseconds
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
 BETA_MICRO_MIN, BETA_MICRO_MAX = 1_000, 10_000_000  # 0.001 to 10; papers use 0.01 to 0.5
@@ -207,7 +208,7 @@ class DataSpec:
 class AuditSpec:
     """Audit rules of a run: rates, deadlines in rounds, and digests of what auditors rely on."""
 
-    TAG: ClassVar[bytes] = b"assay/audit-spec/6"
+    TAG: ClassVar[bytes] = b"assay/audit-spec/7"
     probation: int  # a node's first audits come at rate 1; then rate = probation / clean audits
     floor_ppm: int  # the rate never falls under this; never 0
     blocks: int  # count opened per audit, half uniform, half among non-empty blocks
@@ -219,8 +220,7 @@ class AuditSpec:
     dispute_rounds: int  # a committee's time after the dispute was opened
     absence_s: int = 0  # agreed time for which an opening may be overdue before it counts as withheld
     limits: Digest = NO_DIGEST  # SHA-256 of the calibration for other execution classes; zero: none
-    known_answers: Digest = NO_DIGEST  # Merkle root over known-answer tasks; zero without any
-    known_answer_count: int = 0
+    known_answer_count: int = 0  # known-answer tasks of each node, which draws its own
     attestation: Digest = NO_DIGEST  # of the policy by which attested hardware lowers the rate; zero: none
     attested_rounds: int = 0  # how long evidence counts, from the round whose manifest was its nonce
     code: Digest = NO_DIGEST  # SHA-256 of an attested guest's code; zero without
@@ -340,7 +340,7 @@ class TimingSpec:
 class RunSpec:
     """Complete specification of one run: with the chain, it suffices to check everything else."""
 
-    TAG: ClassVar[bytes] = b"assay/run-spec/10"
+    TAG: ClassVar[bytes] = b"assay/run-spec/11"
     deployment_id: Digest
     name: Annotated[str, Max(64)]
     seed: int
@@ -527,13 +527,11 @@ def check_spec(spec: RunSpec) -> None:
             f"{count} {name} opened per audit, 1 to {OPENED_BLOCKS_MAX} expected",
         )
     need(spec.audit.replication_ppm <= PPM, "the share of replicated audits is at most 1")
+    tasks = spec.audit.known_answer_count
     need(
-        (spec.audit.known_answer_count > 0) == (spec.audit.known_answers != NO_DIGEST),
-        "a root of canaries needs their count, and no root has none",
-    )
-    need(
-        spec.audit.known_answer_count * 20 <= spec.rounds * len(spec.nodes),
-        f"{spec.audit.known_answer_count} known-answer tasks, at most one step in 20 expected",
+        tasks * 20 <= spec.rounds and tasks <= KNOWN_ANSWERS_MAX,
+        f"{tasks} known-answer tasks of each node in {spec.rounds} rounds, "
+        f"at most one step in 20 expected, and at most {KNOWN_ANSWERS_MAX}",
     )
     is_attested = spec.audit.attestation != NO_DIGEST
     need(

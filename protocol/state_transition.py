@@ -16,6 +16,7 @@ from assay.protocol.agreement.double_votes import signer_of
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing import audits as rules
 from assay.protocol.auditing.audits import Audit, AuditStatus, Fault
+from assay.protocol.auditing.commitments import shown_root
 from assay.protocol.auditing.draws import audit_rate_ppm, audit_seed, auditors, beacon_input, is_drawn
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import digest
@@ -78,6 +79,8 @@ class NodeRecord:
     exec_class: Digest = NO_DIGEST  # of its last accepted step
     fault_round: int = -1  # of the earliest proven fault; from then on nothing is paid
     has_contradicted: bool = False  # whether that fault is equivocation: two commits for one round
+    tasks: Digest = NO_DIGEST  # root of its list of known-answer tasks; zero before it announced one
+    tasks_from: int = 0  # the first round of which a step on that list may be shown: after the announcement
 
     @property
     def banned(self) -> bool:
@@ -406,6 +409,22 @@ def may_open_verdict(run_state: RunState, audit: Audit, verdict: Verdict) -> boo
     return may_say and rules.may_open_verdict(audit, verdict, int(run_state.round))
 
 
+def check_known_answer(run_state: RunState, shown: KnownAnswer) -> None:
+    """Do nothing if this step is on the list that its node had announced before the step's round.
+
+    Raises:
+        MalformedMessage: it is not: what was shown, and from which round the node's list counts.
+    """
+    record = run_state.nodes.get(shown.node)
+    place = f"known-answer task of round {shown.round} of {shown.node.hex()[:8]}"
+    if record is None or record.tasks == NO_DIGEST:
+        raise MalformedMessage(f"{place}: expected of a node that has announced a list")
+    if shown.round < record.tasks_from:
+        raise MalformedMessage(f"{place}: its list counts from round {record.tasks_from}")
+    if shown_root(shown, run_state.spec.audit.known_answer_count) != record.tasks:
+        raise MalformedMessage(f"{place}: it is not on the list that its node announced")
+
+
 def may_appraise(run_state: RunState, appraisal: Appraisal) -> bool:
     """Whether the next manifest may carry this appraisal: of recent evidence of a node in the run.
 
@@ -579,6 +598,9 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     here = digest(manifest) if name is None else name
     said = [signed.attendance for signed in manifest.attendance]
     returned = {one.node for one in said if one.kind is AttendanceKind.RETURN}
+    for one in said:
+        if one.kind is AttendanceKind.TASKS:
+            nodes[one.node] = replace(nodes[one.node], tasks=one.tasks, tasks_from=now + 1)
     for node in returned:
         nodes[node] = replace(
             nodes[node], returns=nodes[node].returns + 1, absent_round=now, absent_s=manifest.time_s
@@ -653,7 +675,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
         away.pop(seat, None)
         former = run_state.key(seat)
         audits = {step: audit.after_hand_over(seat, former) for step, audit in audits.items()}
-    for node in {one.node for one in said} - returned:
+    for node in {one.node for one in said if one.kind is AttendanceKind.LEAVE}:
         nodes[node] = replace(nodes[node], has_left=True)
     for signed_admission in manifest.admissions:
         member = signed_admission.admission.member

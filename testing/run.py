@@ -14,6 +14,7 @@ from typing import Any
 from assay.participant.links import check_place
 from assay.protocol.agreement.configurations import before_first
 from assay.protocol.auditing.audits import Audit, AuditStatus, may_open_sketch, may_show_known_answer
+from assay.protocol.identity import sign
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import (
     Attendance,
@@ -35,9 +36,18 @@ from assay.protocol.state_transition import (
     start,
     with_reports,
 )
-from assay.protocol.types import NO_DIGEST, NO_ITERATION, Digest, Iteration, PeerId, RoundId, Signature
+from assay.protocol.types import NO_DIGEST, NO_ITERATION, Digest, Iteration, PeerId, RoundId
 from assay.testing import specs
-from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest, a_member
+from assay.testing.members import (
+    DOMAIN,
+    NODES,
+    RUN_ID,
+    VERIFIERS,
+    a_digest,
+    a_member,
+    a_peer_key,
+    name_of,
+)
 from assay.testing.messages import (
     UNSIGNED,
     Unsigned,
@@ -226,9 +236,9 @@ class Network:
 
     false: steps that a recompute refutes. withheld: steps whose node sends no opening.
     minds: verifiers that are not honest. unopened: verifiers that commit and do not reveal.
-    committed: nodes that do not open their sketches. known_answers: those that may be revealed, by step.
-    absent: nodes that do not commit. returning: nodes that say they are back whenever they may, unsigned, so
-    that `is_checked` must be off. round_s: agreed time between two manifests.
+    committed: nodes that do not open their sketches. lists: roots of known-answer tasks, which nodes announce
+    as soon as they may. known_answers: tasks that may be shown, by step. absent: nodes that do not commit.
+    returning: nodes that say they are back whenever they may. round_s: agreed time between two manifests.
     """
 
     run_state: RunState
@@ -237,6 +247,7 @@ class Network:
     minds: dict[PeerId, Mind] = field(default_factory=dict)
     unopened: set[PeerId] = field(default_factory=set)
     committed: set[PeerId] = field(default_factory=set)
+    lists: dict[PeerId, Digest] = field(default_factory=dict)
     known_answers: dict[Step, KnownAnswer] = field(default_factory=dict)
     commit_changes: Callable[[RoundId, PeerId], Mapping[str, Any]] = lambda _round, _node: {}
     is_checked: bool = True
@@ -285,13 +296,12 @@ class Network:
         return None if finding is None else a_verdict(audit, verifier, finding[0], **finding[1])
 
     def _attendance(self) -> Iterable[SignedAttendance]:
-        run_state = self.run_state
-        for node in sorted(self.returning):
-            back = Attendance(
-                run_id=run_state.run_id, round=run_state.round, node=node, kind=AttendanceKind.RETURN
-            )
-            if may_attend(run_state, back, run_state.time_s + self.round_s):
-                yield SignedAttendance(attendance=back, signature=Signature(bytes(64)))
+        run_state, time_s = self.run_state, self.run_state.time_s + self.round_s
+        for node in sorted(self.returning | self.lists.keys()):
+            said = [an_attendance(run_state, node, AttendanceKind.RETURN)] if node in self.returning else []
+            if node in self.lists:
+                said.append(an_attendance(run_state, node, AttendanceKind.TASKS, self.lists[node]))
+            yield from [one for one in said if may_attend(run_state, one.attendance, time_s)][:1]
 
     def _known_answers(self) -> Iterable[KnownAnswer]:
         run_state = self.run_state
@@ -299,6 +309,14 @@ class Network:
             audit = run_state.audits.get(step)
             if audit is not None and may_show_known_answer(run_state.spec.audit, audit, int(run_state.round)):
                 yield shown
+
+
+def an_attendance(
+    run_state: RunState, node: PeerId, kind: AttendanceKind, tasks: Digest = NO_DIGEST
+) -> SignedAttendance:
+    """What a node says of itself to the next manifest, signed."""
+    one = Attendance(run_id=run_state.run_id, round=run_state.round, node=node, kind=kind, tasks=tasks)
+    return SignedAttendance(attendance=one, signature=sign(a_peer_key(name_of(node)), DOMAIN, one))
 
 
 def a_network(**choices: Any) -> Network:

@@ -27,10 +27,11 @@ from assay.protocol.agreement.configurations import number_of
 from assay.protocol.agreement.finality import check_certified
 from assay.protocol.agreement.quorum import check_certificate
 from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.commitments import shown_root
 from assay.protocol.auditing.draws import audit_seed, beacon_input, is_drawn
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
-from assay.protocol.errors import AssayError
+from assay.protocol.errors import AssayError, MalformedMessage
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import (
     Block,
@@ -382,17 +383,24 @@ def _audit(
     """The audit as the verdicts in these manifests decide it, by the protocol's own fold.
 
     A fold from the middle of a chain lacks the nodes' counts of passed audits. It treats every step as
-    drawn: an accepted verdict shows that its step was. Without a verdict there is no audit to report.
+    drawn: an accepted verdict shows that its step was. Without a verdict there is no audit to report. The
+    node may have announced its known-answer tasks before these manifests: then the list is the one that its
+    first task shown here is on, for a quorum certified that manifest.
     """
     commit, domain = signed.commit, Domain(spec.deployment_id, run_id)
     first = links[0].manifest
+    shown = (one for link in links for one in link.manifest.known_answers if one.node == commit.node)
+    try:
+        tasks = next((shown_root(one, spec.audit.known_answer_count) for one in shown), NO_DIGEST)
+    except MalformedMessage as error:
+        raise IntegrityError(f"known-answer task of {commit.node.hex()[:8]}: {error}") from None
     run_state = RunState(
         spec=spec,
         run_id=run_id,
         round=RoundId(int(first.round) + 1),
         parent=NO_DIGEST,
         chain=NO_DIGEST,
-        nodes={member.peer: NodeRecord(member=member)},
+        nodes={member.peer: NodeRecord(member=member, tasks=tasks)},
         verifiers={peer: VerifierRecord() for peer in spec.seat_peers},
         audits={},
         training_rounds=spec.rounds,

@@ -46,7 +46,7 @@ from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import RoundFacts
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
-from assay.protocol.messages import Discount, Outcome
+from assay.protocol.messages import AttendanceKind, Discount, Outcome
 from assay.protocol.params import ModelSpec, RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.training.data.inventory import inventory
@@ -88,7 +88,7 @@ def registry_entry(run: Finished, facts: Sequence[RoundFacts], weights: bytes, a
         energy=_energy(run, flop),
         participants=people(run, facts),
         attestation=_attestation(run),
-        audits=_audits(spec, facts),
+        audits=_audits(run, facts),
         settlement=_settlement(run),
         log=_log(run.log_point),
         log_anchor=_anchor(run.anchor),
@@ -264,7 +264,9 @@ def _attestation(run: Finished) -> Attestation:
     )
 
 
-def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> Audits:
+def _audits(run: Finished, facts: Sequence[RoundFacts]) -> Audits:
+    said = (one.attendance for link in run.links for one in link.manifest.attendance)
+    lists = sum(one.kind is AttendanceKind.TASKS for one in said)
     ruled = [audit for one in facts for audit in one.ruled]
     rulings = Counter(audit.ruling for audit in ruled)
     outcomes = Counter(verdict.outcome for audit in ruled for verdict in audit.verdicts)
@@ -284,7 +286,7 @@ def _audits(spec: RunSpec, facts: Sequence[RoundFacts]) -> Audits:
             if ruling not in (AuditStatus.OPEN, AuditStatus.DISPUTED, AuditStatus.OVERDUE)
         },
         known_answers=KnownAnswers(
-            ordered=spec.audit.known_answer_count,
+            ordered=run.spec.audit.known_answer_count * lists,
             found=rulings[AuditStatus.KNOWN_ANSWER],
             missed=sum(audit.is_known_answer and audit.ruling in passed for audit in ruled),
         ),

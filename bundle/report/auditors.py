@@ -13,7 +13,7 @@ from assay.protocol.auditing.audits import RECOMPUTED, Audit, AuditStatus, Fault
 from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import PeerId
+from assay.protocol.types import NO_DIGEST, PeerId
 from assay.verifier.audit.intervals import exact_interval
 
 
@@ -44,7 +44,7 @@ class ReplicatedFigures:
 class KnownAnswerFigures:
     """Known-answer tasks, and how auditors judged them at first."""
 
-    ordered: int
+    ordered: int  # on the lists that nodes announced
     judged: int
     found: int
     passed_first: int
@@ -118,6 +118,7 @@ def auditors_of(
         audit for audit in audits if audit.is_known_answer and audit.ruling is not AuditStatus.DISMISSED
     ]
     found = sum(audit.ruling is AuditStatus.KNOWN_ANSWER and not _passed(audit) for audit in known_answers)
+    lists = sum(record.tasks != NO_DIGEST for record in last.nodes.values())
     drawn = [audit.auditors_wanted for audit in audits if audit.auditors_wanted]
     again = drawn.count(2)
     return AuditorsReport(
@@ -133,7 +134,7 @@ def auditors_of(
             expected=spec.audit.replication_ppm / PPM,
         ),
         known_answers=KnownAnswerFigures(
-            ordered=spec.audit.known_answer_count,
+            ordered=spec.audit.known_answer_count * lists,
             judged=len(known_answers),
             found=found,
             passed_first=sum(map(_passed, known_answers)),

@@ -16,11 +16,10 @@ from assay.chain.text.times import span_text, time_text, when_text
 from assay.cli.account.spending import account_of, approval, name_payee, sent_text
 from assay.cli.progress import progress
 from assay.cli.result import Step, done, dry, nothing, told
-from assay.node.known_answer import write_known_answers
 from assay.orders.amounts import accept_text, money_text, parse_money, token_text
 from assay.orders.load import load_order
 from assay.orders.order import Order
-from assay.orders.place import NewRun, check_members, described, new_run
+from assay.orders.place import check_members, described, new_run
 from assay.orders.price.quote import Cost, quote_of
 from assay.orders.price.quoted import Quoted
 from assay.orders.purchase import (
@@ -40,7 +39,7 @@ from assay.orders.purchase import (
 )
 from assay.participant.directory.find import announce_run, is_too_large
 from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
-from assay.participant.files.run_file import write_run_file
+from assay.participant.files.run_file import RunFile, write_run_file
 from assay.participant.wallet.account import Account
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
@@ -108,7 +107,7 @@ def place_steps(
     account, made = account_of(file), None
     if account.run is None:
         made = _new_run(account, order, members)
-        account = replace(account, run=made.run)
+        account = replace(account, run=made)
     check_place(account, quote)
     spec = account.spec
     yield told("quote", f"quote     {name}")
@@ -146,13 +145,9 @@ def place_steps(
         return
     check_wallet(account, quote.budget)
     if made is not None:  # before the money moves: what was paid for must never be lost
-        write_run_file(account.config.run, made.run)
+        write_run_file(account.config.run, made)
         text = f"run file  {account.config.run}: every participant needs a copy, and the data"
         yield done("run-file", text)
-        if made.tested is not None:
-            tasks = account.config.run.with_name(f"known-answers-{made.tested.hex()[:16]}.txt")
-            write_known_answers(tasks, made.known_answers)
-            yield done("tasks", f"tasks     {tasks}: give it to that node alone, as `known_answers`")
     opened = place(account, quote, deadline)
     budget = opened.run.budget
     yield done("open", f"opened with {token_text(budget)} in escrow", budget)
@@ -172,7 +167,7 @@ def _announced(account: Account, *, is_dry: bool) -> Iterator[Step]:
         yield done("announce", f"run file in the directory: {sent_text(sent)}", sent=sent)
 
 
-def _new_run(account: Account, order: Order, members: Path | None) -> NewRun:
+def _new_run(account: Account, order: Order, members: Path | None) -> RunFile:
     """The run of an order with everybody whose record is in a folder, and the buyer."""
     if members is None:
         raise ConfigError("expected --members FOLDER, with the records of nodes, verifiers and ledger")

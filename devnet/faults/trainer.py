@@ -40,7 +40,7 @@ class FaultyTrainer(Trainer):
 
     def is_false(self, round_id: int) -> bool:
         """Whether this round's step is to be falsified."""
-        return round_id >= self.from_round and round_id not in self.known_answers
+        return round_id >= self.from_round and not self.is_task(round_id)
 
     def ahead(self, round_id: int, base: int, base_root: Digest, *, left_ms: int = 0) -> bool:
         """No work ahead for a false step: it would be done by the parameters' round, not by its own."""

@@ -50,7 +50,7 @@ _NOBODY = Address(bytes(20))
 class Terms:
     """What is bought and at which price. Left out: members, data, chain, and secretly drawn values."""
 
-    TAG: ClassVar[bytes] = b"assay/terms/5"
+    TAG: ClassVar[bytes] = b"assay/terms/6"
     name: Annotated[str, Max(64)]
     seed: int
     rounds: int
@@ -63,7 +63,7 @@ class Terms:
     compute: ComputeSpec
     choices: ChoicesSpec
     rule: RuleSpec
-    audit: AuditSpec  # its root of known-answer tasks is zero, their count is not
+    audit: AuditSpec
     money: MoneySpec  # its treasury is zero
     timing: TimingSpec
     reserves: Annotated[int, Later()] = 0
@@ -88,7 +88,7 @@ class Terms:
 class Quote:
     """The terms, and the amount to put into escrow for them. Amounts in token units."""
 
-    TAG: ClassVar[bytes] = b"assay/quote/5"
+    TAG: ClassVar[bytes] = b"assay/quote/6"
     terms: Terms
     budget: int  # put into escrow; what is not earned returns
     epoch_cap: int  # what one epoch can cost at most
@@ -135,7 +135,7 @@ def quote_of(order: Order) -> Quote:
         compute=compute_spec(order),
         choices=choices_spec(order),
         rule=order.rule,
-        audit=audit_spec(order, NO_DIGEST, order.verify.known_answers),
+        audit=audit_spec(order),
         money=money,
         timing=timing_spec(order),
         reserves=order.run.reserves,
@@ -164,7 +164,7 @@ def terms_of(spec: RunSpec) -> Terms:
         compute=spec.compute,
         choices=spec.choices,
         rule=spec.rule,
-        audit=replace(spec.audit, known_answers=NO_DIGEST),
+        audit=spec.audit,
         money=replace(spec.money, treasury=_NOBODY),
         timing=spec.timing,
         reserves=len(spec.reserves),
@@ -188,7 +188,10 @@ def cost_at_most(terms: Terms) -> Cost:
 
 
 def cost_expected(terms: Terms) -> Cost:
-    """The cost if no more nodes come than are needed, and every step counts but the known-answer tasks.
+    """The cost if no more nodes come than are needed, and all steps count but every known-answer task.
+
+    A task of which nobody judges is paid like any other step, and one is not begun before its node has
+    announced its list: fewer may be unpaid.
 
     Where nodes may choose, every step is the smallest: how fast they will be is not known.
     """
@@ -196,11 +199,11 @@ def cost_expected(terms: Terms) -> Cost:
     for epoch in range(terms.epochs):
         # A run that waits for nodes trains nothing in round 0.
         rounds = _rounds_in(terms, epoch) - (not epoch and terms.least_nodes > terms.nodes)
-        # Nobody may know where the known-answer tasks are; their expected spread is even.
+        # Only the nodes know where their known-answer tasks are; the expected spread is even.
         known_answers = terms.audit.known_answer_count // terms.epochs + (
             epoch < terms.audit.known_answer_count % terms.epochs
         )
-        tokens.append(max(terms.least_nodes * rounds - known_answers, 0) * terms.tokens_per_step)
+        tokens.append(terms.least_nodes * max(rounds - known_answers, 0) * terms.tokens_per_step)
     return _cost(terms, tokens)
 
 

@@ -2,8 +2,8 @@
 
 Room: protocol (pure). Three commit-reveal schemes keep an audit honest. A node's commit binds sketches of its
 work, which only recomputing the work yields. An auditor commits to its whole verdict, its own sketch
-included, before the node opens its sketch. The buyer may commit to a list of steps that are false on
-purpose (known-answer tasks) before the run begins.
+included, before the node opens its sketch. A node commits to a list of its own steps that will be false on
+purpose (known-answer tasks) before it takes the first of them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def witness_pattern(alarm: Digest, round_id: RoundId, node: PeerId) -> Digest:
 
 
 def known_answer_root(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> Digest:
-    """`AuditSpec.known_answers`: Merkle root of a list of (salt, round, node)."""
+    """`Attendance.tasks`: Merkle root of a list of (salt, round, node)."""
     return merkle.root(_known_answer_leaves(faults))
 
 
@@ -100,14 +100,14 @@ def known_answer_proof(
     return KnownAnswer(run_id=run_id, round=round_id, node=node, index=index, salt=salt, path=path)
 
 
-def check_known_answer(shown: KnownAnswer, root: Digest, count: int) -> None:
-    """Do nothing if this step is on the list of known-answer tasks.
+def shown_root(shown: KnownAnswer, count: int) -> Digest:
+    """The root of the list of `count` known-answer tasks that this step is on.
 
     Raises:
-        MalformedMessage: it is not.
+        MalformedMessage: its index or path is of no such list.
     """
     leaf = _known_answer_leaf(shown.index, shown.salt, shown.round, shown.node)
-    merkle.check(leaf, shown.index, count, shown.path, root)
+    return merkle.root_of_path(leaf, shown.index, count, shown.path)
 
 
 def _leaves(sketches: Sequence[Digest]) -> list[Digest]:

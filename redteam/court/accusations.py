@@ -28,23 +28,20 @@ from assay.participant.store import Store
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.errors import Diverged, NotYet, Unavailable
-from assay.protocol.identity import sign
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     Accusation,
-    Attendance,
     AttendanceKind,
     CertifiedManifest,
     Manifest,
-    SignedAttendance,
 )
 from assay.protocol.state_transition import RunState, StepId, advance
-from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.protocol.types import NO_DIGEST, Address, Digest, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import one_act
 from assay.testing import members, signed
-from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, name_of, peer
-from assay.testing.run import a_network
+from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, peer
+from assay.testing.run import a_network, an_attendance
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced
 from assay.verifier.audit.remake import lineage
 from assay.verifier.service.accusations import LOOKS_MAX, WRONG_MAX, Accusations, Refused
@@ -80,7 +77,7 @@ def a_left_run(seed: int) -> Past:
 
     for _ in range(ROUNDS):
         run_state = grow(signed.a_manifest(run_state, [NODE], signed.match_all(run_state)))
-    leaves = (_leave(run_state, peer(NODE)),)
+    leaves = (an_attendance(run_state, peer(NODE), AttendanceKind.LEAVE),)
     run_state = grow(signed.a_manifest(run_state, [], signed.match_all(run_state), attendance=leaves))
     while bound_by(run_state, peer(NODE)) is not None:
         run_state = grow(signed.a_manifest(run_state, [], signed.match_all(run_state)))
@@ -377,7 +374,9 @@ def _discharged(is_defended: bool, seed: int) -> Outcome:
         node, lie = members.NODES[0], RoundId(5)
         network.false = {(lie, node)}
         network.grow(int(lie) + 1)
-        manifest = network.manifest(attendance=(_leave(network.run_state, node),))
+        manifest = network.manifest(
+            attendance=(an_attendance(network.run_state, node, AttendanceKind.LEAVE),)
+        )
         check_place(network.run_state, manifest)
         network.run_state = advance(network.run_state, manifest)
         while network.run_state.is_training and bound_by(network.run_state, node) is not None:
@@ -398,9 +397,3 @@ def _discharged(is_defended: bool, seed: int) -> Outcome:
         f"evidence window more, in which they are heard of; {banned} drawn and banned"
     )
     return one_act(len(answer) == 65, free > 0 and isinstance(answer, str), 0.0, harm)
-
-
-def _leave(run_state: RunState, node: PeerId) -> SignedAttendance:
-    """A node's statement that it leaves by the next manifest."""
-    leave = Attendance(run_id=run_state.run_id, round=run_state.round, node=node, kind=AttendanceKind.LEAVE)
-    return SignedAttendance(attendance=leave, signature=sign(a_peer_key(name_of(node)), DOMAIN, leave))

@@ -7,6 +7,7 @@ passes production's own check; the fold and the payout table are production's.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
@@ -62,24 +63,47 @@ def _lazy(is_defended: bool, seed: int) -> Outcome:
 @JUDGE_ATTACKS.attack("lazy verifier helped by nodes", 24, "known-answer tasks")
 def _lazy_with_help(is_defended: bool, seed: int) -> Outcome:
     """Nodes give it their sketches, so only known-answer tasks reveal that it recomputes nothing."""
-    drawn = random.Random(seed)
-    faults = [(a_digest("salt", n), RoundId(n), NODES[drawn.randrange(3)]) for n in range(5, 95, 6)]
-    rounds = 100
-    choice = (
-        {"known_answers": known_answer_root(faults), "known_answer_count": len(faults)} if is_defended else {}
-    )
-    network = a_network(seed=seed, rounds=rounds, audit_rounds=8, **choice)
+    network = _with_tasks(seed, NODES if is_defended else ())
     network.minds[LIAR] = leaked
-    if is_defended:
-        network.false = {(number, node) for _, number, node in faults}
-        network.known_answers = {
-            (number, node): known_answer_proof(RUN_ID, faults, index)
-            for index, (_, number, node) in enumerate(faults)
+    return _tested(network)
+
+
+@JUDGE_ATTACKS.attack(
+    "a seller of known-answer tasks", 24, "each node draws its own tasks, and knows no others"
+)
+def _sold(is_defended: bool, seed: int) -> Outcome:
+    """Nodes give a lazy verifier their sketches, and who knows tasks sells it the list: these it finds false.
+
+    Undefended, one party knows all tasks, as a buyer did that drew them and gave them to one node.
+    """
+    network = _with_tasks(seed, NODES if is_defended else NODES[:1])
+    sold = {step for step in network.false if step[1] == NODES[0]}
+    network.minds[LIAR] = lambda network, audit: (
+        (MISMATCH, {"recomputed": GUESS}) if (audit.round, audit.node) in sold else leaked(network, audit)
+    )
+    return _tested(network)
+
+
+def _with_tasks(seed: int, nodes: Sequence[PeerId]) -> Network:
+    """A run of which these nodes have five known-answer tasks each, and show them as soon as they may."""
+    network = a_network(seed=seed, rounds=100, audit_rounds=8, known_answer_count=5)
+    for node in nodes:
+        drawn = sorted(random.Random(f"{seed} {node.hex()}").sample(range(1, 100), 5))
+        tasks = [(a_digest("salt", at, node), RoundId(at), node) for at in drawn]
+        network.lists[node] = known_answer_root(tasks)
+        network.false |= {(at, node) for _, at, node in tasks}
+        network.known_answers |= {
+            (at, node): known_answer_proof(RUN_ID, tasks, index) for index, (_, at, node) in enumerate(tasks)
         }
+    return network
+
+
+def _tested(network: Network) -> Outcome:
+    """Whether the liar of a finished run was found by a known-answer task."""
     network.finish()
-    record, node = network.run_state.verifiers[LIAR], network.run_state.nodes
-    assert not any(one.banned for one in node.values()), "the node of a known-answer task was slashed"
-    harm = f"{record.judged} verdicts; {len(faults)} known-answer tasks among {3 * rounds} steps"
+    record, nodes = network.run_state.verifiers[LIAR], network.run_state.nodes.values()
+    assert not any(one.banned for one in nodes), "the node of a known-answer task was slashed"
+    harm = f"{record.judged} verdicts; {len(network.known_answers)} known-answer tasks among {3 * 100} steps"
     return one_act(record.is_disqualified, not record.is_disqualified, 0.0, harm)
 
 
@@ -352,11 +376,10 @@ def _two_of_four(is_defended: bool, seed: int) -> Outcome:
 )
 def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     """A node computes a known-answer task honestly and reveals it as false, to frame the MATCH voters."""
-    faults = [(a_digest("salt"), RoundId(0), NODE)]
-    network = a_network(
-        seed=seed, rounds=20, audit_rounds=9, known_answers=known_answer_root(faults), known_answer_count=1
-    )
-    network.known_answers = {(RoundId(0), NODE): known_answer_proof(RUN_ID, faults, 0)}
+    tasks = [(a_digest("salt"), RoundId(1), NODE)]
+    network = a_network(seed=seed, rounds=20, audit_rounds=9, known_answer_count=1)
+    network.lists[NODE] = known_answer_root(tasks)
+    network.known_answers = {(RoundId(1), NODE): known_answer_proof(RUN_ID, tasks, 0)}
     true = assay.protocol.auditing.audits._decided
 
     def list_is_proof(
@@ -372,7 +395,7 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
         return replace(audit, ruling=AuditStatus.KNOWN_ANSWER, closed_round=now, faults=faults_)
 
     with without(assay.protocol.auditing.audits, "_decided", list_is_proof, unless=is_defended):
-        network.grow(14)
+        network.grow(15)
     framed = len(network.run_state.disqualified)
     return one_act(False, framed > 0, 1.0, f"{framed} honest verifiers at fault")
 

@@ -129,7 +129,8 @@ def _left_behind(is_defended: bool, seed: int) -> Outcome:
     tasks, escapes, caught, binds = 0, 0, 0, Audit.binds
     for number in range(8, 24):
         task = [(a_digest("salt"), RoundId(number), NODE)]
-        network = a_run(seed, known_answers=known_answer_root(task), known_answer_count=1, takeover_rounds=2)
+        network = a_run(seed, known_answer_count=1, takeover_rounds=2)
+        network.lists[NODE] = known_answer_root(task)
         step = (RoundId(number), NODE)
         network.false, network.minds = {step}, {LIAR: _passes}
         while step not in network.run_state.audits or not network.audit(number, NODE).commitments:

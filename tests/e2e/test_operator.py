@@ -173,16 +173,16 @@ class Place:
             order, records, deployment_id=Digest(self.invitation.deployment_id), data=data, base=base,
             buyer_key=people["bea"].keys.account_key, now_s=int(time.time()),
         )  # fmt: skip
-        write_run_file(self.root / f"{name}.assay", made.run)
-        spec, bea = made.run.spec, self.of("bea")
+        write_run_file(self.root / f"{name}.assay", made)
+        spec, bea = made.spec, self.of("bea")
         bea.open_run(
             digest(spec), budget=order.budget_units(), epoch_cap=order.epoch_units_max(), epochs=spec.epochs,
             deadline=self.deadline, lot=order.lot_units,
         )  # fmt: skip
-        announce_run(bea, made.run)
+        announce_run(bea, made)
         shared = {"run": f"../{name}.assay", "folder": name, "ip": "127.0.0.1", "data": "../library/bottles"}
         return (
-            made.run,
+            made,
             people["vera"].configure(f"{name}.toml", port=vera_port, **shared),
             people["leo"].configure(f"{name}.toml", port=leo_port, **shared),
         )

@@ -170,7 +170,7 @@ def test_a_step_whose_files_are_lost_is_repeated_in_its_own_size(data: Path, tmp
     record = sized_step(trainer, 3)
     trainer._sequence_us = 10**12
 
-    assert trainer.answer(RepeatStep(commit=record.commit)) == record
+    assert trainer.answer(RepeatStep(commit=record.commit, tasks_from=0)) == record
 
 
 def test_work_ahead_is_of_the_size_that_was_chosen_then(data: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Place: a run has exactly the members of its order, and its known-answer tasks are one node's."""
+"""Place: a run has exactly the members and the terms of its order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from assay.orders.place import check_members, new_run
 from assay.orders.spec import data_spec
 from assay.participant.files.record import Role
 from assay.participant.files.run_file import check_run_file
-from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import an_account_key, peer
@@ -44,24 +43,24 @@ def made(records=RECORDS, overrides=None, **changes):
 
 def test_a_run_has_the_members_of_the_records_and_pays_the_ledger_service_and_the_buyer():
     found = made()
-    spec = found.run.spec
+    spec = found.spec
 
     assert {member.peer for member in spec.nodes} == {*map(peer, NODES)}
     assert {member.peer for member in spec.verifiers} == {*map(peer, VERIFIERS)}
     assert bytes(spec.money.treasury) == RECORDS[7].record.account
     assert bytes(spec.buyer) == RECORDS[8].record.account
-    assert len(found.run.content.records) == len(RECORDS)  # the watchtower's too
-    assert (found.tested, found.known_answers, spec.start_by_s) == (None, (), 0)
+    assert len(found.content.records) == len(RECORDS)  # the watchtower's too
+    assert (spec.audit.known_answer_count, spec.start_by_s) == (0, 0)
 
 
 def test_the_last_verifiers_by_the_order_of_their_records_are_the_reserves():
     more = [a_record(name, Role.VERIFIER) for name in ("rosa", "ruth")]
 
-    spec = made([*RECORDS[:7], *more, *RECORDS[7:]], {"run.reserves": 2}).run.spec
+    spec = made([*RECORDS[:7], *more, *RECORDS[7:]], {"run.reserves": 2}).spec
 
     assert {member.peer for member in spec.verifiers} == {*map(peer, VERIFIERS)}
     assert spec.reserve_peers == tuple(sorted(map(peer, ("rosa", "ruth"))))
-    check_run_file(made([*RECORDS[:7], *more, *RECORDS[7:]], {"run.reserves": 2}).run, NOW)
+    check_run_file(made([*RECORDS[:7], *more, *RECORDS[7:]], {"run.reserves": 2}), NOW)
 
 
 @pytest.mark.parametrize(
@@ -81,27 +80,14 @@ def test_records_of_fewer_or_more_than_the_order_has_are_refused(records, words)
         made(records)
 
 
-def test_known_answer_tasks_are_all_of_one_node_in_different_rounds_of_the_run():
-    found = made(overrides={"verify.known_answers": 5})
-    tasks = found.known_answers
-
-    assert found.tested in {*map(peer, NODES)}
-    assert [task.index for task in tasks] == list(range(5))
-    rounds = [int(task.round) for task in tasks]
-    assert rounds == sorted({*rounds}) and rounds[0] >= 0 and rounds[-1] < 40
-    assert {task.node for task in tasks} == {found.tested}
-    assert len({task.salt for task in tasks}) == 5
-    root = known_answer_root([(task.salt, task.round, task.node) for task in tasks])
-    assert (found.run.spec.audit.known_answers, found.run.spec.audit.known_answer_count) == (root, 5)
-    assert made(overrides={"verify.known_answers": 5}, tested=peer("ben")).tested == peer("ben")
+def test_a_run_orders_as_many_known_answer_tasks_of_each_node_as_its_order():
+    assert made(overrides={"verify.known_answers": 2}).spec.audit.known_answer_count == 2
 
 
-def test_a_run_that_waits_for_nodes_says_until_when_and_without_nodes_nobody_is_tested():
+def test_a_run_that_waits_for_nodes_says_until_when():
     waits = {"run.nodes": 0, "run.least_nodes": 3, "run.start_within_s": 600, "comm.f": 0}
-    found = made(RECORDS[3:], waits)
 
-    assert found.run.spec.start_by_s == NOW + 600
-    assert found.tested is None and not found.known_answers
+    assert made(RECORDS[3:], waits).spec.start_by_s == NOW + 600
 
 
 @dataclass
@@ -125,7 +111,7 @@ class AChain:
         return None if hot == self.undelegated else HotKey(account=ACCOUNTS[hot], expiry=self.until + 1)
 
 
-SPEC = made().run.spec
+SPEC = made().spec
 ACCOUNTS = {evm_address(one.hot): evm_address(one.account) for one in (*SPEC.nodes, *SPEC.verifiers)}
 
 

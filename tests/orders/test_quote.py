@@ -111,7 +111,8 @@ def test_every_example_has_a_quote_within_its_escrow(file: Path):
         {"budget.price_per_mtoken": 1_234_568}, {"run.rounds": 8}, {"run.seed": 1}, {"run.nodes": 4},
         {"run.seats": 4}, {"run.least_nodes": 4}, {"run.reserves": 1},
         {"budget.operators": 0.5}, {"model.context": 32}, {"verify.floor": 0.3}, {"comm.k": 16},
-        {"budget.amount": 10**9}, {"timing.collect_s": 1}, {"verify.known_answers": 1}, {"budget.slash": 0.2},
+        {"budget.amount": 10**9}, {"timing.collect_s": 1}, {"run.rounds": 20, "verify.known_answers": 1},
+        {"budget.slash": 0.2},
     ],
 )  # fmt: skip
 def test_whatever_changes_what_is_bought_changes_the_digest(change):
@@ -200,12 +201,14 @@ def test_what_may_be_refused_is_the_share_of_each_epoch_that_has_a_milestone():
 
 
 def test_false_steps_on_order_are_not_expected_to_be_paid():
-    honest = quote_of(load_order(None, SMALL)).terms
-    known_answers = quote_of(load_order(None, {**SMALL, "verify.known_answers": 1})).terms
+    """Of any node: each has its own."""
+    rounds = {**SMALL, "run.rounds": 40}
+    honest = quote_of(load_order(None, rounds)).terms
+    known_answers = quote_of(load_order(None, {**rounds, "verify.known_answers": 2})).terms
     steps = cost_at_most(honest).tokens // honest.tokens_per_step
 
     assert cost_expected(honest) == cost_at_most(honest)
-    assert cost_expected(known_answers).tokens == (steps - 1) * honest.tokens_per_step
+    assert cost_expected(known_answers).tokens == (steps - 2 * honest.nodes) * honest.tokens_per_step
 
 
 SIZED = {**SMALL, "train.sequences_max": 6, "compute.micro_sequences": 2}

@@ -597,9 +597,16 @@ def test_a_manifest_that_hides_a_fault_or_invents_one_is_refused():
 # ---- known-answer tasks ----
 
 SALT = Digest(b"s" * 32)
-FAULTS = [(SALT, RoundId(3), NODES[1]), (SALT, RoundId(0), NODE)]
-KNOWN_ANSWERS = {"known_answers": known_answer_root(FAULTS), "known_answer_count": 2, "rounds": 20}
-KNOWN_ANSWER = known_answer_proof(RUN_ID, FAULTS, 1)
+TASKS = [(SALT, RoundId(3), NODE), (SALT, RoundId(0), NODE)]
+KNOWN_ANSWER = known_answer_proof(RUN_ID, TASKS, 1)
+
+
+def with_a_list(**changes):
+    """As `audited`, of a node that announced its list before the run's first step."""
+    run_state = a_start(**{"known_answer_count": 2, "rounds": 40, **changes})
+    record = replace(run_state.nodes[NODE], tasks=known_answer_root(TASKS))
+    run_state = grow(replace(run_state, nodes={**run_state.nodes, NODE: record}), 2)
+    return run_state, run_state.audits[STEP].order
 
 
 def show(run_state, votes):
@@ -611,7 +618,7 @@ def show(run_state, votes):
 
 
 def test_a_planted_fault_that_is_found_costs_its_node_nothing():
-    run_state, order = audited(**KNOWN_ANSWERS)
+    run_state, order = with_a_list()
     run_state = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
     assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
 
@@ -623,7 +630,7 @@ def test_a_planted_fault_that_is_found_costs_its_node_nothing():
 
 
 def test_a_quorum_of_auditors_convicts_nobody_before_a_task_can_be_shown_to_be_one():
-    run_state, order = audited(**KNOWN_ANSWERS)
+    run_state, order = with_a_list()
     rules, votes = run_state.spec.audit, {STEP: dict.fromkeys(order, MISMATCH)}
     run_state = grow(run_state, 3, votes)
     last = run_state.audits[STEP].dispute_opened_round + rules.dispute_rounds
@@ -640,7 +647,7 @@ def test_a_quorum_of_auditors_convicts_nobody_before_a_task_can_be_shown_to_be_o
 
 
 def test_a_known_answer_task_that_is_found_at_the_last_chance_is_still_shown():
-    run_state, order = audited(**KNOWN_ANSWERS)
+    run_state, order = with_a_list()
     run_state = grow(run_state, 3)  # nobody judges in time but in the last two manifests
     run_state = grow(run_state, 2, {STEP: {order[0]: MISMATCH}})
     assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED
@@ -653,7 +660,7 @@ def test_a_known_answer_task_that_is_found_at_the_last_chance_is_still_shown():
 
 
 def test_who_passes_a_planted_fault_is_at_fault_once_a_committee_has_looked():
-    run_state, order = audited(**KNOWN_ANSWERS, audit_rounds=9)
+    run_state, order = with_a_list(audit_rounds=9)
     votes = {order[0]: MATCH, **dict.fromkeys(order[1:], MISMATCH)}
     run_state = grow(run_state, 3, {STEP: votes})
     assert run_state.audits[STEP].ruling is AuditStatus.PASSED
@@ -669,7 +676,7 @@ def test_who_passes_a_planted_fault_is_at_fault_once_a_committee_has_looked():
 
 
 def test_a_canary_that_did_its_step_honestly_frames_nobody():
-    run_state, order = audited(**KNOWN_ANSWERS, audit_rounds=9)
+    run_state, order = with_a_list(audit_rounds=9)
     votes = dict.fromkeys(order, MATCH)
     run_state = show(grow(run_state, 3, {STEP: votes}), votes)
     run_state = grow(run_state, 2, {STEP: votes})
@@ -679,7 +686,7 @@ def test_a_canary_that_did_its_step_honestly_frames_nobody():
 
 
 def test_one_liar_and_a_canary_that_did_its_step_frame_nobody():
-    run_state, order = audited(**KNOWN_ANSWERS, replication_ppm=PPM, audit_rounds=9)
+    run_state, order = with_a_list(replication_ppm=PPM, audit_rounds=9)
     votes = {**dict.fromkeys(order, MATCH), order[0]: MISMATCH}
     run_state = grow(run_state, 3, {STEP: votes})
     while run_state.audits[STEP].ruling is not AuditStatus.DISPUTED:
@@ -692,8 +699,8 @@ def test_one_liar_and_a_canary_that_did_its_step_frame_nobody():
     assert run_state.disqualified == (order[0],)
 
 
-def test_a_fault_counts_as_planted_only_if_the_spec_lists_it_and_somebody_has_judged_it():
-    run_state, order = audited(**KNOWN_ANSWERS)
+def test_a_step_counts_as_a_task_only_if_its_node_listed_it_and_somebody_has_judged_it():
+    run_state, order = with_a_list()
     assert not may_show_known_answer(run_state.spec.audit, run_state.audits[STEP], int(run_state.round))
     run_state = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
 

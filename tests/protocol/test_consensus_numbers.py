@@ -38,7 +38,7 @@ FROZEN = {
     blob: {"CHUNK_BYTES": 262_144, "BLOB_BYTES_MAX": 1_099_511_627_776},
     json_text: {"NESTED_MAX": 200},
     merkle: {"LEAVES_MAX": 67_108_864},
-    membership: {"ADMISSION_S": 60, "LEAVE_ROUNDS": 16, "RETURN_PAUSE_S": 60},
+    membership: {"ADMISSION_S": 60, "SAID_ROUNDS": 16, "RETURN_PAUSE_S": 60},
 }  # fmt: skip
 
 

@@ -68,14 +68,14 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
             "replicated audits is at most 1",
         ),
         (
-            changed("audit", known_answers=SOME, known_answer_count=15),
-            changed("audit", known_answers=SOME, known_answer_count=16),
-            "16 known-answer tasks, at most one step in 20",
+            changed("audit", known_answer_count=5),
+            changed("audit", known_answer_count=6),
+            "6 known-answer tasks of each node in 100 rounds, at most one step in 20",
         ),
         (
-            changed("audit", known_answers=SOME, known_answer_count=1),
-            changed("audit", known_answers=SOME),
-            "a root of canaries needs their count",
+            replace(changed("audit", known_answer_count=1000), rounds=20_020),
+            replace(changed("audit", known_answer_count=1001), rounds=20_020),
+            "1001 known-answer tasks of each node in 20020 rounds, .* and at most 1000",
         ),
         (
             changed("audit", attestation=SOME, attested_rounds=1, code=SOME),

@@ -22,6 +22,7 @@ from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import decode, decode_any, digest
 from assay.protocol.messages import (
     MESSAGES,
+    AttendanceKind,
     CertifiedManifest,
     Proposal,
     ResultSignature,
@@ -64,7 +65,7 @@ class Promises:
         spec: RunSpec,
         honest: set[PeerId],
         false_from: Mapping[PeerId, int],
-        known: Collection[tuple[int, PeerId]],
+        tasks: Mapping[PeerId, Collection[int]],
         funded_epochs: Callable[[], int],
         troubled: Collection[PeerId],
     ) -> None:
@@ -73,12 +74,13 @@ class Promises:
             spec: The run.
             honest: The members that follow the rules.
             false_from: The round from which on every step of a node is false.
-            known: Steps of honest nodes that are false on order.
+            tasks: Rounds in which nodes have drawn known-answer tasks; false are those after an announcement.
             funded_epochs: How many epochs the escrow has the money for now.
             troubled: Who was killed or cut off so far: openings of theirs may come too late, and so may their
                 word that a step was false on order (5.10).
         """
-        self._known, self._funded_epochs, self._troubled = known, funded_epochs, troubled
+        self._tasks, self._funded_epochs, self._troubled = tasks, funded_epochs, troubled
+        self._known: set[tuple[int, PeerId]] = set()  # steps that are false on order
         self._spec, self.honest, self._false_from = spec, honest, false_from
         self.nodes = {node.peer for node in spec.nodes} & honest
         self.leaving: dict[PeerId, int] = {}  # who was asked to give up its seat, and in which round
@@ -220,6 +222,9 @@ class Promises:
         if link.manifest.commits and number // self._spec.money.epoch_rounds >= self._funded_epochs():
             raise Violation(f"round {number} is trained, and the escrow has no money for its epoch")
         self.hand_overs = run_state.rotation.configuration.number
+        for one in (signed.attendance for signed in link.manifest.attendance):
+            if one.kind is AttendanceKind.TASKS:
+                self._known |= {(at, one.node) for at in self._tasks[one.node] if at > number}
         if difference := self._reading.read(link.manifest, run_state):
             raise Violation(f"manifest {number}: {difference}")
         for node, record in run_state.nodes.items():
@@ -323,7 +328,10 @@ class Promises:
             is_false = self._is_false(round_id, node)
             if may_lack_judges or not (is_false or node in self.honest) or node in self._troubled:
                 continue
-            last = round_id + self._spec.audit.audit_rounds if (round_id, node) in self._known else None
+            is_known = (round_id, node) in self._known
+            if is_known and node not in self.honest:
+                continue  # it may show that it is one, or not
+            last = round_id + self._spec.audit.audit_rounds if is_known else None
             if reason := complaint(audit, is_false=is_false, honest=self.honest, last=last):
                 raise Violation(f"{reason}: round {round_id} of {node.hex()[:8]}, {audit}")
             if is_false and (round_id, node) not in unpaid and audit.ruling is not AuditStatus.PASSED:

@@ -18,7 +18,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,7 +32,7 @@ from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import PeerAddress
-from assay.node.known_answer import write_known_answers
+from assay.node.known_answer import drawn_tasks
 from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
@@ -41,12 +41,11 @@ from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
 from assay.protocol.agreement.quorum import faults_tolerated
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.messages import LOSS_MICRO_MAX
-from assay.protocol.params import NO_ACCEPT, AcceptSpec, Member, Milestone, RunSpec, TimingSpec, check_spec
+from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone, RunSpec, TimingSpec
 from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import NO_PEER, Digest, PeerId, RoundId
+from assay.protocol.types import NO_PEER, PeerId
 from assay.testing.members import (
     RUN_ID,
     a_deployment,
@@ -88,7 +87,7 @@ EXPECTED = (
     "no seat",
 )
 LOG_LINES = 60
-KNOWN_ANSWER_ROUNDS = 5  # one step in twenty is false on order, at most
+KNOWN_ANSWER_ROUNDS = 5  # in which a node has one task: more than the one in twenty of an order
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
@@ -151,7 +150,7 @@ class Plan:
     has_drand: bool = False  # whether draws wait for a drand network's rounds
     dark_s: tuple[float, float] = (0.0, 0.0)  # from when until when its servers are down
     most_loss_micro: int = 0  # of the model after each epoch but the last; 0: there are no milestones
-    has_known_answers: bool = False  # whether an honest node has steps that are false on order
+    has_known_answers: bool = False  # whether each node has a step that is false on order
 
 
 def planned(seed: int, *, faults: bool = True) -> Plan:
@@ -209,6 +208,7 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
         audit=an_audit_spec(
             probation=rng.choice((1, 2, 100)), floor_ppm=500_000, blocks=2, audit_rounds=7, dispute_rounds=4,
             replication_ppm=rng.choice((0, 300_000)), absence_s=120,
+            known_answer_count=int(plan.has_known_answers),
             drand=drand.SPEC if plan.has_drand else NO_DRAND,
         ),
         money=a_money_spec(epoch_rounds=2, withheld_ppm=400_000, accept=_milestones(plan)),
@@ -239,8 +239,6 @@ class WholeNetwork:
     promises: Promises = field(init=False)
     processes: dict[PeerId, Process] = field(default_factory=dict)
     newcomers: dict[PeerId, Process] = field(default_factory=dict)
-    tested: PeerId = NO_PEER  # who has known-answer tasks
-    known: set[tuple[int, PeerId]] = field(default_factory=set)  # these steps
     troubled: set[PeerId] = field(default_factory=set)  # who was killed or cut off
     warnings: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
@@ -273,8 +271,10 @@ class WholeNetwork:
                 rng=random.Random(f"{name} {self.seed}"), name=name, peer=peer,
                 folder=self.folder / name, work_s=self.rng.choice(WORK_S),
             )  # fmt: skip
-        if self.plan.has_known_answers:
-            self._order_known_answers(random.Random(f"known answers of {self.seed}"))
+        tasks = {
+            one.peer: drawn_tasks(bytes(_keys(one.peer).peer), self.spec, RUN_ID, one.peer).shown
+            for one in self.processes.values() if not one.is_verifier
+        }  # fmt: skip
         self.contracts = Contracts(
             self.spec, funded_s=BEGUN_S + self.plan.late_s, topped_s=BEGUN_S + self.plan.topped_s
         )
@@ -295,29 +295,10 @@ class WholeNetwork:
                 one.peer: 1 for one in self.processes.values()
                 if one.behaviour in FALSE_STEPS
             },
-            known=self.known,
+            tasks=tasks,
             funded_epochs=lambda: self.contracts.funded_epochs,
             troubled=self.troubled,
         )  # fmt: skip
-
-    def _order_known_answers(self, rng: random.Random) -> None:
-        """As many steps of an honest node as the spec may ask for are false on order."""
-        self.tested = rng.choice([one for one in map(self._process, self.spec.nodes) if one.is_honest]).peer
-        count = self.plan.rounds * len(self.spec.nodes) // 20
-        tasks = [
-            (Digest(rng.randbytes(32)), RoundId(number), self.tested)
-            for number in sorted(rng.sample(range(self.plan.rounds), count))
-        ]
-        rules = replace(self.spec.audit, known_answers=known_answer_root(tasks), known_answer_count=count)
-        self.spec = replace(self.spec, audit=rules)
-        check_spec(self.spec)
-        write_known_answers(
-            self.folder / "known-answers", [known_answer_proof(RUN_ID, tasks, at) for at in range(count)]
-        )
-        self.known = {(int(number), node) for _, number, node in tasks}
-
-    def _process(self, member: Member) -> Process:
-        return self.processes[member.peer]
 
     # ---- what production code calls
 
@@ -351,7 +332,6 @@ class WholeNetwork:
             keys=one.folder, password="", network=one.folder / "none", run=one.folder / "none",
             records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
             drand=(drand.URL,) if self.plan.has_drand else (),
-            known_answers=self.folder / "known-answers" if one.peer == self.tested else None,
         )  # fmt: skip
         return Participant(
             config=config,

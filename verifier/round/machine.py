@@ -27,7 +27,7 @@ from assay.protocol.agreement.inclusion import compatible_lists, is_bitmap, list
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing import audits
 from assay.protocol.auditing.audits import Audit, AuditStatus
-from assay.protocol.auditing.commitments import check_known_answer, check_sketch_opening
+from assay.protocol.auditing.commitments import check_sketch_opening
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import verify
@@ -67,6 +67,7 @@ from assay.protocol.state_transition import (
     StepId,
     advance,
     awaited,
+    check_known_answer,
     may_appraise,
     may_commit_verdict,
     may_contradict,
@@ -536,7 +537,13 @@ def _is_new(run_state: RunState, said: Attendance) -> bool:
     record = run_state.nodes.get(said.node)
     if record is None or not record.absent_round < said.round <= run_state.round + 1:
         return False
-    return record.is_seated if said.kind is AttendanceKind.LEAVE else said.node in run_state.late
+    match said.kind:
+        case AttendanceKind.RETURN:
+            return said.node in run_state.late
+        case AttendanceKind.LEAVE:
+            return record.is_seated
+        case AttendanceKind.TASKS:
+            return may_attend(run_state, said, run_state.time_s)
 
 
 # By what the next manifest may carry a message, and so until when it is pooled.
@@ -837,9 +844,7 @@ def _opened(state: Round, message: SketchOpening | KnownAnswer) -> Round:
         if isinstance(message, SketchOpening):
             check_sketch_opening(message, audit.commit, audit.segment)
             return replace(state, sketch_openings={**state.sketch_openings, step: message})
-        check_known_answer(
-            message, run_state.spec.audit.known_answers, run_state.spec.audit.known_answer_count
-        )
+        check_known_answer(run_state, message)
     except MalformedMessage as fault:
         raise PeerFault(message.node, str(fault)) from None
     return replace(state, known_answers={**state.known_answers, step: message})

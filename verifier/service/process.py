@@ -418,7 +418,7 @@ class Service:
         return b""
 
     async def _on_shown(self, peer: PeerId, body: bytes) -> bytes:
-        """A drawn node opens its sketch commitment, proves a known-answer task, returns or leaves."""
+        """A drawn node opens its sketch commitment, proves a known-answer task, or speaks of itself."""
         message: SketchOpening | KnownAnswer | SignedAttendance = decode_any(OPENED, body)
         node = message.attendance.node if isinstance(message, SignedAttendance) else message.node
         if node != peer:

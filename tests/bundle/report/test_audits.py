@@ -260,9 +260,13 @@ def test_planted_faults_are_counted_by_who_found_and_who_passed_them_first():
     honest = replace(found, verdicts=(verdict,), ruling=AuditStatus.DISMISSED)  # a canary that did its step
     spec = replace(SPEC, audit=replace(SPEC.audit, known_answer_count=5))
 
-    told = auditors_of(start(spec, RUN_ID), [found, passed, honest], {})
+    run_state = start(spec, RUN_ID)
+    lists = {one: replace(run_state.nodes[one], tasks=run_state.parent) for one in run_state.active[:2]}
+    run_state = replace(run_state, nodes={**run_state.nodes, **lists})
 
-    assert asdict(told.known_answers) == {"ordered": 5, "judged": 2, "found": 1, "passed_first": 1}
+    told = auditors_of(run_state, [found, passed, honest], {})
+
+    assert asdict(told.known_answers) == {"ordered": 10, "judged": 2, "found": 1, "passed_first": 1}
     vera = next(one for one in told.verifiers if one.peer == peer("vera").hex())
     assert (vera.known_answers_found, vera.known_answers_passed) == (1, 1)
     assert vera.faults == {"passed a false step": 1}
