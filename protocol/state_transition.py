@@ -418,7 +418,7 @@ def check_known_answer(run_state: RunState, shown: KnownAnswer) -> None:
     record = run_state.nodes.get(shown.node)
     place = f"known-answer task of round {shown.round} of {shown.node.hex()[:8]}"
     if record is None or record.tasks == NO_DIGEST:
-        raise MalformedMessage(f"{place}: expected of a node that has announced a list")
+        raise MalformedMessage(f"{place}, which has announced no list")
     if shown.round < record.tasks_from:
         raise MalformedMessage(f"{place}: its list counts from round {record.tasks_from}")
     if shown_root(shown, run_state.spec.audit.known_answer_count) != record.tasks:

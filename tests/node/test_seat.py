@@ -10,13 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from assay.node.seat import LEAVE, TOLD_S, check_told, drained, leave_when_asked
+from assay.node.seat import LEAVE, TOLD_S, announce_tasks, check_told, drained, leave_when_asked
 from assay.protocol.errors import Unavailable
 from assay.protocol.identity import verify
 from assay.protocol.membership import is_drained
 from assay.protocol.messages import AttendanceKind, Manifest, SignedAttendance
 from assay.protocol.state_transition import RunState, advance
-from assay.testing.members import DOMAIN, NODES, RUN_ID, a_peer_key, peer
+from assay.protocol.types import NO_DIGEST
+from assay.testing.members import DOMAIN, NODES, RUN_ID, a_digest, a_peer_key, peer
 from assay.testing.run import a_manifest, grow
 from assay.testing.run import a_start as a_chain_history
 from assay.testing.signed import a_history
@@ -75,6 +76,51 @@ def test_a_node_says_that_it_leaves_once_asked_until_the_chain_has_it(tmp_path):
     for one in said:
         assert one.attendance.kind is AttendanceKind.LEAVE
         verify(me.me, DOMAIN, one.attendance, one.signature)
+
+
+def test_a_node_announces_its_tasks_once_it_has_a_seat_until_the_chain_has_the_list():
+    spec = a_history().spec
+    run_state = a_history(rounds=20, audit=replace(spec.audit, known_answer_count=1))
+    me: Any = SimpleNamespace(
+        me=peer("nora"), run_id=RUN_ID, domain=DOMAIN, keys=SimpleNamespace(peer=a_peer_key("nora"))
+    )
+    others = {node: record for node, record in run_state.nodes.items() if node != me.me}
+    follower = SimpleNamespace(run_state=replace(run_state, nodes=others))  # not admitted yet
+    said = list[SignedAttendance]()
+    root = a_digest("list")
+
+    async def say(message: SignedAttendance) -> None:
+        said.append(message)
+        if len(said) == 2:  # the first was lost
+            record = replace(run_state.nodes[me.me], tasks=root, tasks_from=1)
+            follower.run_state = replace(run_state, nodes={**run_state.nodes, me.me: record})
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(announce_tasks, me, follower, root, say)
+            await trio.sleep(10)
+            assert said == []
+            follower.run_state = run_state
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [(one.attendance.kind, one.attendance.tasks) for one in said] == [(AttendanceKind.TASKS, root)] * 2
+    for one in said:
+        verify(me.me, DOMAIN, one.attendance, one.signature)
+
+
+@pytest.mark.parametrize("ends", ["no list", "training is over", "it has left"])
+def test_a_node_announces_nothing_where_there_is_nothing_to_announce_or_nobody_to_hear_it(ends: str):
+    run_state = grow(a_chain_history(rounds=20, known_answer_count=1), 1)
+    if ends == "it has left":
+        run_state = left_at(run_state)
+    elif ends == "training is over":
+        run_state = replace(run_state, training_rounds=int(run_state.round))
+    root = NO_DIGEST if ends == "no list" else a_digest("list")
+
+    async def say(message: SignedAttendance) -> None:
+        raise AssertionError(message)
+
+    trio.run(announce_tasks, ME, SimpleNamespace(run_state=run_state), root, say)
 
 
 def test_whoever_asks_long_after_a_run_had_to_start_and_is_told_nothing_gives_up():

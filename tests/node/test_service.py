@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from assay.network.blob_store import DiskBlobs
+from assay.node.known_answer import Tasks
 from assay.node.messages import RepeatStep, TakeStep
 from assay.node.openings import REPEATS_MAX, Openings
 from assay.node.service import Sent, Service
@@ -20,7 +21,7 @@ from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
 from assay.protocol.types import Digest, RoundId
-from assay.testing.members import peer
+from assay.testing.members import a_digest, peer
 from assay.testing.signed import a_history, a_signed_commit
 from assay.testing.specs import a_rule
 from assay.training.layout import layout_of
@@ -38,7 +39,9 @@ class WorkerProcess:
 
 def asked(run_state: Any) -> TakeStep:
     me = SimpleNamespace(me=NORA, spec=run_state.spec)
-    service = SimpleNamespace(me=me, state_sync=SimpleNamespace(child=WorkerProcess()), _began_s=0.0)
+    tasks = Tasks(node=NORA, root=a_digest("list"), shown={})
+    child = SimpleNamespace(child=WorkerProcess())
+    service = SimpleNamespace(me=me, tasks=tasks, state_sync=child, _began_s=0.0)
     service._left_ms = lambda passed_s: Service._left_ms(service, passed_s)
     return trio.run(Service._step, service, run_state)
 
@@ -57,6 +60,13 @@ def test_a_step_continues_the_last_accepted_one_though_later_ones_had_the_same_r
     request = asked(run_state)
 
     assert (request.round, request.base, request.base_root) == (7, 5, root)
+
+
+def test_a_trainer_is_told_from_which_round_on_the_nodes_tasks_are_false():
+    run_state = a_history()
+    assert asked(run_state).tasks_from == 0
+    record = replace(run_state.nodes[NORA], tasks=a_digest("list"), tasks_from=3)
+    assert asked(replace(run_state, nodes={**run_state.nodes, NORA: record})).tasks_from == 3
 
 
 class Verifier:
@@ -121,6 +131,7 @@ class Steps:
         self.state_sync = SimpleNamespace(child=self, reach=self.reach)
         self.follower = SimpleNamespace(run_state=SimpleNamespace(round=ROUND))
         self.at = 0  # the worker's round
+        self.tasks = SimpleNamespace(counts_from=lambda _run_state: 0)
         self._opened: dict[Any, OpeningNotice] = {}
         self._locks, self._repeats = defaultdict[RoundId, trio.Lock](trio.Lock), Counter[RoundId]()
         self.steps = self

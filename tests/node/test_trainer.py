@@ -12,7 +12,7 @@ import pytest
 
 from assay.devnet.faults.behaviours import NODE_BEHAVIOURS, NODE_CHEATS
 from assay.node import trainer as trainers
-from assay.node.messages import RepeatStep
+from assay.node.messages import RepeatStep, TakeStep, WorkAhead
 from assay.node.service import Service
 from assay.node.trainer import Trainer
 from assay.protocol.auditing.commitments import check_sketch_opening
@@ -21,7 +21,7 @@ from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Diverged, MalformedMessage, Unavailable
 from assay.protocol.messages import Outcome
 from assay.protocol.openings import Opening
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, peer
 from assay.testing.signed import a_spec
 from assay.testing.specs import a_data_folder
@@ -660,3 +660,24 @@ def test_nothing_is_done_ahead_that_is_not_one_round_ahead_or_needs_new_paramete
     plain = a_trainer(data, folder)
     assert not plain.ahead(1, 1, root)
     assert len(made) == 1
+
+
+def test_a_known_answer_task_is_not_begun_ahead_before_it_is_known_whether_it_counts(counted):
+    """The manifest that is being agreed on may carry the node's announcement."""
+    trainer, made = counted
+    trainer.known_answers = frozenset({1})
+    first = step(trainer, 0)
+    ahead = WorkAhead(round=RoundId(1), tasks_from=0, base=1, base_root=first.commit.momentum_after)
+    trainer.answer(ahead)
+    assert len(made) == 1
+    trainer.answer(replace(ahead, tasks_from=1))
+    assert len(made) == 2
+    trainer.apply(0, aggregate_of(trainer, first))
+    false = trainer.answer(
+        TakeStep(round=RoundId(1), tasks_from=1, parent=parent_of(1), base=1,
+                 base_root=first.commit.momentum_after)
+    )  # fmt: skip
+    assert len(made) == 2
+    assert trainer.answer(RepeatStep(commit=false.commit, tasks_from=1)) == false
+    with pytest.raises(Diverged, match="another commit"):
+        trainer.answer(RepeatStep(commit=false.commit, tasks_from=2))

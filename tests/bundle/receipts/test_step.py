@@ -28,12 +28,14 @@ from assay.participant.files.index import IntegrityError
 from assay.participant.links import check_place
 from assay.protocol.agreement.configurations import FIRST
 from assay.protocol.agreement.quorum import quorum
-from assay.protocol.auditing.audits import AuditStatus
+from assay.protocol.auditing.audits import AuditStatus, may_show_known_answer
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.auditing.draws import is_drawn
 from assay.protocol.encoding.codec import Message, decode, digest, encode
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.identity import Domain
 from assay.protocol.messages import (
+    AttendanceKind,
     Block,
     CertifiedManifest,
     Commit,
@@ -41,11 +43,12 @@ from assay.protocol.messages import (
     QuorumCertificate,
     SeatNotice,
     SeatNoticeKind,
+    SignedAttendance,
     SignedSeatNotice,
     Verdict,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import advance, start
+from assay.protocol.state_transition import RunState, advance, start
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId, Signature
 from assay.testing import messages, run, signed
 from assay.testing.members import a_deployment, a_digest, a_hot_key, name_of, peer
@@ -68,8 +71,12 @@ def a_whole_chain(
     signer: Signed = SIGNER,
     spec: RunSpec = SPEC,
     notices: Mapping[int, tuple[tuple[str, SeatNoticeKind], ...]] = MappingProxyType({}),
+    task: int = -1,
 ) -> tuple[list[CertifiedManifest], dict[int, Settled]]:
-    """A finished chain and its settlements; every verifier accuses every step of the node named."""
+    """A finished chain and its settlements; every verifier accuses every step of the node named.
+
+    task: A round of nora's known-answer task, which is found false.
+    """
     run_id = run_id_of(spec)
     run_state, links, pays, previous = start(spec, run_id), [], {}, NO_DIGEST
     for round_id in range(spec.ordered.last_round + 1):
@@ -80,7 +87,10 @@ def a_whole_chain(
         ]
         votes = {
             step: dict.fromkeys(
-                VERIFIERS, Outcome.MISMATCH if accuse and step[1] == peer(accuse) else Outcome.MATCH
+                VERIFIERS,
+                Outcome.MISMATCH
+                if (accuse and step[1] == peer(accuse)) or step == (task, peer("nora"))
+                else Outcome.MATCH,
             )
             for step in run_state.audits
         }
@@ -93,6 +103,7 @@ def a_whole_chain(
             signer=signer,
             drand=drand,
             drand_next=round_id + 7,
+            **task_messages(run_state, task, signer),
             seat_notices=tuple(
                 SignedSeatNotice(notice=one, signature=signer.signature(one.holder, one)) for one in said
             ),
@@ -115,6 +126,20 @@ def a_whole_chain(
                     anchor=a_final_result(DEPLOYMENT, result),
                 )
     return links, pays
+
+
+def task_messages(run_state: RunState, task: int, signer: Signed) -> dict[str, Any]:
+    """Nora's announcement in round 0, and what shows that her step of this round was a task."""
+    tasks = [(a_digest("salt"), RoundId(task), peer("nora"))]
+    audit = run_state.audits.get(tasks[0][1:])
+    if task >= 0 and not run_state.round:
+        root = known_answer_root(tasks)
+        said = run.an_attendance(run_state, peer("nora"), AttendanceKind.TASKS, root).attendance
+        signature = signer.signature(peer("nora"), said)
+        return {"attendance": (SignedAttendance(attendance=said, signature=signature),)}
+    if audit is not None and may_show_known_answer(run_state.spec.audit, audit, int(run_state.round)):
+        return {"known_answers": (known_answer_proof(run_state.run_id, tasks, 0),)}
+    return {}
 
 
 def names_of(spec: RunSpec) -> list[str]:
@@ -208,6 +233,34 @@ def test_a_receipt_made_as_soon_as_the_audit_is_over_ends_with_its_last_link(cha
     found = checked(make_receipt(SPEC, RUN, DEPLOYMENT, chain[0][: last + 1], {}, 1, peer("nora")))
 
     assert found.last_round == last
+
+
+TESTED = replace(SPEC, rounds=20, audit=replace(SPEC.audit, known_answer_count=1))
+
+
+@pytest.mark.parametrize("round_id", [2, 3])
+def test_a_receipt_of_a_known_answer_task_needs_no_manifest_from_before_the_step(round_id):
+    """Which announced the list that it is on: a quorum certified the manifest that shows it."""
+    signer = Signed(Domain(TESTED.deployment_id, run_id_of(TESTED)))
+    links, pays = a_whole_chain("", signer, TESTED, task=3)
+
+    found = checked(make_receipt(TESTED, run_id_of(TESTED), DEPLOYMENT, links, pays, round_id, peer("nora")))
+
+    assert found.audit is not None
+    ruling = AuditStatus.KNOWN_ANSWER if round_id == 3 else AuditStatus.PASSED
+    assert (found.audit.ruling, found.audit.is_known_answer) == (ruling, round_id == 3)
+
+
+def test_a_receipt_with_a_task_that_is_on_no_list_of_the_ordered_length_is_refused(monkeypatch):
+    longer = replace(known_answer_proof(RUN, [(a_digest("salt"), RoundId(3), peer("nora"))], 0), path=(RUN,))
+    signer = Signed(Domain(TESTED.deployment_id, run_id_of(TESTED)))
+    monkeypatch.setitem(
+        globals(), "known_answer_proof", lambda *_: replace(longer, run_id=signer.domain.run_id)
+    )
+    links, pays = a_whole_chain("", signer, TESTED, task=3)
+
+    with pytest.raises(IntegrityError, match=r"known-answer task of .*: proof of leaf 0 has 1 hashes"):
+        checked(make_receipt(TESTED, run_id_of(TESTED), DEPLOYMENT, links, pays, 3, peer("nora")))
 
 
 def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
@@ -445,7 +498,7 @@ def test_what_even_a_quorum_signed_is_checked_again(part, monkeypatch):
 
 
 RESERVES = by_peer(["rosa", "ruth"])
-ROTATING = replace(SPEC, rounds=15, reserves=tuple(signed.a_member(name) for name in RESERVES))
+ROTATING = replace(SPEC, seed=1, rounds=15, reserves=tuple(signed.a_member(name) for name in RESERVES))
 OUT = VERIFIERS[1]  # it resigns in round 4
 
 
@@ -499,7 +552,8 @@ def by_the_holders_after_it(told: dict[str, Any]) -> None:
 
 ROTATION_EDITS: dict[str, tuple[Edit, str]] = {
     "left out": (
-        lambda t: t["hand_overs"].clear(), "^(link|header) of round .* (configuration 1|finalisation)"
+        lambda t: t["hand_overs"].clear(),
+        "^(link|header) of round .* (configuration 1|finalisation|signature)",
     ),
     "twice": (lambda t: t["hand_overs"].append(t["hand_overs"][0]), "^hand-over 1: .*configuration 0"),
     "a manifest without one": (

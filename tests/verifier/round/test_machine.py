@@ -659,7 +659,7 @@ def test_a_node_opens_only_the_seal_of_a_step_that_is_audited_and_only_truly():
         step(a_round(run_state), replace(word, salt=a_digest("other")))
     with pytest.raises(OutOfPhase):
         step(a_round(run_state), replace(word, round=RoundId(40)))
-    with pytest.raises(PeerFault, match="does not exist"):
+    with pytest.raises(PeerFault, match="which has announced no list"):
         step(
             a_round(run_state),
             KnownAnswer(run_id=RUN_ID, round=word.round, node=word.node, index=0, salt=word.salt, path=()),
@@ -775,8 +775,8 @@ def a_return(run_state, key="nora"):
     return an_attendance(run_state, AttendanceKind.RETURN, key=key)
 
 
-def an_attendance(run_state, kind, key="nora"):
-    said = Attendance(run_id=RUN_ID, round=run_state.round, node=peer("nora"), kind=kind)
+def an_attendance(run_state, kind, key="nora", tasks=NO_DIGEST):
+    said = Attendance(run_id=RUN_ID, round=run_state.round, node=peer("nora"), kind=kind, tasks=tasks)
     return SignedAttendance(attendance=said, signature=sign(a_peer_key(key), DOMAIN, said))
 
 
@@ -1676,6 +1676,32 @@ def test_a_node_that_leaves_is_in_the_next_manifest_and_no_longer_waited_for():
     assert missing(after(left, *everything(left, nodes=others))) == ()
     with pytest.raises(OutOfPhase):
         step(a_round(left), an_attendance(left, AttendanceKind.LEAVE))
+
+
+def test_a_nodes_list_of_known_answer_tasks_is_in_the_next_manifest_and_no_second_one_is_taken():
+    spec = the_start().spec
+    run_state = the_start(rounds=20, audit=replace(spec.audit, known_answer_count=1))
+    said = an_attendance(run_state, AttendanceKind.TASKS, tasks=a_digest("list"))
+    state, _ = step(a_round(run_state), said)
+    state = after(run_state, *everything(run_state), said)
+
+    manifest = manifest_of(state, (), AGGREGATE)
+
+    assert manifest.attendance == (said,)
+    examine(a_round(run_state), (), manifest)
+    announced = advance(run_state, manifest)
+    assert step(state, Advanced(announced, STATE, 0))[0].attendance == {}  # used
+    for root in (a_digest("list"), a_digest("another list")):
+        with pytest.raises(OutOfPhase):
+            step(a_round(announced), an_attendance(announced, AttendanceKind.TASKS, tasks=root))
+    bare = the_start()  # which orders none
+    with pytest.raises(OutOfPhase):
+        step(a_round(bare), an_attendance(bare, AttendanceKind.TASKS, tasks=a_digest("list")))
+    with pytest.raises(PeerFault, match="signature"):
+        step(
+            a_round(run_state),
+            an_attendance(run_state, AttendanceKind.TASKS, key="mallory", tasks=a_digest("list")),
+        )
 
 
 def test_an_early_inclusion_list_over_other_members_is_not_counted_and_does_no_harm():

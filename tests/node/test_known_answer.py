@@ -1,0 +1,68 @@
+"""Known-answer tasks: drawn from a node's key alone, and false only once its list counts in the chain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from assay.node.known_answer import Tasks, drawn_tasks
+from assay.protocol.auditing.commitments import shown_root
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import NO_DIGEST
+from assay.testing.members import NODES, RUN_ID, a_digest
+from assay.testing.run import a_spec, a_start
+
+NODE, KEY = NODES[0], bytes(range(32))
+
+
+def ordering(count: int, rounds: int = 100) -> RunSpec:
+    return a_spec(rounds=rounds, known_answer_count=count)
+
+
+def drawn(key: bytes = KEY, count: int = 5, **changes: Any) -> Tasks:
+    return drawn_tasks(key, **{"spec": ordering(count), "run_id": RUN_ID, "node": NODE, **changes})
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(1, 20), (5, 100), (1000, 20_000)])
+def test_a_node_draws_as_many_different_rounds_as_are_ordered_and_can_show_each(count: int, rounds: int):
+    tasks = drawn(spec=ordering(count, rounds))
+
+    assert len(tasks.shown) == count and all(0 <= at < rounds for at in tasks.shown)
+    for at, shown in list(tasks.shown.items())[:20]:
+        assert (int(shown.round), shown.node, shown.run_id) == (at, NODE, RUN_ID)
+        assert shown_root(shown, count) == tasks.root
+    assert len({shown.salt for shown in tasks.shown.values()}) == count
+
+
+def test_a_restart_draws_the_same_tasks_and_another_key_or_run_others():
+    assert drawn() == drawn()
+    for other in (drawn(KEY[::-1]), drawn(run_id=a_digest("another run"))):
+        assert other.root != drawn().root and other.shown.keys() != drawn().shown.keys()
+
+
+def test_a_run_that_orders_none_has_no_list():
+    assert drawn(count=0) == Tasks(node=NODE, root=NO_DIGEST, shown={})
+    assert drawn(count=0).counts_from(a_start()) == 0
+
+
+def with_list(run_state: RunState, **changes: Any) -> RunState:
+    record = replace(run_state.nodes[NODE], **changes)
+    return replace(run_state, nodes={**run_state.nodes, NODE: record})
+
+
+def test_a_step_is_a_task_only_from_the_round_on_that_the_announcement_of_this_list_counts_from():
+    tasks, run_state = drawn(), a_start()
+    at = sorted(tasks.shown)[2]
+
+    def is_task(tasks_from: int, **changes: Any) -> bool:
+        known = with_list(run_state, **{"tasks": tasks.root, "tasks_from": tasks_from, **changes})
+        return tasks.task(known, at) is not None
+
+    assert is_task(at) and not is_task(at + 1)
+    assert not is_task(at, tasks=a_digest("another list"))
+    assert tasks.task(run_state, at) is None
+    assert tasks.task(with_list(run_state, tasks=tasks.root, tasks_from=1), at + 1) is tasks.shown.get(at + 1)
+    assert Tasks(node=a_digest("guest"), root=tasks.root, shown=tasks.shown).counts_from(run_state) == 0  # type: ignore[arg-type]
