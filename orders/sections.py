@@ -252,7 +252,7 @@ class VerifySection(Section):
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # SHA-256 of an attested guest
     drand: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # "quicknet", or a file
     drand_urls: Annotated[tuple[HttpUrl, ...], Field(strict=False, max_length=16)] = ()  # its addresses
-    known_answers: Annotated[int, Field(ge=0, le=KNOWN_ANSWERS_MAX)] = 0  # tasks of each node, which it draws
+    known_answers: Annotated[int, Field(ge=0, le=KNOWN_ANSWERS_MAX)] = 0  # steps of each node, false on order
     takeover_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
     # rounds; as many as the number of verifiers needs if left out, but at least 8 and 4
     audit_rounds: Annotated[int, Field(ge=4, le=1000)] | None = None
