@@ -285,7 +285,7 @@ def test_an_epoch_that_is_trained_before_it_is_paid_for_is_found(monkeypatch):
 @pytest.mark.slow
 def test_a_known_answer_task_that_its_node_may_not_show_is_found(monkeypatch):
     monkeypatch.setattr("assay.protocol.auditing.audits.may_show_known_answer", lambda *_: False)
-    assert "an honest node is banned" in broken(rounds=5, has_known_answers=True)
+    assert "an honest node is banned" in broken(rounds=6, has_known_answers=True)
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_a_seat_that_is_not_handed_over_is_found(monkeypatch):
 @pytest.mark.slow
 def test_a_verifier_that_is_paid_too_little_is_found(monkeypatch):
     monkeypatch.setattr("assay.ledger.settlement.payouts.KNOWN_ANSWER_WEIGHT", 100)
-    assert "epoch 0 pays" in broken(rounds=5, has_known_answers=True)
+    assert "epoch 0 pays" in broken(rounds=6, has_known_answers=True)
 
 
 @pytest.mark.slow
