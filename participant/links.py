@@ -33,10 +33,11 @@ from assay.protocol.state_transition import (
     advance,
     check_known_answer,
     may_appraise,
+    may_commit_evaluation,
     may_commit_verdict,
     may_contradict,
-    may_evaluate,
     may_give_notice,
+    may_open_evaluation,
     may_open_verdict,
     may_report_funding,
     may_report_stake,
@@ -256,14 +257,29 @@ def _check_funding(run_state: RunState, manifest: Manifest) -> None:
 
 
 def _check_evaluations(run_state: RunState, manifest: Manifest) -> None:
-    """Do nothing if a manifest's evaluations are admissible now."""
+    """Do nothing if a manifest's evaluations, and its commitments to others, are admissible now."""
     need = _need(manifest)
+    committed = [signed.commitment for signed in manifest.evaluation_commitments]
+    keys = [(one.epoch, one.verifier) for one in committed]
+    need(
+        all(a < b for a, b in pairwise(keys)),
+        "commitments to evaluations must ascend by epoch and verifier, one each",
+    )
+    for commitment in committed:
+        subject = f"{commitment.verifier.hex()[:8]} of epoch {commitment.epoch}"
+        need(
+            may_commit_evaluation(run_state, commitment),
+            f"carries a commitment to an evaluation by {subject} that is not admissible now",
+        )
     found = [signed.evaluation for signed in manifest.evaluations]
     keys = [(one.epoch, one.verifier) for one in found]
     need(all(a < b for a, b in pairwise(keys)), "evaluations must ascend by epoch and verifier, one each")
     for one in found:
         subject = f"{one.verifier.hex()[:8]} of epoch {one.epoch}"
-        need(may_evaluate(run_state, one), f"carries an evaluation by {subject} that is not admissible now")
+        need(
+            may_open_evaluation(run_state, one),
+            f"carries an evaluation by {subject} that is not admissible now",
+        )
 
 
 def _reports(manifest: Manifest) -> list[FundingReport]:

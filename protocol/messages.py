@@ -372,6 +372,7 @@ class Evaluation:
     epoch: int
     verifier: PeerId
     score: Score
+    salt: Annotated[Digest, Later()] = NO_DIGEST  # hides the score while only its commitment is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,6 +381,26 @@ class SignedEvaluation:
 
     TAG: ClassVar[bytes] = b"assay/signed-evaluation/2"
     evaluation: Evaluation
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationCommitment:
+    """A verifier binds itself to its evaluation before anybody knows another's."""
+
+    TAG: ClassVar[bytes] = b"assay/evaluation-commitment/1"
+    run_id: Digest
+    epoch: int
+    verifier: PeerId
+    evaluation: Digest  # of the whole `Evaluation`, verifier and salt included: nobody else can open it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedEvaluationCommitment:
+    """A commitment to an evaluation with its verifier's signature."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-evaluation-commitment/1"
+    commitment: EvaluationCommitment
     signature: Signature
 
 
@@ -477,6 +498,9 @@ class Manifest:
     hand_over: Annotated[tuple[HandOver, ...], Max(1), Later()] = ()  # the last of its configuration: 0051
     seat_notices: Annotated[tuple[SignedSeatNotice, ...], Max(VERIFIERS_MAX), Later()] = ()  # by holder
     iteration: Annotated[Iteration, Later()] = NO_ITERATION  # of its block; 0 without reserves
+    evaluation_commitments: Annotated[
+        tuple[SignedEvaluationCommitment, ...], Max(VERIFIERS_MAX), Later()
+    ] = ()  # by (epoch, verifier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -790,6 +814,8 @@ MESSAGES: dict[bytes, type[Any]] = {
         Score,
         Evaluation,
         SignedEvaluation,
+        EvaluationCommitment,
+        SignedEvaluationCommitment,
         InclusionList,
         SignedInclusionList,
         DoubleVote,

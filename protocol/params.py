@@ -280,6 +280,9 @@ class AcceptSpec:
     share_ppm: int  # of the price of each epoch that has a milestone
     sequences: int
     milestones: Annotated[tuple[Milestone, ...], Max(MILESTONES_MAX)]  # ascending by epoch; none: all is owed
+    # The last manifests before an epoch is settled, which open evaluations; those before carry commitments
+    # to them. 0 in runs from before commitments: evaluations are open, and unpaid.
+    opening_rounds: Annotated[int, Later()] = 0
 
     def milestone(self, epoch: int) -> Milestone | None:
         """The epoch's milestone; None if it has none."""
@@ -640,6 +643,13 @@ def _accept_faults(spec: RunSpec) -> list[str]:
         )
     if not 0 < accept.sequences <= held_out:
         faults.append(f"{accept.sequences} sequences to measure, expected 1 to {held_out}: those held out")
+    # Both windows have a manifest of an honest leader.
+    least = faults_tolerated(len(spec.verifiers)) + 1
+    if accept.opening_rounds and not least <= accept.opening_rounds <= spec.closing_rounds - least:
+        faults.append(
+            f"evaluations are opened in {accept.opening_rounds} manifests, "
+            f"expected {least} to {spec.closing_rounds - least}"
+        )
     return faults
 
 

@@ -32,6 +32,7 @@ from assay.protocol.messages import (
     Contradiction,
     DoubleVote,
     Evaluation,
+    EvaluationCommitment,
     FundingReport,
     HandOver,
     KnownAnswer,
@@ -109,6 +110,15 @@ class VerifierRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRecord:
+    """What the chain records about a verifier's evaluation of the model after an epoch."""
+
+    holder: PeerId  # who held the verifier's seat, and is paid for it
+    commitment: Digest  # the evaluation's digest
+    score: Score | None = None  # None: it is not opened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """State of a run after `round` manifests."""
 
@@ -133,7 +143,8 @@ class RunState:
     stake_reports: Mapping[tuple[PeerId, PeerId], StakeReport] = field(default_factory=dict)
     # of each verifier the latest
     funding_reports: Mapping[PeerId, FundingReport] = field(default_factory=dict)
-    evaluations: Mapping[tuple[int, PeerId], Score] = field(default_factory=dict)  # by (epoch, verifier)
+    # by (epoch, verifier)
+    evaluations: Mapping[tuple[int, PeerId], EvaluationRecord] = field(default_factory=dict)
     time_s: int = 0  # agreed time of the last manifest
     late: frozenset[PeerId] = frozenset()  # nodes with an audit that `is_late`: they may not train
     drand_next: int = 0  # the drand round that the last manifest named; 0: none
@@ -200,7 +211,11 @@ class RunState:
 
     def score(self, epoch: int) -> Score | None:
         """The agreed score after an epoch with a milestone; None if none is agreed."""
-        scores = {verifier: score for (at, verifier), score in self.evaluations.items() if at == epoch}
+        scores = {
+            verifier: record.score
+            for (at, verifier), record in self.evaluations.items()
+            if at == epoch and record.score is not None
+        }
         return agreed_score(scores, self.spec.verifier_peers)
 
     def falls_short(self, epoch: int) -> bool:
@@ -212,6 +227,17 @@ class RunState:
         if asked is None or found is None or not self.is_whole(epoch):
             return False
         return not asked.is_reached(found, self.spec.choices.items)
+
+    def is_measured(self, epoch: int) -> bool:
+        """Whether the next manifest comes between the end of an epoch with a milestone and its settlement."""
+        has_milestone = self.spec.money.accept.milestone(epoch) is not None
+        is_now = self.calendar.epoch_end(epoch) <= self.round <= self.calendar.settled_at(epoch)
+        return has_milestone and is_now and self.is_whole(epoch)
+
+    def opens_evaluations(self, epoch: int) -> bool:
+        """Whether the next manifest opens evaluations of an epoch: it is too late for commitments to them."""
+        opened = self.spec.money.accept.opening_rounds
+        return not opened or self.round > self.calendar.settled_at(epoch) - opened
 
     def is_whole(self, epoch: int) -> bool:
         """Whether an epoch has all the rounds that were ordered."""
@@ -469,18 +495,45 @@ def may_report_funding(run_state: RunState, report: FundingReport) -> bool:
     return is_news(run_state.funding_reports.get(report.verifier), report)
 
 
-def may_evaluate(run_state: RunState, evaluation: Evaluation) -> bool:
-    """Whether the next manifest may carry this evaluation: one a verifier, until the epoch is settled."""
-    epoch, calendar, score = evaluation.epoch, run_state.calendar, evaluation.score
+def may_commit_evaluation(run_state: RunState, commitment: EvaluationCommitment) -> bool:
+    """Whether the next manifest may carry this commitment to an evaluation: a verifier's first."""
+    return (
+        commitment.run_id == run_state.run_id
+        and commitment.verifier in run_state.spec.verifier_peers
+        and run_state.is_measured(commitment.epoch)
+        and not run_state.opens_evaluations(commitment.epoch)
+        and (commitment.epoch, commitment.verifier) not in run_state.evaluations
+    )
+
+
+def may_open_evaluation(run_state: RunState, evaluation: Evaluation) -> bool:
+    """Whether the next manifest may carry this evaluation: the one that its verifier committed to.
+
+    In a run from before commitments it is the verifier's first.
+    """
+    epoch, score = evaluation.epoch, evaluation.score
+    record = run_state.evaluations.get((epoch, evaluation.verifier))
+    if run_state.spec.money.accept.opening_rounds:
+        is_due = record is not None and record.score is None and record.commitment == digest(evaluation)
+    else:
+        is_due = record is None
     return (
         evaluation.run_id == run_state.run_id
         and evaluation.verifier in run_state.spec.verifier_peers
         and score.loss_micro <= LOSS_MICRO_MAX
         and max(score.acc_count, score.acc_norm_count) <= run_state.spec.choices.items
-        and run_state.spec.money.accept.milestone(epoch) is not None
-        and run_state.is_whole(epoch)
-        and calendar.epoch_end(epoch) <= run_state.round <= calendar.settled_at(epoch)
-        and (epoch, evaluation.verifier) not in run_state.evaluations
+        and run_state.is_measured(epoch)
+        and run_state.opens_evaluations(epoch)
+        and is_due
+    )
+
+
+def unopened(run_state: RunState) -> tuple[tuple[int, PeerId], ...]:
+    """Epochs and verifiers whose committed evaluation is not opened: the next manifest is the last chance."""
+    return tuple(
+        (epoch, verifier)
+        for (epoch, verifier), record in sorted(run_state.evaluations.items())
+        if record.score is None and run_state.round == run_state.calendar.settled_at(epoch)
     )
 
 
@@ -668,8 +721,21 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
             exec_class=commit.exec_class,
         )
 
+    for committed in (signed.commitment for signed in manifest.evaluation_commitments):
+        evaluations[(committed.epoch, committed.verifier)] = EvaluationRecord(
+            holder=run_state.key(committed.verifier), commitment=committed.evaluation
+        )
+    for found in (signed.evaluation for signed in manifest.evaluations):
+        evaluations[(found.epoch, found.verifier)] = EvaluationRecord(
+            holder=run_state.key(found.verifier), commitment=digest(found), score=found.score
+        )
+
     for hand_over in manifest.hand_over:
         seat = hand_over.seat
+        # The next holder cannot open what the former one committed to, and may commit itself.
+        evaluations = {
+            key: record for key, record in evaluations.items() if key[1] != seat or record.score is not None
+        }
         verifiers[hand_over.holder] = VerifierRecord()
         missed_shares.pop(seat, None)
         away.pop(seat, None)
@@ -687,8 +753,6 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     if commits:
         for node in set(run_state.active) - {commit.node for commit in commits}:
             nodes[node] = replace(nodes[node], missed=nodes[node].missed + 1)
-    said_of = (signed.evaluation for signed in manifest.evaluations)
-    evaluations |= {(one.epoch, one.verifier): one.score for one in said_of}
     reported = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
     has_lapsed = run_state.lapses_at(manifest.time_s)
     training_rounds = 0 if has_lapsed else run_state.training_rounds
@@ -865,7 +929,10 @@ def _earliest(record: VerifierRecord, round_id: int) -> int:
 def _prune(
     run_state: RunState, now: int
 ) -> tuple[
-    dict[StepId, Audit], dict[StepId, int], dict[int, tuple[PeerId, ...]], dict[tuple[int, PeerId], Score]
+    dict[StepId, Audit],
+    dict[StepId, int],
+    dict[int, tuple[PeerId, ...]],
+    dict[tuple[int, PeerId], EvaluationRecord],
 ]:
     """Audits, steps, beacon shares, evaluations without the epochs that were final before this manifest."""
 

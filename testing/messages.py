@@ -21,11 +21,13 @@ from assay.protocol.messages import (
     Closing,
     Commit,
     Evaluation,
+    EvaluationCommitment,
     FundingReport,
     InclusionList,
     Outcome,
     SignedCommit,
     SignedEvaluation,
+    SignedEvaluationCommitment,
     SignedFundingReport,
     SignedInclusionList,
     SignedVerdict,
@@ -113,6 +115,14 @@ def a_verdict_commitment(
     return replace(commitment, **changes)
 
 
+def an_evaluation_commitment(found: Evaluation, /, **changes: Any) -> EvaluationCommitment:
+    """The commitment to an evaluation."""
+    commitment = EvaluationCommitment(
+        run_id=found.run_id, epoch=found.epoch, verifier=found.verifier, evaluation=digest(found)
+    )
+    return replace(commitment, **changes)
+
+
 def a_funding_report(verifier: PeerId, /, **changes: Any) -> FundingReport:
     """A report that any number of epochs is paid for."""
     report = FundingReport(run_id=RUN_ID, verifier=verifier, block=1, epochs=1000, closing=Closing.NO)
@@ -169,6 +179,11 @@ class Unsigned:
     def evaluation(self, found: Evaluation) -> SignedEvaluation:
         """A signed evaluation."""
         return SignedEvaluation(evaluation=found, signature=self.signature(found.verifier, found))
+
+    def evaluation_commitment(self, commitment: EvaluationCommitment) -> SignedEvaluationCommitment:
+        """A signed commitment to an evaluation."""
+        signature = self.signature(commitment.verifier, commitment)
+        return SignedEvaluationCommitment(commitment=commitment, signature=signature)
 
     def inclusion_list(self, found: InclusionList) -> SignedInclusionList:
         """A signed inclusion list."""

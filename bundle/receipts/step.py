@@ -448,6 +448,7 @@ def _about(manifest: Manifest, node: PeerId, after: int) -> Manifest:
         evaluations=(),
         hand_over=(),
         seat_notices=(),
+        evaluation_commitments=(),
     )
 
 

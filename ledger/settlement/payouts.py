@@ -31,6 +31,7 @@ WATERFALL_VERSION = 2
 VERDICT_WEIGHT = 10  # of a verdict that the audit's status does not contradict
 KNOWN_ANSWER_WEIGHT = 200  # of solving a known-answer task: makes real recomputation pay
 REVEAL_WEIGHT = 1  # of one round's beacon share
+STEP_PASSES = 3  # of a recomputed step, in forward passes: one forward, and one back, which is two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +241,23 @@ def _verifier_weights(run_state: RunState, epoch: int, audits: Mapping[StepId, A
         if run_state.epoch_of(round_id) == epoch:
             for holder in verifiers:
                 add(holder, REVEAL_WEIGHT)
+    agreed = run_state.score(epoch)
+    for (at, _), record in run_state.evaluations.items():
+        if at == epoch and agreed is not None and record.score == agreed:
+            add(record.holder, evaluation_weight(run_state.spec))
     return weights
+
+
+def evaluation_weight(spec: RunSpec) -> int:
+    """The weight of an evaluation that states the agreed score: that of verdicts which cost as much.
+
+    It is a forward pass of each held-out sequence, and of each item counted as one; a verdict recomputes a
+    segment, or the only gradient. 0 in runs from before commitments.
+    """
+    accept, local = spec.money.accept, spec.rule.local
+    passes = accept.sequences + spec.choices.items
+    verdict_passes = STEP_PASSES * (local.segment or local.steps) * local.sequences
+    return -(-VERDICT_WEIGHT * passes // verdict_passes) if accept.opening_rounds else 0
 
 
 def _verdict_weight(audit: Audit, verdict: Verdict) -> int:

@@ -56,6 +56,16 @@ def least_dispute_rounds(verifier_count: int) -> int:
     return rounds
 
 
+def opening_rounds(verifier_count: int) -> int:
+    """The manifests in which verifiers open their evaluations of an epoch, the last before it is settled.
+
+    f + 1 for an honest leader, and as many for openings to arrive: a verifier opens once the last manifest
+    that may carry a commitment is final for it, when leaders propose the next ones already. All other
+    manifests since the epoch's end are left to measure in: three fifths or more of those that an order names.
+    """
+    return 2 * (faults_tolerated(verifier_count) + 1)
+
+
 def commitment_rounds(dispute_rounds: int) -> int:
     """Rounds of a dispute in which its committee commits to verdicts; they open them in the others."""
     return max(dispute_rounds * 2 // 3, 1)

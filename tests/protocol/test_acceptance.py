@@ -7,21 +7,40 @@ from itertools import product
 
 import pytest
 
-from assay.ledger.settlement.payouts import gross_of, settle
+from assay.ledger.settlement.payouts import evaluation_weight, gross_of, settle
 from assay.participant.links import check_place
 from assay.protocol.acceptance import agreed_score
-from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.agreement.quorum import (
+    faults_tolerated,
+    least_audit_rounds,
+    least_dispute_rounds,
+    opening_rounds,
+)
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import LOSS_MICRO_MAX, Closing, Evaluation, Score
-from assay.protocol.params import AcceptSpec, ChoicesSpec, Milestone, check_spec
-from assay.protocol.state_transition import advance, may_evaluate, start
+from assay.protocol.params import AcceptSpec, ChoicesSpec, Milestone, check_spec, closing_rounds
+from assay.protocol.state_transition import (
+    EvaluationRecord,
+    advance,
+    may_commit_evaluation,
+    may_open_evaluation,
+    start,
+    unopened,
+)
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
-from assay.testing.messages import UNSIGNED, a_funding_report
+from assay.testing.messages import UNSIGNED, a_funding_report, an_evaluation_commitment
 from assay.testing.run import a_manifest, a_spec, grow
 
 MOST = 3_000_000
-ACCEPT = AcceptSpec(share_ppm=250_001, sequences=2, milestones=(Milestone(epoch=1, most_loss_micro=MOST),))
+ACCEPT = AcceptSpec(
+    share_ppm=250_001,
+    sequences=2,
+    milestones=(Milestone(epoch=1, most_loss_micro=MOST),),
+    opening_rounds=4,
+)
+ENDS, OPENS, SETTLES = 8, 13, 16  # rounds: after epoch 1, with its first openings, with its last
 PLAIN = a_spec(rounds=12)
 SPEC = replace(PLAIN, money=replace(PLAIN.money, accept=ACCEPT))
 ITEMS = 8
@@ -58,15 +77,28 @@ def an_evaluation(verifier, **changes):
     return replace(found, **changes)
 
 
-def evaluated(run_state, *scores):
-    """The state after a manifest with these scores of the first verifiers."""
-    signed = tuple(
-        UNSIGNED.evaluation(an_evaluation(verifier, score=score))
-        for verifier, score in zip(VERIFIERS, scores, strict=False)
-    )
-    manifest = a_manifest(run_state, evaluations=signed)
+def with_manifest(run_state, **changes):
+    """The state after a manifest with this in it."""
+    manifest = a_manifest(run_state, **changes)
     check_place(run_state, manifest)
     return advance(run_state, manifest)
+
+
+def committed(run_state, *evaluations):
+    """The state after a manifest with commitments to these evaluations."""
+    sealed = (UNSIGNED.evaluation_commitment(an_evaluation_commitment(one)) for one in evaluations)
+    return with_manifest(run_state, evaluation_commitments=tuple(sealed))
+
+
+def opened(run_state, *evaluations):
+    """The state after a manifest with these evaluations."""
+    return with_manifest(run_state, evaluations=tuple(map(UNSIGNED.evaluation, evaluations)))
+
+
+def evaluated(run_state, *scores):
+    """The state before the second openings: these scores of the first verifiers are sealed and opened."""
+    found = [an_evaluation(verifier, score=score) for verifier, score in zip(VERIFIERS, scores, strict=False)]
+    return opened(after(committed(run_state, *found), OPENS), *found)
 
 
 def ripe(run_state, epoch=1):
@@ -99,55 +131,143 @@ def test_no_more_than_f_verifiers_and_strangers_agree_on_nothing():
 # ---- which a manifest may carry
 
 
-def test_an_evaluation_may_come_from_the_epochs_last_step_until_it_is_settled():
-    run_state = a_run()
-    first, last = 8, run_state.calendar.settled_at(1)
-    fit = []
+def test_commitments_come_first_and_openings_after_the_last_of_them():
+    run_state, found = a_run(), an_evaluation(VERIFIERS[0])
+    sealing, opening, last_chances = [], [], []
+    assert run_state.calendar.settled_at(1) == SETTLES
     while not run_state.is_complete:
-        if may_evaluate(run_state, an_evaluation(VERIFIERS[0])):
-            fit.append(int(run_state.round))
+        if may_commit_evaluation(run_state, an_evaluation_commitment(found)):
+            sealing.append(int(run_state.round))
+        sealed = committed(run_state, found) if int(run_state.round) == ENDS else run_state
+        record = EvaluationRecord(holder=VERIFIERS[0], commitment=digest(found))
+        forced = replace(run_state, evaluations={(1, VERIFIERS[0]): record})
+        if may_open_evaluation(forced, found):
+            opening.append(int(run_state.round))
+        if unopened(forced):
+            last_chances.append(int(run_state.round))
         run_state = grow(run_state, 1)
-    assert fit == list(range(first, last + 1))
+        assert sealed.round <= run_state.round
+    assert sealing == list(range(ENDS, OPENS))
+    assert opening == list(range(OPENS, SETTLES + 1))
+    assert last_chances == [SETTLES]
+
+
+WRONG = [
+    {"run_id": Digest(b"o" * 32)},
+    {"epoch": 0},  # it has no milestone
+    {"epoch": 2},
+    {"verifier": NODES[0]},
+]
+
+
+@pytest.mark.parametrize("changes", WRONG)
+def test_commitments_of_other_runs_epochs_or_parties_are_refused(changes):
+    run_state = after(a_run(), ENDS)
+    good = an_evaluation_commitment(an_evaluation(VERIFIERS[0]))
+    assert may_commit_evaluation(run_state, good)
+
+    bad = UNSIGNED.evaluation_commitment(replace(good, **changes))
+
+    with pytest.raises(MalformedMessage, match=r"commitment to an evaluation by .* not admissible"):
+        check_place(run_state, a_manifest(run_state, evaluation_commitments=(bad,)))
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"run_id": Digest(b"o" * 32)},
-        {"epoch": 0},  # it has no milestone
-        {"epoch": 2},
-        {"verifier": NODES[0]},
+        *WRONG,
         {"score": a_score(loss=LOSS_MICRO_MAX + 1)},
         {"score": a_score(acc=ITEMS + 1)},
         {"score": a_score(acc_norm=ITEMS + 1)},
     ],
 )
-def test_evaluations_of_other_runs_epochs_or_parties_are_refused(changes):
-    run_state = after(a_run(with_choices()), 8)
-    good = an_evaluation(VERIFIERS[0])
-    assert may_evaluate(run_state, good)
-    assert may_evaluate(run_state, replace(good, score=a_score(LOSS_MICRO_MAX, ITEMS, ITEMS)))
-
-    bad = a_manifest(run_state, evaluations=(UNSIGNED.evaluation(replace(good, **changes)),))
+def test_evaluations_of_other_runs_epochs_or_parties_are_refused_though_their_verifier_committed(changes):
+    most = an_evaluation(VERIFIERS[0], score=a_score(LOSS_MICRO_MAX, ITEMS, ITEMS))
+    bad = replace(most, **changes)
+    run_state = after(a_run(with_choices()), OPENS)
+    for one, may in ((most, True), (bad, False)):
+        record = EvaluationRecord(holder=one.verifier, commitment=digest(one))
+        forced = replace(run_state, evaluations={(one.epoch, one.verifier): record})
+        assert may_open_evaluation(forced, one) is may
 
     with pytest.raises(MalformedMessage, match=r"evaluation by .* not admissible"):
-        check_place(run_state, bad)
+        check_place(forced, a_manifest(forced, evaluations=(UNSIGNED.evaluation(bad),)))
 
 
-def test_a_verifier_evaluates_an_epoch_once_and_evaluations_ascend():
-    run_state = after(a_run(), 8)
-    two = tuple(UNSIGNED.evaluation(an_evaluation(one)) for one in VERIFIERS[:2])
+def test_nobody_opens_what_it_did_not_commit_to():
+    mine, other = (an_evaluation(one, salt=Digest(b"s" * 32)) for one in VERIFIERS[:2])
+    run_state = after(committed(after(a_run(), ENDS), mine), OPENS)
+
+    assert may_open_evaluation(run_state, mine)
+    for lie in (
+        other,
+        replace(mine, score=a_score(1)),
+        replace(mine, salt=Digest(b"t" * 32)),
+        replace(other, salt=NO_DIGEST),
+    ):
+        assert not may_open_evaluation(run_state, lie)
+
+
+def test_the_commitment_of_another_verifier_cannot_be_opened_by_who_repeats_it():
+    mine = an_evaluation(VERIFIERS[0], salt=Digest(b"s" * 32))
+    copied = an_evaluation_commitment(mine, verifier=VERIFIERS[1])
+    run_state = after(a_run(), ENDS)
+    sealed = map(UNSIGNED.evaluation_commitment, (an_evaluation_commitment(mine), copied))
+    run_state = opened(after(with_manifest(run_state, evaluation_commitments=tuple(sealed)), OPENS), mine)
+
+    assert not may_open_evaluation(run_state, replace(mine, verifier=VERIFIERS[1]))
+    assert run_state.score(1) is None  # one of four states it
+
+
+def test_a_verifiers_first_commitment_counts_and_both_kinds_ascend():
+    run_state = after(a_run(), ENDS)
+    found = [an_evaluation(one) for one in VERIFIERS[:2]]
+    two = tuple(UNSIGNED.evaluation_commitment(an_evaluation_commitment(one)) for one in found)
+    for wrong in (two[::-1], (two[0], *two)):
+        with pytest.raises(MalformedMessage, match="commitments to evaluations must ascend"):
+            check_place(run_state, a_manifest(run_state, evaluation_commitments=wrong))
+    run_state = committed(run_state, *found)
+    second = replace(found[0], score=a_score(2))
+    assert not may_commit_evaluation(run_state, an_evaluation_commitment(second))
+    run_state = after(run_state, OPENS)
+    assert not may_open_evaluation(run_state, second)
+    two = tuple(map(UNSIGNED.evaluation, found))
     for wrong in (two[::-1], (two[0], *two)):
         with pytest.raises(MalformedMessage, match="evaluations must ascend"):
             check_place(run_state, a_manifest(run_state, evaluations=wrong))
-    later = evaluated(run_state, a_score(1))
-    assert not may_evaluate(later, an_evaluation(VERIFIERS[0], score=a_score(2)))
-    assert later.evaluations == {(1, VERIFIERS[0]): a_score(1)}
+    run_state = opened(run_state, found[0])
+    record = EvaluationRecord(holder=VERIFIERS[0], commitment=digest(found[0]), score=a_score())
+    assert run_state.evaluations[1, VERIFIERS[0]] == record
+    assert run_state.evaluations[1, VERIFIERS[1]].score is None
+    assert not may_open_evaluation(run_state, found[0])
 
 
 def test_a_run_without_choices_has_no_right_answers():
-    run_state = after(a_run(), 8)
-    assert not may_evaluate(run_state, an_evaluation(VERIFIERS[0], score=a_score(acc=1)))
+    wrong = an_evaluation(VERIFIERS[0], score=a_score(acc=1))
+    run_state = after(committed(after(a_run(), ENDS), wrong), OPENS)
+    assert not may_open_evaluation(run_state, wrong)
+
+
+def test_in_a_run_from_before_commitments_evaluations_are_open_and_unpaid():
+    spec = replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, opening_rounds=0)))
+    check_spec(spec)
+    run_state, found = after(a_run(spec), ENDS), [an_evaluation(one) for one in VERIFIERS[:2]]
+    assert not may_commit_evaluation(run_state, an_evaluation_commitment(found[0]))
+
+    later = opened(run_state, *found)
+
+    assert later.score(1) == a_score()
+    assert not may_open_evaluation(later, replace(found[0], score=a_score(2)))
+    assert evaluation_weight(spec) == 0
+    assert settle(ripe(later), 1).rows == settle(ripe(run_state), 1).rows
+
+
+@pytest.mark.parametrize("n", range(1, 17))
+def test_the_shortest_run_that_may_be_ordered_has_an_honest_leader_in_both_windows(n):
+    rules = replace(SPEC.audit, audit_rounds=least_audit_rounds(n), dispute_rounds=least_dispute_rounds(n))
+    whole, opens = closing_rounds(rules, n), opening_rounds(n)
+    assert min(opens, whole - opens) > faults_tolerated(n)
+    assert (whole - opens) * 5 >= whole * 3
 
 
 # ---- what it costs
@@ -175,7 +295,8 @@ def test_a_missed_milestone_costs_its_share_of_the_epochs_price_and_nothing_else
     assert full.total == full.tokens_paid * run_state.spec.money.price_per_mtoken // 10**6 > 0
     assert table.total == (full.total - full.total * 250_001 // 10**6 if is_missed else full.total)
     assert (table.tokens_paid, table.unpaid) == (full.tokens_paid, full.unpaid)
-    assert {row.peer for row in table.rows} == {row.peer for row in full.rows}
+    paid = {row.peer for row in table.rows if row.role != "verifier"}
+    assert paid == {row.peer for row in full.rows}
     assert gross_of(run_state.spec, table.tokens_paid, falls_short=is_missed) == table.total
 
 
@@ -204,6 +325,62 @@ def test_a_milestone_of_one_accuracy_alone_takes_any_loss_and_any_other_accuracy
         assert run_state.falls_short(1) == is_missed
 
 
+@pytest.mark.parametrize(
+    ("sequences", "items", "local", "weight"),
+    [
+        (1, 0, {"sequences": 100}, 1),  # a little is not nothing
+        (6, 0, {"sequences": 2}, 10),  # as much as a verdict: three passes over a step's sequences
+        (7, 0, {"sequences": 2}, 12),  # 11 2/3
+        (4, 8, {"sequences": 2}, 20),  # an item counts as a sequence
+        (60, 0, {"sequences": 2, "steps": 25, "segment": 10}, 10),  # an audit recomputes one segment
+    ],
+)
+def test_an_evaluation_weighs_as_much_as_verdicts_that_cost_as_much(sequences, items, local, weight):
+    accept = replace(ACCEPT, sequences=sequences)
+    rule = replace(SPEC.rule, local=replace(SPEC.rule.local, **local))
+    spec = replace(
+        SPEC,
+        money=replace(SPEC.money, accept=accept),
+        rule=rule,
+        choices=replace(CHOICES, items=items),
+    )
+    assert evaluation_weight(spec) == weight
+
+
+def test_whoever_states_the_agreed_score_is_paid_for_it_and_nobody_else():
+    truth, lie = a_score(), a_score(1)
+    found = [
+        an_evaluation(verifier, score=score)
+        for verifier, score in zip(VERIFIERS, (truth, truth, lie, truth), strict=True)
+    ]
+    run_state = opened(after(committed(after(a_run(), ENDS), *found), OPENS), *found[:3])
+    weight = evaluation_weight(SPEC)
+    assert run_state.score(1) == truth and weight == 4  # 10 * 2 / (3 * 2), rounded up
+
+    table = settle(ripe(run_state), 1)
+
+    # Nobody did anything else: grown manifests carry no verdicts and no shares of the beacon.
+    share = table.total * SPEC.money.verifiers_ppm // 10**6
+    assert {row.peer: row.amount for row in table.rows if row.role == "verifier"} == dict.fromkeys(
+        VERIFIERS[:2], share // 2
+    )
+    assert not [row for row in settle(ripe(run_state, 2), 2).rows if row.role == "verifier"]
+
+
+def test_a_verifier_at_fault_is_not_paid_for_its_evaluation():
+    run_state = ripe(evaluated(after(a_run(), ENDS), a_score(), a_score()))
+    guilty = replace(run_state.verifiers[VERIFIERS[0]], fault_round=ENDS - 1)
+    run_state = replace(run_state, verifiers={**run_state.verifiers, VERIFIERS[0]: guilty})
+    rows = [row.peer for row in settle(run_state, 1).rows if row.role == "verifier"]
+    assert rows == [VERIFIERS[1]]
+
+
+def test_where_no_score_is_agreed_no_evaluation_is_paid():
+    run_state = evaluated(after(a_run(), ENDS), a_score(1), a_score(2), a_score(3))
+    assert run_state.score(1) is None
+    assert not [row for row in settle(ripe(run_state), 1).rows if row.role == "verifier"]
+
+
 def test_other_epochs_are_paid_in_full():
     run_state = evaluated(after(a_run(), 8), a_score(MOST + 1), a_score(MOST + 1))
     assert settle(ripe(run_state, 2), 2).score is None
@@ -220,8 +397,12 @@ def test_an_epoch_that_its_buyer_cuts_short_has_no_milestone():
     assert run_state.calendar.epoch_end(1) == 7
     run_state = grow(run_state, 1)
 
-    assert not may_evaluate(run_state, an_evaluation(VERIFIERS[0]))
-    forced = {(1, one): a_score(MOST + 1) for one in VERIFIERS}
+    found = {one: an_evaluation(one, score=a_score(MOST + 1)) for one in VERIFIERS}
+    assert not may_commit_evaluation(run_state, an_evaluation_commitment(found[VERIFIERS[0]]))
+    forced = {
+        (1, one): EvaluationRecord(holder=one, commitment=digest(evaluation), score=evaluation.score)
+        for one, evaluation in found.items()
+    }
     assert not replace(run_state, evaluations=forced).falls_short(1)
 
 
@@ -248,11 +429,13 @@ def test_evaluations_are_forgotten_when_their_epoch_is_settled():
         ({"milestones": (Milestone(epoch=1, most_loss_micro=LOSS_MICRO_MAX + 1),)}, "at most 1000000000"),
         ({"milestones": (Milestone(epoch=1, most_loss_micro=LOSS_MICRO_MAX),)}, "asks for nothing"),
         ({"milestones": (BOTH,)}, "the run has no choices"),
+        ({"opening_rounds": 1}, "opened in 1 manifests, expected 2 to 7"),
+        ({"opening_rounds": 8}, "opened in 8 manifests, expected 2 to 7"),
     ],
 )
 def test_terms_out_of_bounds_are_refused(changes, reason):
-    most = replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, share_ppm=500_000)))
-    check_spec(most)
+    for most in ({"share_ppm": 500_000}, {"opening_rounds": 2}, {"opening_rounds": 7}):
+        check_spec(replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, **most))))
     with pytest.raises(ValueError, match=reason):
         check_spec(replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, **changes))))
 

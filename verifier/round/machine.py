@@ -51,6 +51,7 @@ from assay.protocol.messages import (
     SignedAttendance,
     SignedCommit,
     SignedEvaluation,
+    SignedEvaluationCommitment,
     SignedFundingReport,
     SignedInclusionList,
     SignedSeatNotice,
@@ -69,15 +70,17 @@ from assay.protocol.state_transition import (
     awaited,
     check_known_answer,
     may_appraise,
+    may_commit_evaluation,
     may_commit_verdict,
     may_contradict,
-    may_evaluate,
     may_give_notice,
+    may_open_evaluation,
     may_open_verdict,
     may_report_funding,
     may_report_stake,
     may_show_double_vote,
     next_chain,
+    unopened,
     with_reports,
 )
 from assay.protocol.types import (
@@ -147,6 +150,10 @@ class Round:
     stake_reports: Mapping[tuple[PeerId, PeerId], SignedStakeReport] = field(default_factory=dict)
     funding_reports: Mapping[PeerId, SignedFundingReport] = field(default_factory=dict)  # of each the newest
     evaluations: Mapping[tuple[int, PeerId], SignedEvaluation] = field(default_factory=dict)
+    # of each verifier the first that came
+    evaluation_commitments: Mapping[tuple[int, PeerId], SignedEvaluationCommitment] = field(
+        default_factory=dict
+    )
     seat_notices: Mapping[PeerId, SignedSeatNotice] = field(default_factory=dict)  # of each the newest
     drand: Mapping[int, bytes] = field(default_factory=dict)  # checked signatures, by drand round
     appraised: Mapping[tuple[PeerId, PeerId], SignedAppraisal] = field(default_factory=dict)
@@ -202,6 +209,7 @@ Event = (
     | SignedStakeReport
     | SignedFundingReport
     | SignedEvaluation
+    | SignedEvaluationCommitment
     | SignedSeatNotice
     | DrandRound
     | Heard
@@ -260,6 +268,10 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             _check_fits(state, event, f"Evaluation of epoch {found.epoch}")
             evaluations = {(found.epoch, found.verifier): event, **state.evaluations}
             return replace(state, evaluations=evaluations), ()
+        case SignedEvaluationCommitment(commitment=committed):
+            _check_fits(state, event, f"EvaluationCommitment of epoch {committed.epoch}")
+            sealed = {(committed.epoch, committed.verifier): event, **state.evaluation_commitments}
+            return replace(state, evaluation_commitments=sealed), ()
         case SignedSeatNotice(notice=notice):
             _check_fits(state, event, f"{notice.kind.name} notice of round {notice.round}")
             return replace(state, seat_notices={**state.seat_notices, notice.holder: event}), ()
@@ -331,6 +343,7 @@ def _after(state: Round, run_state: RunState, parameters: Digest, now_ms: int) -
         stake_reports=fit(state.stake_reports),
         funding_reports=fit(state.funding_reports),
         evaluations=fit(state.evaluations),
+        evaluation_commitments=fit(state.evaluation_commitments),
         seat_notices=fit(state.seat_notices),
         drand=state.drand,
         appraised=fit(state.appraised),
@@ -399,6 +412,8 @@ def _missing_now(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> 
         lacking.append("drand")
     if any(_lacks_messages(state, run_state, step) for step in awaited(run_state)):
         lacking.append("verdicts")
+    if any(who[1] in run_state.beacon and who not in state.evaluations for who in unopened(run_state)):
+        lacking.append("evaluations")
     return tuple(lacking)
 
 
@@ -550,7 +565,8 @@ def _is_new(run_state: RunState, said: Attendance) -> bool:
 _MAY: Mapping[type, Callable[..., bool]] = {
     SignedAppraisal: may_appraise,
     SignedAttendance: _is_new,
-    SignedEvaluation: may_evaluate,
+    SignedEvaluation: may_open_evaluation,
+    SignedEvaluationCommitment: may_commit_evaluation,
     SignedFundingReport: may_report_funding,
     SignedStakeReport: may_report_stake,
     SignedSeatNotice: may_give_notice,
@@ -671,6 +687,7 @@ def manifest_of(
         chain=next_chain(run_state.chain, tuple(signed.commit for signed in commits), aggregate),
         hand_over=run_state.hand_over,
         iteration=iteration if run_state.spec.reserves else NO_ITERATION,
+        evaluation_commitments=fit(state.evaluation_commitments)[:VERIFIERS_MAX],
     )
 
 
@@ -728,6 +745,7 @@ def examine(
         *manifest.admissions,
         *manifest.funding_reports,
         *manifest.evaluations,
+        *manifest.evaluation_commitments,
         *manifest.appraised,
     )
     for message in signed_by_verifiers:

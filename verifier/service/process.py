@@ -48,6 +48,7 @@ from assay.protocol.messages import (
     SignedAppraisal,
     SignedAttendance,
     SignedEvaluation,
+    SignedEvaluationCommitment,
     SignedFundingReport,
     SignedInclusionList,
     SignedReceipt,
@@ -107,6 +108,7 @@ FACTS = {
         SignedAppraisal,
         SignedStakeReport,
         SignedEvaluation,
+        SignedEvaluationCommitment,
         SignedFundingReport,
         SignedInclusionList,
         SignedAdmission,
@@ -434,7 +436,12 @@ class Service:
         self.driver.broadcast(encode(signed))
 
     def _report(
-        self, signed: SignedStakeReport | SignedAdmission | SignedEvaluation | SignedSeatNotice
+        self,
+        signed: SignedStakeReport
+        | SignedAdmission
+        | SignedEvaluation
+        | SignedEvaluationCommitment
+        | SignedSeatNotice,
     ) -> None:
         """Pass what we found to our round, and to all verifiers."""
         try:

@@ -40,7 +40,7 @@ from assay.protocol.params import AcceptSpec, ComputeSpec, Milestone, Precision
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer
-from assay.testing.messages import SIGNED, a_sketch_opening
+from assay.testing.messages import SIGNED, a_sketch_opening, an_evaluation_commitment
 from assay.testing.signed import (
     NODES,
     STATE,
@@ -473,15 +473,56 @@ def a_score(loss):
     return Score(loss_micro=loss, acc_count=0, acc_norm_count=0)
 
 
-def test_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
-    accept = AcceptSpec(share_ppm=1, sequences=1, milestones=(Milestone(epoch=0, most_loss_micro=9),))
-    run_state = grown(the_start(money=a_money_spec(accept=accept)), 3)
-    found = Evaluation(run_id=RUN_ID, epoch=0, verifier=peer("vera"), score=a_score(8))
-    signed = SIGNED.evaluation(found)
-    forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, found))
+def a_measured_run(at):
+    """A run whose epoch 0, of three rounds, has a milestone, before the manifest of this round."""
+    asked = (Milestone(epoch=0, most_loss_micro=9),)
+    accept = AcceptSpec(share_ppm=1, sequences=1, milestones=asked, opening_rounds=2)
+    return grown(the_start(money=a_money_spec(accept=accept)), at)
+
+
+def the_found(name="vera", **changes):
+    found = Evaluation(run_id=RUN_ID, epoch=0, verifier=peer(name), score=a_score(8), salt=a_digest(name))
+    return replace(found, **changes)
+
+
+def test_a_commitment_to_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
+    run_state, sealed = a_measured_run(3), an_evaluation_commitment(the_found())
+    signed = SIGNED.evaluation_commitment(sealed)
+    forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, sealed))
     state = after(run_state, signed, *everything(run_state))
 
     manifest = manifest_of(state, (), AGGREGATE)
+
+    assert manifest.evaluation_commitments == (signed,)
+    examine(state, (), manifest)
+    with pytest.raises(PeerFault):
+        step(a_round(run_state), forged)
+    with pytest.raises(PeerFault):
+        examine(state, (), replace(manifest, evaluation_commitments=(forged,)))
+    with pytest.raises(OutOfPhase, match="EvaluationCommitment of epoch 1"):
+        step(state, SIGNED.evaluation_commitment(replace(sealed, epoch=1)))
+    other = an_evaluation_commitment(the_found(score=a_score(7)))
+    again, _ = step(state, SIGNED.evaluation_commitment(other))
+    assert again.evaluation_commitments == state.evaluation_commitments  # a verifier's first counts
+    later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
+    assert later.evaluation_commitments == {}
+
+
+def sealed_run(at, *found):
+    """The run before the manifest of this round, whose fourth has commitments to these evaluations."""
+    run_state = a_measured_run(3)
+    sealed = tuple(SIGNED.evaluation_commitment(an_evaluation_commitment(one)) for one in found)
+    run_state = advance(run_state, the_next(run_state, NODES, evaluation_commitments=sealed))
+    return grown(run_state, at - 4)
+
+
+def test_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refused():
+    found = the_found()
+    run_state, signed = sealed_run(8, found), SIGNED.evaluation(found)
+    forged = replace(signed, signature=sign(a_peer_key("vito"), DOMAIN, found))
+    state = after(run_state, signed, *everything(run_state))
+
+    manifest = manifest_of(state, (), NO_DIGEST)
 
     assert manifest.evaluations == (signed,)
     examine(state, (), manifest)
@@ -489,12 +530,33 @@ def test_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refus
         step(a_round(run_state), forged)
     with pytest.raises(PeerFault):
         examine(state, (), replace(manifest, evaluations=(forged,)))
-    with pytest.raises(OutOfPhase, match="Evaluation of epoch 1"):
-        step(state, SIGNED.evaluation(replace(found, epoch=1)))
-    again, _ = step(state, SIGNED.evaluation(replace(found, score=a_score(7))))
-    assert again.evaluations == state.evaluations  # a verifier's first counts
+    for lie in (replace(found, epoch=1), replace(found, score=a_score(7)), the_found("vito")):
+        with pytest.raises(OutOfPhase, match="Evaluation of epoch"):
+            step(state, SIGNED.evaluation(lie))
     later, _ = step(state, Advanced(advance(run_state, manifest), STATE, 0))
     assert later.evaluations == {}
+
+
+def test_an_evaluation_that_is_shown_before_the_last_commitments_are_final_is_refused():
+    found = the_found()
+    run_state = sealed_run(7, found)
+    with pytest.raises(OutOfPhase, match="Evaluation of epoch 0"):
+        step(a_round(run_state), SIGNED.evaluation(found))
+    early = the_next(run_state, (), evaluations=(SIGNED.evaluation(found),))
+    with pytest.raises(MalformedMessage, match=r"an evaluation by .* not admissible"):
+        examine(after(run_state, *everything(run_state)), (), early)
+
+
+def test_a_leader_waits_for_committed_evaluations_before_the_last_manifest_that_may_open_them():
+    found = [the_found("vera"), the_found("vito")]
+    for at, is_awaited in ((8, False), (9, True)):
+        run_state = sealed_run(at, *found)
+        state = after(run_state, SIGNED.evaluation(found[0]), *everything(run_state))
+        assert ("evaluations" in missing(state)) == is_awaited
+        whole = after(run_state, *map(SIGNED.evaluation, found), *everything(run_state))
+        assert "evaluations" not in missing(whole)
+        away = replace(run_state, away={peer("vito"): 99})
+        assert "evaluations" not in missing(replace(state, run_state=away))
 
 
 def test_a_forged_second_commit_is_no_evidence():
