@@ -24,7 +24,7 @@ OPEN = {
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
     "five liars of eight nodes",
-    "an evaluation that nobody made (2 ways)",
+    "a score by agreement of more than f (2 ways)",
 }
 
 

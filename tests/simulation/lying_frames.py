@@ -7,7 +7,7 @@ hears of its own lies sooner or later, and then its process ends: nobody else ma
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -20,6 +20,8 @@ from assay.protocol.messages import (
     MESSAGES,
     BeaconShare,
     Proposal,
+    SignedEvaluation,
+    SignedEvaluationCommitment,
     SignedInclusionList,
     SignedReceipt,
     SignedRefusal,
@@ -34,7 +36,7 @@ Lie = Callable[[Frame, bool], tuple[Frame, ...]]
 
 
 def two_faced(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
-    """Every second peer gets another vote, proposal, share of the beacon, inclusion list or receipt."""
+    """Every second peer gets another vote, proposal, share of the beacon, list, evaluation or receipt."""
     return (_other(frame),) if is_second else (frame,)
 
 
@@ -57,6 +59,44 @@ def dull(frame: Frame, _is_second: bool) -> tuple[Frame, ...]:
 
 
 LIES: dict[str, Lie] = {"two-faced": two_faced, "two-voiced": two_voiced, "mute": mute, "dull": dull}
+
+
+class Copier:
+    """Measures nothing: repeats in its own name what it hears of others' evaluations."""
+
+    def __init__(self) -> None:
+        self._sealed: dict[int, SignedEvaluationCommitment] = {}  # by epoch
+        self._opened: dict[int, SignedEvaluation] = {}
+
+    def hear(self, frame: Frame) -> None:
+        """What another verifier says."""
+        message = None if frame.method else decode_any(MESSAGES, frame.body)
+        match message:
+            case SignedEvaluationCommitment(commitment=one):
+                self._sealed.setdefault(one.epoch, message)
+            case SignedEvaluation(evaluation=found):
+                self._opened.setdefault(found.epoch, message)
+
+    def lie(self, frame: Frame) -> tuple[Frame, ...]:
+        """Another's commitment in place of its own; with each vote, others' evaluations as its own."""
+        if frame.method:
+            return (frame,)
+        key, message = a_peer_key(name_of(frame.source)), decode_any(MESSAGES, frame.body)
+        match message:
+            case SignedEvaluationCommitment(commitment=one):
+                if one.epoch not in self._sealed:
+                    return ()
+                copied = replace(one, evaluation=self._sealed[one.epoch].commitment.evaluation)
+                signed = SignedEvaluationCommitment(commitment=copied, signature=sign(key, DOMAIN, copied))
+                return (replace(frame, body=encode(signed)),)
+            case SignedVote():
+                return (frame, *(replace(frame, body=one) for one in self._said(key)))
+        return (frame,)
+
+    def _said(self, key: SigningKey) -> Iterator[bytes]:
+        for known in self._opened.values():
+            found = replace(known.evaluation, verifier=peer_of(key))
+            yield encode(SignedEvaluation(evaluation=found, signature=sign(key, DOMAIN, found)))
 
 
 def _other(frame: Frame) -> Frame:
@@ -101,4 +141,10 @@ def other_face(key: SigningKey, body: bytes) -> bytes:
         case SignedInclusionList(inclusion_list=one) if one.verifier == peer:
             one = replace(one, nodes=bytes(len(one.nodes)))
             return encode(SignedInclusionList(inclusion_list=one, signature=sign(key, DOMAIN, one)))
+        case SignedEvaluationCommitment(commitment=sealed) if sealed.verifier == peer:
+            sealed = replace(sealed, evaluation=Digest(sha256(sealed.evaluation).digest()))
+            return encode(SignedEvaluationCommitment(commitment=sealed, signature=sign(key, DOMAIN, sealed)))
+        case SignedEvaluation(evaluation=found) if found.verifier == peer:
+            found = replace(found, score=replace(found.score, loss_micro=found.score.loss_micro // 2))
+            return encode(SignedEvaluation(evaluation=found, signature=sign(key, DOMAIN, found)))
     return body

@@ -26,6 +26,8 @@ from assay.protocol.messages import (
     CertifiedManifest,
     Proposal,
     ResultSignature,
+    SignedEvaluation,
+    SignedEvaluationCommitment,
     SignedReceipt,
     SignedVerdict,
     SignedVerdictCommitment,
@@ -168,6 +170,12 @@ class Promises:
                 }  # fmt: skip
                 if digest(one) not in bound:
                     raise Violation(f"{by.hex()[:8]} reveals a verdict that it did not commit to: {one}")
+            case SignedEvaluationCommitment(commitment=one):
+                self._once(("sealed", by, one.epoch), one.evaluation)
+            case SignedEvaluation(evaluation=one):
+                self._once(("sealed", by, one.epoch), digest(one))
+                if self._reading.last_commitments(one.epoch) not in self.chain:
+                    raise Violation(f"{by.hex()[:8]} shows its score while others may still commit: {one}")
 
     def heard(self, frame: Frame, state: State, *, life: int) -> None:
         """An honest verifier hears something, in this state and the how-manieth process of its disk."""

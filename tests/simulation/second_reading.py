@@ -13,10 +13,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
-from assay.protocol.encoding.codec import digest
+from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.messages import (
     AttendanceKind,
     Closing,
@@ -74,7 +75,9 @@ class SecondReading:
         self.rounds = spec.rounds  # of training
         self.joined: dict[PeerId, int] = {}  # nodes that the spec does not name, by their first round
         self.left: set[PeerId] = set()
-        self._scores: dict[tuple[int, PeerId], Score] = {}  # of the model after an epoch, by verifier
+        self._sealed: dict[tuple[int, PeerId], bytes] = {}  # digests of evaluations, by epoch and verifier
+        self._scores: dict[tuple[int, PeerId], Score] = {}  # of those that were opened
+        self._measured: dict[tuple[int, PeerId], PeerId] = {}  # who held the seat then
         self._holders = {seat: seat for seat in self._peers}
         self._held: set[PeerId] = set()  # reserves
         self._resigned: set[PeerId] = set()
@@ -127,6 +130,7 @@ class SecondReading:
         if now:
             self._share(manifest, asked)
         self._hear(manifest, asked if now else ())
+        yield from self._evaluated(manifest, now)
         for verdict in (signed.verdict for signed in manifest.verdicts):
             step = int(verdict.round), verdict.node
             self._judges[step, verdict] = self._holders[verdict.verifier]
@@ -136,10 +140,6 @@ class SecondReading:
             yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
         yield from self._accepted(manifest, after)
         yield from self._joined(manifest, after)
-        for one in (signed.evaluation for signed in manifest.evaluations):
-            if (one.epoch, one.verifier) in self._scores or now < self._end(one.epoch):
-                yield f"it carries an evaluation of epoch {one.epoch} twice, or early"
-            self._scores[one.epoch, one.verifier] = one.score
         for (round_id, node), audit in after.audits.items():
             yield from self._judged((int(round_id), node), audit, now)
         for pair in manifest.contradictions:
@@ -220,6 +220,7 @@ class SecondReading:
             self._holders[one.seat] = one.holder
             for record in (self._silent, self._missed, self._away):
                 record.pop(one.seat, None)
+            self._sealed = {place: sealed for place, sealed in self._sealed.items() if place[1] != one.seat}
             self._held.add(one.holder)
 
     # ---- what verifiers did (6)
@@ -238,6 +239,9 @@ class SecondReading:
             if int(round_id) // size == epoch:
                 for verdict in (*audit.withheld, *audit.verdicts):
                     done[self.judge((int(round_id), node), verdict)] += weight(audit, verdict)
+        for (at, seat), score in self._scores.items():
+            if at == epoch and score == self.score(epoch):
+                done[self._measured[at, seat]] += self._evaluation_weight()
         faults = {one: after.verifiers[one].fault_round for one in done}
         return {one: did for one, did in done.items() if did and not 0 <= faults[one] < (epoch + 1) * size}
 
@@ -386,6 +390,39 @@ class SecondReading:
             yield f"{len(seated)} nodes have {self._spec.seats} seats"
 
     # ---- milestones (6a)
+
+    def last_commitments(self, epoch: int) -> int:
+        """The last manifest that may carry commitments to evaluations of an epoch."""
+        return self._settled(epoch) - self._spec.money.accept.opening_rounds
+
+    def _settled(self, epoch: int) -> int:
+        return self._end(epoch) - 1 + self._spec.audit.audit_rounds + self._spec.audit.dispute_rounds
+
+    def _evaluated(self, manifest: Manifest, now: int) -> Iterator[str]:
+        """What verifiers commit to and open, each once, in its time, the one before the other."""
+        asked = {one.epoch for one in self.milestones}
+        for commitment in (signed.commitment for signed in manifest.evaluation_commitments):
+            place = commitment.epoch, commitment.verifier
+            is_due = place[0] in asked and self._end(place[0]) <= now <= self.last_commitments(place[0])
+            if place in self._sealed or not is_due:
+                yield f"it carries a commitment to an evaluation of epoch {place[0]} twice, early or late"
+            self._sealed[place] = commitment.evaluation
+        for found in (signed.evaluation for signed in manifest.evaluations):
+            place = found.epoch, found.verifier
+            is_due = place[0] in asked and self.last_commitments(place[0]) < now <= self._settled(place[0])
+            if place in self._scores or not is_due:
+                yield f"it carries an evaluation of epoch {place[0]} twice, early or late"
+            if self._sealed.get(place) != hashlib.sha256(encode(found)).digest():
+                yield f"it carries an evaluation of epoch {place[0]} to which its verifier did not commit"
+            self._scores[place] = found.score
+            self._measured[place] = self._holders[found.verifier]
+
+    def _evaluation_weight(self) -> int:
+        """Of a verdict's 10 as much as its passes are of those of a recomputed gradient or segment."""
+        local, accept = self._spec.rule.local, self._spec.money.accept
+        steps = local.segment if local.segment else local.steps
+        measured = Fraction(accept.sequences + self._spec.choices.items, 3 * steps * local.sequences)
+        return math.ceil(10 * measured)
 
     def score(self, epoch: int) -> Score | None:
         """What more than f verifiers found of the model after an epoch; None if they found nothing."""

@@ -40,7 +40,7 @@ from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
-from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.agreement.quorum import faults_tolerated, opening_rounds
 from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone, RunSpec, TimingSpec
 from assay.protocol.randomness.drand import NO_DRAND
@@ -64,7 +64,7 @@ from assay.verifier.service.standby import RESIGN
 from tests.simulation import drand, false_auditors, false_trainers, workers
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
-from tests.simulation.lying_frames import LIES
+from tests.simulation.lying_frames import LIES, Copier
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
@@ -77,6 +77,7 @@ FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KIN
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
 INVENTOR = "inventor"  # of those who else pass all
 LYING_VERIFIERS = ("silent", *LIES, *(kind for kind in false_auditors.KINDS if kind != INVENTOR))
+COPIER = "copier"  # where there are milestones
 # Warnings of every start, and of a proposal that comes when all others have agreed.
 EXPECTED = (
     "checks not made",
@@ -173,14 +174,16 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     asking = random.Random(f"milestones {seed}")
     outside = random.Random(f"drand {seed}")
     has_drand, dark_s = outside.random() < 0.1, sorted(outside.uniform(0, storm_s) for _ in range(2))
+    most_loss_micro = asking.choice((1, LOSS_MICRO_MAX - 1)) if asking.random() < 0.25 else 0
     lying_node = rng.choice(("honest", "honest", *CHEATS))
     lying_verifier = rng.choice((*["honest"] * 4, *LYING_VERIFIERS))
+    lying_verifier = _liar(lying_verifier, most_loss_micro, asking)
     if lying_verifier == "pass-all" and random.Random(f"invents {seed}").random() < 0.5:
         lying_verifier = INVENTOR
     return Plan(
         has_drand=has_drand,
         dark_s=(dark_s[0], dark_s[1]) if has_drand else (0.0, 0.0),
-        most_loss_micro=asking.choice((1, LOSS_MICRO_MAX - 1)) if asking.random() < 0.25 else 0,
+        most_loss_micro=most_loss_micro,
         has_known_answers=has_known_answers,
         joins_s=joins_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
@@ -198,6 +201,12 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         leaves_s=late_s + rng.uniform(1, 6) if rng.random() < 0.15 else 0.0,
         damages=rng.randint(0, 8) if storm_s else 0,
     )
+
+
+def _liar(behaviour: str, most_loss_micro: int, asking: random.Random) -> str:
+    """Half of those that would be honest copy evaluations where there are some."""
+    copies = behaviour == "honest" and most_loss_micro > 0 and asking.random() < 0.5
+    return COPIER if copies else behaviour
 
 
 def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
@@ -225,7 +234,9 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
 def _milestones(plan: Plan) -> AcceptSpec:
     epochs = range((plan.rounds - 1) // 2) if plan.most_loss_micro else ()
     asked = tuple(Milestone(epoch=epoch, most_loss_micro=plan.most_loss_micro) for epoch in epochs)
-    return AcceptSpec(share_ppm=300_000, sequences=2, milestones=asked) if asked else NO_ACCEPT
+    if not asked:
+        return NO_ACCEPT
+    return AcceptSpec(share_ppm=300_000, sequences=2, milestones=asked, opening_rounds=opening_rounds(4))
 
 
 @dataclass(eq=False)
@@ -284,6 +295,7 @@ class WholeNetwork:
         for member in map(a_member, self.newcomers):
             hot_key = HotKey(account=evm_address(member.account), expiry=FOREVER_S + 1)
             self.contracts.hot_keys[evm_address(member.hot)] = hot_key
+        self.copier = Copier()
         self.network = Network(self.rng, self._sent, self._arrived)
         slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
         self.network.delay_of = lambda one, other: (
@@ -308,11 +320,15 @@ class WholeNetwork:
         one = self.processes[frame.source]
         if one.is_honest:
             self.promises.sent(frame)
+        if one.behaviour == COPIER:
+            return self.copier.lie(frame)
         lie = LIES.get(one.behaviour)
         return (frame,) if lie is None else lie(frame, list(self.processes).index(frame.target) % 2 == 1)
 
     def _arrived(self, frame: Frame) -> None:
         one = self.processes[frame.target]
+        if one.behaviour == COPIER:
+            self.copier.hear(frame)
         if one.is_verifier and one.is_honest and isinstance(one.service, Verifier) and not one.is_dead:
             driver = getattr(one.service, "driver", None)
             if driver is not None:
