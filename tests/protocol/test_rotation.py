@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
+from assay.ledger.settlement.payouts import settle
 from assay.participant.links import check_place
 from assay.protocol import rotation
 from assay.protocol.agreement.double_votes import double_vote
 from assay.protocol.auditing.audits import AuditStatus
+from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, MalformedMessage
 from assay.protocol.identity import sign
 from assay.protocol.messages import (
     BeaconShare,
+    Evaluation,
     HandOver,
     Manifest,
     Outcome,
+    Score,
     SeatNotice,
     SeatNoticeKind,
     SignedSeatNotice,
@@ -27,20 +31,22 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
-from assay.protocol.params import check_spec
+from assay.protocol.params import AcceptSpec, Milestone, check_spec
 from assay.protocol.state_transition import (
     BEACON_PAUSE,
+    EvaluationRecord,
     RunState,
     VerifierRecord,
     advance,
     judges_of,
+    may_commit_evaluation,
     may_commit_verdict,
     may_show_double_vote,
     start,
 )
 from assay.protocol.types import NO_ITERATION, Iteration, PeerId, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_digest, a_member, a_peer_key, name_of, peers
-from assay.testing.messages import UNSIGNED, a_verdict, a_verdict_commitment
+from assay.testing.messages import UNSIGNED, a_verdict, a_verdict_commitment, an_evaluation_commitment
 from assay.testing.run import Votes, a_manifest, a_spec, vote_messages
 
 RESERVES = peers("reserve", 3)
@@ -162,6 +168,41 @@ def test_a_seat_that_retires_is_drawn_no_more_and_waits_until_no_audit_binds_its
     assert not any(audit.binds(SEAT) for audit in run_state.audits.values())
     run_state = go(run_state, 2)
     assert any(SEAT in audit.order for audit in run_state.audits.values()), "the new holder is drawn"
+
+
+def test_a_commitment_to_an_evaluation_goes_with_its_holder_and_what_was_opened_stays_its_own():
+    start_state = a_start(rounds=40, audit_rounds=12)
+    accept = AcceptSpec(
+        share_ppm=1, sequences=2, milestones=(Milestone(epoch=1, most_loss_micro=9),), opening_rounds=4
+    )
+    spec = replace(start_state.spec, money=replace(start_state.spec.money, accept=accept))
+    score = Score(loss_micro=8, acc_count=0, acc_norm_count=0)
+    found = {seat: Evaluation(run_id=RUN_ID, epoch=1, verifier=seat, score=score) for seat in (SEAT, OTHER)}
+    sealed = [UNSIGNED.evaluation_commitment(an_evaluation_commitment(one)) for one in found.values()]
+    run_state = go(ready(go(replace(start_state, spec=spec), 6), RESERVES[0]), 1)
+    notice = a_notice(SEAT, RESIGN, int(run_state.round))
+    run_state = told(run_state, notice, evaluation_commitments=tuple(sealed))
+    while not run_state.hand_over:
+        run_state = go(run_state, 1)
+    opened = EvaluationRecord(holder=SEAT, commitment=digest(found[SEAT]), score=score)
+    later = go(replace(run_state, evaluations={(1, SEAT): opened}), 1)
+    assert later.evaluations == {(1, SEAT): opened}
+
+    assert run_state.evaluations.keys() == {(1, SEAT), (1, OTHER)}
+    run_state = go(run_state, 1)
+    assert run_state.evaluations.keys() == {(1, OTHER)}
+    assert may_commit_evaluation(run_state, sealed[0].commitment), "the next holder's"
+    run_state = go(run_state, 1, evaluation_commitments=(sealed[0],))
+    assert run_state.evaluations[1, SEAT].holder == RESERVES[0]
+    settled_at = run_state.calendar.settled_at(1)
+    run_state = go(run_state, settled_at - int(run_state.round))
+    run_state = go(run_state, 1, evaluations=tuple(map(UNSIGNED.evaluation, found.values())))
+    paid, unpaid = (
+        {row.peer: row.amount for row in settle(one, 1).rows if row.role == "verifier"}
+        for one in (run_state, replace(run_state, evaluations={}))
+    )
+    gained = {peer for peer, amount in paid.items() if amount > unpaid.get(peer, 0)}
+    assert gained == {RESERVES[0], OTHER}
 
 
 def test_the_new_holder_starts_with_a_clean_record_and_its_share_is_awaited():
