@@ -13,7 +13,6 @@ from assay.ledger.settlement.funding import closing_s
 from assay.orders.amounts import scaled
 from assay.orders.order import Order
 from assay.orders.order import compute_spec as compute_spec
-from assay.protocol.agreement.quorum import opening_rounds
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import LOSS_MICRO_MAX
@@ -109,7 +108,6 @@ def accept_spec(order: Order) -> AcceptSpec:
     return AcceptSpec(
         share_ppm=scaled(accept.share, 6),
         sequences=accept.sequences,
-        opening_rounds=opening_rounds(order.run.verifiers),
         milestones=tuple(
             Milestone(
                 epoch=int(epoch),

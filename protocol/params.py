@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from assay.protocol.agreement.quorum import committee_size, faults_tolerated, quorum
+from assay.protocol.agreement.quorum import committee_size, faults_tolerated, opening_rounds, quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.grpo import NO_GRPO, GrpoSpec, grpo_faults
@@ -280,9 +280,6 @@ class AcceptSpec:
     share_ppm: int  # of the price of each epoch that has a milestone
     sequences: int
     milestones: Annotated[tuple[Milestone, ...], Max(MILESTONES_MAX)]  # ascending by epoch; none: all is owed
-    # The last manifests before an epoch is settled, which open evaluations; those before carry commitments
-    # to them. 0 in runs from before commitments: evaluations are open, and unpaid.
-    opening_rounds: Annotated[int, Later()] = 0
 
     def milestone(self, epoch: int) -> Milestone | None:
         """The epoch's milestone; None if it has none."""
@@ -643,12 +640,13 @@ def _accept_faults(spec: RunSpec) -> list[str]:
         )
     if not 0 < accept.sequences <= held_out:
         faults.append(f"{accept.sequences} sequences to measure, expected 1 to {held_out}: those held out")
-    # Both windows have a manifest of an honest leader.
-    least = faults_tolerated(len(spec.verifiers)) + 1
-    if accept.opening_rounds and not least <= accept.opening_rounds <= spec.closing_rounds - least:
+    verifiers = len(spec.verifiers)
+    least = (
+        opening_rounds(verifiers) + faults_tolerated(verifiers) + 1
+    )  # so that commitments have honest leaders
+    if spec.closing_rounds < least:
         faults.append(
-            f"evaluations are opened in {accept.opening_rounds} manifests, "
-            f"expected {least} to {spec.closing_rounds - least}"
+            f"{spec.closing_rounds} manifests until an epoch is settled, expected {least} to evaluate it"
         )
     return faults
 

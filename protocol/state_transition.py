@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from assay.protocol.acceptance import agreed_score
 from assay.protocol.agreement.double_votes import signer_of
-from assay.protocol.agreement.quorum import faults_tolerated, quorum
+from assay.protocol.agreement.quorum import faults_tolerated, opening_rounds, quorum
 from assay.protocol.auditing import audits as rules
 from assay.protocol.auditing.audits import Audit, AuditStatus, Fault
 from assay.protocol.auditing.commitments import shown_root
@@ -236,8 +236,7 @@ class RunState:
 
     def opens_evaluations(self, epoch: int) -> bool:
         """Whether the next manifest opens evaluations of an epoch: it is too late for commitments to them."""
-        opened = self.spec.money.accept.opening_rounds
-        return not opened or self.round > self.calendar.settled_at(epoch) - opened
+        return self.round > self.calendar.settled_at(epoch) - opening_rounds(len(self.spec.verifiers))
 
     def is_whole(self, epoch: int) -> bool:
         """Whether an epoch has all the rounds that were ordered."""
@@ -507,24 +506,19 @@ def may_commit_evaluation(run_state: RunState, commitment: EvaluationCommitment)
 
 
 def may_open_evaluation(run_state: RunState, evaluation: Evaluation) -> bool:
-    """Whether the next manifest may carry this evaluation: the one that its verifier committed to.
-
-    In a run from before commitments it is the verifier's first.
-    """
+    """Whether the next manifest may carry this evaluation: the one that its verifier committed to."""
     epoch, score = evaluation.epoch, evaluation.score
     record = run_state.evaluations.get((epoch, evaluation.verifier))
-    if run_state.spec.money.accept.opening_rounds:
-        is_due = record is not None and record.score is None and record.commitment == digest(evaluation)
-    else:
-        is_due = record is None
     return (
         evaluation.run_id == run_state.run_id
         and evaluation.verifier in run_state.spec.verifier_peers
+        and record is not None
+        and record.score is None
+        and record.commitment == digest(evaluation)
         and score.loss_micro <= LOSS_MICRO_MAX
         and max(score.acc_count, score.acc_norm_count) <= run_state.spec.choices.items
         and run_state.is_measured(epoch)
         and run_state.opens_evaluations(epoch)
-        and is_due
     )
 
 

@@ -252,12 +252,12 @@ def evaluation_weight(spec: RunSpec) -> int:
     """The weight of an evaluation that states the agreed score: that of verdicts which cost as much.
 
     It is a forward pass of each held-out sequence, and of each item counted as one; a verdict recomputes a
-    segment, or the only gradient. 0 in runs from before commitments.
+    segment, or the only gradient.
     """
     accept, local = spec.money.accept, spec.rule.local
     passes = accept.sequences + spec.choices.items
     verdict_passes = STEP_PASSES * (local.segment or local.steps) * local.sequences
-    return -(-VERDICT_WEIGHT * passes // verdict_passes) if accept.opening_rounds else 0
+    return -(-VERDICT_WEIGHT * passes // verdict_passes)
 
 
 def _verdict_weight(audit: Audit, verdict: Verdict) -> int:

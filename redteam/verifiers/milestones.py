@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import assay.ledger.settlement.payouts
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.participant.links import check_place
-from assay.protocol.agreement.quorum import opening_rounds
 from assay.protocol.messages import Evaluation, EvaluationCommitment, Manifest, Score
 from assay.protocol.params import PPM, AcceptSpec, Milestone
-from assay.protocol.state_transition import advance, may_commit_evaluation, may_open_evaluation
+from assay.protocol.state_transition import (
+    RunState,
+    advance,
+    may_commit_evaluation,
+    may_open_evaluation,
+)
 from assay.protocol.types import PeerId
-from assay.redteam.attack import Attacks, Outcome, Where, tallied
+from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import LIAR
 from assay.testing.members import RUN_ID, VERIFIERS, a_digest
 from assay.testing.messages import UNSIGNED, an_evaluation_commitment
@@ -125,6 +130,11 @@ def _opened(seen: Sequence[Manifest]) -> list[Evaluation]:
     return [signed.evaluation for manifest in seen for signed in manifest.evaluations]
 
 
+def _may_state(run_state: RunState, found: Evaluation) -> bool:
+    """The rule without commitments: a verifier's first counts."""
+    return run_state.is_measured(found.epoch) and (found.epoch, found.verifier) not in run_state.evaluations
+
+
 def _settled(seed: int, minds: Mapping[PeerId, Mind], *, is_sealed: bool) -> Settlement:
     """The pay of an epoch with a milestone, by verifiers of these minds; by commitments, or openly."""
     spec = a_spec(seed=seed, rounds=12)
@@ -132,20 +142,22 @@ def _settled(seed: int, minds: Mapping[PeerId, Mind], *, is_sealed: bool) -> Set
         share_ppm=SHARE_PPM,
         sequences=2,
         milestones=(Milestone(epoch=1, most_loss_micro=MOST),),
-        opening_rounds=opening_rounds(len(VERIFIERS)) if is_sealed else 0,
     )
+    may_open = may_open_evaluation if is_sealed else _may_state
     run_state = grow(funded_start(replace(spec, money=replace(spec.money, accept=accept))), 8)
     seen: list[Manifest] = []
     while run_state.round <= run_state.calendar.settled_at(1):
         said = [minds[verifier](verifier, seen) for verifier in VERIFIERS]
         sealed = (one for one, _ in said if one is not None and may_commit_evaluation(run_state, one))
-        found = (one for _, one in said if one is not None and may_open_evaluation(run_state, one))
+        found = (one for _, one in said if one is not None and may_open(run_state, one))
         manifest = a_manifest(
             run_state,
-            evaluation_commitments=tuple(map(UNSIGNED.evaluation_commitment, sealed)),
+            evaluation_commitments=tuple(map(UNSIGNED.evaluation_commitment, sealed)) if is_sealed else (),
             evaluations=tuple(map(UNSIGNED.evaluation, found)),
         )
-        check_place(run_state, manifest)
+        if is_sealed:
+            check_place(run_state, manifest)
         run_state = advance(run_state, manifest)
         seen.append(manifest)
-    return settle(run_state, 1)
+    with without(assay.ledger.settlement.payouts, "evaluation_weight", lambda _: 0, unless=is_sealed):
+        return settle(run_state, 1)

@@ -351,7 +351,6 @@ def test_milestones_ascend_by_epoch_in_millionths():
             Milestone(epoch=2, most_loss_micro=3_000_001),
             Milestone(epoch=5, most_loss_micro=2_500_000),
         ),
-        opening_rounds=4,
     )
     assert accept_spec(load_order(None)) == NO_ACCEPT
 

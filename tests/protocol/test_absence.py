@@ -220,15 +220,17 @@ def test_a_node_that_is_away_is_counted_as_missing_only_where_others_commit():
 
 # ---- known-answer tasks
 
-TASKS = [(Digest(b"s" * 32), RoundId(0), NODE)]
+TASKS = [(Digest(b"s" * 32), RoundId(0), NODE)]  # of a list that came before the first round
 SHOWN = known_answer_proof(RUN_ID, TASKS, 0)
 FOUND = others(MISMATCH)
 
 
 def found_false(*, until=None, nodes=NODES[1:], votes=FOUND, **changes):
     """NODE's task of round 0 is drawn and found false, and the node says nothing in the dispute."""
-    rules = {"known_answers": known_answer_root(TASKS), "known_answer_count": 1, "absence_s": HOUR, **changes}
-    run_state = grow(a_start(rounds=30, probation=3, **rules), 2)
+    rules = {"known_answer_count": 1, "absence_s": HOUR, **changes}
+    run_state = a_start(rounds=30, probation=3, **rules)
+    record = replace(run_state.nodes[NODE], tasks=known_answer_root(TASKS))
+    run_state = grow(replace(run_state, nodes={**run_state.nodes, NODE: record}), 2)
     while run_state.audits[STEP].is_open and run_state.round != until:
         assert run_state.round < 16
         run_state = go_on(run_state, 1, votes, nodes=nodes, mute=())

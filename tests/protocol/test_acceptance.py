@@ -29,7 +29,7 @@ from assay.protocol.state_transition import (
     unopened,
 )
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
-from assay.testing.members import NODES, RUN_ID, VERIFIERS
+from assay.testing.members import NODES, RUN_ID, VERIFIERS, peers
 from assay.testing.messages import UNSIGNED, a_funding_report, an_evaluation_commitment
 from assay.testing.run import a_manifest, a_spec, grow
 
@@ -38,7 +38,6 @@ ACCEPT = AcceptSpec(
     share_ppm=250_001,
     sequences=2,
     milestones=(Milestone(epoch=1, most_loss_micro=MOST),),
-    opening_rounds=4,
 )
 ENDS, OPENS, SETTLES = 8, 13, 16  # rounds: after epoch 1, with its first openings, with its last
 PLAIN = a_spec(rounds=12)
@@ -248,18 +247,14 @@ def test_a_run_without_choices_has_no_right_answers():
     assert not may_open_evaluation(run_state, wrong)
 
 
-def test_in_a_run_from_before_commitments_evaluations_are_open_and_unpaid():
-    spec = replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, opening_rounds=0)))
-    check_spec(spec)
-    run_state, found = after(a_run(spec), ENDS), [an_evaluation(one) for one in VERIFIERS[:2]]
-    assert not may_commit_evaluation(run_state, an_evaluation_commitment(found[0]))
+def test_a_run_with_milestones_has_manifests_for_commitments_and_openings():
+    seven = peers("verifier", 7)
+    short = a_spec(rounds=12, verifiers=seven, audit_rounds=4, dispute_rounds=2)
+    assert short.closing_rounds == 8
 
-    later = opened(run_state, *found)
-
-    assert later.score(1) == a_score()
-    assert not may_open_evaluation(later, replace(found[0], score=a_score(2)))
-    assert evaluation_weight(spec) == 0
-    assert settle(ripe(later), 1).rows == settle(ripe(run_state), 1).rows
+    check_spec(short)
+    with pytest.raises(ValueError, match="8 manifests until an epoch is settled, expected 9 to evaluate it"):
+        check_spec(replace(short, money=replace(short.money, accept=ACCEPT)))
 
 
 @pytest.mark.parametrize("n", range(1, 17))
@@ -429,13 +424,10 @@ def test_evaluations_are_forgotten_when_their_epoch_is_settled():
         ({"milestones": (Milestone(epoch=1, most_loss_micro=LOSS_MICRO_MAX + 1),)}, "at most 1000000000"),
         ({"milestones": (Milestone(epoch=1, most_loss_micro=LOSS_MICRO_MAX),)}, "asks for nothing"),
         ({"milestones": (BOTH,)}, "the run has no choices"),
-        ({"opening_rounds": 1}, "opened in 1 manifests, expected 2 to 7"),
-        ({"opening_rounds": 8}, "opened in 8 manifests, expected 2 to 7"),
     ],
 )
 def test_terms_out_of_bounds_are_refused(changes, reason):
-    for most in ({"share_ppm": 500_000}, {"opening_rounds": 2}, {"opening_rounds": 7}):
-        check_spec(replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, **most))))
+    check_spec(replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, share_ppm=500_000))))
     with pytest.raises(ValueError, match=reason):
         check_spec(replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, **changes))))
 

@@ -172,9 +172,7 @@ def test_a_seat_that_retires_is_drawn_no_more_and_waits_until_no_audit_binds_its
 
 def test_a_commitment_to_an_evaluation_goes_with_its_holder_and_what_was_opened_stays_its_own():
     start_state = a_start(rounds=40, audit_rounds=12)
-    accept = AcceptSpec(
-        share_ppm=1, sequences=2, milestones=(Milestone(epoch=1, most_loss_micro=9),), opening_rounds=4
-    )
+    accept = AcceptSpec(share_ppm=1, sequences=2, milestones=(Milestone(epoch=1, most_loss_micro=9),))
     spec = replace(start_state.spec, money=replace(start_state.spec.money, accept=accept))
     score = Score(loss_micro=8, acc_count=0, acc_norm_count=0)
     found = {seat: Evaluation(run_id=RUN_ID, epoch=1, verifier=seat, score=score) for seat in (SEAT, OTHER)}

@@ -393,7 +393,7 @@ class SecondReading:
 
     def last_commitments(self, epoch: int) -> int:
         """The last manifest that may carry commitments to evaluations of an epoch."""
-        return self._settled(epoch) - self._spec.money.accept.opening_rounds
+        return self._settled(epoch) - 2 * ((len(self._peers) - 1) // 3 + 1)
 
     def _settled(self, epoch: int) -> int:
         return self._end(epoch) - 1 + self._spec.audit.audit_rounds + self._spec.audit.dispute_rounds

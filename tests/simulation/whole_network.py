@@ -40,7 +40,7 @@ from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
-from assay.protocol.agreement.quorum import faults_tolerated, opening_rounds
+from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone, RunSpec, TimingSpec
 from assay.protocol.randomness.drand import NO_DRAND
@@ -236,7 +236,7 @@ def _milestones(plan: Plan) -> AcceptSpec:
     asked = tuple(Milestone(epoch=epoch, most_loss_micro=plan.most_loss_micro) for epoch in epochs)
     if not asked:
         return NO_ACCEPT
-    return AcceptSpec(share_ppm=300_000, sequences=2, milestones=asked, opening_rounds=opening_rounds(4))
+    return AcceptSpec(share_ppm=300_000, sequences=2, milestones=asked)
 
 
 @dataclass(eq=False)

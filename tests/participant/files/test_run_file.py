@@ -9,7 +9,6 @@ import pytest
 from assay.participant.files.record import Role, sign_record
 from assay.participant.files.run_file import check_run_file, read_run_file, run_file_of, write_run_file
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import AcceptSpec, Milestone
 from assay.protocol.types import Address
 from assay.testing.members import an_account_key, peer
 from assay.testing.signed import NODES, a_spec
@@ -91,17 +90,6 @@ def test_a_run_whose_openings_cannot_hold_a_segments_start_is_refused():
 
     refused(signed_by_buyer(spec, records_of()), "would show 4,400,193,536 bytes of parameters, at most")
     check_run_file(signed_by_buyer(public, records_of()), NOW)
-
-
-def test_a_run_in_which_evaluations_could_be_copied_is_refused():
-    """Runs from before commitments to evaluations are read and verified, and nobody takes part in one."""
-    asked = (Milestone(epoch=0, most_loss_micro=9),)
-    accept = AcceptSpec(share_ppm=1, sequences=1, milestones=asked, opening_rounds=2)
-    sealed = replace(bought(), money=replace(bought().money, accept=accept))
-    of_before = replace(sealed, money=replace(sealed.money, accept=replace(accept, opening_rounds=0)))
-
-    refused(signed_by_buyer(of_before, records_of()), "milestones without opening_rounds")
-    check_run_file(signed_by_buyer(sealed, records_of()), NOW)
 
 
 def test_a_huge_run_file_is_refused_unread(tmp_path):

@@ -476,7 +476,7 @@ def a_score(loss):
 def a_measured_run(at):
     """A run whose epoch 0, of three rounds, has a milestone, before the manifest of this round."""
     asked = (Milestone(epoch=0, most_loss_micro=9),)
-    accept = AcceptSpec(share_ppm=1, sequences=1, milestones=asked, opening_rounds=2)
+    accept = AcceptSpec(share_ppm=1, sequences=1, milestones=asked)
     return grown(the_start(money=a_money_spec(accept=accept)), at)
 
 
@@ -539,7 +539,7 @@ def test_an_evaluation_is_pooled_carried_and_forgotten_and_a_forged_one_is_refus
 
 def test_an_evaluation_that_is_shown_before_the_last_commitments_are_final_is_refused():
     found = the_found()
-    run_state = sealed_run(7, found)
+    run_state = sealed_run(5, found)
     with pytest.raises(OutOfPhase, match="Evaluation of epoch 0"):
         step(a_round(run_state), SIGNED.evaluation(found))
     early = the_next(run_state, (), evaluations=(SIGNED.evaluation(found),))
@@ -821,10 +821,12 @@ def test_a_manifest_says_when_it_was_made_and_nobody_votes_for_one_of_the_future
 # ---- nodes that were away
 
 
-def absent_run_state(rounds=20, outcome=Outcome.WITHHELD, **rules):
+def absent_run_state(rounds=20, outcome=Outcome.WITHHELD, tasks=NO_DIGEST):
     """A history in which nora's opening of round 0, or her task of it, is overdue until time 3600."""
-    run_state = the_start(rounds=rounds, audit=replace(a_spec().audit, absence_s=3600, **rules))
-    run_state = grown(run_state, 2)
+    rules = replace(a_spec().audit, absence_s=3600, known_answer_count=int(tasks != NO_DIGEST))
+    run_state = the_start(rounds=rounds, audit=rules)
+    record = replace(run_state.nodes[peer("nora")], tasks=tasks)
+    run_state = grown(replace(run_state, nodes={**run_state.nodes, peer("nora"): record}), 2)
     key, others = (0, peer("nora")), [name for name in NODES if name != "nora"]
     while run_state.audits[key].ruling is not AuditStatus.OVERDUE:
         assert run_state.round < 15
@@ -886,9 +888,7 @@ def test_when_only_overdue_openings_are_left_the_chain_waits_for_a_return_or_the
 
 def test_when_only_a_task_is_overdue_the_chain_waits_until_it_is_shown():
     tasks = [(Digest(b"s" * 32), RoundId(0), peer("nora"))]
-    run_state = absent_run_state(
-        outcome=Outcome.MISMATCH, known_answers=known_answer_root(tasks), known_answer_count=1
-    )
+    run_state = absent_run_state(outcome=Outcome.MISMATCH, tasks=known_answer_root(tasks))
     run_state = replace(run_state, round=RoundId(1000), training_rounds=3)
     overdue = run_state.audits[(0, peer("nora"))]
     run_state = replace(run_state, audits={(0, peer("nora")): overdue})
