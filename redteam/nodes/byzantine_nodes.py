@@ -16,6 +16,7 @@ from typing import Any
 import assay.protocol.state_transition
 from assay.protocol.auditing import audits
 from assay.protocol.auditing.audits import REFERENCE, Audit, with_messages
+from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
 from assay.protocol.auditing.draws import audit_rate_ppm, is_drawn
 from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
@@ -30,7 +31,7 @@ from assay.redteam.members import (
     one_act,
     pay_of,
 )
-from assay.testing.members import VERIFIERS, a_digest
+from assay.testing.members import RUN_ID, VERIFIERS, a_digest
 from assay.testing.run import Judgement, Network, a_network, a_spec, honest
 from assay.verifier.audit import odds
 
@@ -314,6 +315,49 @@ def _seems_away(is_defended: bool, seed: int) -> Outcome:
     network.false, network.withheld, network.returning = all_steps(80), all_steps(80), {NODE}
     with without(audits, "_awaited", lambda audit, *_, **__: audit, unless=is_defended):
         network.grow(80)
+    record = network.run_state.nodes[NODE]
+    harm = f"{record.accepted} of 80 steps accepted, none of the drawn ones paid, {record.returns} returns"
+    return one_act(record.banned, not record.banned, 0.0, harm)
+
+
+@LIAR_ATTACKS.attack(
+    "cut off an honest node whose known-answer task is found",
+    35,
+    "a task may be shown for hours of agreed time by who heard nothing of the dispute",
+)
+def _cut_off_with_task(is_defended: bool, seed: int) -> Outcome:
+    """An honest node is cut off for ten rounds, minutes, in which its task is judged, found and disputed."""
+    at, rounds = RoundId(4), 40
+    network = a_network(
+        seed=seed, rounds=rounds, absence_s=4 * 3600 if is_defended else 0, known_answer_count=1
+    )
+    tasks = [(a_digest("salt"), at, NODE)]
+    network.lists[NODE], network.false, network.round_s = known_answer_root(tasks), {(at, NODE)}, 60
+    network.grow(int(at) + 2)
+    network.absent = {NODE}
+    network.grow(10)
+    assert network.audit(at, NODE).is_false
+    network.absent, network.known_answers = set(), {(at, NODE): known_answer_proof(RUN_ID, tasks, 0)}
+    network.finish()
+    record = network.run_state.nodes[NODE]
+    harm = f"{rounds - record.accepted} of {rounds} steps, {'a stake' if record.banned else 'no stake'} lost"
+    return one_act(False, record.banned, 0.0, harm)
+
+
+@LIAR_ATTACKS.attack(
+    "seem to be cut off with a known-answer task",
+    19,
+    "without the task the stake goes when the hours are over",
+)
+def _seems_cut_off(is_defended: bool, seed: int) -> Outcome:
+    """Lies in every step of a run with such tasks, and falls silent as soon as one is disputed."""
+    network = a_network(seed=seed, rounds=80, absence_s=3600, known_answer_count=1)
+    network.false, network.round_s, network.returning = all_steps(80), 60, {NODE}
+    with without(audits, "_awaited", lambda audit, *_, **__: audit, unless=is_defended):
+        for _ in range(80):
+            own = (audit for audit in network.run_state.audits.values() if audit.node == NODE)
+            network.absent = {NODE} if any(audit.dispute_opened_round >= 0 for audit in own) else set()
+            network.grow()
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} of 80 steps accepted, none of the drawn ones paid, {record.returns} returns"
     return one_act(record.banned, not record.banned, 0.0, harm)
