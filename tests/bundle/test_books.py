@@ -57,7 +57,7 @@ def test_a_spec_is_read_beside_the_books_before_the_bundles(run: Path, recorded_
         assert find_books(run).spec == folder / "spec.cbor"
         assert find_keepers_books(run / "ledger.db").spec == folder / "spec.cbor"
     spec, run_id = run_of(find_books(run))
-    assert (spec.rounds, run_id) == (10, read(recorded_run).run_id)
+    assert (spec.rounds, run_id) == (20, read(recorded_run).run_id)
 
 
 def test_what_was_delivered_is_nobodys_own_books(recorded_run: Path) -> None:

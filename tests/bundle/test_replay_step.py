@@ -172,5 +172,5 @@ def test_a_step_is_read_from_the_right() -> None:
 
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(recorded_run: Path, honest: str) -> None:
-    with pytest.raises(ConfigError, match="in round 10; there are 10 from 0 to 9"):
-        replay(recorded_run, 10, honest)
+    with pytest.raises(ConfigError, match="in round 20; there are 20 from 0 to 19"):
+        replay(recorded_run, 20, honest)

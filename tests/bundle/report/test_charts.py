@@ -104,5 +104,5 @@ def test_a_chart_says_in_words_what_it_shows_and_its_lines_differ_without_colour
 
     html = figure_html(chart)
 
-    assert f'aria-label="{chart.text}"' in html and "accepted from 4 to 4" in chart.text
+    assert f'aria-label="{chart.text}"' in html and "accepted from 4 to 3" in chart.text
     assert [f'class="line-{at}"' in html for at in range(4)] == [True, True, True, False]
