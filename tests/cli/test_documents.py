@@ -71,7 +71,7 @@ OFFLINE = {
     "run verify --only": "RUN --only proof",
     "run report": "RUN",
     "audit report": "RUN",
-    "audit replay": "RUN:7:NODE --from-start",
+    "audit replay": "RUN:2:NODE --from-start",
     "audit spot": "RUN --rate 0.05 --seed 1",
     "audit odds": "--cost 0.01 --price 0.02 --stake 5",
     "audit game": "--epochs 20",

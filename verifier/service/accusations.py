@@ -8,6 +8,8 @@ Work that anybody could order would be a weapon: only the buyer and accounts wit
 accusation is looked into at a time, and an account that accused a step that holds, or one behind a lie, is
 not heard again.
 
+A step that may be a known-answer task, false on order, is not looked into: only an audit has a node show it.
+
     accused --queued--> made again --differs at the step--> order signed, for the first accuser
                                    '--otherwise--> the reason, for everybody
 
@@ -127,6 +129,9 @@ class Accusations:
             raise NotYet(f"the run is not over: its own audits go on, and the node is bound to it: {bound}")
         if (accusation.round, accusation.node) in self._follower.confirmed:
             raise Refused("the run's own audit convicted this step")
+        record = run_state.nodes.get(accusation.node)
+        if record is not None and record.tasks != NO_DIGEST and accusation.round >= record.tasks_from:
+            raise Refused("it may be a known-answer task, which only an audit has its node show")
         commit = self._commit(int(accusation.round), accusation.node)
         case_id = case_id_of(commit)
         cleared = self._me.store.value(f"{CLEARED}{case_id.hex()}")

@@ -23,7 +23,7 @@ from assay.redteam.court.accusations import (
     answer_of,
     answered,
 )
-from assay.testing.members import peer
+from assay.testing.members import a_digest, peer
 from assay.verifier.audit.messages import RemakeStep
 from assay.verifier.service.accusations import REST, Accusations
 
@@ -68,6 +68,18 @@ def test_of_a_node_that_is_bound_to_the_run_nothing_is_heard_before_its_end(chan
     (answer,) = found.answers
     assert isinstance(answer, str) and answer.endswith(f"the node is bound to it: {reason}")
     assert found.made == [0]
+
+
+@pytest.mark.parametrize(("tasks_from", "is_heard"), [(LIE, False), (LIE + 1, True)])
+def test_a_step_that_may_be_a_known_answer_task_is_not_looked_into(tasks_from: int, is_heard: bool):
+    """An honest node's task that no audit drew is false, and nobody asks it for the list any more."""
+    listed = {"tasks": a_digest("list"), "tasks_from": tasks_from}
+    for past in (a_past_run(1), a_left_run(1)):
+        found = answered(1, [(FINDER, LIE)], false={LIE}, past=a_run_in_which(past, **listed))
+
+        (answer,) = found.answers
+        assert isinstance(answer, bytes) is is_heard
+        assert is_heard or ("may be a known-answer task" in str(answer) and found.made == [0])
 
 
 def test_nothing_is_heard_while_a_step_of_it_is_not_settled():
