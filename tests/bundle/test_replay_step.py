@@ -29,11 +29,11 @@ def named(run: Path, behaviour: str) -> str:
 
 @pytest.fixture
 def honest(recorded_run: Path) -> str:
-    """An honest node without a step that is false on order."""
+    """An honest node whose step that is false on order is a later one than those that are made again here."""
     audits = final_audits(read(recorded_run).run_states).values()
-    ordered = {one.node.hex() for one in audits if one.ruling is AuditStatus.KNOWN_ANSWER}
+    late = {one.node.hex() for one in audits if one.ruling is AuditStatus.KNOWN_ANSWER and one.round > 3}
     nodes = read_summary((recorded_run / "summary.json").read_text()).nodes
-    return next(one.peer for one in nodes if one.behaviour == "honest" and one.peer not in ordered)
+    return next(one.peer for one in nodes if one.behaviour == "honest" and one.peer in late)
 
 
 @pytest.fixture

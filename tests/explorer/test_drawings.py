@@ -27,8 +27,9 @@ def test_the_map_of_the_recorded_run_shows_each_step():
     assert RUN.map.step == 1 and len(cells) == len(golden().spec.nodes)
     (cheat,) = (row for row in RUN.map.rows if "F" in row.cells)
     void = cheat.cells.count("S")
-    assert cheat.cells.rstrip() == "PPF" + "S" * void and void > 0
-    assert cheat.text == f"2 audited, passed; {void} void after a fault of its node; 1 fault confirmed"
+    assert cheat.cells.startswith("PPF") and {"S"} <= set(cheat.cells[3:].rstrip()) <= {"S", "K"}
+    for words in ("2 audited, passed", f"{void} void after a fault of its node", "1 fault confirmed"):
+        assert words in cheat.text
     every = "".join(cells.values())
     for mark, status in (("P", AuditStatus.PASSED), ("K", AuditStatus.KNOWN_ANSWER)):
         assert every.count(mark) == rulings().count(status) > 0
