@@ -359,7 +359,10 @@ def test_whoever_states_the_agreed_score_is_paid_for_it_and_nobody_else():
     assert {row.peer: row.amount for row in table.rows if row.role == "verifier"} == dict.fromkeys(
         VERIFIERS[:2], share // 2
     )
-    assert not [row for row in settle(ripe(run_state, 2), 2).rows if row.role == "verifier"]
+    # Another epoch's evaluations, which the state holds at the same time, are not paid with this one's.
+    other = {(2, VERIFIERS[3]): EvaluationRecord(holder=VERIFIERS[3], commitment=NO_DIGEST, score=truth)}
+    at = replace(ripe(run_state), evaluations={**run_state.evaluations, **other})
+    assert settle(at, 1).rows == table.rows
 
 
 def test_a_verifier_at_fault_is_not_paid_for_its_evaluation():
