@@ -140,6 +140,7 @@ class SecondReading:
             yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
         yield from self._accepted(manifest, after)
         yield from self._joined(manifest, after)
+        self._time_s = manifest.time_s
         for (round_id, node), audit in after.audits.items():
             yield from self._judged((int(round_id), node), audit, now)
         for pair in manifest.contradictions:
@@ -147,7 +148,7 @@ class SecondReading:
         clean = {node: record.clean for node, record in after.nodes.items()}
         if clean != self._clean:
             yield f"audits in a row that nodes passed are {clean}, expected {self._clean}"
-        self._parent, self._time_s, self._named = digest(manifest), manifest.time_s, manifest.drand_next
+        self._parent, self._named = digest(manifest), manifest.drand_next
         self._first_drand = self._first_drand or drand
         holders = self._holders.items()
         self._at_fault = {seat for seat, holder in holders if after.verifiers[holder].is_disqualified}
@@ -471,6 +472,8 @@ class SecondReading:
             yield f"the audit of {step} is still open"
         if audit.ruling is AuditStatus.OPEN and any(one.outcome in ACCUSING for one in audit.verdicts):
             yield f"{step} is accused, and nobody disputes it"
+        if audit.ruling is AuditStatus.OVERDUE and self._time_s >= audit.due_s:
+            yield f"the opening of {step} is overdue, and its time is over"
         if audit.ruling is AuditStatus.DISPUTED and now >= audit.dispute_opened_round + rules.dispute_rounds:
             yield f"the dispute of {step} is still open"
         if audit.ruling is AuditStatus.CONFIRMED and len(audit.adverse) < quorum(len(audit.committee)):

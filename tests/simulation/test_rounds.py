@@ -341,3 +341,12 @@ def test_a_fault_by_one_sketch_that_nobody_else_found_is_found(monkeypatch):
     plan = {"rounds": 4, "lying_verifier": "inventor"}
     said = [broken(seed, **plan) for seed in range(1, 4)]
     assert any("are at fault" in one or "wrong, and the chain finds" in one for one in said)
+
+
+@pytest.mark.slow
+def test_an_opening_that_is_overdue_for_longer_than_agreed_is_found(monkeypatch):
+    sound = rules._awaited
+    monkeypatch.setattr(
+        rules, "_awaited", lambda audit, now, at, time_s, **more: sound(audit, now, at, time_s - 1, **more)
+    )
+    assert "is overdue, and its time is over" in broken(rounds=4, lying_node="withhold-opening")
