@@ -142,6 +142,12 @@ def test_values_that_are_not_finite_show_nothing_before_anything_is_computed(par
     assert computed == []
 
 
+def test_an_operator_that_the_program_does_not_have_is_wrong_before_anything_is_computed(party, computed):
+    for index in (-1, len(party.program)):
+        assert not judged(party, replace(shown(party), index=index))
+    assert computed == []
+
+
 def test_a_claim_of_another_length_or_about_another_operator_makes_no_program(party, tmp_path, monkeypatch):
     """A program has up to 262,144 operators."""
     made = list[Commit]()
