@@ -13,6 +13,7 @@ from assay.protocol.params import RunSpec
 from assay.testing.specs import FLOAT32_WHOLE, a_rule
 from assay.training.data.shards import write_tokens
 from assay.training.model.loss import use_one_thread
+from assay.training.model.presets import gpt_spec
 from assay.verifier.appeal.fetch import evidence_bytes_max
 from assay.verifier.appeal.program import operator_count, why_not
 from tests.faulty import a_faulty_trainer
@@ -92,3 +93,24 @@ def test_evidence_may_be_as_long_as_that_of_the_largest_step() -> None:
     equal = replace(large, rule=a_rule(sequences=3))
 
     assert evidence_bytes_max(smaller) < evidence_bytes_max(large) == evidence_bytes_max(equal)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "most_of_inner_steps"),
+    [
+        ({"vocabulary": 4096}, 15_016_836, 18_709_184),
+        ({"width": 512}, 32_127_129, 80_335_827),
+        ({"hidden": 4096}, 15_966_533, 21_113_361),
+        ({"heads": 8, "context": 512}, 77_500_830, 212_292_708),
+    ],
+)
+def test_the_most_bytes_of_evidence_are_the_same_for_every_juror(
+    sizes: dict[str, int], most: int, most_of_inner_steps: int
+) -> None:
+    """Frozen: what one juror fetches and another refuses splits a jury."""
+    small = {"layers": 1, "width": 8, "heads": 2, "context": 4, "vocabulary": 257, "hidden": 8}
+    spec = replace(a_run(), model=gpt_spec(**(small | sizes)), rule=a_rule(sequences=1))
+    steps = replace(spec, rule=a_rule("sparseloco", sequences=1, steps=3, segment=2))
+
+    assert evidence_bytes_max(spec) == most
+    assert evidence_bytes_max(steps) == most_of_inner_steps
