@@ -358,6 +358,13 @@ def test_a_round_of_one_step_is_judged_at_the_rate_of_that_step(tmp_path):
     assert party.doubted() == (len(party.program) - 1, True)
 
 
+def test_a_program_as_long_as_can_be_narrowed_down_is_one(honest, monkeypatch):
+    count = operator_count(honest.spec, honest.commit)
+    for most, is_one in ((count, True), (count - 1, False)):
+        monkeypatch.setattr(program, "OPERATORS_MAX", most)
+        assert (why_not(honest.spec, honest.limits, honest.commit) is None) == is_one
+
+
 def test_a_program_longer_than_can_be_narrowed_down_is_none(honest):
     local = replace(honest.spec.rule.local, steps=OPERATORS_MAX // 200)
     spec = replace(honest.spec, rule=replace(honest.spec.rule, local=local))

@@ -286,6 +286,29 @@ def test_a_juror_outside_the_run_fetches_the_evidence_of_its_own_case_alone(
         assert not path.exists()
 
 
+def test_a_juror_outside_the_run_fetches_four_files_that_nobody_has_and_no_fifth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "LOOK_S", 0.05)
+    monkeypatch.setattr(fetch, "FETCH_S", 0.1)
+    asked = []
+
+    async def answer(peer: PeerId, _body: bytes) -> bytes:
+        asked.append(peer)
+        return encode(EvidenceNotice(evidence=Digest(b"n" * 32), evidence_bytes=len(BODY)))
+
+    async def whole() -> None:
+        async with a_host("accused", handlers={"evidence": answer}, network_id=bytes(8).hex()) as accused:
+            await fetch.fetch_as_juror(
+                seed=seed_of("stranger"), run_id=Digest(bytes(32)), spec=a_spec(), places=[accused.address],
+                request=EvidenceRequest(case_id=CASE, operator=INDEX), path=tmp_path / "file", patience_s=20,
+            )  # fmt: skip
+
+    with pytest.raises(Unavailable, match="evidence about operator"):
+        run(whole)
+    assert len(asked) == 4
+
+
 def test_a_node_stays_up_until_its_evidence_is_removed(tmp_path: Path) -> None:
     server, _ = an_accused(tmp_path, (INDEX, BODY))
     clock = trio.testing.MockClock(autojump_threshold=0)
