@@ -397,3 +397,20 @@ def _discharged(is_defended: bool, seed: int) -> Outcome:
         f"evidence window more, in which they are heard of; {banned} drawn and banned"
     )
     return one_act(len(answer) == 65, free > 0 and isinstance(answer, str), 0.0, harm)
+
+
+@ACCUSATION_ATTACKS.attack(
+    "lie unseen where a list of known-answer tasks counts",
+    34,
+    "none: an honest task looks like it",
+    has_off=False,
+)
+def _unheard(_is_defended: bool, seed: int) -> Outcome:
+    """A node of a run with such tasks lies in a step that no audit draws."""
+    began, links, ended = a_past_run(seed)
+    record = replace(ended.nodes[peer(NODE)], tasks=a_digest("list"), tasks_from=1)
+    listed = replace(ended, nodes={**ended.nodes, peer(NODE): record})
+    (answer,) = answered(seed, [(FINDER, LIE)], false={LIE}, past=(began, links, listed)).answers
+    return one_act(
+        len(answer) == 65, isinstance(answer, str), 0.0, f"the step is paid; a verifier: {answer!r}"
+    )
