@@ -120,9 +120,9 @@ def test_whoever_commits_or_reveals_next_was_told_so_before():
 
 def disputed() -> Explored:
     """The recorded run while its false step was disputed."""
-    at = next(at for at, state in enumerate(golden().run_states)
-              if any(one.ruling is AuditStatus.DISPUTED for one in state.audits.values()))  # fmt: skip
-    return live(at)
+    step = FALSE_STEP.round, FALSE_STEP.node
+    states = (state.audits.get(step) for state in golden().run_states)
+    return live(next(at for at, one in enumerate(states) if one and one.ruling is AuditStatus.DISPUTED))
 
 
 def test_open_disputes_are_listed_with_their_deadline_and_replay():
@@ -136,7 +136,10 @@ def test_open_disputes_are_listed_with_their_deadline_and_replay():
     one = next(one for one in found.disputes if (one.round, one.node) == (FALSE_STEP.round, FALSE_STEP.node))
     audit = run.audits[FALSE_STEP.round, FALSE_STEP.node]
     assert one.until_round == audit.dispute_opened_round + golden().spec.audit.dispute_rounds
-    assert f"of {len(audit.committee)} verdicts" in one.text and "1 against the step" in one.text
+    assert (
+        f"of {len(audit.committee)} verdicts" in one.text
+        and f"{len(audit.adverse)} against the step" in one.text
+    )
     assert found.seats[0].is_locked
     assert page_of(RUN).disputes == []
     page = asking(run).get(f"/verifiers/{evm_address(VERIFIERS[0].account)}").text
