@@ -14,7 +14,7 @@ commit-reveal: every auditor commits to its verdict before any verdict is reveal
                |                    in a run with such tasks not before the dispute's last manifest
                |--quorum against, but not more than f say MISMATCH--> OVERDUE, if the run allows absence
                |--quorum against, but the node may have such a task, and seems cut off--> likewise
-               |--more than f matches, and not more than f mismatches--> DISMISSED
+               |--more than f matches, not more than f mismatches, and nobody left to reveal--> DISMISSED
                '--neither--> a second committee of all verifiers, once; then EXPIRED (unpaid, no slash)
     OVERDUE:   the opening or the task did not come, as from a machine that is cut off; its step is unpaid
                |--agreed time is over--> CONFIRMED
@@ -468,7 +468,7 @@ def _decided(
         if not may_show or is_last:
             found = AuditStatus.KNOWN_ANSWER if audit.is_known_answer else AuditStatus.CONFIRMED
             return _with_faults(_closed(audit, found, now))
-    if matches > audit.f and not audit.is_false:
+    if matches > audit.f and not audit.is_false and (is_last or _are_revealed(audit)):
         found = AuditStatus.LATE if audit.is_late else AuditStatus.DISMISSED
         return _with_faults(_closed(audit, found, now))
     if is_last:
@@ -480,6 +480,11 @@ def _decided(
         if is_full or now >= last_commitment(rules, audit):
             return replace(audit, open_from=now + 1)
     return audit
+
+
+def _are_revealed(audit: Audit) -> bool:
+    """Whether everybody who committed has revealed: a leader may carry few verdicts, one of them invented."""
+    return all(audit.has_judged(one.verifier) for one in audit.commitments)
 
 
 def _alarmed(audit: Audit, now: int, manifest: Digest) -> Audit:

@@ -17,6 +17,7 @@ from assay.protocol.auditing.audits import (
     awaits,
     draw_replication,
     judges_in_reference,
+    last_verdict,
     may_open_sketch,
     may_show_known_answer,
 )
@@ -376,6 +377,24 @@ def test_matches_dismiss_an_alarm_and_the_false_accuser_is_at_fault():
     accuser = audit.order[0]
     assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(accuser, FaultKind.ACCUSED)]
     assert run_state.disqualified == (accuser,)
+
+
+def test_few_matches_that_a_leader_chose_dismiss_nothing_while_others_have_to_reveal():
+    run_state, order = audited()
+    rules, votes = run_state.spec.audit, {STEP: {order[0]: MISMATCH, **dict.fromkeys(order[1:], MATCH)}}
+    while run_state.audits[STEP].ruling is not AuditStatus.DISPUTED or run_state.audits[STEP].open_from < 0:
+        run_state = grow(run_state, 1, votes)
+    said = vote_messages(run_state, votes)
+    few = tuple(one for one in said["verdicts"] if one.verdict.verifier in order[1:3])
+    assert len(few) == 2 > run_state.audits[STEP].f
+    after = advance(run_state, a_manifest(run_state, **{**said, "verdicts": few}))
+
+    assert after.audits[STEP].ruling is AuditStatus.DISPUTED
+    assert grow(after, 1, votes).audits[STEP].ruling is AuditStatus.DISMISSED
+    last = last_verdict(rules, after.audits[STEP])  # until which one that stays silent holds it open
+    before = grow(after, last - int(after.round), mute=(order[3],))
+    assert before.audits[STEP].ruling is AuditStatus.DISPUTED
+    assert grow(before, 1, mute=(order[3],)).audits[STEP].ruling is AuditStatus.DISMISSED
 
 
 def test_who_could_not_fetch_an_opening_is_mistaken_and_not_at_fault():

@@ -472,6 +472,10 @@ class SecondReading:
             yield f"the audit of {step} is still open"
         if audit.ruling is AuditStatus.OPEN and any(one.outcome in ACCUSING for one in audit.verdicts):
             yield f"{step} is accused, and nobody disputes it"
+        shut = {one.verifier for one in audit.commitments} - {one.verifier for one in audit.verdicts}
+        is_early = audit.closed_round < audit.dispute_opened_round + rules.dispute_rounds
+        if audit.ruling is AuditStatus.DISMISSED and shut and is_early:
+            yield f"{step} is cleared while verdicts about it are shut"
         if audit.ruling is AuditStatus.OVERDUE and self._time_s >= audit.due_s:
             yield f"the opening of {step} is overdue, and its time is over"
         if audit.ruling is AuditStatus.DISPUTED and now >= audit.dispute_opened_round + rules.dispute_rounds:
