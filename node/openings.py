@@ -17,7 +17,6 @@ from contextlib import suppress
 import trio
 
 from assay.network.host import Host
-from assay.node.known_answer import Tasks
 from assay.node.messages import RepeatStep, StepRecord
 from assay.node.steps import StepFiles
 from assay.participant.config import Participant
@@ -29,6 +28,7 @@ from assay.protocol.auditing.commitments import check_sketch_opening
 from assay.protocol.auditing.draws import opened_blocks
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, Diverged, MalformedMessage, Unavailable
+from assay.protocol.known_answers import Tasks
 from assay.protocol.messages import (
     Commit,
     KnownAnswer,

@@ -21,11 +21,17 @@ from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
 from assay.node.evidence import EvidenceServer
-from assay.node.known_answer import drawn_tasks
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.openings import Openings
 from assay.node.progress import report_rounds
-from assay.node.seat import announce_tasks, drained, leave_when_asked, return_when_overdue, take_seat
+from assay.node.seat import (
+    announce_tasks,
+    drained,
+    leave_when_asked,
+    return_when_overdue,
+    show_list,
+    take_seat,
+)
 from assay.node.steps import StepFiles
 from assay.participant.batch_size import planned_ms
 from assay.participant.compute import AtRound, Hold
@@ -51,6 +57,7 @@ from assay.protocol.errors import (
     Unavailable,
 )
 from assay.protocol.identity import sign, verify
+from assay.protocol.known_answers import drawn_tasks, task_secret
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
@@ -117,7 +124,8 @@ class Service:
 
     def __init__(self, me: Participant) -> None:
         self.me = me
-        self.tasks = drawn_tasks(bytes(me.keys.peer), me.spec, me.run_id, me.me)
+        self._task_secret = task_secret(bytes(me.keys.peer), me.run_id)
+        self.tasks = drawn_tasks(self._task_secret, me.spec, me.run_id, me.me)
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
         self.pushes = Pushes(aggregate_bytes_max(me.spec, self.layout.blocks))
@@ -200,6 +208,8 @@ class Service:
             nursery.start_soon(evidence.follow_jurors)
             await self._train()
             await drained(self.me, self.follower)
+            if self.tasks.counts_from(self.follower.run_state):
+                await show_list(self.me, self.follower, host, self._task_secret)
             ending = asdict(ending_of(self.follower.run_state))
             if self._has_left():  # whoever leaves need not wait for its pay: others claim for it
                 reason = bound_by(self.follower.run_state, self.me.me)

@@ -16,7 +16,6 @@ from typing import ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.node.known_answer import trained_as
 from assay.node.messages import RepeatStep, StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.steps import StepFiles
 from assay.participant.batch_size import step_tokens
@@ -25,6 +24,7 @@ from assay.protocol.auditing.commitments import commitment_of, derived_salt
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Diverged, Unavailable
+from assay.protocol.known_answers import trained_as
 from assay.protocol.messages import LOSS_MICRO_MAX, Commit
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId

@@ -349,8 +349,6 @@ def deters_words(order: Order) -> str:
 def accused_words(order: Order) -> str:
     """Which steps nobody can accuse after the run, and why; empty if every one can be."""
     rule, steps = order.rule, lineage_max(order.rule)
-    if order.verify.known_answers:
-        return "no step once its node announced known-answer tasks: one that no audit drew is false, too"
     if min(steps, order.run.rounds) <= STEPS_MAX:
         return ""
     fragments = f", in each of {rule.fragments} fragments" if rule.fragments > 1 else ""

@@ -249,6 +249,16 @@ class KnownAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskList:
+    """A node's whole list of known-answer tasks, once none can be drawn: that of `Attendance.tasks`."""
+
+    TAG: ClassVar[bytes] = b"assay/task-list/1"
+    run_id: Digest
+    node: PeerId
+    secret: Digest  # from which rounds and salts follow; it authenticates itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeaconShare:
     """A verifier's share of one round's beacon: a VRF proof, unique and self-authenticating."""
 
@@ -799,6 +809,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         SignedVerdictCommitment,
         SketchOpening,
         KnownAnswer,
+        TaskList,
         SignedAttendance,
         SignedSeatNotice,
         SignedAdmission,

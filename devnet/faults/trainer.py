@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.devnet.faults.behaviours import FaultyTrainerStart
-from assay.node.known_answer import trained_as
 from assay.node.steps import write_durably
 from assay.node.trainer import Trainer
+from assay.protocol.known_answers import trained_as
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import PPM
 from assay.training.frozen import Frozen

@@ -28,15 +28,17 @@ from assay.participant.store import Store
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.errors import Diverged, NotYet, Unavailable
+from assay.protocol.known_answers import drawn_tasks
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     Accusation,
     AttendanceKind,
     CertifiedManifest,
     Manifest,
+    TaskList,
 )
 from assay.protocol.state_transition import RunState, StepId, advance
-from assay.protocol.types import NO_DIGEST, Address, Digest, RoundId
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import one_act
 from assay.testing import members, signed
@@ -44,7 +46,7 @@ from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, pee
 from assay.testing.run import a_network, an_attendance
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced
 from assay.verifier.audit.remake import lineage
-from assay.verifier.service.accusations import LOOKS_MAX, WRONG_MAX, Accusations, Refused
+from assay.verifier.service.accusations import LIST_S, LOOKS_MAX, WRONG_MAX, Accusations, Refused
 from assay.verifier.service.chain_duties import ChainDuties
 
 Past = tuple[RunState, tuple[CertifiedManifest, ...], RunState]
@@ -63,6 +65,16 @@ def a_past_run(seed: int) -> Past:
     began = signed.a_history(rounds=ROUNDS, seed=seed)
     links = tuple(signed.a_chain(began, began.calendar.last_round + 1, [NODE]))
     return began, links, functools.reduce(lambda state, link: advance(state, link.manifest), links, began)
+
+
+def a_listed_run(seed: int, secret: Digest) -> tuple[Past, frozenset[int]]:
+    """The same of a run whose node has a list of known-answer tasks; the rounds of these."""
+    began, links, ended = a_past_run(seed)
+    spec = replace(began.spec, audit=replace(began.spec.audit, known_answer_count=1))
+    tasks = drawn_tasks(secret, spec, RUN_ID, peer(NODE))
+    record = replace(ended.nodes[peer(NODE)], tasks=tasks.root)
+    listed = replace(ended, spec=spec, nodes={**ended.nodes, peer(NODE): record})
+    return (replace(began, spec=spec), links, listed), frozenset(tasks.shown)
 
 
 @functools.lru_cache(maxsize=4)
@@ -93,6 +105,7 @@ class KnowingWorker:
     made: list[int] = field(default_factory=list)  # rounds of the steps that were made again
     fails: bool = False  # it can finish nothing
     is_other: bool = False  # it has not the node's execution class
+    tasks: Collection[int] = ()  # rounds of honest steps that were false on order
     _is_behind: bool = False
 
     async def call(self, request: Any, _answer: type) -> Any:
@@ -101,7 +114,8 @@ class KnowingWorker:
             case RemakeStep(commit=commit):
                 if self.fails:
                     raise Diverged("its disk is full")
-                is_false = int(commit.round) in self.false
+                at, sequences = int(commit.round), int(request.trained_as)
+                is_false = at in self.false or (at in self.tasks) != (at != sequences)
                 is_behind = self._is_behind and not request.is_first
                 self._is_behind = is_behind or is_false
                 self.made.append(int(commit.round))
@@ -157,6 +171,7 @@ class Answered:
 def a_verifier(
     seed: int, worker: KnowingWorker, court: Court, *,
     past: Past | None = None, is_over: bool = True, convicted: Collection[StepId] = (), reset: int = ROUNDS,
+    now_s: int = 0,
 ) -> Iterator[tuple[Accusations, ChainDuties]]:  # fmt: skip
     """What of a verifier hears accusations, and what signs vetoes; arguments as `answered`'s."""
     began, links, ended = past or a_past_run(seed)
@@ -187,14 +202,14 @@ def a_verifier(
         start = RecomputeStart(spec=began.spec, workplace=place, limits="")
         state_sync: Any = None
         yield (
-            Accusations(me, follower, start, aggregate, lambda _case, _positions: None),
+            Accusations(me, follower, start, aggregate, lambda _case, _positions: None, lambda: now_s),
             ChainDuties(me, follower, state_sync),
         )
 
 
 def answered(
-    seed: int, accused: Sequence[tuple[Address, int]], *, false: Collection[int] = (), apart_s: int = 0,
-    **others: Any,
+    seed: int, accused: Sequence[tuple[Address, int]], *, false: Collection[int] = (),
+    tasks: Collection[int] = (), shown: TaskList | None = None, apart_s: int = 0, **others: Any,
 ) -> Answered:  # fmt: skip
     """A verifier's answers to these accounts' accusations of these rounds, one after the other.
 
@@ -202,15 +217,19 @@ def answered(
         seed: Of the run.
         accused: Who accuses, and the round.
         false: Rounds in which the node's step is false.
+        tasks: Those in which it is a known-answer task.
+        shown: The list that the node shows first.
         apart_s: Chain time between two accusations.
         others: past: the run; else one that is over. is_over: whether it is known to be settled. convicted:
-            what its audits found false. reset: rounds until blocks begin anew.
+            what its audits found false. reset: rounds until blocks begin anew. now_s: Unix time.
     """
-    court, worker, found = Court(), KnowingWorker(false), Answered([], [])
+    court, worker, found = Court(), KnowingWorker(false, tasks=tasks), Answered([], [])
 
     async def main(service: Accusations) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.run)
+            if shown is not None:
+                await service.handlers["list"](shown.node, encode(shown))
             for account, number in accused:
                 before = len(worker.made)
                 found.answers.append(await answer_of(service, account, number))
@@ -400,17 +419,25 @@ def _discharged(is_defended: bool, seed: int) -> Outcome:
 
 
 @ACCUSATION_ATTACKS.attack(
-    "lie unseen where a list of known-answer tasks counts",
-    34,
-    "none: an honest task looks like it",
-    has_off=False,
+    "lie unseen where a list of known-answer tasks counts (2 ways)", 34, "nodes show their lists at the end"
 )
-def _unheard(_is_defended: bool, seed: int) -> Outcome:
-    """A node of a run with such tasks lies in a step that no audit draws."""
-    began, links, ended = a_past_run(seed)
-    record = replace(ended.nodes[peer(NODE)], tasks=a_digest("list"), tasks_from=1)
-    listed = replace(ended, nodes={**ended.nodes, peer(NODE): record})
-    (answer,) = answered(seed, [(FINDER, LIE)], false={LIE}, past=(began, links, listed)).answers
-    return one_act(
-        len(answer) == 65, isinstance(answer, str), 0.0, f"the step is paid; a verifier: {answer!r}"
-    )
+def _among_tasks(is_defended: bool, seed: int) -> Outcome:
+    """A node lies in a step that no audit draws, near a task of its own; it shows its list, or keeps it.
+
+    Who keeps it has its task taken for a lie. Undefended, no step that may be a task is looked into.
+    """
+
+    def refused(_service: Accusations, _node: PeerId) -> frozenset[int]:
+        raise Refused("it may be a known-answer task")
+
+    secret, caught = a_digest("secret", seed), 0
+    past, tasks = a_listed_run(seed, secret)
+    shown = TaskList(run_id=RUN_ID, node=peer(NODE), secret=secret)
+    lie = next(at for at in range(LIE, ROUNDS) if at not in tasks)
+    with without(Accusations, "_tasks", refused, unless=is_defended):
+        for at, said, now_s in ((lie, shown, 0), (min(lie, *tasks), None, past[2].time_s + LIST_S)):
+            found = answered(
+                seed, [(FINDER, at)], false={lie}, tasks=tasks, shown=said, past=past, now_s=now_s
+            )
+            caught += len(found.answers[0]) == 65
+    return tallied(2, caught, 0.0, "none: an order is signed, of who keeps its list an hour after the run")

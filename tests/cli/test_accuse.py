@@ -155,7 +155,7 @@ class LyingRun:
             return b"" if digest_of == NO_DIGEST else self.bodies[digest_of]
 
         keep = partial(self._keep, me.store)
-        return me, Accusations(me, follower, begin, archived, keep)
+        return me, Accusations(me, follower, begin, archived, keep, lambda: 0)
 
     @staticmethod
     def _keep(store, case_id: Digest, positions: bytes) -> None:

@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from assay.network.blob_store import DiskBlobs
-from assay.node.known_answer import Tasks
 from assay.node.messages import RepeatStep, TakeStep
 from assay.node.openings import REPEATS_MAX, Openings
 from assay.node.service import Sent, Service
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import Diverged, Unavailable
+from assay.protocol.known_answers import Tasks
 from assay.protocol.messages import INLINE_UPDATE_BYTES, BlobPiece, OpeningNotice, Submission
 from assay.protocol.types import Digest, RoundId
 from assay.testing.members import a_digest, peer

@@ -25,7 +25,6 @@ OPEN = {
     "three of four verifiers frame a node",
     "five liars of eight nodes",
     "a score by agreement of more than f (2 ways)",
-    "lie unseen where a list of known-answer tasks counts",
 }
 
 

@@ -32,7 +32,6 @@ from assay.devnet.faults.behaviours import Behaviour
 from assay.devnet.faults.node import FaultyNode
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import PeerAddress
-from assay.node.known_answer import drawn_tasks
 from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
@@ -41,6 +40,7 @@ from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
 from assay.protocol.agreement.quorum import faults_tolerated
+from assay.protocol.known_answers import drawn_tasks, task_secret
 from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone, RunSpec, TimingSpec
 from assay.protocol.randomness.drand import NO_DRAND
@@ -284,7 +284,9 @@ class WholeNetwork:
                 folder=self.folder / name, work_s=self.rng.choice(WORK_S),
             )  # fmt: skip
         tasks = {
-            one.peer: drawn_tasks(bytes(_keys(one.peer).peer), self.spec, RUN_ID, one.peer).shown
+            one.peer: drawn_tasks(
+                task_secret(bytes(_keys(one.peer).peer), RUN_ID), self.spec, RUN_ID, one.peer
+            ).shown
             for one in self.processes.values() if not one.is_verifier
         }  # fmt: skip
         self.contracts = Contracts(

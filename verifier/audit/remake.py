@@ -73,14 +73,14 @@ class Remake:
     def __init__(
         self,
         parameters: PublicState,
-        batch: Callable[[Commit], NDArray[np.int64]],
+        batch: Callable[[Commit, int], NDArray[np.int64]],
         gradient: Gradient,
         base: int = 0,
     ) -> None:
         """
         Args:
             parameters: Of the rounds from the first step on.
-            batch: The sequences of a step.
+            batch: The sequences that a step takes, of a round.
             gradient: The loss's, in this machine's class.
             base: Of the first step's commit.
         """
@@ -96,18 +96,19 @@ class Remake:
         """What the next commit has to continue."""
         return self._private.base
 
-    def step(self, commit: Commit, *, is_compared: bool = True) -> None:
+    def step(self, commit: Commit, *, trained_as: int | None = None, is_compared: bool = True) -> None:
         """Make this step, and compare it with the commit.
 
         Args:
             commit: Of the step.
+            trained_as: The round whose sequences it takes; by default its own.
             is_compared: False where the state before it is not known yet.
 
         Raises:
             Diverged: the parameters are not at its round.
         """
         spec, layout, number = self._parameters.spec, self._parameters.layout, int(commit.round)
-        before, work = self._private, self.work(commit, self._private)
+        before, work = self._private, self.work(commit, self._private, trained_as)
         self._private, update = rules.encode(spec, layout, number, before, work)
         self.at, self.count, self.differs, self.is_behind = number, self.count + 1, "", False
         if not is_compared:
@@ -129,8 +130,11 @@ class Remake:
         if self.differs and not self.is_behind and self.first_false is None:
             self.first_false = number
 
-    def work(self, commit: Commit, private: NodeState) -> rules.Work:
+    def work(self, commit: Commit, private: NodeState, trained_as: int | None = None) -> rules.Work:
         """What the step of this commit computes from a private state, in this machine's class."""
         spec, layout, round_id = self._parameters.spec, self._parameters.layout, int(commit.round)
-        theta_P, batch = self._parameters.read(round_id), self._batch(commit)
+        theta_P, batch = (
+            self._parameters.read(round_id),
+            self._batch(commit, round_id if trained_as is None else trained_as),
+        )
         return rules.local(spec, layout, theta_P, private, batch, round_id, self._gradient)

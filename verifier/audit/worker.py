@@ -236,13 +236,13 @@ class RecomputeWorker(ComputeWorker):
         found = importlib.import_module(_CHOICES).answer(self.spec.model, theta_P, chosen, frozen=self.frozen)
         return ItemAnswered(acc=found.acc, acc_norm=found.acc_norm)
 
-    def batch(self, commit: Commit) -> NDArray[np.int64]:
-        """The sequences of a step, as many as its commit counts, see `step_batch`."""
+    def batch(self, commit: Commit, round_id: int | None = None) -> NDArray[np.int64]:
+        """The sequences of a step, as many as its commit counts: `step_batch` of its round, or this one."""
         theta_P = self.parameters.read(int(commit.round))
         spec, layout, place = (
             self.spec,
             self.parameters.layout,
-            (commit.node, int(commit.round), commit.tokens),
+            (commit.node, int(commit.round) if round_id is None else round_id, commit.tokens),
         )
         return step_batch(spec, layout, theta_P, self.tokens, *place, device=self.device, frozen=self.frozen)
 
@@ -449,7 +449,7 @@ class RecomputeWorker(ComputeWorker):
             self._remake = Remake(self.parameters, self.batch, self.gradient, commit.base)
         if self._remake is None or self._remake.base != commit.base:
             raise Diverged(f"the state of before round {int(commit.round)} was not made here")
-        self._remake.step(commit, is_compared=request.is_compared)
+        self._remake.step(commit, trained_as=int(request.trained_as), is_compared=request.is_compared)
         differs, is_behind = self._remake.differs, self._remake.is_behind
         return Remade(differs=differs, is_behind=is_behind, exec_class=self.exec_class)
 

@@ -8,7 +8,8 @@ Work that anybody could order would be a weapon: only the buyer and accounts wit
 accusation is looked into at a time, and an account that accused a step that holds, or one behind a lie, is
 not heard again.
 
-A step that may be a known-answer task, false on order, is not looked into: only an audit has a node show it.
+A step that may be a known-answer task, false on order, is not looked into before its node has shown its list,
+which it does at the end, or has let the time for that pass.
 
     accused --queued--> made again --differs at the step--> order signed, for the first accuser
                                    '--otherwise--> the reason, for everybody
@@ -43,19 +44,22 @@ from assay.participant.worker import WorkerProcess
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import Message, decode, encode
 from assay.protocol.errors import AssayError, Diverged, NotYet
-from assay.protocol.membership import bound_by
-from assay.protocol.messages import Accusation, CertifiedManifest, Commit
-from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
+from assay.protocol.known_answers import drawn_tasks, trained_as
+from assay.protocol.membership import bound_by, is_drained
+from assay.protocol.messages import Accusation, CertifiedManifest, Commit, TaskList
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced, TraceStep
 from assay.verifier.audit.remake import STEPS_MAX, lineage
 
 log = logging.getLogger(__name__)
 A = TypeVar("A", bound=Message)
 ACCUSED, CLEARED, HONEST, ALONE = "accused/", "cleared/", "honest/", "alone/"  # keys: what is known of a case
-WRONG = "wrong/"  # key: of an account
+WRONG, LISTED = "wrong/", "listed/"  # keys: of an account; of a node that has shown its list
 FOLDER = "accusations"  # of the worker, in the verifier's
 WAITING_MAX = 4  # accusations that wait while another is looked into
 WRONG_MAX = {True: 8, False: 1}  # that no order follows from, until the buyer, or another, is not heard
+LIST_S = 3600  # after the run, by agreed time, for which a node may show its list
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 _BEHIND = "an earlier step of the node is false, which this rests on"
 REST = 3  # times what a step or an aggregate took, after it, while the run goes on
@@ -76,6 +80,7 @@ class Accusations:
         start: RecomputeStart,
         aggregate: Callable[[Digest], Awaitable[bytes]],
         keep_trace: Callable[[Digest, bytes], None],
+        now_s: Callable[[], int],
     ) -> None:
         """
         Args:
@@ -84,6 +89,7 @@ class Accusations:
             start: Of its recompute worker; ours works in a folder of its own.
             aggregate: Finds the bytes of an aggregate; raises Unavailable.
             keep_trace: Keeps the trace of a step that an order is signed about, for its appeal.
+            now_s: Unix time.
         """
         self._me, self._follower, self._aggregate, self._keep_trace = me, follower, aggregate, keep_trace
         self._folder = me.config.folder / FOLDER
@@ -91,8 +97,8 @@ class Accusations:
         self._accused: dict[Digest, Accusation] = {}  # by case: queued, or being looked into
         self._queue, self._queued = trio.open_memory_channel[tuple[Commit, Accusation]](WAITING_MAX)
         self._failed = Counter[Digest]()  # by case: looks that could not be finished
-        self._asking = trio.Lock()
-        self.handlers: Mapping[str, Handler] = {"accuse": self._accuse}
+        self._asking, self._now_s = trio.Lock(), now_s
+        self.handlers: Mapping[str, Handler] = {"accuse": self._accuse, "list": self._take_list}
 
     def is_open(self) -> bool:
         """Whether strangers may connect: once the run's last round is over, or a node has left."""
@@ -129,9 +135,8 @@ class Accusations:
             raise NotYet(f"the run is not over: its own audits go on, and the node is bound to it: {bound}")
         if (accusation.round, accusation.node) in self._follower.confirmed:
             raise Refused("the run's own audit convicted this step")
-        record = run_state.nodes.get(accusation.node)
-        if record is not None and record.tasks != NO_DIGEST and accusation.round >= record.tasks_from:
-            raise Refused("it may be a known-answer task, which only an audit has its node show")
+        if int(accusation.round) in self._tasks(accusation.node):
+            raise Refused("it was a known-answer task, false on order")
         commit = self._commit(int(accusation.round), accusation.node)
         case_id = case_id_of(commit)
         cleared = self._me.store.value(f"{CLEARED}{case_id.hex()}")
@@ -150,6 +155,41 @@ class Accusations:
         if first is None:
             await self._enqueue(commit, accusation)
         return b""
+
+    async def _take_list(self, _peer: PeerId, body: bytes) -> bytes:
+        """Keep a node's list of known-answer tasks.
+
+        Raises:
+            NotYet: a step of the node may yet be drawn or judged.
+            Refused: it is not the list that the node announced.
+        """
+        shown, run_state = decode(TaskList, body), self._follower.run_state
+        record = run_state.nodes.get(shown.node)
+        tasks = drawn_tasks(shown.secret, self._me.spec, self._me.run_id, shown.node)
+        if record is None or shown.run_id != self._me.run_id or tasks.root != record.tasks:
+            raise Refused(f"node {shown.node.hex()[:8]} announced another list, or none")
+        if not is_drained(run_state, shown.node):
+            raise NotYet("a step of the node may yet be drawn or judged")
+        self._me.store.set_value(f"{LISTED}{shown.node.hex()}", shown.secret)
+        return b"\x01"
+
+    def _tasks(self, node: PeerId) -> frozenset[int]:
+        """The rounds of which a node's steps were false on order.
+
+        Raises:
+            NotYet: it may yet show its list.
+        """
+        run_state = self._follower.run_state
+        record = run_state.nodes.get(node)
+        if record is None or record.tasks == NO_DIGEST:
+            return frozenset()
+        secret = self._me.store.value(f"{LISTED}{node.hex()}")
+        if secret is not None:
+            tasks = drawn_tasks(Digest(secret), self._me.spec, self._me.run_id, node)
+            return frozenset(at for at in tasks.shown if at >= record.tasks_from)
+        if not run_state.is_settled or self._now_s() < run_state.time_s + LIST_S:
+            raise NotYet("its node may yet show which of its steps were false on order")
+        return frozenset()
 
     async def _enqueue(self, commit: Commit, accusation: Accusation) -> None:
         """Queue an accusation that may be heard, if there is room.
@@ -246,11 +286,14 @@ class Accusations:
 
     async def _make_again(self, child: WorkerProcess, commit: Commit) -> Remade | None:
         """What making the step again shows; None if not all that leads to it is of our execution class."""
-        commits, number = self._lineage(commit), int(commit.round)
+        commits, number, tasks = self._lineage(commit), int(commit.round), self._tasks(commit.node)
         for at in range(number + 1):
             if at in commits:
                 is_first, is_compared = at == min(commits), at == number
-                asked = RemakeStep(commit=commits[at], is_first=is_first, is_compared=is_compared)
+                sequences = RoundId(trained_as(self._me.spec, at) if at in tasks else at)
+                asked = RemakeStep(
+                    commit=commits[at], trained_as=sequences, is_first=is_first, is_compared=is_compared
+                )
                 made = await self._paced(child, asked, Remade)
                 if made.exec_class != commits[at].exec_class:
                     return None
@@ -323,3 +366,9 @@ def accused_commit(store: Store, case_id: bytes) -> Commit | None:
             if signed.commit.node == accusation.node:
                 return signed.commit
     return None
+
+
+def has_shown_list(store: Store, run_state: RunState, node: PeerId) -> bool:
+    """Whether nothing of a node's known-answer tasks is unknown: it announced none, or has shown its list."""
+    record = run_state.nodes[node]
+    return record.tasks == NO_DIGEST or store.value(f"{LISTED}{node.hex()}") is not None

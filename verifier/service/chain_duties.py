@@ -57,7 +57,7 @@ from assay.protocol.messages import (
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import read_manifest
-from assay.verifier.service.accusations import is_honest
+from assay.verifier.service.accusations import has_shown_list, is_honest
 from assay.verifier.service.appeals import Appeals
 from assay.verifier.service.driver import EVIDENCE
 
@@ -233,6 +233,8 @@ class ChainDuties:
             name.endswith(f"/{node.hex()}") for name in self._me.store.values(EVIDENCE)
         ):
             reason = "it signed two commits for one round"
+        if reason is None and not has_shown_list(self._me.store, self._follower.run_state, node):
+            reason = "it has not shown its list of known-answer tasks"
         if reason is not None:
             raise Unavailable(f"node {node[:4].hex()} is not discharged here: {reason}")
         if node not in self._discharges:

@@ -201,7 +201,12 @@ class Service:
         chain_duties = ChainDuties(self.me, self.follower, self.state_sync)
         applications = Applications(self.me, self.follower, self._report, lambda: int(time.time()))
         accusations = Accusations(
-            self.me, self.follower, self._start, self._archived, chain_duties.appeals.keep
+            self.me,
+            self.follower,
+            self._start,
+            self._archived,
+            chain_duties.appeals.keep,
+            lambda: int(time.time()),
         )
         door = Door(
             handlers={**applications.handlers, **accusations.handlers},

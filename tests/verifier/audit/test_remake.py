@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.known_answers import trained_as
 from assay.protocol.messages import Commit
 from assay.protocol.params import RunSpec
 from assay.testing import specs
@@ -45,6 +46,7 @@ class ANode:
         attended: Sequence[int] = range(AT + 1),
         lies: dict[int, Twist] | None = None,
         work_lies: Sequence[int] = (),
+        tasks: Sequence[int] = (),
     ) -> None:
         """
         Args:
@@ -52,12 +54,14 @@ class ANode:
             attended: Rounds in which it trains.
             lies: What it makes of its state after the step, by round.
             work_lies: Rounds in which it sends other work, and commits to what follows.
+            tasks: Rounds in which it trains a known-answer task.
         """
         rule = specs.a_rule(method, **{"reset_rounds": T, **METHODS[method]})
         self.spec: RunSpec = replace(a_spec(), rule=rule, model=specs.a_model(), rounds=1_000)
         self.layout = layout_of(self.spec.model)
         self.parameters: Any = SimpleNamespace(spec=self.spec, layout=self.layout, read=self._theta)
         self.commits: dict[int, Commit] = {}
+        self.tasks = tasks
         private = start_private(self.layout)
         for number in attended:
             private = self._step(number, private, lies or {}, is_false=number in work_lies)
@@ -67,9 +71,8 @@ class ANode:
 
     def _step(self, number: int, before: NodeState, lies: dict[int, Twist], *, is_false: bool) -> NodeState:
         commit = a_commit(number, NODES[0], base=before.base)
-        work = local(
-            self.spec, self.layout, self._theta(number), before, self.batch(commit), number, self.gradient
-        )
+        batch = self.batch(commit, self.sequences(number))
+        work = local(self.spec, self.layout, self._theta(number), before, batch, number, self.gradient)
         if is_false:
             work = replace(work, x_NC=-work.x_NC)
         after, update = encode(self.spec, self.layout, number, before, work)
@@ -84,9 +87,13 @@ class ANode:
         )
         return after
 
-    def batch(self, commit: Commit) -> Any:
+    def sequences(self, number: int) -> int:
+        """The round whose sequences its step takes."""
+        return trained_as(self.spec, number) if number in self.tasks else number
+
+    def batch(self, _commit: Commit, round_id: int) -> Any:
         """A batch that names its round, for `gradient`."""
-        return np.full((self.spec.rule.local.steps, 1), int(commit.round))
+        return np.full((self.spec.rule.local.steps, 1), round_id)
 
     def gradient(self, theta_P: Floats, batch: Any) -> tuple[float, Floats]:
         """A gradient of these parameters, some of whose values are -0."""
@@ -104,7 +111,8 @@ class ANode:
         steps = self.lineage(round_id)
         remake = Remake(self.parameters, self.batch, self.gradient, steps[0].base)
         for commit in steps:
-            remake.step(commit, is_compared=commit is steps[-1])
+            sequences = self.sequences(int(commit.round))
+            remake.step(commit, trained_as=sequences, is_compared=commit is steps[-1])
         return remake
 
 
@@ -144,6 +152,16 @@ def test_a_step_less_does_not_lead_to_its_state(method):
         remake.step(commit)
 
     assert remake.is_behind
+
+
+@pytest.mark.parametrize("method", ["demo", "muloco"])
+def test_known_answer_tasks_on_the_way_are_made_again_by_their_own_sequences(method):
+    node = ANode(method, tasks=[AT - 3])
+    assert (node.remade().differs, node.remade(AT - 3).differs) == ("", "")
+
+    node.tasks = ()
+    assert node.remade().is_behind
+    assert node.remade(AT - 3).differs.startswith("update") and not node.remade(AT - 3).is_behind
 
 
 def test_a_step_that_carries_nothing_needs_no_other():

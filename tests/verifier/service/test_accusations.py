@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,23 +10,30 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from assay.protocol.types import RoundId
+from assay.protocol.encoding.codec import encode
+from assay.protocol.errors import NotYet, Unavailable
+from assay.protocol.known_answers import drawn_tasks
+from assay.protocol.messages import TaskList
+from assay.protocol.types import NO_DIGEST, RoundId
 from assay.redteam.court.accusations import (
     FINDER,
     LIE,
     NODE,
+    ROUNDS,
     Court,
     KnowingWorker,
     Past,
     a_left_run,
+    a_listed_run,
     a_past_run,
     a_verifier,
     answer_of,
     answered,
 )
-from assay.testing.members import a_digest, peer
+from assay.testing.members import RUN_ID, a_digest, peer
 from assay.verifier.audit.messages import RemakeStep
-from assay.verifier.service.accusations import REST, Accusations
+from assay.verifier.service.accusations import LIST_S, REST, Accusations, Refused
+from assay.verifier.service.chain_duties import ChainDuties
 
 STEP_S = 10  # of a slow worker
 
@@ -70,16 +78,84 @@ def test_of_a_node_that_is_bound_to_the_run_nothing_is_heard_before_its_end(chan
     assert found.made == [0]
 
 
-@pytest.mark.parametrize(("tasks_from", "is_heard"), [(LIE, False), (LIE + 1, True)])
-def test_a_step_that_may_be_a_known_answer_task_is_not_looked_into(tasks_from: int, is_heard: bool):
-    """An honest node's task that no audit drew is false, and nobody asks it for the list any more."""
-    listed = {"tasks": a_digest("list"), "tasks_from": tasks_from}
-    for past in (a_past_run(1), a_left_run(1)):
-        found = answered(1, [(FINDER, LIE)], false={LIE}, past=a_run_in_which(past, **listed))
+SECRET = a_digest("secret")
+SHOWN = TaskList(run_id=RUN_ID, node=peer(NODE), secret=SECRET)
 
-        (answer,) = found.answers
-        assert isinstance(answer, bytes) is is_heard
-        assert is_heard or ("may be a known-answer task" in str(answer) and found.made == [0])
+
+def of_a_list(
+    at: int, *, shown: TaskList | None = SHOWN, now_s: int = 0, false: Sequence[int] = (), **changes: Any
+) -> bytes | str:
+    """What a verifier answers of this round's step of a node with a task."""
+    past, tasks = a_listed_run(1, SECRET)
+    past = a_run_in_which(past, **changes)
+    given = {"false": false, "tasks": tasks, "shown": shown, "now_s": now_s}
+    (answer,) = answered(1, [(FINDER, at)], past=past, **given).answers
+    return answer
+
+
+def test_a_task_that_no_audit_drew_is_no_lie_and_neither_is_what_follows_it():
+    (task,) = a_listed_run(1, SECRET)[1]
+    assert 0 < task < ROUNDS - 1
+
+    assert of_a_list(task) == "it was a known-answer task, false on order"
+    assert of_a_list(task - 1) == of_a_list(task + 1) == "the step holds"
+    assert len(of_a_list(task + 1, false=[task + 1])) == 65
+
+
+def test_a_node_has_an_hour_to_show_its_list_which_excuses_only_what_came_after_it():
+    past, (task,) = a_listed_run(1, SECRET)
+    ends_s = past[2].time_s + LIST_S
+
+    assert "may yet show" in str(of_a_list(task, shown=None))
+    assert "may yet show" in str(of_a_list(task, shown=None, now_s=ends_s - 1))
+    assert len(of_a_list(task, shown=None, now_s=ends_s)) == 65
+    assert len(of_a_list(task, tasks_from=task + 1)) == 65
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"tasks": NO_DIGEST}, {}),
+        ({}, {"secret": a_digest("other")}),
+        ({}, {"run_id": a_digest("other")}),
+        ({}, {"node": peer("nora")}),
+    ],
+)
+def test_a_list_that_was_not_announced_is_refused(changes, shown):
+    past = a_run_in_which(a_listed_run(1, SECRET)[0], **changes)
+
+    async def main(service: Accusations) -> None:
+        with pytest.raises(Refused, match="announced another list, or none"):
+            await service.handlers["list"](peer(NODE), encode(replace(SHOWN, **shown)))
+
+    with a_verifier(1, KnowingWorker(()), Court(), past=past) as (service, _):
+        trio.run(main, service)
+
+
+def test_who_leaves_is_discharged_and_accused_once_it_has_shown_its_list():
+    began, links, state = a_left_run(1)
+    spec = replace(began.spec, audit=replace(began.spec.audit, known_answer_count=1))
+    root = drawn_tasks(SECRET, spec, RUN_ID, peer(NODE)).root
+    listed = a_run_in_which((replace(began, spec=spec), links, replace(state, spec=spec)), tasks=root)
+    steps = {**state.steps, (state.round, peer(NODE)): 1}
+    undrained = (began, links, replace(listed[2], steps=steps))
+
+    async def early(service: Accusations) -> None:
+        with pytest.raises(NotYet, match="may yet be drawn or judged"):
+            await service.handlers["list"](peer(NODE), encode(SHOWN))
+
+    async def main(service: Accusations, duties: ChainDuties) -> None:
+        sign = duties.handlers["sign-discharge"]
+        with pytest.raises(Unavailable, match="not shown its list"):
+            await sign(peer(NODE), peer(NODE))
+        assert "may yet show" in str(await answer_of(service, FINDER, LIE))
+        await service.handlers["list"](peer(NODE), encode(SHOWN))
+        assert len(await sign(peer(NODE), peer(NODE))) == 65
+
+    with a_verifier(1, KnowingWorker(()), Court(), past=(listed[0], *undrained[1:])) as (service, _):
+        trio.run(early, service)
+    with a_verifier(1, KnowingWorker(()), Court(), past=listed, now_s=1 << 40) as (service, duties):
+        trio.run(main, service, duties)
 
 
 def test_nothing_is_heard_while_a_step_of_it_is_not_settled():

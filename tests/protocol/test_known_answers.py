@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from assay.node.known_answer import Tasks, drawn_tasks
 from assay.protocol.auditing.commitments import shown_root
+from assay.protocol.known_answers import Tasks, drawn_tasks, task_secret
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST
@@ -23,7 +23,8 @@ def ordering(count: int, rounds: int = 100) -> RunSpec:
 
 
 def drawn(key: bytes = KEY, count: int = 5, **changes: Any) -> Tasks:
-    return drawn_tasks(key, **{"spec": ordering(count), "run_id": RUN_ID, "node": NODE, **changes})
+    given = {"spec": ordering(count), "run_id": RUN_ID, "node": NODE, **changes}
+    return drawn_tasks(task_secret(key, given["run_id"]), **given)
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(1, 20), (5, 100), (1000, 20_000)])

@@ -1,8 +1,10 @@
 """Known-answer tasks: a node's own deliberately false steps, which test auditors unannounced.
 
-Room: node (pure). A node draws its tasks from its secret key, so a restart draws the same ones and nobody
+Room: protocol (pure). A node draws its tasks from its secret key, so a restart draws the same ones and nobody
 else can know one. It announces the root of the list in the chain before it takes the first of them; no
-auditor can tell such a step from a lie until its node shows that it is on the list.
+auditor can tell such a step from a lie until its node shows that it is on the list. Once no step of the node
+can be drawn or judged any more, it shows the secret that the whole list follows from: else the tasks that no
+audit drew would be taken for lies.
 """
 
 from __future__ import annotations
@@ -36,12 +38,16 @@ class Tasks:
         return self.shown.get(round_id) if first and round_id >= first else None
 
 
-def drawn_tasks(key: bytes, spec: RunSpec, run_id: Digest, node: PeerId) -> Tasks:
-    """The tasks of the node with this secret peer key: in rounds all over the run, each at most once.
+def task_secret(key: bytes, run_id: Digest) -> Digest:
+    """What the list of the node with this secret peer key follows from."""
+    return derived_salt(key, b"known answers", run_id)
+
+
+def drawn_tasks(secret: Digest, spec: RunSpec, run_id: Digest, node: PeerId) -> Tasks:
+    """The tasks that follow from a node's `task_secret`: in rounds all over the run, each at most once.
 
     Whoever joins late leaves out those before its announcement: of its steps, too, one in as many is false.
     """
-    secret = derived_salt(key, b"known answers", run_id)
     rounds = _rounds(secret, spec)
     tasks = [(derived_salt(secret, b"task", at.to_bytes(8, "big")), RoundId(at), node) for at in rounds]
     return Tasks(
