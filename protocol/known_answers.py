@@ -43,17 +43,22 @@ def task_secret(key: bytes, run_id: Digest) -> Digest:
     return derived_salt(key, b"known answers", run_id)
 
 
-def drawn_tasks(secret: Digest, spec: RunSpec, run_id: Digest, node: PeerId) -> Tasks:
-    """The tasks that follow from a node's `task_secret`: in rounds all over the run, each at most once.
+def task_list(secret: Digest, spec: RunSpec, node: PeerId) -> list[tuple[Digest, RoundId, PeerId]]:
+    """The list that follows from a node's `task_secret`: rounds all over the run, each once, ascending.
 
     Whoever joins late leaves out those before its announcement: of its steps, too, one in as many is false.
     """
     rounds = _rounds(secret, spec)
-    tasks = [(derived_salt(secret, b"task", at.to_bytes(8, "big")), RoundId(at), node) for at in rounds]
+    return [(derived_salt(secret, b"task", at.to_bytes(8, "big")), RoundId(at), node) for at in rounds]
+
+
+def drawn_tasks(secret: Digest, spec: RunSpec, run_id: Digest, node: PeerId) -> Tasks:
+    """A node's list, with what proves each task of it."""
+    tasks = task_list(secret, spec, node)
     return Tasks(
         node=node,
         root=known_answer_root(tasks) if tasks else NO_DIGEST,
-        shown={at: known_answer_proof(run_id, tasks, index) for index, at in enumerate(rounds)},
+        shown={int(at): known_answer_proof(run_id, tasks, index) for index, (_, at, _) in enumerate(tasks)},
     )
 
 

@@ -42,9 +42,10 @@ from assay.participant.store import Store
 from assay.participant.wallet.claims import open_chain
 from assay.participant.worker import WorkerProcess
 from assay.protocol.auditing.audits import case_id_of
+from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.encoding.codec import Message, decode, encode
 from assay.protocol.errors import AssayError, Diverged, NotYet
-from assay.protocol.known_answers import drawn_tasks, trained_as
+from assay.protocol.known_answers import task_list, trained_as
 from assay.protocol.membership import bound_by, is_drained
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit, TaskList
 from assay.protocol.state_transition import RunState
@@ -164,14 +165,18 @@ class Accusations:
             Refused: it is not the list that the node announced.
         """
         shown, run_state = decode(TaskList, body), self._follower.run_state
-        record = run_state.nodes.get(shown.node)
-        tasks = drawn_tasks(shown.secret, self._me.spec, self._me.run_id, shown.node)
-        if record is None or shown.run_id != self._me.run_id or tasks.root != record.tasks:
+        if not self._is_announced(shown):
             raise Refused(f"node {shown.node.hex()[:8]} announced another list, or none")
         if not is_drained(run_state, shown.node):
             raise NotYet("a step of the node may yet be drawn or judged")
         self._me.store.set_value(f"{LISTED}{shown.node.hex()}", shown.secret)
         return b"\x01"
+
+    def _is_announced(self, shown: TaskList) -> bool:
+        record = self._follower.run_state.nodes.get(shown.node)
+        if record is None or record.tasks == NO_DIGEST or shown.run_id != self._me.run_id:
+            return False
+        return known_answer_root(task_list(shown.secret, self._me.spec, shown.node)) == record.tasks
 
     def _tasks(self, node: PeerId) -> frozenset[int]:
         """The rounds of which a node's steps were false on order.
@@ -185,8 +190,8 @@ class Accusations:
             return frozenset()
         secret = self._me.store.value(f"{LISTED}{node.hex()}")
         if secret is not None:
-            tasks = drawn_tasks(Digest(secret), self._me.spec, self._me.run_id, node)
-            return frozenset(at for at in tasks.shown if at >= record.tasks_from)
+            rounds = (int(at) for _, at, _ in task_list(Digest(secret), self._me.spec, node))
+            return frozenset(at for at in rounds if at >= record.tasks_from)
         if not run_state.is_settled or self._now_s() < run_state.time_s + LIST_S:
             raise NotYet("its node may yet show which of its steps were false on order")
         return frozenset()
