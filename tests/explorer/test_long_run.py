@@ -86,8 +86,8 @@ def long_run() -> Explored:
 
 def every_address(run: Explored) -> Iterable[str]:
     yield from addresses(run).values()
-    yield from (f"{addresses(run)['operator']}?page=100", "/runs/golden/order?page=40")
-    yield from ("/runs/golden/rounds?page=200", "/runs/golden/rounds/9999", "/runs/golden/epochs?page=40")
+    yield from (f"{addresses(run)['operator']}?page=100", "/runs/golden/order?page=20")
+    yield from ("/runs/golden/rounds?page=200", "/runs/golden/rounds/9999", "/runs/golden/epochs?page=20")
     yield from (f"{addresses(run)['node']}?page=200", "/runs/golden/audits?page=100&status=passed")
     yield from (address + ".json" for address in addresses(run).values() if address != "/")
 
