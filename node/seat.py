@@ -29,14 +29,13 @@ from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, Diverged, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.membership import is_drained, may_announce
-from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance, TaskList
+from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest
 
 log = logging.getLogger(__name__)
 APPLY_S = 2.0  # between two applications to the same verifier
 ATTEND_S = 3.0  # between two attempts to say that we are back, or leave, or have drawn our tasks
-SHOWN_S = 120.0  # for which a node tries to show its list of known-answer tasks to all verifiers
 LOOK_S = 1.0
 TOLD_S = 300  # after the time by which a run had to start, until which we may learn what became of it
 LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to leave
@@ -164,26 +163,6 @@ async def drained(me: Participant, follower: Follower) -> None:
     """Wait until no step of ours can be drawn or judged any more."""
     while not follower.run_state.is_complete and not is_drained(follower.run_state, me.me):
         await follower.grown(int(follower.run_state.round))
-
-
-async def show_list(me: Participant, follower: Follower, host: Host, secret: Digest) -> None:
-    """Show every verifier which steps of ours were false on order, once none of ours can be drawn or judged.
-
-    Those that no audit drew would else be taken for lies. It goes on until all have it, or for `SHOWN_S`.
-    """
-    body = encode(TaskList(run_id=me.run_id, node=me.me, secret=secret))
-    left = set(follower.run_state.holders)
-    with trio.move_on_after(SHOWN_S):
-        while left:
-            for verifier in sorted(left):
-                try:
-                    await host.request(verifier, "list", body, timeout_s=ATTEND_S)
-                    left.discard(verifier)
-                except AssayError as error:  # it may lack the last manifests
-                    log.info("list not shown", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
-            if left:
-                await trio.sleep(ATTEND_S)
-    log.info("list of known-answer tasks shown", extra={"not_to": len(left)})
 
 
 def _signed(

@@ -29,7 +29,6 @@ from assay.node.seat import (
     drained,
     leave_when_asked,
     return_when_overdue,
-    show_list,
     take_seat,
 )
 from assay.node.steps import StepFiles
@@ -42,6 +41,7 @@ from assay.participant.following.snapshots import SnapshotFinder
 from assay.participant.following.sync import StateSync
 from assay.participant.pushes import Pushes, push
 from assay.participant.run import participate
+from assay.participant.task_lists import show_list
 from assay.participant.wallet.claims import claim_everything
 from assay.participant.wallet.delegation import watch_delegation
 from assay.participant.wallet.discharge import discharge
@@ -66,6 +66,7 @@ from assay.protocol.messages import (
     SignedReceipt,
     SignedRefusal,
     Submission,
+    TaskList,
 )
 from assay.protocol.params import MoneySpec
 from assay.protocol.state_transition import RunState
@@ -209,7 +210,8 @@ class Service:
             await self._train()
             await drained(self.me, self.follower)
             if self.tasks.counts_from(self.follower.run_state):
-                await show_list(self.me, self.follower, host, self._task_secret)
+                shown = TaskList(run_id=self.me.run_id, node=self.me.me, secret=self._task_secret)
+                await show_list(host, self.follower.run_state.holders, shown)
             ending = asdict(ending_of(self.follower.run_state))
             if self._has_left():  # whoever leaves need not wait for its pay: others claim for it
                 reason = bound_by(self.follower.run_state, self.me.me)

@@ -52,6 +52,11 @@ def task_list(secret: Digest, spec: RunSpec, node: PeerId) -> list[tuple[Digest,
     return [(derived_salt(secret, b"task", at.to_bytes(8, "big")), RoundId(at), node) for at in rounds]
 
 
+def false_rounds(secret: Digest, spec: RunSpec, first: int) -> frozenset[int]:
+    """The rounds, from `first` on, in which the step of a node with this secret is false on order."""
+    return frozenset(at for at in _rounds(secret, spec) if at >= first)
+
+
 def drawn_tasks(secret: Digest, spec: RunSpec, run_id: Digest, node: PeerId) -> Tasks:
     """A node's list, with what proves each task of it."""
     tasks = task_list(secret, spec, node)

@@ -25,6 +25,8 @@ from assay.ledger.settlement.results import accused_order_of
 from assay.participant.compute import Apply, State, Workplace
 from assay.participant.links import check_place
 from assay.participant.store import Store
+from assay.participant.task_lists import SHOW, SHOW_S
+from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.errors import Diverged, NotYet, Unavailable
@@ -167,9 +169,24 @@ class Answered:
     made: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Connections between verifiers that hear accusations, in place of a host."""
+
+    services: dict[PeerId, Accusations] = field(default_factory=dict)  # who can be reached
+
+    async def request(self, verifier: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
+        """What a verifier answers within this time; Unavailable from who is not there."""
+        if verifier not in self.services:
+            raise Unavailable("not connected")
+        with trio.fail_after(timeout_s):
+            return await self.services[verifier].handlers[method](peer(NODE), body)
+
+
 @contextmanager
 def a_verifier(
     seed: int, worker: KnowingWorker, court: Court, *,
+    name: str = signed.VERIFIERS[0], lines: Lines | None = None,
     past: Past | None = None, is_over: bool = True, convicted: Collection[StepId] = (), reset: int = ROUNDS,
     now_s: int = 0,
 ) -> Iterator[tuple[Accusations, ChainDuties]]:  # fmt: skip
@@ -192,9 +209,10 @@ def a_verifier(
         compress = replace(began.spec.rule.compress, reset_rounds=reset)
         spec = replace(began.spec, rule=replace(began.spec.rule, compress=compress))
         me: Any = SimpleNamespace(
-            config=SimpleNamespace(folder=Path(folder)), store=store, spec=spec, run_id=RUN_ID,
-            deployment=a_deployment(), keys=SimpleNamespace(hot=a_hot_key(signed.VERIFIERS[0])), worked=None,
+            config=SimpleNamespace(folder=Path(folder)), store=store, spec=spec, run_id=RUN_ID, me=peer(name),
+            deployment=a_deployment(), keys=SimpleNamespace(hot=a_hot_key(name)), worked=None,
         )  # fmt: skip
+        host: Any = lines or Lines()
         follower: Any = SimpleNamespace(
             run_state=ended if is_over else began, confirmed=dict.fromkeys(convicted), failed={}
         )
@@ -202,7 +220,9 @@ def a_verifier(
         start = RecomputeStart(spec=began.spec, workplace=place, limits="")
         state_sync: Any = None
         yield (
-            Accusations(me, follower, start, aggregate, lambda _case, _positions: None, lambda: now_s),
+            Accusations(
+                me, follower, lambda: host, start, aggregate, lambda _case, _positions: None, lambda: now_s
+            ),
             ChainDuties(me, follower, state_sync),
         )
 
@@ -441,3 +461,69 @@ def _among_tasks(is_defended: bool, seed: int) -> Outcome:
             )
             caught += len(found.answers[0]) == 65
     return tallied(2, caught, 0.0, "none: an order is signed, of who keeps its list an hour after the run")
+
+
+def signatures(
+    seed: int, at: int, shown: TaskList, to: int, *,
+    false: Collection[int], is_late: bool = False, **others: Any,
+) -> int:  # fmt: skip
+    """How many of four verifiers sign an order about this round's step, if its node shows its list to some.
+
+    Args:
+        seed: Of the run.
+        at: The accused step's round.
+        shown: The node's list.
+        to: How many verifiers the node shows it to.
+        false: Rounds in which the step is false.
+        is_late: Whether it shows it after the others were asked once.
+        others: As `answered`'s.
+    """
+    court, worker, lines = Court(), KnowingWorker(false, tasks=others.pop("tasks")), Lines()
+
+    async def main() -> int:
+        async with trio.open_nursery() as nursery:
+            for service in lines.services.values():
+                nursery.start_soon(service.run)
+            for service in list(lines.services.values())[to:] if is_late else ():
+                await answer_of(service, FINDER, at)
+            for service in list(lines.services.values())[:to]:
+                await service.handlers[SHOW](shown.node, encode(shown))
+            await trio.sleep(SHOW_S)
+            answers = [await answer_of(service, FINDER, at) for service in lines.services.values()]
+            nursery.cancel_scope.cancel()
+        return sum(len(one) == 65 for one in answers)
+
+    with ExitStack() as verifiers:
+        for name in signed.VERIFIERS:
+            one = a_verifier(seed, worker, court, name=name, lines=lines, **others)
+            lines.services[peer(name)], _ = verifiers.enter_context(one)
+        return trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@ACCUSATION_ATTACKS.attack(
+    "show a list of known-answer tasks to some verifiers only (2 ways)", 34, "who takes a list passes it on"
+)
+def _shown_to_some(is_defended: bool, seed: int) -> Outcome:
+    """A node lies behind a task of its own, and shows its list to half of the verifiers, at once or late.
+
+    These refuse the task, the others find it false, and the lie behind it: undefended, neither is a quorum.
+    """
+    module, secret = assay.verifier.service.accusations, a_digest("secret", seed)
+    past, tasks = a_listed_run(seed, secret)
+    shown = TaskList(run_id=RUN_ID, node=peer(NODE), secret=secret)
+    least = quorum(len(signed.VERIFIERS))
+    lie, late_s = max(tasks) + 1, past[2].time_s + LIST_S
+
+    async def nobody(*_: Any) -> None:
+        """Neither passes a list on nor asks for one."""
+
+    with (
+        without(module, "show_list", nobody, unless=is_defended),
+        without(module, "find_list", nobody, unless=is_defended),
+    ):
+        found = [
+            signatures(seed, lie, shown, 2, false={lie}, tasks=tasks, past=past, now_s=late_s, is_late=late)
+            for late in (False, True)
+        ]
+    harm = f"none: {found} of four sign; undefended half of them, and the accuser is not heard again"
+    return tallied(2, sum(count >= least for count in found), 0.0, harm)

@@ -9,7 +9,9 @@ accusation is looked into at a time, and an account that accused a step that hol
 not heard again.
 
 A step that may be a known-answer task, false on order, is not looked into before its node has shown its list,
-which it does at the end, or has let the time for that pass.
+which it does at the end, or has let the time for that pass. Who takes a list passes it on to the other
+verifiers, and who has none asks them before it looks: a list that some have would split the verifiers. What
+was found without it is open again once it comes.
 
     accused --queued--> made again --differs at the step--> order signed, for the first accuser
                                    '--otherwise--> the reason, for everybody
@@ -21,6 +23,7 @@ else the cheat's own friend would accuse first, and open none.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,18 +37,27 @@ import trio
 from assay.chain.commit_statement import evm_address
 from assay.chain.statements import OPERATOR, VERIFIER, sign_digest
 from assay.ledger.settlement.results import accused_order_of
-from assay.network.host import Handler
+from assay.network.host import Handler, Host
 from assay.participant.compute import Apply, State
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.store import Store
+from assay.participant.task_lists import (
+    ASK,
+    SHOW,
+    find_list,
+    is_announced,
+    keep_list,
+    kept_lists,
+    kept_secret,
+    show_list,
+)
 from assay.participant.wallet.claims import open_chain
 from assay.participant.worker import WorkerProcess
 from assay.protocol.auditing.audits import case_id_of
-from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.encoding.codec import Message, decode, encode
-from assay.protocol.errors import AssayError, Diverged, NotYet
-from assay.protocol.known_answers import task_list, trained_as
+from assay.protocol.errors import AssayError, Diverged, NotYet, Unavailable
+from assay.protocol.known_answers import false_rounds, trained_as
 from assay.protocol.membership import bound_by, is_drained
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit, TaskList
 from assay.protocol.state_transition import RunState
@@ -56,13 +68,14 @@ from assay.verifier.audit.remake import STEPS_MAX, lineage
 log = logging.getLogger(__name__)
 A = TypeVar("A", bound=Message)
 ACCUSED, CLEARED, HONEST, ALONE = "accused/", "cleared/", "honest/", "alone/"  # keys: what is known of a case
-WRONG, LISTED = "wrong/", "listed/"  # keys: of an account; of a node that has shown its list
+WRONG, BEHIND = "wrong/", "behind/"  # keys: of an account; of a case that a list may open again, by its node
 FOLDER = "accusations"  # of the worker, in the verifier's
 WAITING_MAX = 4  # accusations that wait while another is looked into
 WRONG_MAX = {True: 8, False: 1}  # that no order follows from, until the buyer, or another, is not heard
-LIST_S = 3600  # after the run, by agreed time, for which a node may show its list
+LIST_S = 3600  # after the run, by agreed time, for which a node may show its list; no less than `absence_s`
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 _BEHIND = "an earlier step of the node is false, which this rests on"
+_ON_ORDER = "it was a known-answer task, false on order"
 REST = 3  # times what a step or an aggregate took, after it, while the run goes on
 REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
 
@@ -78,6 +91,7 @@ class Accusations:
         self,
         me: Participant,
         follower: Follower,
+        host: Callable[[], Host],
         start: RecomputeStart,
         aggregate: Callable[[Digest], Awaitable[bytes]],
         keep_trace: Callable[[Digest, bytes], None],
@@ -87,19 +101,26 @@ class Accusations:
         Args:
             me: The verifier.
             follower: Its chain of manifests.
+            host: To reach the other verifiers by.
             start: Of its recompute worker; ours works in a folder of its own.
             aggregate: Finds the bytes of an aggregate; raises Unavailable.
             keep_trace: Keeps the trace of a step that an order is signed about, for its appeal.
             now_s: Unix time.
         """
         self._me, self._follower, self._aggregate, self._keep_trace = me, follower, aggregate, keep_trace
+        self._host = host
         self._folder = me.config.folder / FOLDER
         self._start = replace(start, workplace=replace(start.workplace, folder=str(self._folder)))
         self._accused: dict[Digest, Accusation] = {}  # by case: queued, or being looked into
         self._queue, self._queued = trio.open_memory_channel[tuple[Commit, Accusation]](WAITING_MAX)
         self._failed = Counter[Digest]()  # by case: looks that could not be finished
+        self._pass_on, self._passed_on = trio.open_memory_channel[TaskList](math.inf)
         self._asking, self._now_s = trio.Lock(), now_s
-        self.handlers: Mapping[str, Handler] = {"accuse": self._accuse, "list": self._take_list}
+        self.handlers: Mapping[str, Handler] = {
+            "accuse": self._accuse,
+            SHOW: self._take_list,
+            ASK: self._give_list,
+        }
 
     def is_open(self) -> bool:
         """Whether strangers may connect: once the run's last round is over, or a node has left."""
@@ -107,7 +128,20 @@ class Accusations:
         return run_state.is_settled or any(record.has_left for record in run_state.nodes.values())
 
     async def run(self) -> None:
-        """Look into one accusation after the other; ends only by cancellation."""
+        """Look into one accusation after the other, and pass lists on; ends only by cancellation."""
+        for shown in kept_lists(
+            self._me.store, self._me.run_id
+        ):  # we may have been ended before others had it
+            self._pass_on.send_nowait(shown)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look)
+            async for shown in self._passed_on:
+                nursery.start_soon(show_list, self._host(), self._others(), shown)
+
+    def _others(self) -> list[PeerId]:
+        return [one for one in self._follower.run_state.holders if one != self._me.me]
+
+    async def _look(self) -> None:
         async for commit, accusation in self._queued:
             case_id = case_id_of(commit)
             fields = {"round": int(commit.round), "node": commit.node.hex()[:8]}
@@ -137,7 +171,7 @@ class Accusations:
         if (accusation.round, accusation.node) in self._follower.confirmed:
             raise Refused("the run's own audit convicted this step")
         if int(accusation.round) in self._tasks(accusation.node):
-            raise Refused("it was a known-answer task, false on order")
+            raise Refused(_ON_ORDER)
         commit = self._commit(int(accusation.round), accusation.node)
         case_id = case_id_of(commit)
         cleared = self._me.store.value(f"{CLEARED}{case_id.hex()}")
@@ -165,18 +199,37 @@ class Accusations:
             Refused: it is not the list that the node announced.
         """
         shown, run_state = decode(TaskList, body), self._follower.run_state
-        if not self._is_announced(shown):
+        if kept_secret(self._me.store, shown.node) == shown.secret:
+            return b"\x01"
+        if not is_announced(shown, run_state):
             raise Refused(f"node {shown.node.hex()[:8]} announced another list, or none")
         if not is_drained(run_state, shown.node):
             raise NotYet("a step of the node may yet be drawn or judged")
-        self._me.store.set_value(f"{LISTED}{shown.node.hex()}", shown.secret)
+        self._keep(shown)
         return b"\x01"
 
-    def _is_announced(self, shown: TaskList) -> bool:
-        record = self._follower.run_state.nodes.get(shown.node)
-        if record is None or record.tasks == NO_DIGEST or shown.run_id != self._me.run_id:
-            return False
-        return known_answer_root(task_list(shown.secret, self._me.spec, shown.node)) == record.tasks
+    async def _give_list(self, _peer: PeerId, body: bytes) -> bytes:
+        """The list of a node, if it has shown it.
+
+        Raises:
+            Unavailable: it has not.
+        """
+        node = PeerId(body)
+        secret = kept_secret(self._me.store, node)
+        if secret is None:
+            raise Unavailable(f"node {node.hex()[:8]} has shown no list of known-answer tasks here")
+        return encode(TaskList(run_id=self._me.run_id, node=node, secret=secret))
+
+    def _keep(self, shown: TaskList) -> None:
+        """Keep a new list, pass it on, and open again what was found without it."""
+        store, name = self._me.store, f"{BEHIND}{shown.node.hex()}/"
+        keep_list(store, shown)
+        for key, account in store.values(name).items():
+            store.drop_values(f"{CLEARED}{key.removeprefix(name)}", set())
+            wrong = f"{WRONG}{account.hex()}"
+            store.set_value(wrong, (store.value(wrong) or b"")[1:])
+        store.drop_values(name, set())
+        self._pass_on.send_nowait(shown)
 
     def _tasks(self, node: PeerId) -> frozenset[int]:
         """The rounds of which a node's steps were false on order.
@@ -188,11 +241,11 @@ class Accusations:
         record = run_state.nodes.get(node)
         if record is None or record.tasks == NO_DIGEST:
             return frozenset()
-        secret = self._me.store.value(f"{LISTED}{node.hex()}")
+        secret = kept_secret(self._me.store, node)
         if secret is not None:
-            rounds = (int(at) for _, at, _ in task_list(Digest(secret), self._me.spec, node))
-            return frozenset(at for at in rounds if at >= record.tasks_from)
-        if not run_state.is_settled or self._now_s() < run_state.time_s + LIST_S:
+            return false_rounds(secret, self._me.spec, int(record.tasks_from))
+        shows_s = max(LIST_S, self._me.spec.audit.absence_s)
+        if not run_state.is_settled or self._now_s() < run_state.time_s + shows_s:
             raise NotYet("its node may yet show which of its steps were false on order")
         return frozenset()
 
@@ -262,6 +315,14 @@ class Accusations:
             AssayError: we cannot, now or ever.
         """
         case_id, number = case_id_of(commit), int(commit.round)
+        if not has_shown_list(self._me.store, self._follower.run_state, commit.node):
+            others, run_state = self._others(), self._follower.run_state
+            found = await find_list(self._host(), others, run_state, commit.node)
+            if found is not None:
+                self._keep(found)
+        if number in self._tasks(commit.node):
+            self._clear(case_id, _ON_ORDER)
+            return
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         log_path = self._me.config.folder / "accusation-worker.log"
@@ -281,6 +342,9 @@ class Accusations:
                 self._me.store.set_value(name, (self._me.store.value(name) or b"") + b"x")
                 if not made.is_behind:
                     self._me.store.set_value(f"{HONEST}{case_id.hex()}", b"")
+                elif not has_shown_list(self._me.store, self._follower.run_state, commit.node):
+                    behind = f"{BEHIND}{commit.node.hex()}/{case_id.hex()}"
+                    self._me.store.set_value(behind, accusation.account)
                 self._clear(case_id, _BEHIND if made.is_behind else "the step holds")
         finally:
             await child.close()
@@ -376,4 +440,4 @@ def accused_commit(store: Store, case_id: bytes) -> Commit | None:
 def has_shown_list(store: Store, run_state: RunState, node: PeerId) -> bool:
     """Whether nothing of a node's known-answer tasks is unknown: it announced none, or has shown its list."""
     record = run_state.nodes[node]
-    return record.tasks == NO_DIGEST or store.value(f"{LISTED}{node.hex()}") is not None
+    return record.tasks == NO_DIGEST or kept_secret(store, node) is not None

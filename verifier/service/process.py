@@ -203,6 +203,7 @@ class Service:
         accusations = Accusations(
             self.me,
             self.follower,
+            lambda: self._host,
             self._start,
             self._archived,
             chain_duties.appeals.keep,

@@ -112,6 +112,19 @@ def test_a_node_has_an_hour_to_show_its_list_which_excuses_only_what_came_after_
     assert len(of_a_list(task, tasks_from=task + 1)) == 65
 
 
+def test_where_openings_may_be_overdue_for_longer_than_an_hour_so_may_lists():
+    began, links, state = a_listed_run(1, SECRET)[0]
+    (task,) = a_listed_run(1, SECRET)[1]
+    spec = replace(began.spec, audit=replace(began.spec.audit, absence_s=2 * LIST_S))
+    past = replace(began, spec=spec), links, replace(state, spec=spec)
+    given = {"past": past, "tasks": {task}}
+
+    (early,) = answered(1, [(FINDER, task)], now_s=state.time_s + 2 * LIST_S - 1, **given).answers
+    (late,) = answered(1, [(FINDER, task)], now_s=state.time_s + 2 * LIST_S, **given).answers
+
+    assert "may yet show" in str(early) and len(late) == 65
+
+
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
