@@ -19,7 +19,7 @@ from assay.chain.statements import EpochResult, ModelRecord
 from assay.ledger.settlement.ending import Ending
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.declarations import Declarations
-from assay.protocol.messages import CertifiedManifest, Member
+from assay.protocol.messages import CertifiedManifest, Member, TaskList
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest, PeerId
 
@@ -137,6 +137,7 @@ class Finished:
     log_point: LogPoint | None = None
     anchor: Anchored | None = None
     held_out: HeldOut | None = None  # None: the buyer has not the data
+    task_lists: tuple[TaskList, ...] = ()  # of the nodes that have shown theirs
 
     @property
     def nodes(self) -> tuple[Member, ...]:

@@ -73,9 +73,9 @@ class Followed:
         bundle, held = root / OBSERVED, None
         self._round_trips: Path | None = None
         if folder is not None:
-            spec, deployment, store, held = _participants(folder)
-            self._place, self._bodies = STORE, partial(_stored, store)
-            self._round_trips = store.with_name(round_trips.FILE)
+            spec, deployment, held = _participants(folder)
+            self._place, self._bodies = STORE, partial(_stored, held.store)
+            self._round_trips = held.store.with_name(round_trips.FILE)
         elif bundle.is_dir():
             spec, deployment = read_terms(root, OBSERVED)
             self._place, self._bodies = OBSERVED, partial(_fetched, bundle)
@@ -141,8 +141,8 @@ class Followed:
         return self._known
 
 
-def _participants(folder: Path) -> tuple[RunSpec, Deployment, Path, Held]:
-    """The run of a participant: spec, deployment, store, and where its parts are kept.
+def _participants(folder: Path) -> tuple[RunSpec, Deployment, Held]:
+    """The run of a participant: spec, deployment, and where its parts are kept.
 
     Raises:
         ConfigError: a file is damaged, or the run is for another deployment than the network.
@@ -154,11 +154,12 @@ def _participants(folder: Path) -> tuple[RunSpec, Deployment, Path, Held]:
     if run.spec.deployment_id != deployment.deployment_id:
         raise ConfigError(f"{folder / CONFIG}: its run is for another deployment than its network")
     held = Held(
+        store=folder / paths.folder / STORE,
         blobs=folder / paths.folder / BLOBS,
         data=folder / paths.data,
         limits=None if paths.limits is None else folder / paths.limits,
     )
-    return run.spec, deployment, folder / paths.folder / STORE, held
+    return run.spec, deployment, held
 
 
 def _stored(store: Path, first: int, count: int) -> list[bytes]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from eth_abi.exceptions import EncodingError
@@ -26,12 +26,13 @@ from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import OPENINGS, IntegrityError
 from assay.participant.files.record import OWN_RECORD, read_record
 from assay.participant.links import extend
+from assay.participant.task_lists import is_announced, read_list
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.errors import AssayError, ConfigError
-from assay.protocol.messages import CertifiedManifest, Commit
+from assay.protocol.messages import CertifiedManifest, Commit, TaskList
 from assay.protocol.params import RunSpec, check_spec
 from assay.protocol.state_transition import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
@@ -45,10 +46,11 @@ REPORT = "report.json"  # of its training, in the bundle
 class Held:
     """Where a participant keeps what it has of a run.
 
-    blobs: updates, aggregates and openings, by digest. data: the run's. limits: a calibration file, if one is
-    named.
+    store: its own. blobs: updates, aggregates and openings, by digest. data: the run's. limits: a calibration
+    file, if one is named.
     """
 
+    store: Path
     blobs: Path
     data: Path
     limits: Path | None
@@ -74,6 +76,7 @@ class Delivered:
     report: bytes | None  # the content of `report.json`, unchecked; None: there is none
     is_followed: bool = False  # not delivered yet, and read so far: settled, sizes and report are empty
     held: Held | None = None  # by the participant whose run this is
+    asked: Mapping[PeerId, TaskList] = field(default_factory=dict)  # lists that its verifiers gave
 
     @property
     def data(self) -> Path:
@@ -108,6 +111,22 @@ class Delivered:
         """The file of a drawn step's opening, unchecked; None where it is not here."""
         path = self.root / opening_name(name) if self.held is None else self.held.blobs / f"{name.hex()}.blob"
         return path if path.is_file() else None
+
+    def task_list(self, node: PeerId) -> TaskList | None:
+        """The list of a node's known-answer tasks, if it has shown it; None where it is not here.
+
+        Raises:
+            IntegrityError: it is not the list that the node announced.
+        """
+        name, shown = f"{self.bundle.name}/{list_name(node)}", self.asked.get(node)
+        if shown is None and self.held is not None:
+            shown = read_list(self.held.store, self.run_id, node)
+        elif shown is None and (self.bundle / list_name(node)).is_file():
+            with _about(name):
+                shown = decode(TaskList, _bytes(self.bundle, list_name(node)))
+        if shown is not None and not (shown.node == node and is_announced(shown, self.run_states[-1])):
+            raise IntegrityError(f"{name}: not the list of known-answer tasks that the node announced")
+        return shown
 
     def load(self, name: Digest) -> bytes:
         """An update or an aggregate by its digest. Raises IntegrityError: missing or altered."""
@@ -183,6 +202,11 @@ def read_terms(root: Path, folder: str) -> tuple[RunSpec, Deployment]:
 def link_name(round_id: int) -> str:
     """The name of a certified manifest's file in a bundle."""
     return f"links/{round_id:06d}.cbor"
+
+
+def list_name(node: PeerId) -> str:
+    """The name of the file of a node's known-answer tasks in a bundle."""
+    return f"tasks/{node.hex()}.cbor"
 
 
 def opening_name(opening: Digest) -> str:

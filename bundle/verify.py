@@ -121,6 +121,7 @@ def verify(
         log_point=claims.log_point,
         release=claims.release,
         held_out=held_out,
+        task_lists=tuple(filter(None, map(delivered.task_list, delivered.run_states[-1].nodes))),
     )
     with tempfile.TemporaryDirectory() as scratch:
         again = Path(scratch) / BUNDLE

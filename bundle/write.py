@@ -4,6 +4,7 @@ Room: bundle (edge: files). It is written beside its final path and renamed at t
 or not at all.
 
     spec.cbor deployment.json links/ updates/ aggregates/ settlements/ receipts/
+    tasks/   lists of known-answer tasks, of the nodes that have shown theirs, if the run orders any
     anchor.json   the ledger's last anchor on chain, if any
     anchors/ proofs that each epoch's result is final, down to a block's hash; chain/proofs/result_anchor.py
     data/    manifest of the data, its tokenizer, chat template and choices    base.npy  imported parameters
@@ -28,7 +29,7 @@ from safetensors.numpy import save_file
 
 from assay.bundle.finished import Finished
 from assay.bundle.inputs import RunInputs
-from assay.bundle.read import REPORT
+from assay.bundle.read import REPORT, list_name
 from assay.bundle.receipts.rounds import facts_of, round_receipts
 from assay.bundle.registry.entry import registry_entry
 from assay.bundle.registry.files import FOLDER, registry_files
@@ -83,6 +84,10 @@ def write_bundle(folder: Path, run: Finished) -> Digest:
     if run.anchor is not None:
         _write_json(partial / ANCHOR, run.anchor)
     sizes = _write_chain(partial, run)
+    for shown in run.task_lists:
+        path = partial / list_name(shown.node)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(encode(shown))
     _write_settlements(partial, run)
     _write_inputs(partial, run.inputs)
     _write_receipts_and_model(partial, run, sizes)

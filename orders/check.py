@@ -32,6 +32,7 @@ from assay.orders.spec import (
 from assay.participant.batch_size import planned_ms
 from assay.protocol.auditing.draws import opened_count, wide_share_ppm
 from assay.protocol.errors import ConfigError
+from assay.protocol.known_answers import lineage_max
 from assay.protocol.params import PPM, AuditSpec, DataSpec, ModelSpec
 from assay.protocol.types import NO_DIGEST, Address
 from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RuleSpec, Values
@@ -47,7 +48,7 @@ from assay.training.reference.narrowing import OPERATORS_MAX
 from assay.verifier.appeal.program import computed_count, why_never
 from assay.verifier.audit import odds
 from assay.verifier.audit.messages import opening_bytes_max
-from assay.verifier.audit.remake import STEPS_MAX, lineage_max
+from assay.verifier.audit.remake import STEPS_MAX
 
 _BOUNDS = ("the held-out loss is at most", "acc is at least", "acc_norm is at least")
 
@@ -348,8 +349,8 @@ def deters_words(order: Order) -> str:
 
 def accused_words(order: Order) -> str:
     """Which steps nobody can accuse after the run, and why; empty if every one can be."""
-    rule, steps = order.rule, lineage_max(order.rule)
-    if min(steps, order.run.rounds) <= STEPS_MAX:
+    rule, steps = order.rule, lineage_max(order.rule, order.run.rounds, order.verify.known_answers)
+    if steps <= STEPS_MAX:
         return ""
     fragments = f", in each of {rule.fragments} fragments" if rule.fragments > 1 else ""
     return (

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
@@ -33,14 +34,27 @@ def read_link_bodies(path: Path, first: int = 0, count: int = 1 << 30) -> list[b
     Raises:
         Unavailable: the file cannot be read now or is not a store.
     """
+    asked = "SELECT round, body FROM link WHERE round >= ? ORDER BY round LIMIT ?"
+    rows = _read(path, asked, (first, count))
+    return [bytes(body) for at, (number, body) in enumerate(rows, first) if number == at]
+
+
+def read_value(path: Path, name: str) -> bytes | None:
+    """The value of a key in a store that another process may write to, as `read_link_bodies` reads it.
+
+    Raises:
+        Unavailable: likewise.
+    """
+    found = _read(path, "SELECT body FROM fact WHERE name = ?", (name,))
+    return bytes(found[0][0]) if found else None
+
+
+def _read(path: Path, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=1)) as db:
-            rows = db.execute(
-                "SELECT round, body FROM link WHERE round >= ? ORDER BY round LIMIT ?", (first, count)
-            ).fetchall()
+            return db.execute(statement, values).fetchall()
     except sqlite3.Error as cause:
         raise Unavailable(f"{path}: not a participant's store, or not to be read now ({cause})") from None
-    return [bytes(body) for at, (number, body) in enumerate(rows, first) if number == at]
 
 
 class Store:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from pathlib import Path
 
 import trio
 
 from assay.network.host import Host
-from assay.participant.store import Store
+from assay.participant.store import Store, read_value
 from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError
@@ -55,6 +56,16 @@ def kept_secret(store: Store, node: PeerId) -> Digest | None:
     """What the node's list follows from; None if it is not here."""
     body = store.value(f"{LISTED}{node.hex()}")
     return None if body is None else Digest(body)
+
+
+def read_list(path: Path, run_id: Digest, node: PeerId) -> TaskList | None:
+    """The list of a node in the store of a member, which may be at work; None if it is not there.
+
+    Raises:
+        Unavailable: the store cannot be read now.
+    """
+    secret = read_value(path, f"{LISTED}{node.hex()}")
+    return None if secret is None else TaskList(run_id=run_id, node=node, secret=Digest(secret))
 
 
 async def show_list(host: Host, verifiers: Collection[PeerId], shown: TaskList) -> None:

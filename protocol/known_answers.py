@@ -5,10 +5,15 @@ else can know one. It announces the root of the list in the chain before it take
 auditor can tell such a step from a lie until its node shows that it is on the list. Once no step of the node
 can be drawn or judged any more, it shows the secret that the whole list follows from: else the tasks that no
 audit drew would be taken for lies.
+
+Whoever then makes its steps again cannot know that the tasks were made as ordered, and from a state that is
+not known yet nothing can be compared. So some stretches of rounds are free of tasks, long enough to lead to a
+known state. The secret says where, so nobody else knows of a round that it is free.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +22,7 @@ from assay.protocol.messages import KnownAnswer
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
+from assay.protocol.update_rule import RuleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +73,42 @@ def drawn_tasks(secret: Digest, spec: RunSpec, run_id: Digest, node: PeerId) -> 
     )
 
 
+def lineage_max(rule: RuleSpec, rounds: int, task_count: int) -> int:
+    """The most steps, with the last, that lead to what a step makes, in a run of so many rounds and tasks."""
+    stretch = rule.lineage_rounds
+    return min(2 * _period(stretch) if task_count and _has_free(stretch, rounds) else stretch, rounds)
+
+
+def _period(stretch: int) -> int:
+    """Rounds of which one stretch is free, so that no round is with a chance of 1/2 or more."""
+    return 3 * stretch
+
+
+def _has_free(stretch: int, rounds: int) -> bool:
+    """Whether a run needs stretches without tasks: a short one's steps can be made again from its start."""
+    return stretch > 1 and rounds > _period(stretch)
+
+
 def _rounds(secret: Digest, spec: RunSpec) -> list[int]:
-    """As many different rounds as a node has tasks, ascending."""
+    """As many different rounds as a node has tasks, ascending, none of them in a free stretch."""
     found: set[int] = set()
+    stretch = spec.rule.lineage_rounds
+    has_free, period = _has_free(stretch, spec.rounds), _period(stretch)
     draws = _draws(secret)
     while len(found) < spec.audit.known_answer_count:  # of at most one round in twenty: few are drawn twice
-        found.add(next(draws) % spec.rounds)
+        at = next(draws) % spec.rounds
+        begins = _number(secret, b"free", at // period) % (period - stretch + 1)
+        if not (has_free and begins <= at % period < begins + stretch):
+            found.add(at)
     return sorted(found)
 
 
 def _draws(secret: Digest) -> Iterator[int]:
-    number = 0
-    while True:
-        yield int.from_bytes(derived_salt(secret, b"round", number.to_bytes(8, "big")), "big")
-        number += 1
+    return (_number(secret, b"round", at) for at in itertools.count())
+
+
+def _number(secret: Digest, use: bytes, at: int) -> int:
+    return int.from_bytes(derived_salt(secret, use, at.to_bytes(8, "big")), "big")
 
 
 def trained_as(spec: RunSpec, round_id: int) -> int:

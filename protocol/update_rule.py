@@ -207,6 +207,18 @@ class RuleSpec:
         return not self.is_gradient and (self.local.keeps_moments or self.is_local_kept)
 
     @property
+    def renewal_rounds(self) -> int:
+        """Rounds in a row after which no block's error depends on the one before them; 0 if none is kept."""
+        return self.compress.reset_rounds * self.fragments if self.compress.keeps_error else 0
+
+    @property
+    def lineage_rounds(self) -> int:
+        """Rounds in a row of which a step's own is the last, and whose steps alone lead to what it makes."""
+        if not self.carries_inner:
+            return self.renewal_rounds + 1
+        return max(self.renewal_rounds, 1) + self.compress.reset_rounds
+
+    @property
     def idle_steps(self) -> int:
         """Steps that one unseen false step can spare its node: an inner state may hold what it steps by.
 

@@ -8,7 +8,8 @@ aggregates, the batch from the spec, the draw from the beacon. Only the node's p
     else, by the steps before   -> its private state recomputed, step after step             proof
     else                        -> agreement of the message with the step's own gradient     evidence
 
-A proof holds in the node's execution class only; in any other, distances are evidence.
+A proof holds in the node's execution class only; in any other, distances are evidence. A known-answer task is
+false on order: where an audit or the node's list shows that a step is one, it is made with its own sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from assay.bundle.report.audits import final_audits
 from assay.node.steps import StepFiles
 from assay.participant.files.index import IntegrityError
 from assay.participant.openings import named_opening
-from assay.protocol.auditing.audits import Audit
+from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.auditing.commitments import check_sketch_opening
 from assay.protocol.auditing.draws import (
     auditors,
@@ -38,6 +39,7 @@ from assay.protocol.auditing.draws import (
 )
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage
+from assay.protocol.known_answers import false_rounds, trained_as
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import beacon_of, judges_of
@@ -72,6 +74,10 @@ class Replayed:
     drawn_by: Digest = NO_DIGEST
     audit: Audit | None = None
     is_same_class: bool = True
+    is_task: bool = False  # a known-answer task, by its audit or by the list that its node has shown
+    lacks_list: bool = (
+        False  # the node announced known-answer tasks, and which steps they are is not known here
+    )
     found: Finding | None = None
     opening: str = ""  # where it was, or why there is none
     is_behind: bool = False  # whether the private state before it is not what its earlier steps lead to
@@ -100,6 +106,7 @@ class ReplayReport:
     rate_ppm: int
     ruling: str | None  # the chain's, if the step was audited
     is_same_class: bool
+    is_task: bool  # false on order, as its node or an audit has shown
     distance_ppb: int | None  # of the gradient's norm; None without an opening
     equal_signs: float | None  # share of the sent signs that are the gradient's own
     cosine: float | None
@@ -120,6 +127,7 @@ class ReplayReport:
             rate_ppm=done.rate_ppm,
             ruling=None if done.audit is None else done.audit.ruling.value,
             is_same_class=done.is_same_class,
+            is_task=done.is_task,
             distance_ppb=None if done.found is None else done.found.distance_ppb,
             equal_signs=share,
             cosine=cosine,
@@ -226,13 +234,18 @@ def _replayed(
         )
         done = Replayed(commit=commit)
         done.is_same_class = commit.exec_class == execution_class(spec.compute)
-        rounds = {int(one.round) for one in lineage(commit, commits.get, None if since_fresh else spec.rule)}
+        tasks = _tasks_of(delivered, peer)
+        announced = delivered.run_states[-1].nodes[peer].tasks != NO_DIGEST
+        done.is_task, done.lacks_list = round_id in tasks, announced and delivered.task_list(peer) is None
+        rule = None if since_fresh else spec.rule
+        rounds = {int(one.round) for one in lineage(commit, commits.get, rule, tasks)}
         began = commits[min(rounds)].base
         remake = Remake(recompute_worker.parameters, recompute_worker.batch, recompute_worker.gradient, began)
         is_remade = from_start or len(rounds) == 1
         for number in range(round_id + 1):
             if is_remade and number in rounds:
-                remake.step(commits[number], is_compared=not began or number == round_id)
+                is_compared = not began or number == round_id
+                remake.step(commits[number], is_task=number in tasks, is_compared=is_compared)
             if number < round_id:
                 recompute_worker.parameters.apply(number, delivered.aggregate(number))
             on_round(number + 1, round_id + 1)
@@ -268,6 +281,10 @@ def replay_lines(done: Replayed) -> Iterator[str]:
         )
         yield f"the chain   {done.audit.ruling.value.upper()}: {verdicts or 'no verdict'}"
     yield f"opening     {done.opening}"
+    if done.is_task:
+        yield "task        a known-answer task, false on order: made again with the sequences ordered of it"
+    elif done.lacks_list:
+        yield "task        perhaps: the node announced known-answer tasks, and its list is not here"
     if found is not None:
         limit = "0, bit for bit" if done.is_same_class else "the run's, for another execution class"
         far = _distance(found.distance_ppb)
@@ -328,6 +345,17 @@ def _commits_of(delivered: Delivered, peer: PeerId) -> dict[int, Commit]:
     return found
 
 
+def _tasks_of(delivered: Delivered, peer: PeerId) -> frozenset[int]:
+    """The rounds in which a node's steps were known-answer tasks, as far as audits or its list show them."""
+    audits = final_audits(delivered.run_states).values()
+    drawn = {int(one.round) for one in audits if one.node == peer and one.ruling is AuditStatus.KNOWN_ANSWER}
+    shown = delivered.task_list(peer)
+    if shown is None:
+        return frozenset(drawn)
+    first = delivered.run_states[-1].nodes[peer].tasks_from
+    return false_rounds(shown.secret, delivered.spec, first) | drawn
+
+
 def _check_public(
     done: Replayed, delivered: Delivered, recompute_worker: RecomputeWorker, update: bytes
 ) -> None:
@@ -385,6 +413,9 @@ def _judge(
 ) -> None:
     """The audit itself, if the node's record of the step is available, or the opening that was audited."""
     commit, found = done.commit, None
+    if done.is_task:
+        done.opening = "not looked at: a known-answer task, which an audit finds false"
+        return
     try:
         if use_opening:
             found = _own_opening(done, delivered, recompute_worker) or _kept_opening(done, delivered)
@@ -470,7 +501,8 @@ def _compare_signs(
 ) -> None:
     """How what was sent agrees with the step's own gradient, and how what others sent does."""
     spec, layout, number = delivered.spec, recompute_worker.parameters.layout, int(done.commit.round)
-    work = remake.work(done.commit, start_private(layout))
+    sequences = trained_as(spec, number) if done.is_task else number
+    work = remake.work(done.commit, start_private(layout), sequences)
     others = []
     for signed in delivered.links[number].manifest.commits:
         try:

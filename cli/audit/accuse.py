@@ -6,6 +6,7 @@ Room: cli (edge). The bond comes back when the case is paid out, with the challe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from assay.bundle.follow import read_any
@@ -14,10 +15,11 @@ from assay.bundle.replay.step import Replayed, parse_step, replay_of
 from assay.chain.text.times import time_text
 from assay.cli.account.spending import account_of, sent_text
 from assay.cli.result import Step, done, dry, nothing, told
-from assay.participant.wallet.accusation import certified_order
+from assay.participant.wallet.accusation import certified_order, list_of
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.messages import Outcome
+from assay.protocol.types import NO_DIGEST
 
 
 def accuse_steps(step: str, file: Path, threads: int, *, is_dry: bool) -> Iterator[Step]:
@@ -41,6 +43,10 @@ def accuse_steps(step: str, file: Path, threads: int, *, is_dry: bool) -> Iterat
             f"{file} is for run {account.run_id.hex()[:16]}, {run} is {delivered.run_id.hex()[:16]}"
         )
     peer = find_node(delivered.run_states[-1].nodes, node)
+    run_state = delivered.run_states[-1]
+    if run_state.nodes[peer].tasks != NO_DIGEST and delivered.task_list(peer) is None:
+        shown = list_of(account, run_state, peer)  # else its known-answer tasks would look like lies
+        delivered = delivered if shown is None else replace(delivered, asked={peer: shown})
     false_at = _false_round(
         replay_of(delivered, peer, round_id, use_opening=False, from_start=True, threads=threads)
     )
@@ -64,7 +70,7 @@ def accuse_steps(step: str, file: Path, threads: int, *, is_dry: bool) -> Iterat
     yield told(
         "accuse", "asking the run's verifiers to make the step again: it takes as long as their machines need"
     )
-    offender = delivered.run_states[-1].nodes[peer].member.account
+    offender = run_state.nodes[peer].member.account
     order, certificate = certified_order(account, commit, offender)
     sent = account.chain.open_case(order, certificate)
     yield done("case", f"opened case {case_id.hex()} against {order.offender}: {sent_text(sent)}", sent=sent)

@@ -43,12 +43,14 @@ from assay.participant.follower import Follower
 from assay.participant.keys.keyring import load_keys, release_key
 from assay.participant.opening_keeper import OpeningKeeper, keep_openings
 from assay.participant.run import participate
+from assay.participant.task_lists import find_list, keep_list, kept_lists, kept_secret
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import named_judges
 from assay.participant.wallet.settler import implied_orders
 from assay.protocol.calendar import Calendar
 from assay.protocol.errors import AssayError, Unavailable
+from assay.protocol.messages import TaskList
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.inventory import inventory
 from assay.training.data.shards import shard_path
@@ -363,12 +365,26 @@ class Buyer:
             declarations=self.me.config.declarations,
             log_point=log_point,
             held_out=await trio.to_thread.run_sync(self._held_out, inputs),
+            task_lists=await self._task_lists(),
         )
         await trio.to_thread.run_sync(self._write_openings)
         await self.replay.mend(self._host)
         state = await trio.to_thread.run_sync(write_bundle, self.bundle, run)
         self.status.write_once("bundle", "", path=str(self.bundle), state=state.hex())
         log.info("bundle written", extra={"state": state.hex()[:8]})
+
+    async def _task_lists(self) -> tuple[TaskList, ...]:
+        """The lists of known-answer tasks of all nodes that have shown theirs to a verifier by now."""
+        run_state = self.follower.run_state
+        for node, record in run_state.nodes.items():
+            if record.tasks == NO_DIGEST or kept_secret(self.me.store, node) is not None:
+                continue
+            found = await find_list(self._host, run_state.holders, run_state, node)
+            if found is None:
+                log.warning("list of known-answer tasks not delivered", extra={"node": node.hex()[:8]})
+            else:
+                keep_list(self.me.store, found)
+        return tuple(kept_lists(self.me.store, self.me.run_id))
 
     def _write_openings(self) -> None:
         """Copy the openings that were kept to the bundle's side; none is missed where one cannot be read."""

@@ -30,7 +30,7 @@ from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.errors import Diverged, NotYet, Unavailable
-from assay.protocol.known_answers import drawn_tasks
+from assay.protocol.known_answers import drawn_tasks, trained_as
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     Accusation,
@@ -46,8 +46,10 @@ from assay.redteam.members import one_act
 from assay.testing import members, signed
 from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, peer
 from assay.testing.run import a_network, an_attendance
+from assay.testing.steps import ANode
+from assay.testing.steps import T as STEPS_T
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced
-from assay.verifier.audit.remake import lineage
+from assay.verifier.audit.remake import Remake, lineage
 from assay.verifier.service.accusations import LIST_S, LOOKS_MAX, WRONG_MAX, Accusations, Refused
 from assay.verifier.service.chain_duties import ChainDuties
 
@@ -116,8 +118,8 @@ class KnowingWorker:
             case RemakeStep(commit=commit):
                 if self.fails:
                     raise Diverged("its disk is full")
-                at, sequences = int(commit.round), int(request.trained_as)
-                is_false = at in self.false or (at in self.tasks) != (at != sequences)
+                at = int(commit.round)
+                is_false = at in self.false or (at in self.tasks and not request.is_task)
                 is_behind = self._is_behind and not request.is_first
                 self._is_behind = is_behind or is_false
                 self.made.append(int(commit.round))
@@ -527,3 +529,26 @@ def _shown_to_some(is_defended: bool, seed: int) -> Outcome:
         ]
     harm = f"none: {found} of four sign; undefended half of them, and the accuser is not heard again"
     return tallied(2, sum(count >= least for count in found), 0.0, harm)
+
+
+@ACCUSATION_ATTACKS.attack(
+    "train a known-answer task as any other, and lie behind it",
+    34,
+    "a listed task is made again in both ways",
+)
+def _behind_a_task(is_defended: bool, seed: int) -> Outcome:
+    """A node trains a step on its list as any other, which is no lie, and lies a few steps later, undrawn.
+
+    Undefended, whoever makes its steps again has the task as ordered, and all that follows is behind it.
+    """
+    lie = 5 * STEPS_T + seed % STEPS_T
+    node = ANode("demo", range(lie + 1), listed=[lie - 1 - seed % (STEPS_T - 1)], work_lies=[lie])
+
+    def as_ordered(remake: Remake, number: int) -> tuple[int, ...]:
+        return (trained_as(node.spec, number),)
+
+    with without(Remake, "_readings", as_ordered, unless=is_defended):
+        remade = node.remade(lie)
+    is_seen = bool(remade.differs) and not remade.is_behind
+    harm = "none: the lie differs by itself; undefended, no lie within the lineage of a task can be accused"
+    return one_act(is_seen, remade.is_behind, 0.0, harm)

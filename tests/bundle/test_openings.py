@@ -86,10 +86,10 @@ def a_drawn_step(run: Path, folder: Path, *, lie: bool = False) -> Drawn:
     layout, remake = worker.parameters.layout, Remake(worker.parameters, worker.batch, worker.gradient)
     before = start_private(layout)
     for at in range(AT):
-        work = remake.work(_commit_of(delivered, at, node), before)
+        work = remake.work(_commit_of(delivered, at, node), before, at)
         before, _ = rules.encode(spec, layout, at, before, work)
         worker.parameters.apply(at, delivered.aggregate(at))
-    later, update = rules.encode(spec, layout, AT, before, remake.work(signed.commit, before))
+    later, update = rules.encode(spec, layout, AT, before, remake.work(signed.commit, before, AT))
     if lie:
         error_NC = later.error_NC.copy()
         error_NC[:, 0] += np.float32(1e-3)

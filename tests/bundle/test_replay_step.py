@@ -174,3 +174,20 @@ def test_a_step_is_read_from_the_right() -> None:
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(recorded_run: Path, honest: str) -> None:
     with pytest.raises(ConfigError, match="in round 20; there are 20 from 0 to 19"):
         replay(recorded_run, 20, honest)
+
+
+def test_a_step_that_was_false_on_order_is_made_again_as_ordered(recorded_run: Path) -> None:
+    audits = final_audits(read(recorded_run).run_states).values()
+    task = next(one for one in audits if one.ruling is AuditStatus.KNOWN_ANSWER)
+    number, node = int(task.round), task.node.hex()
+
+    done = replay(recorded_run, number, node, from_start=True)
+    after = replay(recorded_run, number + 1, node, from_start=True)
+
+    assert (done.is_task, after.is_task) == (True, False)
+    assert (done.is_ok, done.verdict) == (True, verdict_here(done, Outcome.MATCH))
+    assert (after.is_ok, after.verdict) == (True, verdict_here(after, Outcome.MATCH))
+    assert shown(done)["task"].startswith("a known-answer task, false on order")
+    assert shown(done)["opening"].startswith("not looked at")
+    assert shown(done)["evidence"].startswith("9") or shown(done)["evidence"].startswith("100")
+    assert shown(after)["task"].startswith("perhaps: the node announced known-answer tasks")

@@ -26,13 +26,13 @@ from assay.ledger.settlement.payouts import Unpaid, UnpaidReason
 from assay.ledger.settlement.results import epoch_result, model_record
 from assay.participant.declarations import Declarations
 from assay.participant.links import extend
-from assay.protocol.encoding.codec import decode, digest
+from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import ConfigError, Unavailable
-from assay.protocol.messages import CertifiedManifest
+from assay.protocol.messages import CertifiedManifest, TaskList
 from assay.protocol.params import AdapterSpec, RunSpec, Target
 from assay.protocol.types import NO_DIGEST, Digest
-from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key
-from assay.testing.signed import VERIFIERS, a_history, a_spec
+from assay.testing.members import RUN_ID, a_deployment, a_digest, a_hot_key, peer
+from assay.testing.signed import NODES, VERIFIERS, a_history, a_spec
 from assay.testing.specs import MANIFEST
 from assay.training.data.chat_template import ChatTemplate
 from assay.training.data.choices import Choices, tokenised
@@ -92,6 +92,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("out") / "bundle"
     write_bundle(made, finished())
     return made
+
+
+def test_the_lists_that_nodes_have_shown_lie_beside_the_chain(tmp_path: Path):
+    lists = tuple(TaskList(run_id=RUN_ID, node=peer(name), secret=a_digest(name)) for name in NODES[:2])
+
+    write_bundle(tmp_path / "bundle", replace(finished(), task_lists=lists))
+
+    found = {path.name: path.read_bytes() for path in (tmp_path / "bundle" / "tasks").iterdir()}
+    assert found == {f"{one.node.hex()}.cbor": encode(one) for one in lists}
 
 
 def receipts_in(folder: Path) -> list[dict]:

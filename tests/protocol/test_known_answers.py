@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from assay.protocol.auditing.commitments import shown_root
-from assay.protocol.known_answers import Tasks, drawn_tasks, task_secret
+from assay.protocol.known_answers import Tasks, drawn_tasks, false_rounds, lineage_max, task_secret
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST
@@ -36,6 +38,51 @@ def test_a_node_draws_as_many_different_rounds_as_are_ordered_and_can_show_each(
         assert (int(shown.round), shown.node, shown.run_id) == (at, NODE, RUN_ID)
         assert shown_root(shown, count) == tasks.root
     assert len({shown.salt for shown in tasks.shown.values()}) == count
+
+
+STRETCH = a_spec().rule.lineage_rounds
+PERIOD = 3 * STRETCH
+
+
+def rounds_of(secret: int, rounds: int, count: int) -> frozenset[int]:
+    return false_rounds(a_digest("secret", secret.to_bytes(4, "big")), ordering(count, rounds), 0)
+
+
+def test_every_list_leaves_a_stretch_of_rounds_free_in_each_period_that_leads_to_a_known_state():
+    rounds = 4 * PERIOD
+    for secret in range(20):
+        found = rounds_of(secret, rounds, rounds // 20)
+        gaps = [b - a for a, b in pairwise(sorted(found | {-1, rounds}))]
+        for period in range(4):
+            begins = period * PERIOD
+            tried = range(begins, begins + PERIOD - STRETCH + 1)
+            assert any(found.isdisjoint(range(at, at + STRETCH)) for at in tried)
+        assert len(found) == rounds // 20 and min(gaps) >= 1
+
+
+def test_nobody_knows_of_a_round_that_it_is_free():
+    """Over lists as dense as they may be, tasks are in every part of a period."""
+    rounds, lists = 2 * PERIOD, 200
+    where = Counter(
+        at % PERIOD * 9 // PERIOD for secret in range(lists) for at in rounds_of(secret, rounds, rounds // 20)
+    )
+
+    mean = lists * (rounds // 20) / 9
+    assert all(where[part] > 0.55 * mean for part in range(9))
+
+
+def test_a_run_whose_steps_can_be_made_again_from_its_start_has_tasks_anywhere():
+    """In lists of a run as long as a period no stretch has to be free."""
+    found = [rounds_of(secret, PERIOD, PERIOD // 20) for secret in range(300)]
+
+    def longest(tasks: frozenset[int]) -> int:
+        return max(b - a - 1 for a, b in pairwise(sorted(tasks | {-1, PERIOD})))
+
+    assert min(map(longest, found)) < STRETCH
+    assert lineage_max(a_spec().rule, PERIOD, 1) == STRETCH
+    assert lineage_max(a_spec().rule, 10 * PERIOD, 1) == 6 * STRETCH
+    assert lineage_max(a_spec().rule, 10 * PERIOD, 0) == STRETCH
+    assert lineage_max(a_spec().rule, STRETCH - 1, 0) == STRETCH - 1
 
 
 def test_a_restart_draws_the_same_tasks_and_another_key_or_run_others():

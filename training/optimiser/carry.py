@@ -11,8 +11,8 @@ those steps agrees. Two rules of the step itself keep it from that:
             block after block, and an inner optimiser's state in every round that T divides; who missed the
             round makes up for it in its next step, else a node that stays away in it would keep its lie
 
-So what a node has after `renewal_rounds` does not depend on what it had before them, bit for bit. Halving is
-exact, and so is a reset: where neither happens the step is that of DeMo, bit for bit. Without
+So what a node has after `RuleSpec.renewal_rounds` does not depend on what it had before them, bit for bit.
+Halving is exact, and so is a reset: where neither happens the step is that of DeMo, bit for bit. Without
 inner steps the mean block is the root mean square of all blocks of x; with them it counts as 0, for an
 auditor then knows the round's displacement in the opened blocks only.
 
@@ -62,11 +62,6 @@ def is_renewed(
     )
     found: NDArray[np.bool_] = before_B != now_B
     return found
-
-
-def renewal_rounds(rule: RuleSpec) -> int:
-    """Rounds in a row after which no block's error depends on the one before them; 0 if none is kept."""
-    return rule.compress.reset_rounds * rule.fragments if rule.compress.keeps_error else 0
 
 
 def leave(error_BC: Floats, share_B: Floats) -> None:

@@ -78,9 +78,9 @@ class Examined:
 class RemakeStep:
     """Asks to make a step of a node again, after those that lead to it; answered by `Remade`."""
 
-    TAG: ClassVar[bytes] = b"assay/worker/remake-step/3"
+    TAG: ClassVar[bytes] = b"assay/worker/remake-step/4"
     commit: Commit
-    trained_as: RoundId  # whose sequences it takes: its own, or another's if it was a known-answer task
+    is_task: bool  # on the node's list of known-answer tasks
     is_first: bool  # of these: from a state of zeros
     is_compared: bool  # with its commit; of the others nothing is said
 

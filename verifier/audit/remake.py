@@ -4,7 +4,7 @@ Room: verifier (pure). Parameters follow from the aggregates, batches from the s
 the gradients of the last rounds: every block of it begins anew once in so many (carry.py). So whoever has the
 node's execution class needs nothing from the node, and need not begin where the node did:
 
-    any state --steps of renewal_rounds--> the state before the step --the step--> compared with its commit
+    any state --steps of lineage_rounds--> the state before the step --the step--> compared with its commit
 
 The step is false, bit for bit, if its root before is that state's and something else differs. If the root
 before differs, an earlier step is false: what the node held is not known, and nothing is said of this one.
@@ -12,34 +12,32 @@ before differs, an earlier step is false: what the node held is not known, and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.known_answers import trained_as
 from assay.protocol.messages import Commit
+from assay.protocol.types import Digest
 from assay.protocol.update_rule import RuleSpec
 from assay.training.optimiser import step as rules
-from assay.training.optimiser.carry import begins_anew, renewal_rounds
+from assay.training.optimiser.carry import begins_anew
 from assay.training.optimiser.inner import Gradient, roots_of
 from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.node_state import commit as private_root
 from assay.training.optimiser.public_state import PublicState
 
-STEPS_MAX = 1024  # that verifiers make again for one accusation
-
-
-def lineage_max(rule: RuleSpec) -> int:
-    """The most steps that a `lineage` by this rule has, whatever rounds its node trains in."""
-    if not rule.carries_inner:
-        return renewal_rounds(rule) + 1
-    return max(renewal_rounds(rule), 1) + rule.compress.reset_rounds
+STEPS_MAX = 2048  # that verifiers make again for one accusation
 
 
 def lineage(
-    commit: Commit, commit_of: Callable[[int], Commit | None], rule: RuleSpec | None = None
+    commit: Commit,
+    commit_of: Callable[[int], Commit | None],
+    rule: RuleSpec | None = None,
+    tasks: Collection[int] = (),
 ) -> Iterator[Commit]:
     """The steps that lead to the private state before one, this one first, then backwards.
 
@@ -49,22 +47,26 @@ def lineage(
         commit: Of the step.
         commit_of: The node's accepted one of an earlier round; what it has not is taken for a fresh start.
         rule: Of the run.
+        tasks: Rounds of the node's known-answer tasks: of what leads to the first known state none is one.
     """
     found: Commit | None = commit
     while found is not None:
         yield found
-        if not found.base or (rule is not None and _leads_to(rule, found, commit)):
+        if not found.base or (rule is not None and _leads_to(rule, found, commit, tasks)):
             return
         found = commit_of(found.base - 1)
 
 
-def _leads_to(rule: RuleSpec, first: Commit, last: Commit) -> bool:
+def _leads_to(rule: RuleSpec, first: Commit, last: Commit, tasks: Collection[int]) -> bool:
     """Whether the state before `last` is the same, whatever the one before `first` was."""
-    rounds, needed = last.base - int(first.round), renewal_rounds(rule)
+    begins, needed = int(first.round), rule.renewal_rounds
+    if any(begins <= at < first.base + needed for at in tasks):
+        return False
+    rounds = last.base - begins
     if not rule.carries_inner:
         return not needed or rounds >= needed
     # What a step adds to the error follows from its inner state: this has to be known first.
-    return begins_anew(rule, first.base, int(first.round)) and rounds >= max(needed, 1)
+    return begins_anew(rule, first.base, begins) and rounds >= max(needed, 1)
 
 
 class Remake:
@@ -96,45 +98,60 @@ class Remake:
         """What the next commit has to continue."""
         return self._private.base
 
-    def step(self, commit: Commit, *, trained_as: int | None = None, is_compared: bool = True) -> None:
+    def step(self, commit: Commit, *, is_task: bool = False, is_compared: bool = True) -> None:
         """Make this step, and compare it with the commit.
 
         Args:
             commit: Of the step.
-            trained_as: The round whose sequences it takes; by default its own.
+            is_task: Whether it is on its node's list of known-answer tasks. It holds then with the sequences
+                that are ordered of it, and with its own: its node may have trained it as any other.
             is_compared: False where the state before it is not known yet.
 
         Raises:
             Diverged: the parameters are not at its round.
         """
         spec, layout, number = self._parameters.spec, self._parameters.layout, int(commit.round)
-        before, work = self._private, self.work(commit, self._private, trained_as)
-        self._private, update = rules.encode(spec, layout, number, before, work)
+        before = self._private
+        for sequences in self._readings(number) if is_task else (number,):
+            work = self.work(commit, before, sequences)
+            self._private, update = rules.encode(spec, layout, number, before, work)
+            differs = self._difference(commit, work, update) if is_task or is_compared else ""
+            if not differs:
+                break
         self.at, self.count, self.differs, self.is_behind = number, self.count + 1, "", False
         if not is_compared:
             return
-        root_before, root_after = (
-            private_root(commit.run_id, spec.rule, layout, state) for state in (before, self._private)
-        )
-        ends = [roots_of(commit.run_id, layout, end).digest for end in work.ends]
-        for name, committed, made in (
-            ("root before", commit.momentum_before, root_before),
-            ("update", commit.update, blob_digest(update)),
-            ("root after", commit.momentum_after, root_after),
-            *zip([f"inner state {n}" for n in range(len(ends))], commit.inner, ends, strict=False),
-        ):
-            if committed != made:
-                self.differs = f"{name} {committed.hex()[:16]}, made again {made.hex()[:16]}"
-                self.is_behind = name == "root before"
-                break
-        if self.differs and not self.is_behind and self.first_false is None:
+        behind = _differs("root before", commit.momentum_before, self._root(commit, before))
+        self.differs, self.is_behind = behind or differs, bool(behind)
+        if differs and not behind and self.first_false is None:
             self.first_false = number
 
-    def work(self, commit: Commit, private: NodeState, trained_as: int | None = None) -> rules.Work:
-        """What the step of this commit computes from a private state, in this machine's class."""
-        spec, layout, round_id = self._parameters.spec, self._parameters.layout, int(commit.round)
-        theta_P, batch = (
-            self._parameters.read(round_id),
-            self._batch(commit, round_id if trained_as is None else trained_as),
+    def _readings(self, number: int) -> tuple[int, ...]:
+        """The rounds whose sequences a known-answer task may have taken, the ordered one first."""
+        return trained_as(self._parameters.spec, number), number
+
+    def _difference(self, commit: Commit, work: rules.Work, update: bytes) -> str:
+        """What the commit says otherwise of a step than we made; empty if nothing."""
+        ends = [roots_of(commit.run_id, self._parameters.layout, end).digest for end in work.ends]
+        found = (
+            _differs("update", commit.update, blob_digest(update)),
+            _differs("root after", commit.momentum_after, self._root(commit, self._private)),
+            *(
+                _differs(f"inner state {n}", *of)
+                for n, of in enumerate(zip(commit.inner, ends, strict=False))
+            ),
         )
+        return next(filter(None, found), "")
+
+    def _root(self, commit: Commit, state: NodeState) -> Digest:
+        return private_root(commit.run_id, self._parameters.spec.rule, self._parameters.layout, state)
+
+    def work(self, commit: Commit, private: NodeState, sequences: int) -> rules.Work:
+        """What a step computes from a private state with a round's sequences, in this machine's class."""
+        spec, layout, round_id = self._parameters.spec, self._parameters.layout, int(commit.round)
+        theta_P, batch = self._parameters.read(round_id), self._batch(commit, sequences)
         return rules.local(spec, layout, theta_P, private, batch, round_id, self._gradient)
+
+
+def _differs(name: str, committed: Digest, made: Digest) -> str:
+    return "" if committed == made else f"{name} {committed.hex()[:16]}, made again {made.hex()[:16]}"

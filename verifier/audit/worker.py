@@ -449,7 +449,7 @@ class RecomputeWorker(ComputeWorker):
             self._remake = Remake(self.parameters, self.batch, self.gradient, commit.base)
         if self._remake is None or self._remake.base != commit.base:
             raise Diverged(f"the state of before round {int(commit.round)} was not made here")
-        self._remake.step(commit, trained_as=int(request.trained_as), is_compared=request.is_compared)
+        self._remake.step(commit, is_task=request.is_task, is_compared=request.is_compared)
         differs, is_behind = self._remake.differs, self._remake.is_behind
         return Remade(differs=differs, is_behind=is_behind, exec_class=self.exec_class)
 

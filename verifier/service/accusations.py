@@ -26,7 +26,7 @@ import logging
 import math
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -57,11 +57,11 @@ from assay.participant.worker import WorkerProcess
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import Message, decode, encode
 from assay.protocol.errors import AssayError, Diverged, NotYet, Unavailable
-from assay.protocol.known_answers import false_rounds, trained_as
+from assay.protocol.known_answers import false_rounds
 from assay.protocol.membership import bound_by, is_drained
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit, TaskList
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
+from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced, TraceStep
 from assay.verifier.audit.remake import STEPS_MAX, lineage
 
@@ -75,7 +75,7 @@ WRONG_MAX = {True: 8, False: 1}  # that no order follows from, until the buyer, 
 LIST_S = 3600  # after the run, by agreed time, for which a node may show its list; no less than `absence_s`
 LOOKS_MAX = 3  # that could not be finished, until a case is not looked into again
 _BEHIND = "an earlier step of the node is false, which this rests on"
-_ON_ORDER = "it was a known-answer task, false on order"
+_TASK_HOLDS = "the step holds: a known-answer task, false on order"
 REST = 3  # times what a step or an aggregate took, after it, while the run goes on
 REFUSED_S = 0.5  # after each one that the chain does not bear out, as for applications
 
@@ -170,8 +170,7 @@ class Accusations:
             raise NotYet(f"the run is not over: its own audits go on, and the node is bound to it: {bound}")
         if (accusation.round, accusation.node) in self._follower.confirmed:
             raise Refused("the run's own audit convicted this step")
-        if int(accusation.round) in self._tasks(accusation.node):
-            raise Refused(_ON_ORDER)
+        self._tasks(accusation.node)  # NotYet, as long as it may show them
         commit = self._commit(int(accusation.round), accusation.node)
         case_id = case_id_of(commit)
         cleared = self._me.store.value(f"{CLEARED}{case_id.hex()}")
@@ -224,6 +223,9 @@ class Accusations:
         """Keep a new list, pass it on, and open again what was found without it."""
         store, name = self._me.store, f"{BEHIND}{shown.node.hex()}/"
         keep_list(store, shown)
+        for key, body in store.values(ACCUSED).items():  # it may have been a task
+            if decode(Accusation, body).node == shown.node:
+                store.drop_values(key, set())
         for key, account in store.values(name).items():
             store.drop_values(f"{CLEARED}{key.removeprefix(name)}", set())
             wrong = f"{WRONG}{account.hex()}"
@@ -320,9 +322,6 @@ class Accusations:
             found = await find_list(self._host(), others, run_state, commit.node)
             if found is not None:
                 self._keep(found)
-        if number in self._tasks(commit.node):
-            self._clear(case_id, _ON_ORDER)
-            return
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         log_path = self._me.config.folder / "accusation-worker.log"
@@ -345,7 +344,8 @@ class Accusations:
                 elif not has_shown_list(self._me.store, self._follower.run_state, commit.node):
                     behind = f"{BEHIND}{commit.node.hex()}/{case_id.hex()}"
                     self._me.store.set_value(behind, accusation.account)
-                self._clear(case_id, _BEHIND if made.is_behind else "the step holds")
+                holds = _TASK_HOLDS if number in self._tasks(commit.node) else "the step holds"
+                self._clear(case_id, _BEHIND if made.is_behind else holds)
         finally:
             await child.close()
 
@@ -355,13 +355,13 @@ class Accusations:
 
     async def _make_again(self, child: WorkerProcess, commit: Commit) -> Remade | None:
         """What making the step again shows; None if not all that leads to it is of our execution class."""
-        commits, number, tasks = self._lineage(commit), int(commit.round), self._tasks(commit.node)
+        number, tasks = int(commit.round), self._tasks(commit.node)
+        commits = self._lineage(commit, tasks)
         for at in range(number + 1):
             if at in commits:
                 is_first, is_compared = at == min(commits), at == number
-                sequences = RoundId(trained_as(self._me.spec, at) if at in tasks else at)
                 asked = RemakeStep(
-                    commit=commits[at], trained_as=sequences, is_first=is_first, is_compared=is_compared
+                    commit=commits[at], is_task=at in tasks, is_first=is_first, is_compared=is_compared
                 )
                 made = await self._paced(child, asked, Remade)
                 if made.exec_class != commits[at].exec_class:
@@ -385,13 +385,13 @@ class Accusations:
             await trio.sleep(REST * (trio.current_time() - began))
         return found
 
-    def _lineage(self, commit: Commit) -> dict[int, Commit]:
+    def _lineage(self, commit: Commit, tasks: Collection[int]) -> dict[int, Commit]:
         """The steps that lead to the accused one and itself, by round.
 
         Raises:
             Refused: they are too many, or begin with no fresh state.
         """
-        steps = lineage(commit, lambda at: self._commit(at, commit.node), self._me.spec.rule)
+        steps = lineage(commit, lambda at: self._commit(at, commit.node), self._me.spec.rule, tasks)
         found = list(islice(steps, STEPS_MAX + 1))
         if len(found) > STEPS_MAX:
             raise Refused(f"more than {STEPS_MAX} steps lead to the node's state")

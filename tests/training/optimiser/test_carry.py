@@ -12,7 +12,7 @@ from assay.testing import specs
 from assay.testing.members import RUN_ID
 from assay.testing.signed import a_spec
 from assay.training.layout import layout_of
-from assay.training.optimiser.carry import begins_anew, carried_shares, leave, mean_block, renewal_rounds
+from assay.training.optimiser.carry import begins_anew, carried_shares, leave, mean_block
 from assay.training.optimiser.inner import InnerState
 from assay.training.optimiser.node_state import NodeState, start_private
 from assay.training.optimiser.node_state import commit as root
@@ -195,7 +195,7 @@ def test_after_renewal_rounds_no_bit_depends_on_what_was_there_before(method, at
     one, other = told, replace(start_private(layout), base=first)
     theta = draw.standard_normal(layout.parameters).astype(np.float32)
     differed = []
-    for number in range(first, first + renewal_rounds(rule) + 2 * T):
+    for number in range(first, first + rule.renewal_rounds + 2 * T):
         if number > first and not ATTENDS[attends](number):
             continue
         tokens = np.full(1, number)
@@ -210,7 +210,7 @@ def test_after_renewal_rounds_no_bit_depends_on_what_was_there_before(method, at
             for each, work in zip((one, other), works, strict=True)
         )
         is_equal = root(RUN_ID, rule, layout, one) == root(RUN_ID, rule, layout, other)
-        if number + 1 - first >= renewal_rounds(rule):
+        if number + 1 - first >= rule.renewal_rounds:
             assert is_equal, number
         differed.append(not is_equal)
     assert differed[0] == rule.compress.keeps_error

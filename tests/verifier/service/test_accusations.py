@@ -97,7 +97,7 @@ def test_a_task_that_no_audit_drew_is_no_lie_and_neither_is_what_follows_it():
     (task,) = a_listed_run(1, SECRET)[1]
     assert 0 < task < ROUNDS - 1
 
-    assert of_a_list(task) == "it was a known-answer task, false on order"
+    assert of_a_list(task) == "the step holds: a known-answer task, false on order"
     assert of_a_list(task - 1) == of_a_list(task + 1) == "the step holds"
     assert len(of_a_list(task + 1, false=[task + 1])) == 65
 
