@@ -16,6 +16,7 @@ import pytest
 
 from assay.bundle.read import read
 from assay.devnet.machines import free_ports
+from assay.protocol.known_answers import false_rounds
 from tests.e2e.nets import TINY, need_anvil, write_order
 from tests.e2e.people import STARTS, Founding, Person, each, until
 
@@ -52,6 +53,7 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
         counts = "nodes = 1\nleast_nodes = 3\nstart_within_s = 3600\nverifiers = 2\nreserves = 1"
         order = order.replace("nodes = 4", counts)
         order = order.replace("epoch_rounds = 5", "epoch_rounds = 20")
+        order = order.replace("[verify]", "[verify]\nknown_answers = 2")
         (buyer.folder / "run.toml").write_text(order)
         for name in set(ROLES) - {LEAVER}:
             founder.gives(f"{name}.record", buyer, f"members/{name}.record")
@@ -125,5 +127,18 @@ def test_strangers_found_a_network_join_it_come_and_go_and_finish_a_run(tmp_path
     commits = (signed.commit for link in delivered.links for signed in link.manifest.commits)
     last = max(int(commit.round) for commit in commits if commit.node == peer[GUEST])
     assert last > seats.handed[0]
+    # Whoever trained to the end has shown which of its steps were false on order; nobody takes one for a lie.
+    tasks = [
+        (at, node.hex())
+        for node in nodes
+        if (shown := delivered.task_list(node)) is not None
+        for at in false_rounds(shown.secret, delivered.spec, nodes[node].tasks_from)
+        if any(one.commit.node == node for one in delivered.links[at].manifest.commits)
+    ]
+    assert {peer["node-0"], peer[GUEST]} <= {node for node in nodes if delivered.task_list(node)}
+    shutil.copytree(buyer.folder / "data", buyer.folder / "delivered" / "data")
+    for at, node in tasks[-1:]:
+        said = buyer.assay("audit", "replay", f"delivered:{at}:{node}", "--from-start")
+        assert "a known-answer task, false on order" in said and "verdict     MATCH" in said
     buyer.assay("receipt", "make", "delivered", last, peer[GUEST].hex()[:8], "--out", "receipt.json")
     assert "to 0x" in buyer.assay("receipt", "verify", "receipt.json")

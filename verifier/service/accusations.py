@@ -129,10 +129,8 @@ class Accusations:
 
     async def run(self) -> None:
         """Look into one accusation after the other, and pass lists on; ends only by cancellation."""
-        for shown in kept_lists(
-            self._me.store, self._me.run_id
-        ):  # we may have been ended before others had it
-            self._pass_on.send_nowait(shown)
+        for shown in kept_lists(self._me.store, self._me.run_id):
+            self._pass_on.send_nowait(shown)  # we may have been ended before others had it
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look)
             async for shown in self._passed_on:
@@ -322,17 +320,21 @@ class Accusations:
             found = await find_list(self._host(), others, run_state, commit.node)
             if found is not None:
                 self._keep(found)
+        tasks = self._tasks(commit.node)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
         log_path = self._me.config.folder / "accusation-worker.log"
         module = "assay.verifier.audit.worker"
         child = WorkerProcess(module, self._start, log_path, lambda _round: None, self._me.worked)
         try:
-            made = await self._make_again(child, commit)
-            if made is None:
-                self._clear(case_id, "this verifier has not the execution class of the node")
-            elif made.differs and not made.is_behind:
+            made, traced = await self._make_again(child, commit, tasks), None
+            if made is not None and made.differs and not made.is_behind:
                 traced = await child.call(TraceStep(commit=commit), Traced)
+            if self._tasks(commit.node) != tasks:
+                log.info("not looked into: the list of its node came meanwhile", extra={"round": number})
+            elif made is None:
+                self._clear(case_id, "this verifier has not the execution class of the node")
+            elif traced is not None:
                 self._keep_trace(case_id, traced.positions)
                 self._me.store.set_value(f"{ACCUSED}{case_id.hex()}", encode(accusation))
                 log.info("the accused step is false", extra={"round": number, "differs": made.differs})
@@ -344,7 +346,7 @@ class Accusations:
                 elif not has_shown_list(self._me.store, self._follower.run_state, commit.node):
                     behind = f"{BEHIND}{commit.node.hex()}/{case_id.hex()}"
                     self._me.store.set_value(behind, accusation.account)
-                holds = _TASK_HOLDS if number in self._tasks(commit.node) else "the step holds"
+                holds = _TASK_HOLDS if number in tasks else "the step holds"
                 self._clear(case_id, _BEHIND if made.is_behind else holds)
         finally:
             await child.close()
@@ -353,10 +355,11 @@ class Accusations:
         account = evm_address(accusation.account)
         return open_chain(self._me).report_ends_at(account, case_id, accusation.salt)
 
-    async def _make_again(self, child: WorkerProcess, commit: Commit) -> Remade | None:
+    async def _make_again(
+        self, child: WorkerProcess, commit: Commit, tasks: Collection[int]
+    ) -> Remade | None:
         """What making the step again shows; None if not all that leads to it is of our execution class."""
-        number, tasks = int(commit.round), self._tasks(commit.node)
-        commits = self._lineage(commit, tasks)
+        commits, number = self._lineage(commit, tasks), int(commit.round)
         for at in range(number + 1):
             if at in commits:
                 is_first, is_compared = at == min(commits), at == number

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -27,6 +29,7 @@ from assay.redteam.court.accusations import (
 )
 from assay.testing.members import RUN_ID, a_digest, peer
 from assay.testing.signed import VERIFIERS
+from assay.verifier.audit.messages import RemakeStep, TraceStep
 from assay.verifier.service.accusations import LIST_S, Accusations
 
 SECRET = a_digest("secret")
@@ -169,6 +172,41 @@ def test_a_list_that_comes_late_opens_again_what_was_found_without_it():
         assert await answer_of(other, FINDER, TASK) == HOLDS
 
     with verifiers(lines, worker) as services:
+        played(services, act)
+
+
+@dataclass
+class Watched(KnowingWorker):
+    """Has something happen once before it answers a certain request."""
+
+    before: Any = None
+    happens: Any = None
+
+    async def call(self, request: Any, answer: type) -> Any:
+        if self.happens is not None and self.before(request):
+            happens, self.happens = self.happens, None
+            await happens()
+        return await KnowingWorker.call(self, request, answer)
+
+
+@pytest.mark.parametrize(
+    ("accused", "before"),
+    [
+        (LIE, lambda request: isinstance(request, RemakeStep) and request.is_compared),
+        (TASK, lambda request: isinstance(request, TraceStep)),
+    ],
+)
+def test_a_list_that_comes_while_a_verifier_looks_has_it_look_again(accused, before):
+    lines, worker = Lines(), Watched({LIE}, tasks={TASK}, before=before)
+
+    async def act() -> None:
+        (service,) = services
+        worker.happens = partial(service.handlers[SHOW], peer(NODE), encode(SHOWN))
+        answer = await answer_of(service, FINDER, accused)
+        assert worker.happens is None and worker.made.count(accused) == 2
+        assert answer == HOLDS if accused == TASK else len(answer) == 65
+
+    with verifiers(lines, worker, count=1) as services:
         played(services, act)
 
 
