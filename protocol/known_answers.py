@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from assay.protocol.auditing.commitments import derived_salt, known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import derived_salt, known_answer_proofs, known_answer_root
 from assay.protocol.messages import KnownAnswer
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
@@ -69,7 +69,7 @@ def drawn_tasks(secret: Digest, spec: RunSpec, run_id: Digest, node: PeerId) -> 
     return Tasks(
         node=node,
         root=known_answer_root(tasks) if tasks else NO_DIGEST,
-        shown={int(at): known_answer_proof(run_id, tasks, index) for index, (_, at, _) in enumerate(tasks)},
+        shown={int(one.round): one for one in known_answer_proofs(run_id, tasks)},
     )
 
 

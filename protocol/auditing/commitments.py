@@ -91,13 +91,15 @@ def known_answer_root(faults: Sequence[tuple[Digest, RoundId, PeerId]]) -> Diges
     return merkle.root(_known_answer_leaves(faults))
 
 
-def known_answer_proof(
-    run_id: Digest, faults: Sequence[tuple[Digest, RoundId, PeerId]], index: int
-) -> KnownAnswer:
-    """The proof that entry `index` of the list is a known-answer task."""
-    salt, round_id, node = faults[index]
-    path = merkle.proof(_known_answer_leaves(faults), index)
-    return KnownAnswer(run_id=run_id, round=round_id, node=node, index=index, salt=salt, path=path)
+def known_answer_proofs(
+    run_id: Digest, faults: Sequence[tuple[Digest, RoundId, PeerId]]
+) -> list[KnownAnswer]:
+    """For each entry of the list the proof that it is a known-answer task."""
+    tree = merkle.tree(_known_answer_leaves(faults))
+    return [
+        KnownAnswer(run_id=run_id, round=at, node=node, index=index, salt=salt, path=tree.proof(index))
+        for index, (salt, at, node) in enumerate(faults)
+    ]
 
 
 def shown_root(shown: KnownAnswer, count: int) -> Digest:

@@ -16,7 +16,7 @@ from typing import Any
 import assay.protocol.state_transition
 from assay.protocol.auditing import audits
 from assay.protocol.auditing.audits import REFERENCE, Audit, with_messages
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.auditing.draws import audit_rate_ppm, is_drawn
 from assay.protocol.messages import Discount
 from assay.protocol.messages import Outcome as Found
@@ -337,7 +337,7 @@ def _cut_off_with_task(is_defended: bool, seed: int) -> Outcome:
     network.absent = {NODE}
     network.grow(10)
     assert network.audit(at, NODE).is_false
-    network.absent, network.known_answers = set(), {(at, NODE): known_answer_proof(RUN_ID, tasks, 0)}
+    network.absent, network.known_answers = set(), {(at, NODE): known_answer_proofs(RUN_ID, tasks)[0]}
     network.finish()
     record = network.run_state.nodes[NODE]
     harm = f"{rounds - record.accepted} of {rounds} steps, {'a stake' if record.banned else 'no stake'} lost"

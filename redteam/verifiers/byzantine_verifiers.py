@@ -17,7 +17,7 @@ import assay.participant.links
 import assay.protocol.auditing.audits
 import assay.protocol.state_transition
 from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus, judges_in_reference
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.auditing.draws import auditors, is_replicated
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome as Found
@@ -92,9 +92,7 @@ def _with_tasks(seed: int, nodes: Sequence[PeerId]) -> Network:
         tasks = [(a_digest("salt", at, node), RoundId(at), node) for at in drawn]
         network.lists[node] = known_answer_root(tasks)
         network.false |= {(at, node) for _, at, node in tasks}
-        network.known_answers |= {
-            (at, node): known_answer_proof(RUN_ID, tasks, index) for index, (_, at, node) in enumerate(tasks)
-        }
+        network.known_answers |= {(one.round, one.node): one for one in known_answer_proofs(RUN_ID, tasks)}
     return network
 
 
@@ -379,7 +377,7 @@ def _known_answer_frames(is_defended: bool, seed: int) -> Outcome:
     tasks = [(a_digest("salt"), RoundId(1), NODE)]
     network = a_network(seed=seed, rounds=20, audit_rounds=9, known_answer_count=1)
     network.lists[NODE] = known_answer_root(tasks)
-    network.known_answers = {(RoundId(1), NODE): known_answer_proof(RUN_ID, tasks, 0)}
+    network.known_answers = {(RoundId(1), NODE): known_answer_proofs(RUN_ID, tasks)[0]}
     true = assay.protocol.auditing.audits._decided
 
     def list_is_proof(

@@ -19,7 +19,7 @@ from assay.protocol.agreement.double_votes import double_vote
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing import audits
 from assay.protocol.auditing.audits import Audit, AuditStatus
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.identity import sign
 from assay.protocol.messages import (
     DoubleVote,
@@ -145,7 +145,7 @@ def _left_behind(is_defended: bool, seed: int) -> Outcome:
                     break  # the last chance to show it, if its node has waited so long
                 grow(network)
             network.minds.clear()
-            network.known_answers = {step: known_answer_proof(RUN_ID, task, 0)}
+            network.known_answers = {step: known_answer_proofs(RUN_ID, task)[0]}
             grow_by(network, 6)
         records = network.run_state.verifiers
         escapes += any(records[one].is_disqualified for one in RESERVES if one in records)

@@ -9,7 +9,7 @@ import pytest
 from assay.ledger.settlement.payouts import UnpaidReason, settle, why_unpaid
 from assay.participant.links import check_place
 from assay.protocol.auditing.audits import AuditStatus
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance
@@ -221,7 +221,7 @@ def test_a_node_that_is_away_is_counted_as_missing_only_where_others_commit():
 # ---- known-answer tasks
 
 TASKS = [(Digest(b"s" * 32), RoundId(0), NODE)]  # of a list that came before the first round
-SHOWN = known_answer_proof(RUN_ID, TASKS, 0)
+SHOWN = known_answer_proofs(RUN_ID, TASKS)[0]
 FOUND = others(MISMATCH)
 
 

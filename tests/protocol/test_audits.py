@@ -21,7 +21,7 @@ from assay.protocol.auditing.audits import (
     may_open_sketch,
     may_show_known_answer,
 )
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
@@ -617,7 +617,7 @@ def test_a_manifest_that_hides_a_fault_or_invents_one_is_refused():
 
 SALT = Digest(b"s" * 32)
 TASKS = [(SALT, RoundId(3), NODE), (SALT, RoundId(0), NODE)]
-KNOWN_ANSWER = known_answer_proof(RUN_ID, TASKS, 1)
+KNOWN_ANSWER = known_answer_proofs(RUN_ID, TASKS)[1]
 
 
 def with_a_list(**changes):

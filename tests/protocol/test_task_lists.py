@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from assay.participant.links import check_place
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.errors import MalformedMessage, PeerFault
 from assay.protocol.membership import SAID_ROUNDS, may_attend
 from assay.protocol.messages import AttendanceKind, SignedAttendance
@@ -47,14 +47,14 @@ def test_a_list_counts_from_the_round_after_the_manifest_that_carries_it():
     record = run_state.nodes[NODE]
     assert (record.tasks, record.tasks_from, record.has_left) == (ROOT, 3, False)
     assert run_state.nodes[OTHER].tasks == NO_DIGEST
-    check_known_answer(run_state, known_answer_proof(RUN_ID, TASKS, 1))
+    check_known_answer(run_state, known_answer_proofs(RUN_ID, TASKS)[1])
     # It had taken the step of round 2 before that manifest was final, and of round 1 long before.
     with pytest.raises(MalformedMessage, match=r"round 2 .*: its list counts from round 3"):
-        check_known_answer(run_state, known_answer_proof(RUN_ID, TASKS, 0))
+        check_known_answer(run_state, known_answer_proofs(RUN_ID, TASKS)[0])
 
 
 def test_a_task_is_shown_by_nobody_without_a_list_and_by_no_other_than_its_node():
-    shown = known_answer_proof(RUN_ID, TASKS, 1)
+    shown = known_answer_proofs(RUN_ID, TASKS)[1]
     for run_state in (began(), changed(began(), member=replace(began().nodes[NODE].member))):
         with pytest.raises(MalformedMessage, match="which has announced no list"):
             check_known_answer(run_state, shown)
@@ -74,13 +74,13 @@ def test_a_list_of_more_tasks_than_are_ordered_shows_none():
 
     for index in range(3):
         with pytest.raises(MalformedMessage):
-            check_known_answer(run_state, known_answer_proof(RUN_ID, longer, index))
+            check_known_answer(run_state, known_answer_proofs(RUN_ID, longer)[index])
 
 
 def test_of_one_index_no_two_steps_can_be_shown():
     """So a list excuses no more steps than are ordered."""
     run_state = changed(began(), tasks=ROOT)
-    shown = known_answer_proof(RUN_ID, TASKS, 0)
+    shown = known_answer_proofs(RUN_ID, TASKS)[0]
     check_known_answer(run_state, shown)
     for lie in ({"round": RoundId(3)}, {"index": 1}, {"salt": a_digest("salt", 3)}, {"index": 2}):
         with pytest.raises(MalformedMessage):

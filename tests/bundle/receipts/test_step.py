@@ -29,7 +29,7 @@ from assay.participant.links import check_place
 from assay.protocol.agreement.configurations import FIRST
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing.audits import AuditStatus, may_show_known_answer
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.auditing.draws import is_drawn
 from assay.protocol.encoding.codec import Message, decode, digest, encode
 from assay.protocol.encoding.json_text import plain
@@ -138,7 +138,7 @@ def task_messages(run_state: RunState, task: int, signer: Signed) -> dict[str, A
         signature = signer.signature(peer("nora"), said)
         return {"attendance": (SignedAttendance(attendance=said, signature=signature),)}
     if audit is not None and may_show_known_answer(run_state.spec.audit, audit, int(run_state.round)):
-        return {"known_answers": (known_answer_proof(run_state.run_id, tasks, 0),)}
+        return {"known_answers": (known_answer_proofs(run_state.run_id, tasks)[0],)}
     return {}
 
 
@@ -252,10 +252,10 @@ def test_a_receipt_of_a_known_answer_task_needs_no_manifest_from_before_the_step
 
 
 def test_a_receipt_with_a_task_that_is_on_no_list_of_the_ordered_length_is_refused(monkeypatch):
-    longer = replace(known_answer_proof(RUN, [(a_digest("salt"), RoundId(3), peer("nora"))], 0), path=(RUN,))
+    longer = replace(known_answer_proofs(RUN, [(a_digest("salt"), RoundId(3), peer("nora"))])[0], path=(RUN,))
     signer = Signed(Domain(TESTED.deployment_id, run_id_of(TESTED)))
     monkeypatch.setitem(
-        globals(), "known_answer_proof", lambda *_: replace(longer, run_id=signer.domain.run_id)
+        globals(), "known_answer_proofs", lambda *_: [replace(longer, run_id=signer.domain.run_id)]
     )
     links, pays = a_whole_chain("", signer, TESTED, task=3)
 

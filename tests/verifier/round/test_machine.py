@@ -14,7 +14,7 @@ from assay.chain.statements import recover
 from assay.participant.links import extend
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
 from assay.protocol.auditing.audits import Audit, AuditStatus
-from assay.protocol.auditing.commitments import known_answer_proof, known_answer_root
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
 from assay.protocol.membership import ADMISSION_S
@@ -896,7 +896,7 @@ def test_when_only_a_task_is_overdue_the_chain_waits_until_it_is_shown():
 
     state = a_round(run_state)
     assert awaits_return(state, (), 100)
-    state, _ = step(state, known_answer_proof(run_state.run_id, tasks, 0))
+    state, _ = step(state, known_answer_proofs(run_state.run_id, tasks)[0])
     assert not awaits_return(state, (), 100)
     assert manifest_of(state, (), NO_DIGEST, wall_s=100).known_answers
 
