@@ -33,6 +33,7 @@ from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.messages import (
+    Commit,
     OpeningNotice,
     Outcome,
     SignedVerdict,
@@ -110,6 +111,7 @@ class AuditRunner:
         self._held: tuple[RoundId, ...] = ()
         self._announced = trio.Event()
         self._busy: set[str] = set()
+        self._is_slow = False  # as was said
 
     def opened(self, node: PeerId, opened: OpeningNotice) -> None:
         """A node announces where its opening of a recent step can be fetched; the newest notice counts.
@@ -265,7 +267,9 @@ class AuditRunner:
                     drawn_by=audit.seed,
                     in_reference=self._in_reference(audit),
                 )
+                began = trio.current_time()
                 examined = await self._state_sync.child.call(request, Examined)
+                self._tell_pace(commit, trio.current_time() - began)
             except (PeerFault, MalformedMessage) as fault:
                 log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
                 if is_fetched:
@@ -275,6 +279,16 @@ class AuditRunner:
             if is_fetched or examined.finding.outcome is not Outcome.INCONCLUSIVE:
                 self._keeper.judged(commit, opened.opening)
             return self._sign(audit, examined, opened.opening, self._me.blobs.size(opened.opening) or 0)
+
+    def _tell_pace(self, commit: Commit, took_s: float) -> None:
+        """Say once if an audit of the largest step takes longer here than the last leader waits for it."""
+        spec = self._me.spec
+        most_s, waited_s = took_s * spec.most_tokens_per_step / commit.tokens, spec.timing.collect_ms / 1000
+        if most_s > waited_s and not self._is_slow:
+            self._is_slow = True
+            reason = "honest steps may go unjudged, and unpaid, where no other verifier is faster"
+            fields = {"seconds": round(most_s, 1), "waited_for": waited_s, "reason": reason}
+            log.warning("audits of the largest steps take too long on this machine", extra=fields)
 
     async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> OpeningNotice | None:
         """The next announced opening not tried yet: the node's own, or one that an accusing verdict names."""

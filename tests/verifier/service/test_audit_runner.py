@@ -231,3 +231,31 @@ def test_what_was_here_and_was_not_looked_into_is_not_recorded_as_an_opening(
     trio.run(runner._find, audit, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert judged == ([] if outcome is Outcome.INCONCLUSIVE else [aggregate])
+
+
+@pytest.mark.parametrize(
+    ("took_s", "tokens_of", "said"),
+    [
+        (1.5, "most", [1.5]),
+        (0.9, "most", []),
+        (0.4, "least", [1.6]),
+        (0.2, "least", []),
+    ],
+)
+def test_a_verifier_that_cannot_repeat_the_largest_steps_in_time_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_s: float, tokens_of: str, said: list[float]
+) -> None:
+    runner, found = an_audit_runner(tmp_path), list[float]()
+    spec = a_spec()
+    local = replace(spec.rule.local, sequences_max=4 * spec.rule.local.sequences)
+    timing = replace(spec.timing, collect_ms=1000)
+    runner._me.spec = spec = replace(spec, rule=replace(spec.rule, local=local), timing=timing)
+    tokens = spec.most_tokens_per_step if tokens_of == "most" else spec.tokens_per_step
+    commit = replace(an_open_audit().commit, tokens=tokens)
+    log = SimpleNamespace(warning=lambda _text, extra: found.append(extra["seconds"]))
+    monkeypatch.setattr("assay.verifier.service.audit_runner.log", log)
+
+    for _ in range(2):
+        runner._tell_pace(commit, took_s)
+
+    assert found == said
