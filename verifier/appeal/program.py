@@ -132,7 +132,9 @@ def operator_count(spec: RunSpec, commit: Commit) -> int:
 
 def computed_count(model: ModelSpec, compute: ComputeSpec, rule: RuleSpec, sequences: int) -> int:
     """How many operators are computed for a step, those within another one included."""
-    gradient = len(operators(model, sequences, compute))
+    rows = compute.micro_sequences or sequences
+    one, two = (len(operators(model, min(groups * rows, sequences), compute)) for groups in (1, 2))
+    gradient = one + (-(-sequences // rows) - 1) * (two - one)  # each group after the first has as many
     one_step = gradient * (1 + SAMPLES) + SAMPLES
     if rule.is_gradient:
         return one_step + 1
