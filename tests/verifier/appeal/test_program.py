@@ -10,7 +10,8 @@ from assay.protocol.params import AdapterSpec, Target
 from assay.testing.specs import a_model, a_rule, a_spec
 from assay.training.model.presets import PRESETS
 from assay.training.reference.operators import operators
-from assay.verifier.appeal.program import SAMPLES, computed_count
+from assay.verifier.appeal.program import computed_count
+from assay.verifier.audit.tolerance import SAMPLES
 
 ADAPTED = replace(PRESETS["llama-130k"], adapter=AdapterSpec(rank=2, alpha=4, targets=(Target.Q,)))
 
