@@ -19,6 +19,7 @@ import trio
 from assay.bundle.read import Delivered
 from assay.chain.client import CasePhase
 from assay.chain.statements import OPERATOR
+from assay.cli.account.spending import account_of
 from assay.cli.audit import accuse
 from assay.cli.process import read_process_file
 from assay.ledger.settlement.results import run_id_of
@@ -26,16 +27,18 @@ from assay.network.host import PeerAddress
 from assay.node.trainer import Trainer
 from assay.participant.config import Door, Participant, open_network, open_participant
 from assay.participant.follower import Follower
+from assay.participant.task_lists import keep_list
 from assay.participant.wallet import accusation
 from assay.participant.wallet.settler import accused_order, is_implied
 from assay.protocol.auditing.audits import case_id_of, may_open_sketch
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.identity import Domain
-from assay.protocol.messages import Accusation
+from assay.protocol.known_answers import drawn_tasks
+from assay.protocol.messages import Accusation, TaskList
 from assay.protocol.state_transition import advance, start
 from assay.protocol.types import NO_DIGEST, Address, Digest
-from assay.testing.members import peer
+from assay.testing.members import a_digest, peer
 from assay.testing.messages import Signed
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_manifest, match_all
 from assay.testing.specs import a_data_folder
@@ -399,3 +402,22 @@ def test_the_first_account_that_is_heard_opens_the_case_alone_while_its_commitme
     assert queued == b"" and len(first_signed) == len(other_signed) == 65  # type: ignore[arg-type]
     assert first_signed == again != other_signed
     assert not Path(me.config.folder / "accusations").exists()
+
+
+def test_an_accuser_asks_the_verifiers_for_the_list_of_a_node_that_has_shown_it(
+    run: LyingRun, monkeypatch: pytest.MonkeyPatch
+):
+    """One verifier of three has it: to the others it was not shown."""
+    state, node, secret = run.delivered.run_states[-1], peer(NODE), a_digest("secret")
+    spec = replace(run.spec, rounds=40, audit=replace(run.spec.audit, known_answer_count=2))
+    root = drawn_tasks(secret, spec, run.run_id, node).root
+    record = replace(state.nodes[node], tasks=root)
+    announced = replace(state, spec=spec, nodes={**state.nodes, node: record})
+    shown = TaskList(run_id=run.run_id, node=node, secret=secret)
+    account = account_of(run.market.config_of("buyer"))
+
+    with run.verifiers(monkeypatch, *VERIFIERS[:3]) as opened:
+        assert accusation.list_of(account, announced, node) is None
+        keep_list(opened[1].store, shown)
+        assert accusation.list_of(account, announced, node) == shown
+        assert accusation.list_of(account, state, node) is None  # it announced none
