@@ -25,13 +25,14 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import OPENINGS, IntegrityError
 from assay.participant.files.record import OWN_RECORD, read_record
+from assay.participant.files.shown_list import read_list
 from assay.participant.links import extend
-from assay.participant.task_lists import is_announced, read_list
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
 from assay.protocol.encoding.json_text import parse_json, read_plain
 from assay.protocol.errors import AssayError, ConfigError
+from assay.protocol.known_answers import is_announced
 from assay.protocol.messages import CertifiedManifest, Commit, TaskList
 from assay.protocol.params import RunSpec, check_spec
 from assay.protocol.state_transition import RunState, start

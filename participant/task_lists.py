@@ -1,71 +1,28 @@
-"""Task lists: a node's list of known-answer tasks once it is shown: who keeps it, and how members pass it on.
+"""Task lists: how a node's list of known-answer tasks is shown, passed on and asked for.
 
-Room: participant (edge: store, host). A list authenticates itself by the root that its node announced. What a
-single honest verifier has, every one has that asks: else a node could choose for whom a step is a task, and
-for whom it is a lie.
+Room: participant (edge: the host). What a single honest verifier has, every one has that asks: else a node
+could choose for whom a step is a task, and for whom it is a lie.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from pathlib import Path
 
 import trio
 
 from assay.network.host import Host
-from assay.participant.store import Store, read_value
-from assay.protocol.auditing.commitments import known_answer_root
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError
-from assay.protocol.known_answers import task_list
+from assay.protocol.known_answers import is_announced
 from assay.protocol.messages import TaskList
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import NO_DIGEST, Digest, PeerId
+from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
 SHOW, ASK = "list", "listed"  # methods of verifiers: take a list; give that of a node
-LISTED = "listed/"  # keys: the secret of a node that has shown its list
 SHOW_S = 3.0  # for one verifier, and between two attempts
 SHOWN_S = 120.0  # for which it is tried to show a list to all
-
-
-def is_announced(shown: TaskList, run_state: RunState) -> bool:
-    """Whether it is the list that its node announced in this run."""
-    record = run_state.nodes.get(shown.node)
-    if record is None or record.tasks == NO_DIGEST or shown.run_id != run_state.run_id:
-        return False
-    return known_answer_root(task_list(shown.secret, run_state.spec, shown.node)) == record.tasks
-
-
-def keep_list(store: Store, shown: TaskList) -> None:
-    """Keep a list that was announced."""
-    store.set_value(f"{LISTED}{shown.node.hex()}", shown.secret)
-
-
-def kept_lists(store: Store, run_id: Digest) -> list[TaskList]:
-    """All lists that are here."""
-    found = store.values(LISTED).items()
-    return [
-        TaskList(run_id=run_id, node=PeerId(bytes.fromhex(name.removeprefix(LISTED))), secret=Digest(secret))
-        for name, secret in found
-    ]
-
-
-def kept_secret(store: Store, node: PeerId) -> Digest | None:
-    """What the node's list follows from; None if it is not here."""
-    body = store.value(f"{LISTED}{node.hex()}")
-    return None if body is None else Digest(body)
-
-
-def read_list(path: Path, run_id: Digest, node: PeerId) -> TaskList | None:
-    """The list of a node in the store of a member, which may be at work; None if it is not there.
-
-    Raises:
-        Unavailable: the store cannot be read now.
-    """
-    secret = read_value(path, f"{LISTED}{node.hex()}")
-    return None if secret is None else TaskList(run_id=run_id, node=node, secret=Digest(secret))
 
 
 async def show_list(host: Host, verifiers: Collection[PeerId], shown: TaskList) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from assay.protocol.auditing.commitments import derived_salt, known_answer_proofs, known_answer_root
-from assay.protocol.messages import KnownAnswer
+from assay.protocol.messages import KnownAnswer, TaskList
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
@@ -71,6 +71,14 @@ def drawn_tasks(secret: Digest, spec: RunSpec, run_id: Digest, node: PeerId) -> 
         root=known_answer_root(tasks) if tasks else NO_DIGEST,
         shown={int(one.round): one for one in known_answer_proofs(run_id, tasks)},
     )
+
+
+def is_announced(shown: TaskList, run_state: RunState) -> bool:
+    """Whether it is the list that its node announced in this run."""
+    record = run_state.nodes.get(shown.node)
+    if record is None or record.tasks == NO_DIGEST or shown.run_id != run_state.run_id:
+        return False
+    return known_answer_root(task_list(shown.secret, run_state.spec, shown.node)) == record.tasks
 
 
 def lineage_max(rule: RuleSpec, rounds: int, task_count: int) -> int:

@@ -39,11 +39,12 @@ from assay.observer.buyer.registrar import register_model, witnessed_point
 from assay.observer.ledger_service.status import AgreementReport, Mismatch, RefundDue, StatusFile
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.files.index import write_index
+from assay.participant.files.shown_list import keep_list, kept_lists, kept_secret
 from assay.participant.follower import Follower
 from assay.participant.keys.keyring import load_keys, release_key
 from assay.participant.opening_keeper import OpeningKeeper, keep_openings
 from assay.participant.run import participate
-from assay.participant.task_lists import find_list, keep_list, kept_lists, kept_secret
+from assay.participant.task_lists import find_list
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import named_judges

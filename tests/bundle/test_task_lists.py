@@ -12,8 +12,8 @@ import pytest
 from assay.bundle.read import Delivered, Held, list_name, read
 from assay.bundle.replay.step import replay_lines, replay_of
 from assay.participant.files.index import IntegrityError
+from assay.participant.files.shown_list import keep_list
 from assay.participant.store import Store
-from assay.participant.task_lists import keep_list
 from assay.protocol.encoding.codec import encode
 from assay.protocol.known_answers import drawn_tasks, false_rounds
 from assay.protocol.messages import TaskList

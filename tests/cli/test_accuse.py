@@ -26,8 +26,8 @@ from assay.ledger.settlement.results import run_id_of
 from assay.network.host import PeerAddress
 from assay.node.trainer import Trainer
 from assay.participant.config import Door, Participant, open_network, open_participant
+from assay.participant.files.shown_list import keep_list
 from assay.participant.follower import Follower
-from assay.participant.task_lists import keep_list
 from assay.participant.wallet import accusation
 from assay.participant.wallet.settler import accused_order, is_implied
 from assay.protocol.auditing.audits import case_id_of, may_open_sketch
@@ -327,7 +327,7 @@ def test_who_cannot_make_a_step_again_has_not_found_it_honest(run: LyingRun, mon
     """Else it would sign a veto against a right order: two of these and a liar are a quorum."""
     me, service = run.open_verifier(VERIFIERS[0])
 
-    async def made_in_another_class(_child, _commit) -> None:
+    async def made_in_another_class(_child, _commit, _tasks) -> None:
         return None
 
     monkeypatch.setattr(service, "_make_again", made_in_another_class)

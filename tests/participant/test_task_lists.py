@@ -7,11 +7,12 @@ from typing import Any
 
 import trio
 
+from assay.participant.files.shown_list import keep_list, kept_lists, kept_secret
 from assay.participant.store import Store
-from assay.participant.task_lists import ASK, find_list, is_announced, keep_list, kept_lists, kept_secret
+from assay.participant.task_lists import ASK, find_list
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import Unavailable
-from assay.protocol.known_answers import drawn_tasks
+from assay.protocol.known_answers import drawn_tasks, is_announced
 from assay.protocol.messages import TaskList
 from assay.protocol.types import NO_DIGEST, PeerId
 from assay.testing.members import RUN_ID, a_digest, peer

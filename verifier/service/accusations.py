@@ -40,24 +40,16 @@ from assay.ledger.settlement.results import accused_order_of
 from assay.network.host import Handler, Host
 from assay.participant.compute import Apply, State
 from assay.participant.config import Participant
+from assay.participant.files.shown_list import keep_list, kept_lists, kept_secret
 from assay.participant.follower import Follower
 from assay.participant.store import Store
-from assay.participant.task_lists import (
-    ASK,
-    SHOW,
-    find_list,
-    is_announced,
-    keep_list,
-    kept_lists,
-    kept_secret,
-    show_list,
-)
+from assay.participant.task_lists import ASK, SHOW, find_list, show_list
 from assay.participant.wallet.claims import open_chain
 from assay.participant.worker import WorkerProcess
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import Message, decode, encode
 from assay.protocol.errors import AssayError, Diverged, NotYet, Unavailable
-from assay.protocol.known_answers import false_rounds
+from assay.protocol.known_answers import false_rounds, is_announced
 from assay.protocol.membership import bound_by, is_drained
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit, TaskList
 from assay.protocol.state_transition import RunState
