@@ -4,6 +4,7 @@ one local chain, as fresh for each test as on its first day.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from copy import copy
@@ -108,8 +109,8 @@ def commands_are_built_once() -> Iterator[None]:
 
 
 @pytest.fixture
-def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Assay:
-    """The command line, in this process."""
+def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Assay]:
+    """The command line, in this process; where a command logs, it logs no longer than its test runs."""
     from assay.cli.main import run
 
     def call(*words: object) -> Ended:
@@ -119,4 +120,6 @@ def assay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         out, err = capsys.readouterr()
         return Ended(int(ended.value.code or 0), out, err)
 
-    return call
+    yield call
+    handlers = logging.getLogger().handlers
+    handlers[:] = [one for one in handlers if type(one) is not logging.StreamHandler]
