@@ -78,6 +78,7 @@ class Anvil:
         state_interval_s: Seconds between writes of the state; the chain may go back this far.
         chain_id: EIP-155 id, shared by all local chains.
         account_count: How many funded accounts the mnemonic gives.
+        options: More of anvil's own, as on its command line.
     """
 
     binary: Path
@@ -88,6 +89,7 @@ class Anvil:
     state_interval_s: int = 5
     chain_id: int = 31337
     account_count: int = 10
+    options: tuple[str, ...] = ()
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
     _pid_file: int | None = field(default=None, init=False, repr=False)
 
@@ -217,7 +219,7 @@ class Anvil:
         command += ["--slots-in-an-epoch", "1"]  # a block is final two blocks later, not 64
         if self.block_time_s is not None:
             command += ["--block-time", str(self.block_time_s)]
-        return command
+        return [*command, *self.options]
 
     def _mnemonic(self) -> str:
         path = self.state_dir / "mnemonic"

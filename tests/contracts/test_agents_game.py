@@ -18,6 +18,8 @@ LOST_WITHOUT = {
     "jurors are honest": (224, "buyer has "),
     "the accused appeal": (166, "operator 1 has "),
     "who opens a case is not betrayed": (725, "verifier 3 has "),
+    "who signed an order defends it": (20015, "verifier 3 has "),
+    "the next set vetoes": (20021, "verifier 3 has "),
 }
 
 

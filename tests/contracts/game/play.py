@@ -25,13 +25,18 @@ from assay.chain.client import UNIT
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from tests.contracts.chain_world import WINDOWS, World
 from tests.contracts.game.agents import BUYERS, DISTURBERS, KEEPERS, LAST_STEP, OPERATORS, QUORUMS
+from tests.contracts.game.joiners import JOINERS
 from tests.contracts.game.table import DAY, EPOCHS, STEP_S, Life, Table
 
+# Nobody asks for old states, which are otherwise written to disk, nor for two things at a time.
+FRUGAL = ("--prune-history", "8", "--threads", "1")
 PRICE = 600 * UNIT  # of an epoch
 RULES = {
     "keepers challenge": "at least one honest keeper looks at a run in every challenge window",
     "jurors are honest": "more than half of a drawn jury's seats are honest and answer",
     "the accused appeal": "an honest operator that is convicted appeals within the veto window",
+    "who signed an order defends it": "a verifier that signed a right order defends it against an appeal",
+    "the next set vetoes": "after a hand-over the present verifiers veto what the last ones make up",
     "who opens a case is not betrayed": "no honest account opens a case for a quorum that then vetoes it",
 }
 
@@ -55,7 +60,8 @@ def play(table: Table, seed: int, without: Collection[str] = ()) -> Game:
     others = [dice.choice(QUORUMS), dice.choice(DISTURBERS), dice.choice(KEEPERS)]
     operators = [dice.choice(OPERATORS) for _ in table.world.operators]
     runs = ["red", "blue"] if dice.random() < 0.3 else ["red"]
-    cast = [buyer, *others, *operators]
+    joiner = Random(f"{seed} joiner").choice(JOINERS)
+    cast = [buyer, *others, *operators, joiner]
     for name in runs:
         budget = PRICE * EPOCHS * (funded_percent if name == "red" else 100) // 100
         table.open_run(name, budget, (deadline_steps if name == "red" else 50) * STEP_S)
@@ -66,6 +72,7 @@ def play(table: Table, seed: int, without: Collection[str] = ()) -> Game:
     lives: list[Life] = [one(table, Random(f"{seed} {at}")) for at, one in enumerate((buyer, *others))]
     lives += [one(table, Random(f"{seed} operator {at}"), at) for at, one in enumerate(operators)]
     dice.shuffle(lives)
+    lives.append(joiner(table, Random(f"{seed} joining")))
     for _ in range(LAST_STEP):
         table.step(lives)
     if "keepers challenge" not in table.rules:
@@ -86,6 +93,7 @@ def a_table(anvil: Path) -> Iterator[Table]:
             state_dir=Path(folder),
             block_time_s=None,
             state_interval_s=3_600,
+            options=FRUGAL,
         ) as chain,
     ):
         yield Table(World(chain.rpc_url, chain.keys[0], WINDOWS, name="game"))

@@ -10,19 +10,30 @@ What honest play must leave everybody with is in `losses`: it is compared after 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import trio
 import trio.testing
 
 from assay.chain.client import UNIT, ChainRefused, EpochPhase
 from assay.chain.state import AppealPhase, CasePhase, DefencePhase, FinalEscrow
-from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, Statement, Veto, sign_digest
+from assay.chain.statements import (
+    OPERATOR,
+    VERIFIER,
+    EpochResult,
+    SlashOrder,
+    Statement,
+    Veto,
+    certificate,
+    sign_digest,
+    term_of,
+)
 from assay.ledger.settlement.duties import DefenceView, Look
 from assay.ledger.settlement.funding import reading_of
 from assay.ledger.settlement.payouts import Settlement
@@ -102,20 +113,39 @@ class Framed:
         return [self.position(end) for end in ends_of(first, last)]
 
 
+@dataclass
+class Cheat(Framed):
+    """A right case, which the operator that it accuses, by name, appeals all the same."""
+
+    name: str
+
+    def claim(self, first: int, last: int, dice: Random) -> list[bytes]:
+        """Positions that are false from somewhere between two operators on."""
+        wrong = dice.randrange(first, last)
+        return [self.position(end) if end <= wrong else dice.randbytes(32) for end in ends_of(first, last)]
+
+
 class Knowing:
-    """What an honest juror knows of the steps that appeals are about (participant/wallet/settler.py)."""
+    """What honest signers and jurors know of the steps that appeals are about."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
 
-    async def positions(self, _case_id: bytes) -> Sequence[bytes] | None:
-        return None  # nobody honest signed these orders
+    async def positions(self, case_id: bytes) -> Sequence[bytes] | None:
+        case = self._signed(case_id)
+        return None if case is None else [case.position(end) for end in range(case.operators + 1)]
 
-    def statement(self, _case_id: bytes) -> tuple[Statement, bytes] | None:
-        return None
+    def statement(self, case_id: bytes) -> tuple[Statement, bytes] | None:
+        case = self._signed(case_id)
+        return None if case is None else (case.statement, case.signature)
+
+    def _signed(self, case_id: bytes) -> Cheat | None:
+        """A case whose order somebody honest signed, who does not forget it."""
+        found = (one for one in self.table.cheats if one.case_id == case_id)
+        return next(found, None) if "who signed an order defends it" in self.table.rules else None
 
     async def is_right(self, case_id: bytes, _operators: int, defence: DefenceView) -> bool | None:
-        (framed,) = [one for one in self.table.framed if one.case_id == case_id]
+        (framed,) = [one for one in self.table.appealed() if one.case_id == case_id]
         return defence.state.end == framed.position(defence.state.last)
 
 
@@ -164,6 +194,9 @@ class Table:
     reached: Counter[str] = field(default_factory=Counter)
     runs: dict[str, Run] = field(default_factory=dict)
     framed: list[Framed] = field(default_factory=list)
+    cheats: list[Cheat] = field(default_factory=list)
+    invented: list[bytes] = field(default_factory=list)  # cases about a verifier
+    next_set: list[str] = field(default_factory=list)  # names of the verifiers after a hand-over
     excuses: set[str] = field(default_factory=set)
     honest: set[str] = field(default_factory=set)  # names of people
     asleep: set[str] = field(default_factory=set)  # keepers and jurors that do nothing now
@@ -198,7 +231,8 @@ class Table:
         """Everything is as on the first morning."""
         assert self.world.rpc("evm_revert", self.morning)
         self.morning = self.world.rpc("evm_snapshot")
-        self.runs, self.framed, self.excuses = {}, [], set()
+        self.runs, self.framed, self.cheats, self.excuses = {}, [], [], set()
+        self.invented, self.next_set = [], []
         self.honest, self.asleep, self.bribed = set(self.people) - {"mallory", "friend"}, set(), set()
         self.towers: dict[tuple[str, str], Settler] = {}
         self.idle: dict[tuple[str, str], tuple[int, int]] = {}
@@ -299,8 +333,7 @@ class Table:
 
     def wait(self, seconds: int) -> None:
         """The chain's clock goes on."""
-        self.world.rpc("evm_setNextBlockTimestamp", self.now() + seconds)
-        self.world.rpc("evm_mine")
+        self.world.rpc("evm_mine", self.now() + seconds)
 
     def now(self) -> int:
         return self.bank.timestamp()
@@ -366,8 +399,9 @@ class Table:
                 ]
                 if any(self._undrawn(run)):  # a draw that finds no jury is repeated in another block
                     self.wait(1)
-                elif not self._judge(run) and not any(moved):
+                elif not any([self._judge(run), self._defend(run), *moved]):
                     break
+        self._veto_inventions()
 
     def _keep(self, run: Run, who: str) -> bool:
         """A keeper's turn, unless nothing is new since it found nothing to do."""
@@ -387,7 +421,7 @@ class Table:
             tower._host = Verifiers(self, run)  # type: ignore[assignment]
             self.towers[who, run.name] = tower
         self.clock.jump(10)
-        look, done = trio.run(tower.turn, self.clients[who], clock=self.clock)
+        look, done = self._run(tower.turn, self.clients[who])
         for effect in done:
             self.reached[f"tower: {type(effect).__name__}"] += 1
         return look, bool(done)
@@ -401,8 +435,20 @@ class Table:
         )
         if ready:
             pay = self.towers[who, run.name]._claim_for_others
-            trio.run(pay, self.clients[who], replace(look, epochs=ready), clock=self.clock)
+            self._run(pay, self.clients[who], replace(look, epochs=ready))
         return bool(ready)
+
+    def _run(self, act: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+        """A settler's act, with the calls it makes in threads made in this one: they block nobody here."""
+
+        async def at_once(call: Callable[..., Any], *arguments: Any) -> Any:
+            return call(*arguments)
+
+        with (
+            patch.object(trio.to_thread, "run_sync", at_once),
+            patch.object(trio.from_thread, "run_sync", lambda call: call()),
+        ):
+            return trio.run(act, *given, clock=self.clock)
 
     def _undrawn(self, run: Run) -> Iterator[bool]:
         for epoch in range(EPOCHS):
@@ -411,9 +457,13 @@ class Table:
         for _, _, defence, jury in self.defences(run):
             yield defence.phase is DefencePhase.JURY and not jury.seats and self.now() < defence.until
 
+    def appealed(self) -> list[Framed]:
+        """The cases that their accused appeals, rightly and not."""
+        return [*self.framed, *self.cheats]
+
     def defences(self, run: Run) -> Iterator[tuple[Framed, str, Any, Any]]:
         """The defences of the run's appeals, as (case, defender's name, defence, jury)."""
-        for framed in self.framed:
+        for framed in self.appealed():
             appeal = self.bank.appeal(framed.case_id)
             if appeal.phase is AppealPhase.OPEN and appeal.run_id == run.run_id:
                 for at, verifier in enumerate(self.world.verifiers):
@@ -439,9 +489,35 @@ class Table:
         for framed, defender, defence, jury in list(self.defences(run)):
             if defence.phase is DefencePhase.JURY and jury.seats and self.now() < defence.until:
                 for who in self._seated(names[one] for one in jury.seats):
-                    given = (framed.case_id, self.people[defender].account, defence.end, False)
+                    lie = defence.end != framed.position(defence.last)
+                    given = (framed.case_id, self.people[defender].account, defence.end, lie)
                     self._vote(run, who, self.clients[who].vote_on_defence, *given)
         return self.bank.block_number() != before
+
+    def _defend(self, run: Run) -> bool:
+        """Honest verifiers defend right orders that they signed, each by its own settler."""
+        before, signers = self.bank.block_number(), [f"verifier {at}" for at in range(CORRUPT)]
+        for cheat in self.cheats:
+            appeal = self.bank.appeal(cheat.case_id)
+            if appeal.phase is AppealPhase.OPEN and appeal.run_id == run.run_id:
+                for who in self.honest.intersection(signers):
+                    self._turn(run, who, patience_s=1e12)
+        return self.bank.block_number() != before
+
+    def vetoers(self) -> list[str]:
+        """Who vetoes what the last verifiers made up: the present ones; nobody before a hand-over."""
+        return [one for one in self.next_set if one in self.honest - self.asleep]
+
+    def _veto_inventions(self) -> None:
+        """They do so by hand: a settler asks its run's own verifiers."""
+        for case_id in self.invented if "the next set vetoes" in self.rules else ():
+            if self.bank.case(case_id).phase in (CasePhase.OPEN, CasePhase.EXECUTED):
+                veto = Veto(
+                    deployment_id=self.world.deployment.deployment_id, case_id=case_id, reason_hash=bytes(32)
+                )
+                message = self.world.deployment.digest(veto)
+                signed = [sign_digest(message, self.people[one].hot) for one in self.vetoers()]
+                self.bank.veto_case(case_id, bytes(32), certificate(message, signed))
 
     def _vote(self, run: Run, who: str, move: Callable[..., Any], *lie: Any) -> None:
         if who in self.bribed:
@@ -462,9 +538,11 @@ class Table:
     def leave(self, lives: list[Life]) -> None:
         """By time alone everything ends, whatever agents still do, and everybody withdraws what is theirs."""
         for days in (1, 2, 3, 4, 8, 30, 100, 160):
-            while any(self.bank.appeal(one.case_id).phase is AppealPhase.OPEN for one in self.framed):
+            while any(self.bank.appeal(one.case_id).phase is AppealPhase.OPEN for one in self.appealed()):
                 self.step(lives)  # its moves are due within a day
             self.step(lives, days * DAY)
+        for name in self.next_set:
+            self.clients[name].release_lot(self.people[name].account, VERIFIER, term_of(2))
         for name, role in self._stakers():
             free = int(self.bank._ask("StakeVault", "freeOf", self.people[name].account, role))
             if free:

@@ -21,11 +21,14 @@ from assay.chain.views import view_call, view_values
 
 READS = frozenset({
     "eth_blockNumber", "eth_call", "eth_chainId", "eth_estimateGas", "eth_getBlockByNumber", "eth_getLogs",
-    "eth_getTransactionByHash", "eth_getTransactionCount",
+    "eth_getTransactionByHash", "eth_getTransactionCount", "eth_getTransactionReceipt",
 })  # fmt: skip
+SEND = "eth_sendRawTransaction"  # anvil's `Sync` answers once it is mined, with the receipt (EIP-7966)
 RECENT = 6  # blocks for which a question is repeated that nobody asks any more
 TIMEOUT_S = 30.0
-Question = tuple[str, str]  # address and data, in hexadecimal digits
+# Address and data of a call, in hexadecimal digits; or else method and parameters, as JSON.
+Question = tuple[str, str]
+NEWEST = ("eth_getBlockByNumber", '["latest", false]')
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -41,16 +44,49 @@ class Wire(_Endpoint):
         self._head = f"POST / HTTP/1.1\r\nhost: {found.netloc}\r\ncontent-type: application/json\r\n".encode()
         self._answers: dict[Question, str | None] = {}  # in the present block
         self._asked: dict[Question, int] = {}  # and when last
-        self._block: tuple[int, int] | None = None
+        self._replies: dict[Question, RPCResponse] = {}  # to all else that is read, likewise
         self._age = 0
 
     def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
         """One call of web3's; what is no read ends the validity of all answers."""
-        try:
-            return self.decode_rpc_response(self._post(self.encode_rpc_request(method, params)))
-        finally:
-            if method not in READS:
-                self._answers, self._block = {}, None
+        if method == SEND:
+            return self._send(params)
+        if method not in READS:
+            self._answers, self._replies = {}, {}
+            return self._reply(method, params)
+        question = method, json.dumps(params)
+        if question not in self._replies:
+            if method == "eth_estimateGas":  # a transaction follows
+                self._read(
+                    question, ("eth_getTransactionCount", json.dumps([params[0]["from"], "pending"])), NEWEST
+                )
+            else:
+                self._read(question)
+        return self._replies[question]
+
+    def _read(self, *questions: Question) -> None:
+        """Has the answers to these, by one request."""
+        wanted = [one for one in questions if one not in self._replies]
+        calls = (
+            f'{{"jsonrpc":"2.0","id":{at},"method":"{method}","params":{params}}}'
+            for at, (method, params) in enumerate(wanted)
+        )
+        for answer in json.loads(self._post(f"[{','.join(calls)}]".encode())):
+            self._replies[wanted[answer["id"]]] = answer
+
+    def _send(self, params: Any) -> RPCResponse:
+        """Sends a transaction, whose receipt is then known."""
+        self._answers, self._replies = {}, {}
+        answer = self._reply(RPCEndpoint(f"{SEND}Sync"), params)
+        receipt: Any = answer.get("result")
+        if receipt is None:
+            return answer
+        tx_hash = receipt["transactionHash"]
+        self._replies["eth_getTransactionReceipt", json.dumps([tx_hash])] = answer
+        return {**answer, "result": tx_hash}
+
+    def _reply(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        return self.decode_rpc_response(self._post(self.encode_rpc_request(method, params)))
 
     def call(self, question: Question) -> str | None:
         """What a view function returns now, in hexadecimal digits; None if it reverts."""
@@ -61,10 +97,8 @@ class Wire(_Endpoint):
 
     def block(self) -> tuple[int, int]:
         """Number and time of the newest block."""
-        if self._block is None:
-            found: Any = self.make_request(RPCEndpoint("eth_getBlockByNumber"), ["latest", False])["result"]
-            self._block = int(found["number"], 16), int(found["timestamp"], 16)
-        return self._block
+        found: Any = self.make_request(RPCEndpoint("eth_getBlockByNumber"), ["latest", False])["result"]
+        return int(found["number"], 16), int(found["timestamp"], 16)
 
     def _ask(self, question: Question) -> None:
         wanted = [question]
