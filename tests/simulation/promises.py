@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.participant.follower import Follower
@@ -39,6 +41,8 @@ from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
 from assay.protocol.types import Digest, PeerId
 from assay.testing.members import RUN_ID
+from assay.testing.specs import TEXT
+from assay.training.reference import evaluation
 from assay.verifier.consensus.types import State
 from tests.simulation.judgement import complaint, owed, proved_wrong
 from tests.simulation.second_reading import SecondReading, expected_rounds
@@ -119,7 +123,7 @@ class Promises:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this lasts, all manifests that a process folds and all parameters that it states are seen."""
-        fold, set_value = Follower._fold, Store.set_value
+        fold, set_value, unit_loss = Follower._fold, Store.set_value, evaluation.unit_loss
 
         def folding(follower: Follower, run_state: Any) -> None:
             fold(follower, run_state)
@@ -132,7 +136,15 @@ class Promises:
                 self._received(decode(SignedReceipt, body))
             set_value(store, name, body)
 
-        with mock.patch.object(Follower, "_fold", folding), mock.patch.object(Store, "set_value", setting):
+        def measuring(*model: Any, **more: Any) -> Any:
+            self._measured(model[2])
+            return unit_loss(*model, **more)
+
+        with (
+            mock.patch.object(Follower, "_fold", folding),
+            mock.patch.object(Store, "set_value", setting),
+            mock.patch.object(evaluation, "unit_loss", measuring),
+        ):
             yield
 
     # ---- what is signed
@@ -206,6 +218,13 @@ class Promises:
         sent = self._signed.get(("commit", receipt.node, int(receipt.round)))
         if receipt.node in self.honest and receipt.commit != sent:
             raise Violation(f"{receipt.node.hex()[:8]} keeps a receipt of {receipt.commit.hex()[:8]}")
+
+    def _measured(self, tokens: NDArray[np.int64]) -> None:
+        """A verifier measures the model over these sequences."""
+        size = self._spec.model.context + 1
+        windows = [TEXT[one * size : (one + 1) * size].tolist() for one in self._reading.evaluated()]
+        if any(row not in windows for row in tokens.tolist()):
+            raise Violation("the model is measured over other windows than those held out for it")
 
     # ---- what is agreed
 

@@ -359,12 +359,7 @@ class SecondReading:
     def _batch_root(self, commit: Commit) -> Digest:
         """The digest of the windows drawn for a step, of those that are not held out (2a, 3)."""
         data, tokens = self._spec.data, self._spec.model.context + 1
-        count, held = data.tokens // tokens, data.validation_tokens // tokens
-        parts = math.ceil(held / STRETCH_WINDOWS)
-        trained = []
-        for part in range(parts):
-            end, held_then = (part + 1) * count // parts, (part + 1) * held // parts
-            trained += range(part * count // parts, end - held_then + part * held // parts)
+        trained = [one for one, is_held in enumerate(self._held_out()) if not is_held]
         head = b"assay/batch/1" + self._spec.seed.to_bytes(8, "big") + commit.round.to_bytes(8, "big")
         drawn: dict[int, None] = {}
         for number in itertools.count():
@@ -374,6 +369,24 @@ class SecondReading:
             drawn[trained[int.from_bytes(chance, "big") % len(trained)]] = None
         starts = b"".join((one * tokens).to_bytes(8, "big") for one in drawn)
         return Digest(hashlib.sha256(b"assay/batch-root/1" + data.root + starts).digest())
+
+    def _held_out(self) -> list[bool]:
+        """Of each window, whether nobody trains on it (2a)."""
+        data, tokens = self._spec.data, self._spec.model.context + 1
+        count, held = data.tokens // tokens, data.validation_tokens // tokens
+        parts = math.ceil(held / STRETCH_WINDOWS)
+        found: list[bool] = []
+        for part in range(parts):
+            held_here = (part + 1) * held // parts - part * held // parts
+            trained_here = (part + 1) * count // parts - len(found) - held_here
+            found += [False] * trained_here + [True] * held_here
+        return found
+
+    def evaluated(self) -> list[int]:
+        """The windows over which a model is measured, evenly spaced among those held out (6a.1)."""
+        held = [one for one, is_held in enumerate(self._held_out()) if is_held]
+        count = min(self._spec.money.accept.sequences, len(held))
+        return [held[number * len(held) // count] for number in range(count)]
 
     def _joined(self, manifest: Manifest, after: RunState) -> Iterator[str]:
         """Who is seated by it, and whether a quorum let each in and there was a seat (3b.3)."""
