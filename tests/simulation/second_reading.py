@@ -40,6 +40,7 @@ PAUSE_ROUNDS = 16  # 5.1
 PAUSE_ROUNDS_MAX = 256
 NAMED_S = 120  # 5.1: how far ahead of a manifest the drand round that it names may be
 ABSENT_MANIFESTS, READY_ROUNDS = 64, 64  # 4b.3
+RETURN_PAUSE_S = 60  # 5.15: after a first return
 STRETCH_WINDOWS = 32  # 2a: at most so many are held out in one place
 NO_DRAND = bytes(32)  # of a run that names no network, and where a round did not come
 LEAVE = AttendanceKind.LEAVE
@@ -64,6 +65,7 @@ class SecondReading:
         self._away: dict[PeerId, int] = {}
         self._missed: dict[PeerId, int] = {}
         self._clean: dict[PeerId, int] = {node.peer: 0 for node in spec.nodes}
+        self._returns_s: dict[PeerId, list[int]] = {}  # of each node, since it was last on probation
         self._states: dict[PeerId, tuple[int, Digest]] = {}  # base and root after the last accepted step
         self._fresh: tuple[Commit, ...] = ()
         self._undrawn: tuple[Commit, ...] = ()
@@ -140,6 +142,7 @@ class SecondReading:
             yield f"asked for shares are {set(after.beacon)}, expected {awaited}"
         yield from self._accepted(manifest, after)
         yield from self._joined(manifest, after)
+        yield from self._returned(manifest)
         self._time_s = manifest.time_s
         for (round_id, node), audit in after.audits.items():
             yield from self._judged((int(round_id), node), audit, now)
@@ -148,6 +151,10 @@ class SecondReading:
         clean = {node: record.clean for node, record in after.nodes.items()}
         if clean != self._clean:
             yield f"audits in a row that nodes passed are {clean}, expected {self._clean}"
+        returns = {node: record.returns for node, record in after.nodes.items() if record.returns}
+        expected = {node: len(times_s) for node, times_s in self._returns_s.items() if times_s}
+        if returns != expected:
+            yield f"nodes have returned {returns}, expected {expected}"
         self._parent, self._named = digest(manifest), manifest.drand_next
         self._first_drand = self._first_drand or drand
         holders = self._holders.items()
@@ -403,6 +410,15 @@ class SecondReading:
         if len(seated) > self._spec.seats:
             yield f"{len(seated)} nodes have {self._spec.seats} seats"
 
+    def _returned(self, manifest: Manifest) -> Iterator[str]:
+        """Who is back, and whether each return has kept the pause after the one before it (5.15)."""
+        for one in (signed.attendance for signed in manifest.attendance):
+            if one.kind is AttendanceKind.RETURN:
+                times_s = self._returns_s.setdefault(one.node, [])
+                if times_s and manifest.time_s < times_s[-1] + RETURN_PAUSE_S * 2 ** (len(times_s) - 1):
+                    yield f"{one.node.hex()[:8]} returns at {manifest.time_s}, after {times_s}"
+                times_s.append(manifest.time_s)
+
     # ---- milestones (6a)
 
     def last_commitments(self, epoch: int) -> int:
@@ -480,6 +496,9 @@ class SecondReading:
                 AuditStatus.CONFIRMED: 0,
                 AuditStatus.OVERDUE: 0,
             }.get(audit.ruling, self._clean[node])
+            is_clean = audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED)
+            if is_clean and self._clean[node] >= rules.probation:
+                self._returns_s[node] = []
         is_over = now >= step[0] + rules.audit_rounds
         if audit.ruling is AuditStatus.OPEN and is_over:
             yield f"the audit of {step} is still open"
