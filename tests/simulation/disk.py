@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from assay.participant.store import Store
+from assay.protocol.types import NO_PEER, PeerId
 
 
 class Killed(BaseException):
@@ -28,6 +29,7 @@ class Power:
     """Whether a process runs, and when it is killed."""
 
     rng: random.Random
+    peer: PeerId = NO_PEER
     is_dead: bool = False
     writes: int = 0
     fuse: int = 0  # writes until it is killed; 0: it is not

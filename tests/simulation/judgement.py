@@ -93,6 +93,20 @@ def _judges(verdicts: Iterable[Verdict]) -> set[PeerId]:
     return {one.verifier for one in verdicts}
 
 
+def keepers(audit: Audit, f: int) -> tuple[Digest, set[PeerId]]:
+    """The opening that is kept of an ended audit, and the seats whose holders keep it (5.3); or nothing."""
+    named = {(one.verifier, one.opening): None for one in audit.verdicts if one.opening != NO_DIGEST}
+    votes = Counter(opening for _, opening in named)
+    if not votes:
+        return NO_DIGEST, set()
+    kept = max(votes, key=votes.__getitem__)  # of several the first
+    seats = {verifier for verifier, opening in named if opening == kept}
+    for verifier in audit.order:
+        if len(seats) <= f:
+            seats.add(verifier)
+    return kept, seats
+
+
 def dearest(spec: RunSpec) -> list[int]:
     """The most that each epoch can cost (4a.2): all its steps, of all seats, each of the largest size."""
     local, prices = spec.rule.local, [0] * -(-spec.rounds // spec.money.epoch_rounds)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.participant.follower import Follower
+from assay.participant.opening_keeper import KEPT, OpeningKeeper
+from assay.participant.openings import KeptOpening
 from assay.participant.store import Store
 from assay.protocol.agreement.configurations import before_first, number_of
 from assay.protocol.auditing.audits import Audit, AuditStatus
@@ -39,12 +41,13 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import RUN_ID
 from assay.testing.specs import TEXT
 from assay.training.reference import evaluation
 from assay.verifier.consensus.types import State
-from tests.simulation.judgement import complaint, owed, proved_wrong
+from tests.simulation.disk import HERE
+from tests.simulation.judgement import complaint, keepers, owed, proved_wrong
 from tests.simulation.second_reading import SecondReading, expected_rounds
 from tests.simulation.streams import BLOB, Frame
 
@@ -102,6 +105,7 @@ class Promises:
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
         self._reading = SecondReading(spec, RUN_ID)
         self.came_s: dict[int, float] = {}  # when each manifest was first known to be final
+        self._kept: set[tuple[PeerId, Digest]] = set()  # openings that were kept, by whom
         self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
         self._doubled: dict[tuple[PeerId, PeerId, int], int] = {}  # (who heard it, the liar, in which life)
 
@@ -124,6 +128,7 @@ class Promises:
     def watching(self) -> Iterator[None]:
         """While this lasts, all manifests that a process folds and all parameters that it states are seen."""
         fold, set_value, unit_loss = Follower._fold, Store.set_value, evaluation.unit_loss
+        fetch = OpeningKeeper.fetch
 
         def folding(follower: Follower, run_state: Any) -> None:
             fold(follower, run_state)
@@ -134,7 +139,13 @@ class Promises:
                 self._same(self._states, name, body, "parameters")
             elif name.startswith("receipt/"):
                 self._received(decode(SignedReceipt, body))
+            elif name.startswith(KEPT):
+                self._kept.add((_here(), decode(KeptOpening, body).opening))
             set_value(store, name, body)
+
+        async def fetching(keeper: OpeningKeeper, host: Any, audit: Audit, *more: Any) -> None:
+            self._fetched(_here(), audit)
+            await fetch(keeper, host, audit, *more)
 
         def measuring(*model: Any, **more: Any) -> Any:
             self._measured(model[2])
@@ -144,6 +155,7 @@ class Promises:
             mock.patch.object(Follower, "_fold", folding),
             mock.patch.object(Store, "set_value", setting),
             mock.patch.object(evaluation, "unit_loss", measuring),
+            mock.patch.object(OpeningKeeper, "fetch", fetching),
         ):
             yield
 
@@ -218,6 +230,15 @@ class Promises:
         sent = self._signed.get(("commit", receipt.node, int(receipt.round)))
         if receipt.node in self.honest and receipt.commit != sent:
             raise Violation(f"{receipt.node.hex()[:8]} keeps a receipt of {receipt.commit.hex()[:8]}")
+
+    def _fetched(self, by: PeerId, audit: Audit) -> None:
+        """A verifier fetches the opening of an ended audit, to keep it."""
+        if by in self.honest and by not in self._keepers(audit)[1]:
+            raise Violation(f"{by.hex()[:8]} fetches an opening of {audit.node.hex()[:8]} that others keep")
+
+    def _keepers(self, audit: Audit) -> tuple[Digest, set[PeerId]]:
+        kept, seats = keepers(audit, (len(self._spec.verifiers) - 1) // 3)
+        return kept, {self._reading.holder(seat) for seat in seats}
 
     def _measured(self, tokens: NDArray[np.int64]) -> None:
         """A verifier measures the model over these sequences."""
@@ -393,6 +414,10 @@ class Promises:
             lost = seated - set(self.leaving) - {signed.commit.node for signed in link.manifest.commits}
             if number < self.trained and lost:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
+        for audit in self.audits.values():
+            kept, by = self._keepers(audit) if audit.has_ended else (NO_DIGEST, set())
+            if lacking := {one for one in by & self.honest if (one, kept) not in self._kept}:
+                raise Violation(f"{_names(lacking)} never kept the opening of {audit.node.hex()[:8]}")
         for milestone in self._reading.milestones:
             if self._reading.score(milestone.epoch) is None:
                 raise Violation(f"no score is agreed after epoch {milestone.epoch}")
@@ -409,6 +434,13 @@ class Promises:
                 raise Violation(f"{peer.hex()[:8]} leaves in round {asked}, and trains in {max(trained)}")
             if peer not in self.nodes and asked + RETIRED_ROUNDS < self.trained and not self.hand_overs:
                 raise Violation(f"{peer.hex()[:8]} resigned in round {asked}, and holds its seat")
+
+
+def _here() -> PeerId:
+    """Whose process runs now."""
+    here = HERE.get()
+    assert here is not None
+    return here.peer
 
 
 def _names(peers: Collection[PeerId]) -> str:

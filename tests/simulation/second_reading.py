@@ -237,6 +237,10 @@ class SecondReading:
         """Whoever held the seat of this verdict about a step when it was given."""
         return self._judges[step, verdict]
 
+    def holder(self, seat: PeerId) -> PeerId:
+        """Whoever holds a seat now."""
+        return self._holders[seat]
+
     def work(self, epoch: int, after: RunState) -> dict[PeerId, int]:
         """The weight of what each holder of a seat did in an epoch; of those at fault, nothing."""
         size = self._spec.money.epoch_rounds

@@ -99,7 +99,6 @@ class Process(Power):
     """A member and its process: what it has on disk, and whether it runs."""
 
     name: str = ""
-    peer: PeerId = NO_PEER
     is_verifier: bool = False
     behaviour: str = "honest"
     folder: Path = Path()
