@@ -23,8 +23,8 @@ from pathlib import Path
 from tests.mutants import Mutant, _copy, mutants_of
 
 ROOMS = ("protocol", "verifier/consensus", "verifier/service", "node", "participant")
-# From much to see at little cost to many disturbances; in the second, a verifier invents sketches.
-SEEDS = (29, 363, 97, 34, 194, 49, 71, 43, 103, 3, 98, 61, 291, 62, 59, 24)
+# From much to see at little cost to many disturbances; 35 lapses, and in 363 a verifier invents sketches.
+SEEDS = (35, 29, 363, 97, 34, 194, 49, 71, 43, 103, 3, 98, 61, 291, 62, 59, 24)
 CPU_S = 400  # of the networks on one mutant: one that takes longer goes round in circles
 _RECORDING = """
 import json, sys, threading

@@ -392,7 +392,7 @@ class Promises:
             Violation: training went on for long, or ended with nobody asking for it.
         """
         trained = {number for number, link in self.chain.items() if link.manifest.commits}
-        if not cancelled_s and self.trained != self._spec.rounds:
+        if not cancelled_s and not self._reading.has_lapsed and self.trained != self._spec.rounds:
             raise Violation(f"{self.trained} of {self._spec.rounds} rounds, and nobody closed it")
         late = [number for number in trained if cancelled_s and self.came_s[number] > cancelled_s + HEARD_S]
         if len(late) > 1 or (trained and max(trained) >= self.trained):
@@ -412,7 +412,8 @@ class Promises:
             expected = begins if link.manifest.hand_over else expected + 1
             seated = self.nodes | {node for node, first in joined.items() if first + BEHIND_ROUNDS <= number}
             lost = seated - set(self.leaving) - {signed.commit.node for signed in link.manifest.commits}
-            if number < self.trained and lost:
+            is_waiting = not number and self._spec.start_by_s > 0  # nobody may train in it
+            if number < self.trained and lost and not is_waiting:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
         for audit in self.audits.values():
             kept, by = self._keepers(audit) if audit.has_ended else (NO_DIGEST, set())

@@ -75,6 +75,7 @@ class SecondReading:
         self._at_fault: set[PeerId] = set()
         self._reports: dict[PeerId, tuple[int, bool]] = {}  # epochs that are funded, and whether it closes
         self.rounds = spec.rounds  # of training
+        self.has_lapsed = False  # it did not start in time
         self.joined: dict[PeerId, int] = {}  # nodes that the spec does not name, by their first round
         self.left: set[PeerId] = set()
         self._sealed: dict[tuple[int, PeerId], bytes] = {}  # digests of evaluations, by epoch and verifier
@@ -143,6 +144,8 @@ class SecondReading:
         yield from self._accepted(manifest, after)
         yield from self._joined(manifest, after)
         yield from self._returned(manifest)
+        if self._spec.start_by_s and not now:
+            yield from self._started(manifest, after)
         self._time_s = manifest.time_s
         for (round_id, node), audit in after.audits.items():
             yield from self._judged((int(round_id), node), audit, now)
@@ -346,6 +349,8 @@ class SecondReading:
         is_closing = sum(closing for _, closing in self._reports.values()) > faults_tolerated(
             len(self._peers)
         )
+        self.has_lapsed |= not now and 0 < spec.start_by_s < manifest.time_s
+        self.rounds = 0 if self.has_lapsed else self.rounds
         if is_closing and now < self.rounds:
             self.rounds = now + bool(manifest.commits)  # 4a.4
         if after.training_rounds != self.rounds:
@@ -422,6 +427,18 @@ class SecondReading:
                 if times_s and manifest.time_s < times_s[-1] + RETURN_PAUSE_S * 2 ** (len(times_s) - 1):
                     yield f"{one.node.hex()[:8]} returns at {manifest.time_s}, after {times_s}"
                 times_s.append(manifest.time_s)
+
+    def _started(self, manifest: Manifest, after: RunState) -> Iterator[str]:
+        """Whether the first manifest of a run that waited for nodes starts, lapses or closes it (3b.6)."""
+        seated = len(self._clean.keys() - self.left)
+        if manifest.commits:
+            yield "somebody trains before the run starts"
+        if self.has_lapsed and manifest.admissions:
+            yield f"{len(manifest.admissions)} are admitted to a run that lapses"
+        if not self.has_lapsed and self.rounds and seated < self._spec.least_nodes:
+            yield f"the run starts with {seated} nodes of {self._spec.least_nodes}"
+        if after.has_lapsed != self.has_lapsed:
+            yield f"it {'lapses' if after.has_lapsed else 'starts'} at {manifest.time_s}"
 
     # ---- milestones (6a)
 

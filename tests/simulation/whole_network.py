@@ -89,6 +89,7 @@ EXPECTED = (
 )
 LOG_LINES = 60
 KNOWN_ANSWER_ROUNDS = 6  # in which each node has one task
+START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it starts
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
@@ -147,6 +148,7 @@ class Plan:
     leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
     joins_s: float = 0.0  # when two nodes begin to ask for the one free seat; 0: there is none
+    start_s: float = 0.0  # by when one of them must have the seat, or the run lapses; 0: it starts without
     has_drand: bool = False  # whether draws wait for a drand network's rounds
     dark_s: tuple[float, float] = (0.0, 0.0)  # from when until when its servers are down
     most_loss_micro: int = 0  # of the model after each epoch but the last; 0: there are no milestones
@@ -170,6 +172,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     joining = random.Random(f"joins {seed}")
     joins_s = joining.uniform(0.1, late_s + 4) if joining.random() < 0.15 else 0.0
     rounds = rounds + JOIN_ROUNDS if joins_s else rounds
+    starting = random.Random(f"begins {seed}")
+    start_s = joins_s and starting.random() < 0.4 and joins_s + starting.choice((START_S, 1.0))
     asking = random.Random(f"milestones {seed}")
     outside = random.Random(f"drand {seed}")
     has_drand, dark_s = outside.random() < 0.1, sorted(outside.uniform(0, storm_s) for _ in range(2))
@@ -185,6 +189,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         most_loss_micro=most_loss_micro,
         has_known_answers=has_known_answers,
         joins_s=joins_s,
+        start_s=start_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
         lying_node=lying_node,
         lying_verifier=lying_verifier,
@@ -223,7 +228,8 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
             collect_ms=3000, ready_ms=1000, iteration_ms=12_000 if plan.has_drand else 4000, resend_ms=500
         ),
         nodes=tuple(map(a_member, nodes)), verifiers=tuple(map(a_member, peers("verifier", 4))),
-        seats=len(nodes) + bool(plan.joins_s), least_nodes=len(nodes),
+        seats=len(nodes) + bool(plan.joins_s), least_nodes=len(nodes) + bool(plan.start_s),
+        start_by_s=int(BEGUN_S + plan.start_s) if plan.start_s else 0,
         reserves=tuple(map(a_member, peers("reserve", 1 if plan.resigns_s else 0))),
     )  # fmt: skip
     # One task of a node needs twenty rounds in an order: that would take too long here.
