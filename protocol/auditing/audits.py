@@ -452,7 +452,7 @@ def _decided(
 ) -> Audit:
     conclusive = [v for v in audit.verdicts if v.outcome in RECOMPUTED]
     if audit.is_known_answer and conclusive and all(v.outcome is Outcome.MISMATCH for v in conclusive):
-        return _closed(audit, AuditStatus.KNOWN_ANSWER, now)  # false on purpose, and found false: no fault
+        return _with_faults(_closed(audit, AuditStatus.KNOWN_ANSWER, now))  # of who made its recompute up
     judges = set(audit.committee)
     against = sum(v.verifier in judges for v in audit.adverse)
     matches = sum(v.outcome is Outcome.MATCH and v.verifier in judges for v in audit.counted)

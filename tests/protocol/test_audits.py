@@ -665,6 +665,22 @@ def test_a_quorum_of_auditors_convicts_nobody_before_a_task_can_be_shown_to_be_o
     assert after.audits[STEP].ruling is AuditStatus.CONFIRMED and after.nodes[NODE].banned
 
 
+def test_who_says_of_a_task_that_it_is_false_and_has_made_that_up_is_at_fault():
+    """A task pays its finders twenty times: to accuse whatever comes must not."""
+    run_state, order = with_a_list()
+    made_up = {"recomputed": Digest(b"m" * 32)}
+    votes = {STEP: {**dict.fromkeys(order[:3], MISMATCH), order[3]: (MISMATCH, made_up)}}
+    run_state = grow(run_state, 5, votes)
+    assert run_state.audits[STEP].ruling is AuditStatus.DISPUTED and len(run_state.audits[STEP].verdicts) == 4
+
+    shown = show(run_state, {})
+
+    audit = shown.audits[STEP]
+    assert audit.ruling is AuditStatus.KNOWN_ANSWER and not shown.nodes[NODE].banned
+    assert [(f.verdict.verifier, f.failing) for f in audit.faults] == [(order[3], FaultKind.NOT_RECOMPUTED)]
+    assert shown.disqualified == (order[3],)
+
+
 def test_a_known_answer_task_that_is_found_at_the_last_chance_is_still_shown():
     run_state, order = with_a_list()
     run_state = grow(run_state, 3)  # nobody judges in time but in the last two manifests
