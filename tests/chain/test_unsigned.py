@@ -244,7 +244,8 @@ def test_what_a_wallet_sent_by_itself_is_not_asked_for_again(world: World, files
     signed = signed_stake(world, files, owner)
     _, raw = read_signed(signed)
     signed.unlink()
-    world.bank._rpc.web3.eth.send_raw_transaction(raw)
+    sent = bytes(world.bank._rpc.web3.eth.send_raw_transaction(raw))
+    world.bank._rpc.receipt("wallet", sent)
 
     with pytest.raises(ConfigError, match=r"-1\.json was not brought back signed, and its nonce is used"):
         stake(world, files)
