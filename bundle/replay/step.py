@@ -75,9 +75,7 @@ class Replayed:
     audit: Audit | None = None
     is_same_class: bool = True
     is_task: bool = False  # a known-answer task, by its audit or by the list that its node has shown
-    lacks_list: bool = (
-        False  # the node announced known-answer tasks, and which steps they are is not known here
-    )
+    lacks_list: bool = False  # the node announced known-answer tasks, and its list is not here
     found: Finding | None = None
     opening: str = ""  # where it was, or why there is none
     is_behind: bool = False  # whether the private state before it is not what its earlier steps lead to
