@@ -35,7 +35,7 @@ async def show_list(host: Host, verifiers: Collection[PeerId], shown: TaskList) 
                     await host.request(verifier, SHOW, body, timeout_s=SHOW_S)
                     left.discard(verifier)
                 except AssayError as error:  # it may lack the last manifests
-                    log.info("list not shown", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
+                    log.debug("list not shown", extra={"verifier": verifier.hex()[:8], "reason": str(error)})
             if left:
                 await trio.sleep(SHOW_S)
     log.info("list of known-answer tasks shown", extra={"node": shown.node.hex()[:8], "not_to": len(left)})

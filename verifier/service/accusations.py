@@ -210,9 +210,11 @@ class Accusations:
         return encode(TaskList(run_id=self._me.run_id, node=node, secret=secret))
 
     def _keep(self, shown: TaskList) -> None:
-        """Keep a new list, pass it on, and open again what was found without it."""
+        """Open again what was found without a new list, keep it, and pass it on.
+
+        It is kept last: who is ended, or has no room, before that takes the list anew.
+        """
         store, name = self._me.store, f"{BEHIND}{shown.node.hex()}/"
-        keep_list(store, shown)
         for key, body in store.values(ACCUSED).items():  # it may have been a task
             if decode(Accusation, body).node == shown.node:
                 store.drop_values(key, set())
@@ -221,6 +223,7 @@ class Accusations:
             wrong = f"{WRONG}{account.hex()}"
             store.set_value(wrong, (store.value(wrong) or b"")[1:])
         store.drop_values(name, set())
+        keep_list(store, shown)
         self._pass_on.send_nowait(shown)
 
     def _tasks(self, node: PeerId) -> frozenset[int]:

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from assay.participant.store import Store
 from assay.participant.task_lists import ASK, SHOW, SHOW_S, SHOWN_S
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
@@ -172,6 +173,28 @@ def test_a_list_that_comes_late_opens_again_what_was_found_without_it():
         assert await answer_of(other, FINDER, TASK) == HOLDS
 
     with verifiers(lines, worker) as services:
+        played(services, act)
+
+
+def test_a_verifier_whose_disk_fails_while_it_takes_a_list_takes_it_anew(monkeypatch):
+    """Else the list would be known, and what was found without it closed for good."""
+    lines, worker = Lines(), KnowingWorker({LIE}, tasks={TASK})
+
+    def full(*_: object) -> None:
+        raise Unavailable("cannot write to the store: the disk is full")
+
+    async def act() -> None:
+        (service,) = services
+        assert "earlier step of the node is false" in str(await answer_of(service, FINDER, LIE))
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "drop_values", full)
+            with pytest.raises(Unavailable):
+                await service.handlers[SHOW](peer(NODE), encode(SHOWN))
+        assert not await has_list(service)
+        await service.handlers[SHOW](peer(NODE), encode(SHOWN))
+        assert len(await answer_of(service, FINDER, LIE)) == 65
+
+    with verifiers(lines, worker, count=1) as services:
         played(services, act)
 
 
