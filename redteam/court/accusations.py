@@ -508,7 +508,7 @@ def signatures(
 def _shown_to_some(is_defended: bool, seed: int) -> Outcome:
     """A node lies behind a task of its own, and shows its list to half of the verifiers, at once or late.
 
-    For these the task holds, the others find it false and the lie behind it: neither is a quorum then.
+    For these the task holds; the others find it false, and the lie behind it. Undefended: no quorum signs.
     """
     module, secret = assay.verifier.service.accusations, a_digest("secret", seed)
     past, tasks = a_listed_run(seed, secret)
