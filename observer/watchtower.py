@@ -2,7 +2,8 @@
 
 Room: observer (edge). It holds no books. Results are recomputed from the certified manifests and challenged
 where they differ; what others leave undone is done after a while (participant/wallet/settler.py). With an
-account that has verifier's stake it is on the list of juries, and votes when it is drawn.
+account that has verifier's stake it is on the list of juries, and votes when it is drawn. As a member of the
+present verifier set it signs vetoes in runs of the sets before, whose verifiers accept it by its record.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import trio
 from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.run import participate
+from assay.participant.wallet.cases import sign_veto
 from assay.participant.wallet.settler import TAKEOVER_S, Settler
+from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +44,12 @@ async def watch(me: Participant, patience_s: float) -> None:
         patience_s: For which others are expected to do what anybody may do.
     """
     follower = Follower(me.spec, me.run_id, me.store)
-    async with participate(me, follower) as (host, nursery):
-        nursery.start_soon(Settler(me, follower, patience_s=patience_s).run, host)
+
+    async def veto(_peer: PeerId, case_id: bytes) -> bytes:
+        return await sign_veto(me, follower, case_id)
+
+    handlers = {"sign-veto": veto}
+    async with participate(me, follower, handlers) as (host, nursery):
+        nursery.start_soon(Settler(me, follower, patience_s=patience_s, handlers=handlers).run, host)
         log.info("watchtower is up", extra={"account": me.keys.account_address.hex()})
         await trio.sleep_forever()

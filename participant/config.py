@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from assay.participant.declarations import NO_DECLARATIONS, Declarations
 from assay.participant.directory.find import save_run
 from assay.participant.files.armour import read_text
 from assay.participant.files.invitation import read_invitation
-from assay.participant.files.record import SignedRecord, read_records, takes_place_of
+from assay.participant.files.record import Record, Role, SignedRecord, read_records, takes_place_of
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keys.keyring import Keys, load_keys
 from assay.participant.telemetry.readings import Readings
@@ -96,6 +96,7 @@ class Participant:
     addresses: Mapping[PeerId, PeerAddress]
     store: Store
     blobs: DiskBlobs
+    watchtowers: tuple[PeerId, ...] = ()  # those of the run file, and those whose records we keep
     ledger_service: PeerId | None = None  # whose books a verifier cosigns, and a buyer packs
     readings: Readings = field(default_factory=Readings)  # for the metrics
     traces: Traces = OFF
@@ -163,6 +164,7 @@ def open_participant(config: Config, *, is_archive: bool = False) -> Participant
         log.warning("chain unavailable", extra={"reason": str(error)})
     config.folder.mkdir(parents=True, exist_ok=True)
     keys = load_keys(config.keys, config.password)
+    records = records_of(run, read_records(config.records, int(time.time())))
     return Participant(
         config=config,
         keys=keys,
@@ -170,7 +172,8 @@ def open_participant(config: Config, *, is_archive: bool = False) -> Participant
         spec=run.spec,
         run_id=run.run_id,
         deployment=deployment,
-        addresses=addresses_of(run, read_records(config.records, int(time.time()))),
+        addresses=addresses_of(records),
+        watchtowers=tuple(one.peer for one in records if one.role is Role.WATCHTOWER),
         store=Store(config.folder / "store.db"),
         blobs=DiskBlobs(config.folder / "blobs", bytes_max=sys.maxsize if is_archive else config.blob_bytes),
         ledger_service=run.ledger_service,
@@ -198,19 +201,27 @@ def read_run(config: Config) -> tuple[RunFile, Deployment]:
     return run, deployment
 
 
-def addresses_of(run: RunFile, known: Mapping[PeerId, SignedRecord]) -> dict[PeerId, PeerAddress]:
-    """Where each peer of a run listens: by its newest record, whether the run file's or a known one.
+def records_of(run: RunFile, known: Mapping[PeerId, SignedRecord]) -> list[Record]:
+    """The newest record of each peer of a run, of the run file or known, and those of all known watchtowers.
 
-    A known record replaces the run file's only if it has the same account and role.
+    A known record replaces the run file's only if it has the same account and role. Who watches a run need
+    not be in its file: it has no say there, and an operator that keeps its record lets it follow.
     """
-    from assay.network.host import PeerAddress
-
     found = {}
     for signed in run.content.records:
         other = known.get(signed.record.peer, signed)
-        record = (other if takes_place_of(signed, other) else signed).record
-        found[record.peer] = PeerAddress(peer=record.peer, host=record.host, port=record.port)
-    return found
+        found[signed.record.peer] = (other if takes_place_of(signed, other) else signed).record
+    for peer, signed in known.items():
+        if signed.record.role is Role.WATCHTOWER:
+            found.setdefault(peer, signed.record)
+    return list(found.values())
+
+
+def addresses_of(records: Iterable[Record]) -> dict[PeerId, PeerAddress]:
+    """Where the peers of some records listen."""
+    from assay.network.host import PeerAddress
+
+    return {one.peer: PeerAddress(peer=one.peer, host=one.host, port=one.port) for one in records}
 
 
 def read_spec(path: Path) -> RunSpec:

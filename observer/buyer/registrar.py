@@ -29,7 +29,7 @@ from assay.ledger.log.note import (
 from assay.ledger.settlement.results import model_record
 from assay.network.host import Host
 from assay.participant.config import Participant
-from assay.participant.wallet.certificates import check_answer, quorum_of
+from assay.participant.wallet.certificates import all_judges, check_answer
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import decode, encode
@@ -101,7 +101,7 @@ async def certified_record(me: Participant, host: Host, record: ModelRecord) -> 
         check_answer(member, answer, record, fields, message, evm_address(member.hot), "the model's record")
         return None, bytes(answer.signature)
 
-    return certificate(message, (await quorum_of(me, me.run_id.hex()[:8], "the model's record", ask))[1])
+    return certificate(message, (await all_judges(me, me.run_id.hex()[:8], "the model's record", ask))[1])
 
 
 # ---- the books

@@ -45,10 +45,10 @@ from assay.participant.keys.keyring import load_keys, release_key
 from assay.participant.opening_keeper import OpeningKeeper, keep_openings
 from assay.participant.run import participate
 from assay.participant.task_lists import find_list
+from assay.participant.wallet.cases import implied_orders
 from assay.participant.wallet.certificates import certified_result
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import named_judges
-from assay.participant.wallet.settler import implied_orders
 from assay.protocol.calendar import Calendar
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.messages import TaskList

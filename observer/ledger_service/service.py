@@ -34,8 +34,9 @@ from assay.participant.config import Config, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.keys.keyring import load_keys
 from assay.participant.run import participate
+from assay.participant.wallet.cases import implied_orders
 from assay.participant.wallet.claims import claim_everything, open_chain
-from assay.participant.wallet.settler import Settler, implied_orders
+from assay.participant.wallet.settler import Settler
 from assay.protocol.errors import AssayError, Unavailable
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from assay.chain.statements import BadSignatureError, SlashOrder, certificate, r
 from assay.ledger.settlement.results import accused_order_of
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host, RemoteError, open_host
-from assay.participant.config import addresses_of
+from assay.participant.config import addresses_of, records_of
 from assay.participant.files.record import read_records
 from assay.participant.task_lists import SHOW_S, find_list
 from assay.participant.wallet.account import Account
@@ -88,7 +88,8 @@ def list_of(account: Account, run_state: RunState, node: PeerId) -> TaskList | N
 @asynccontextmanager
 async def _verifiers(account: Account) -> AsyncIterator[tuple[Host, Set[PeerId]]]:
     """A host that connects to the run's verifiers as a stranger, and who they are."""
-    known = addresses_of(account.run_file, read_records(account.config.records, int(time.time())))
+    records = read_records(account.config.records, int(time.time()))
+    known = addresses_of(records_of(account.run_file, records))
     places = [known[peer] for peer in account.spec.seat_peers if peer in known]
     peers = {place.peer for place in places}
     with tempfile.TemporaryDirectory(prefix="assay-accusation-") as folder:

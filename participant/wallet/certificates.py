@@ -7,14 +7,22 @@ quorum must agree.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
-from assay.chain.statements import BadSignatureError, Discharge, SlashOrder, Veto, certificate, recover
+from assay.chain.statements import (
+    Address,
+    BadSignatureError,
+    Discharge,
+    SlashOrder,
+    Veto,
+    certificate,
+    recover,
+)
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Handler, Host
@@ -29,6 +37,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
+P = TypeVar("P")
 ANSWER_S_MAX = 20.0
 NO_HANDLERS: Mapping[str, Handler] = {}
 
@@ -65,7 +74,7 @@ async def certified_result(
         check_answer(member, answer, result, fields, message, judges.hot_keys[member.peer], of)
         return answer.model_hash, bytes(answer.signature)
 
-    model, signatures = await quorum_of(me, f"epoch {settlement.epoch}", "one result", ask)
+    model, signatures = await all_judges(me, f"epoch {settlement.epoch}", "one result", ask)
     result = epoch_result(me.spec, settlement, model, previous, judges.set_version)
     return CertifiedResult(result=result, certificate=certificate(me.deployment.digest(result), signatures))
 
@@ -73,18 +82,38 @@ async def certified_result(
 async def certified_veto(
     me: Participant,
     host: Host,
-    judges: Judges,
+    present: Collection[Address],
     case_id: bytes,
     reason: bytes,
     own: Mapping[str, Handler] = NO_HANDLERS,
 ) -> bytes:
-    """Ask all verifiers at once to veto a case; a quorum's signatures.
+    """Ask verifiers and watchtowers at once to veto a case; signatures of a quorum of the present set.
+
+    Args:
+        me: The requesting participant.
+        host: Our network.
+        present: The hot keys of the present set, which may be another than the run's.
+        case_id: The case.
+        reason: What the veto says.
+        own: Our own handlers, if we sign.
 
     Raises:
         Unavailable: no quorum finds that its manifests do not imply the case.
     """
     veto = Veto(deployment_id=me.spec.deployment_id, case_id=case_id, reason_hash=reason)
-    return await certified(me, host, judges, veto, "veto", "sign-veto", case_id, own)
+    message, found = me.deployment.digest(veto), set[Address]()
+
+    async def ask(peer: PeerId) -> tuple[None, bytes]:
+        signature = await _ask(me, host, own, peer, "sign-veto", case_id)
+        signer = recover(message, signature)
+        if signer not in present or signer in found:  # a set that was replaced; or another peer showed it
+            raise PeerFault(peer, f"sign-veto: signed by {signer}, which is not of the present set, or twice")
+        found.add(signer)
+        return None, signature
+
+    asked = {member.peer for member in me.spec.judges} | set(me.watchtowers) | ({me.me} if own else set())
+    of, need = case_id.hex()[:8], quorum(len(present))
+    return certificate(message, (await quorum_of(of, "the veto", ask, sorted(asked), need))[1])
 
 
 async def certified_discharge(me: Participant, host: Host, judges: Judges) -> bytes:
@@ -102,7 +131,7 @@ async def certified(
     me: Participant,
     host: Host,
     judges: Judges,
-    statement: Veto | Discharge | SlashOrder,
+    statement: Discharge | SlashOrder,
     what: str,
     method: str,
     body: bytes,
@@ -121,19 +150,27 @@ async def certified(
             raise PeerFault(member.peer, f"{method}: not signed by its hot key")
         return None, signature
 
-    return certificate(message, (await quorum_of(me, body.hex()[:8], f"the {what}", ask))[1])
+    return certificate(message, (await all_judges(me, body.hex()[:8], f"the {what}", ask))[1])
+
+
+async def all_judges(
+    me: Participant, of: str, what: str, ask: Callable[[Member], Awaitable[tuple[K, bytes]]]
+) -> tuple[K, list[bytes]]:
+    """`quorum_of` the run's verifiers and reserves."""
+    return await quorum_of(of, what, ask, me.spec.judges, quorum(len(me.spec.judges)))
 
 
 async def quorum_of(
-    me: Participant, of: str, what: str, ask: Callable[[Member], Awaitable[tuple[K, bytes]]]
+    of: str, what: str, ask: Callable[[P], Awaitable[tuple[K, bytes]]], asked: Sequence[P], need: int
 ) -> tuple[K, list[bytes]]:
-    """What a quorum of verifiers answers alike, and their signatures; all are asked at once.
+    """What a quorum answers alike, and their signatures; all are asked at once.
 
     Args:
-        me: The requesting participant.
         of: What `what` belongs to, for the log and the error.
         what: What is signed, likewise.
-        ask: Asks one verifier; an answer and its signature, both checked.
+        ask: Asks one of them; an answer and its signature, both checked.
+        asked: Whom to ask.
+        need: Number of signatures of a quorum.
 
     Raises:
         Unavailable: no quorum answers alike now; with their reasons.
@@ -141,9 +178,9 @@ async def quorum_of(
     found: dict[K, list[bytes]] = {}
     reasons: list[str] = []
 
-    async def take(member: Member) -> None:
+    async def take(one: P) -> None:
         try:
-            answer, signature = await ask(member)
+            answer, signature = await ask(one)
         except AssayError as error:
             reasons.append(str(error))
             log.info("not signed", extra={"what": what, "of": of, "reason": str(error)})
@@ -151,9 +188,9 @@ async def quorum_of(
             found.setdefault(answer, []).append(signature)
 
     async with trio.open_nursery() as nursery:
-        for member in me.spec.judges:
-            nursery.start_soon(take, member)
-    need, most = quorum(len(me.spec.judges)), max(map(len, found.values()), default=0)
+        for one in asked:
+            nursery.start_soon(take, one)
+    most = max(map(len, found.values()), default=0)
     if most < need:
         listed = "; ".join(sorted(reasons)[:3])
         raise Unavailable(f"{of}: {most} signatures on {what}, expected {need}; {listed}")

@@ -37,6 +37,15 @@ def read_judges(chain: ChainReader, spec: RunSpec, run_id: Digest) -> Judges:
     return Judges(set_version=chain.set_version_of(run_id), hot_keys=keys)
 
 
+def read_present_keys(chain: ChainReader) -> tuple[Address, ...]:
+    """The hot key that each member of the present verifier set delegated last, as far as they have.
+
+    Raises:
+        Unavailable: the endpoint is gone.
+    """
+    return tuple(chain.hot_key_of(account) for account in chain.verifier_set())
+
+
 def named_judges(spec: RunSpec, set_version: int) -> Judges:
     """The set with the hot keys that the spec names: what a reader without the chain can check."""
     keys = {member.peer: evm_address(member.hot) for member in spec.judges}

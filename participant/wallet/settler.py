@@ -19,8 +19,8 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult, double_results
-from assay.chain.state import AppealPhase, CaseState, DefencePhase, EpochPhase, EpochState
-from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, Statement, term_of
+from assay.chain.state import AppealPhase, DefencePhase, EpochPhase, EpochState
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Statement, term_of
 from assay.ledger.settlement import duties
 from assay.ledger.settlement.duties import (
     AppealView,
@@ -31,23 +31,16 @@ from assay.ledger.settlement.duties import (
     Look,
     Watch,
 )
-from assay.ledger.settlement.results import (
-    accused_order_of,
-    accused_round,
-    double_vote_order_of,
-    epoch_result,
-    fault_ruling_of,
-    result_digest,
-    slash_order_of,
-)
+from assay.ledger.settlement.results import epoch_result, result_digest
 from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
+from assay.participant.wallet.cases import REASON, accused_order, implied_orders, is_implied
 from assay.participant.wallet.certificates import certified_result, certified_veto
 from assay.participant.wallet.claims import open_chain
-from assay.participant.wallet.judges import read_judges
+from assay.participant.wallet.judges import read_judges, read_present_keys
 from assay.protocol.errors import AssayError
-from assay.protocol.types import NO_DIGEST, Address, Digest
+from assay.protocol.types import Digest
 from assay.training.reference.narrowing import first_wrong
 
 if TYPE_CHECKING:
@@ -57,7 +50,6 @@ log = logging.getLogger(__name__)
 POLL_S, PATIENT_POLL_S = 1.0, 3.0
 TAKEOVER_S = 60.0  # for which a watchtower leaves the ordinary moves to the ledger service
 CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the last result is paid by us
-REASON = bytes(32)  # of challenges and vetoes: the evidence is the chain of manifests
 OwnResult = Callable[[int], Awaitable[EpochResult]]
 
 
@@ -337,8 +329,8 @@ class Settler:
                 pair = (found.first, found.first_signature, found.second, found.second_signature)
                 await run_sync(chain.report_equivocation, *pair)
             case duties.Veto(case_id=case_id):
-                judges = await run_sync(read_judges, chain, self._me.spec, run_id)
-                cert = await certified_veto(self._me, self._host, judges, case_id, REASON, self._handlers)
+                present = await run_sync(read_present_keys, chain)
+                cert = await certified_veto(self._me, self._host, present, case_id, REASON, self._handlers)
                 await run_sync(chain.veto_case, case_id, REASON, cert)
             case duties.Execute(case_id=case_id):
                 await run_sync(chain.execute_case, case_id)
@@ -379,48 +371,3 @@ class Settler:
             if view.state.phase is EpochPhase.FINAL and view.epoch in self._follower.settlements:
                 tree = self._follower.settlements[view.epoch].tree()
                 await trio.to_thread.run_sync(chain.claim_all, self._me.run_id, view.epoch, tree)
-
-
-def is_implied(case: CaseState, order: SlashOrder | None) -> bool:
-    """Whether a case is what this slash order names, or less."""
-    return (
-        order is not None
-        and (order.offender, order.role) == (case.offender, case.role)
-        and case.ppm <= order.ppm
-    )
-
-
-def accused_order(me: Participant, follower: Follower, case_id: bytes, case: CaseState) -> SlashOrder | None:
-    """The slash order about a step of the run that somebody outside its audits found; None if it is not that.
-
-    That the step is false is the word of the quorum which signed: who only follows the run has not made it
-    again. Its accused may appeal.
-    """
-    number = accused_round(case.evidence_hash)
-    links = () if number is None else me.store.links(number, 1)
-    for commit in (signed.commit for link in links for signed in link.manifest.commits):
-        account = follower.run_state.nodes[commit.node].member.account
-        accuser = Address(bytes.fromhex(case.challenger[2:]))
-        order = accused_order_of(me.spec, me.run_id, commit, account, accuser)
-        if (order.offence_id, order.evidence_hash) == (case_id, case.evidence_hash):
-            return order
-    return None
-
-
-def implied_orders(me: Participant, follower: Follower) -> dict[bytes, SlashOrder]:
-    """Every slash order that a participant's manifests imply, by offence id."""
-    nodes, rotation = follower.run_state.nodes, follower.run_state.rotation
-    orders = [
-        slash_order_of(me.spec, me.run_id, audit, nodes[audit.node].member.account, rotation)
-        for audit in follower.confirmed.values()
-    ]
-    orders += [
-        fault_ruling_of(me.spec, me.run_id, audit, fault, rotation)
-        for audit, fault in follower.failed.values()
-    ]
-    orders += [
-        double_vote_order_of(me.spec, me.run_id, peer, record)
-        for peer, record in follower.run_state.verifiers.items()
-        if record.double_vote != NO_DIGEST
-    ]
-    return {order.offence_id: order for order in orders}

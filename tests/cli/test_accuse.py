@@ -29,7 +29,7 @@ from assay.participant.config import Door, Participant, open_network, open_parti
 from assay.participant.files.shown_list import keep_list
 from assay.participant.follower import Follower
 from assay.participant.wallet import accusation
-from assay.participant.wallet.settler import accused_order, is_implied
+from assay.participant.wallet.cases import accused_order, is_implied
 from assay.protocol.auditing.audits import case_id_of, may_open_sketch
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, digest, encode
@@ -194,7 +194,7 @@ class LyingRun:
         thread.start()
         try:
             assert ready.wait(60)
-            monkeypatch.setattr(accusation, "addresses_of", lambda _run, _known: places)
+            monkeypatch.setattr(accusation, "addresses_of", lambda _records: places)
             yield [me for me, _ in opened]
         finally:
             stop.set()

@@ -16,7 +16,7 @@ TRIES = 4  # who signs first, and so who sits on a jury, is chance
 LOST_WITHOUT = {
     "keepers challenge": (224, "buyer has "),
     "jurors are honest": (224, "buyer has "),
-    "the accused appeal": (166, "operator 1 has "),
+    "the accused appeal": (136, "operator 1 has "),
     "who opens a case is not betrayed": (725, "verifier 3 has "),
     "who signed an order defends it": (20015, "verifier 3 has "),
     "the next set vetoes": (20021, "verifier 3 has "),

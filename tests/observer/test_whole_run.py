@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import trio
+from eth_abi.abi import encode as encode_abi
+from eth_utils.crypto import keccak
 from nacl.signing import SigningKey
 
 from assay.chain.addresses import Deployment
@@ -20,7 +22,17 @@ from assay.chain.client import LOCALNET, Chain, EpochPhase, deploy
 from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.events import ModelRegistered
-from assay.chain.statements import VERIFIER, Delegation, sign_digest, term_of
+from assay.chain.state import CasePhase
+from assay.chain.statements import (
+    VERIFIER,
+    Delegation,
+    Rotation,
+    SlashOrder,
+    certificate,
+    sign_digest,
+    term_of,
+)
+from assay.devnet.machines import free_ports
 from assay.ledger.settlement.results import epoch_result, model_record, result_digest
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Handler, PeerAddress, open_host
@@ -45,7 +57,7 @@ from assay.protocol.messages import (
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState, advance, next_chain, start
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
-from assay.testing.members import DEPLOYMENT_ID, a_hot_key, a_peer_key, an_account_key, name_of
+from assay.testing.members import DEPLOYMENT_ID, a_digest, a_hot_key, a_peer_key, an_account_key, name_of
 from assay.testing.messages import Signed
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_manifest, a_member, a_spec
 from assay.testing.specs import MANIFEST, a_data_folder
@@ -67,6 +79,7 @@ class Run:
     spec: RunSpec
     run_id: Digest
     links: list[CertifiedManifest]
+    rich: bytes  # the key of an account that has coin and tokens
 
 
 @pytest.fixture
@@ -106,13 +119,13 @@ def a_run(anvil: Anvil) -> Run:
             deadline=bank.timestamp() + 3_600,
         )
     )
-    return Run(anvil.rpc_url, deployment, spec, run_id, a_story(start(spec, run_id)))
+    return Run(anvil.rpc_url, deployment, spec, run_id, a_story(start(spec, run_id)), anvil.keys[0])
 
 
-def join(chain: Chain, name: str, stake: int) -> None:
+def join(chain: Chain, name: str, stake: int, version: int = 1) -> None:
     """Stake, and leave for the hot key to sign, without which no run is opened."""
     chain.stake(VERIFIER, stake)
-    chain.ensure_lot(VERIFIER, term_of(1), stake, chain.timestamp() + 86_400)
+    chain.ensure_lot(VERIFIER, term_of(version), stake, chain.timestamp() + 86_400)
     consent = Delegation(
         deployment_id=chain.deployment.deployment_id,
         account=chain.address,
@@ -342,3 +355,71 @@ def test_a_watchtower_alone_settles_and_ends_a_run_that_has_no_ledger_service(ru
     phases = [chain.epoch_state(run.run_id, epoch).phase for epoch in range(run.spec.epochs)]
     assert phases == [EpochPhase.FINAL] * run.spec.epochs
     assert chain.token_balance(account) == 10 * LOCALNET.challenge_bond  # every bond came back
+
+
+@pytest.mark.slow
+def test_what_the_last_verifiers_make_up_is_vetoed_by_the_present_ones_who_watch_their_run(
+    run: Run, tmp_path: Path
+):
+    """A bought quorum that has handed over invents two votes of the one of its set that is not bought."""
+    present, accused = ("walt", "wanda"), evm_address(a_member(VERIFIERS[3]).account)
+    chain = Chain(run.rpc_url, run.deployment, an_account_key("buyer"))
+    hand_over(run, present)
+    invented = SlashOrder(
+        deployment_id=run.spec.deployment_id,
+        run_id=run.run_id,
+        epoch=0,
+        offender=accused,
+        role=VERIFIER,
+        ppm=LOCALNET.case_ppm_max,
+        offence_id=a_digest("two votes that nobody cast"),
+        evidence_hash=a_digest("nothing"),
+        challenger=evm_address(a_member("watchtower").account),
+    )
+    liar = Chain(run.rpc_url, run.deployment, an_account_key("watchtower"))
+    liar.open_case(invented, signed_by(run, VERIFIERS[:3], invented))
+
+    async def everybody() -> None:
+        async with verifiers(run) as addresses:
+            ports = dict(zip(present, free_ports(len(present)), strict=True))
+            for name, port in ports.items():
+                at = PeerId(bytes(SigningKey(name.encode().ljust(32)).verify_key))
+                addresses[at] = PeerAddress(peer=at, host="127.0.0.1", port=port)
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    for name, port in ports.items():
+                        me = a_participant(run, name, tmp_path / name, addresses)
+                        config = replace(me.config, port=port)
+                        towers = tuple(peer for peer in addresses if peer not in run.spec.seat_peers)
+                        nursery.start_soon(watch, replace(me, config=config, watchtowers=towers), 1.0)
+                    while chain.case(invented.offence_id).phase is not CasePhase.VETOED:
+                        await trio.sleep(0.5)
+                    nursery.cancel_scope.cancel()
+
+    trio.run(everybody)
+
+    assert chain.stake_of(accused, VERIFIER).active == LOCALNET.min_verifier_stake
+
+
+def hand_over(run: Run, names: tuple[str, ...]) -> None:
+    """To a verifier set of others, by a quorum of the present one."""
+    bank = Chain(run.rpc_url, run.deployment, an_account_key("buyer"))
+    members = sorted((evm_address(a_member(name).account) for name in names), key=lambda one: int(one, 16))
+    richer = Chain(run.rpc_url, run.deployment, run.rich)
+    richer.fund_many(members, token_amount=2 * LOCALNET.min_verifier_stake, amount_wei=10**18)
+    for name in names:
+        own = Chain(run.rpc_url, run.deployment, an_account_key(name))
+        join(own, name, LOCALNET.min_verifier_stake, version=2)
+    handed = Rotation(
+        deployment_id=run.spec.deployment_id,
+        from_version=1,
+        set_hash=keccak(encode_abi(["address[]"], [members])),
+        from_epoch=0,
+    )
+    bank.rotate_verifiers(members, 0, signed_by(run, VERIFIERS[:3], handed))
+
+
+def signed_by(run: Run, names: Sequence[str], statement: Rotation | SlashOrder) -> bytes:
+    """A certificate of these verifiers over whatever they like."""
+    message = run.deployment.digest(statement)
+    return certificate(message, [sign_digest(message, a_hot_key(name)) for name in names])

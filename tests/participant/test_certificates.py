@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -12,12 +12,12 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult
-from assay.chain.statements import Discharge, sign_digest, verify_certificate
+from assay.chain.statements import Discharge, Veto, sign_digest, verify_certificate
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
 from assay.participant.config import Participant
-from assay.participant.wallet.certificates import certified_discharge, certified_result
+from assay.participant.wallet.certificates import certified_discharge, certified_result, certified_veto
 from assay.participant.wallet.judges import Judges, named_judges
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import Unavailable
@@ -147,6 +147,49 @@ def test_a_verifier_cannot_sign_for_another():
 
     with pytest.raises(Unavailable, match="not its hot key"):
         ask(**answers)
+
+
+TOWERS = ("walt", "wanda")
+CASE = bytes(a_digest("a case"))
+
+
+def veto(present: Sequence[str], **keys: str) -> bytes:
+    """The veto by a present set of these names; each peer signs with the key of this name, or refuses."""
+
+    class Watched(Me):
+        watchtowers = tuple(map(peer, TOWERS))
+
+    class Signing:
+        async def request(self, peer: PeerId, method: str, body: bytes, *, timeout_s: float) -> bytes:
+            assert (method, body) == ("sign-veto", CASE)
+            await trio.lowlevel.checkpoint()
+            if name_of(peer) not in keys:
+                raise Unavailable("our manifests imply the case")
+            return sign_digest(message, a_hot_key(keys[name_of(peer)]))
+
+    said = Veto(deployment_id=Me.spec.deployment_id, case_id=CASE, reason_hash=bytes(32))
+    message = Me.deployment.digest(said)
+    me, host = cast(Participant, Watched()), cast(Host, Signing())
+    hot_keys = [evm_address(a_member(name).hot) for name in present]
+    cert = trio.run(certified_veto, me, host, hot_keys, CASE, bytes(32))
+    verify_certificate(message, cert, hot_keys)
+    return cert
+
+
+def test_a_veto_has_a_quorum_of_the_present_set_whoever_shows_it():
+    everybody = {name: name for name in (*VERIFIERS, *TOWERS)}
+
+    assert len(veto(VERIFIERS, **{name: name for name in VERIFIERS[:3]})) == 3 * 65
+    # One of the run's verifiers, and two that watch it: the others' signatures would spoil it.
+    assert len(veto((VERIFIERS[0], *TOWERS), **everybody)) == 3 * 65
+    assert len(veto(TOWERS, **everybody)) == 2 * 65
+
+
+def test_a_veto_counts_each_member_of_the_present_set_once():
+    present = (VERIFIERS[0], *TOWERS)
+    for relayed in ({"wanda": "walt"}, {"wanda": VERIFIERS[1]}, {}):
+        with pytest.raises(Unavailable, match="2 signatures on the veto, expected 3"):
+            veto(present, **{VERIFIERS[0]: VERIFIERS[0], "walt": "walt"}, **relayed)
 
 
 class Leaver(Me):

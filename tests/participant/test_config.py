@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.config import Config, addresses_of, open_participant, read_spec
+from assay.participant.config import Config, open_participant, read_spec, records_of
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import Role, newest, sign_record, write_record
 from assay.participant.files.run_file import write_run_file
@@ -119,9 +119,21 @@ def test_a_member_that_moved_is_dialled_where_its_newer_record_says(config):
     )
 
 
+def test_a_watchtower_whose_record_the_operator_keeps_may_follow_the_run(config):
+    named = open_participant(config).watchtowers
+    stranger, watchtower = a_record("a stranger"), a_record("a watchtower", Role.WATCHTOWER, port=7000)
+    for signed in (stranger, watchtower):
+        write_record(config.records / f"{signed.record.peer.hex()}.record", signed)
+
+    me = open_participant(config)
+
+    assert me.watchtowers == (*named, watchtower.record.peer)
+    assert me.addresses[watchtower.record.peer].port == 7000 and stranger.record.peer not in me.addresses
+
+
 def test_an_older_record_of_another_role_or_of_another_account_moves_nobody():
     run = a_run_file()
-    present = addresses_of(run, {})
+    present = records_of(run, {})
     stranger = replace(keys_of(NODES[0]), account=keys_of("stranger").account)
     for replayed in (
         a_record(NODES[0], port=7000, now_s=NOW - 5),
@@ -130,7 +142,7 @@ def test_an_older_record_of_another_role_or_of_another_account_moves_nobody():
         sign_record(stranger, Role.NODE, "127.0.0.1", 7000, NOW + 5),
         a_record("a stranger", port=7000, now_s=NOW + 5),
     ):
-        assert addresses_of(run, newest([replayed])) == present
+        assert records_of(run, newest([replayed])) == present
 
 
 def test_one_flipped_byte_of_a_spec_is_refused_or_another_run(tmp_path):

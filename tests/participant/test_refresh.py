@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.participant.config import Config, addresses_of
+from assay.participant.config import Config, addresses_of, records_of
 from assay.participant.files.invitation import write_invitation
 from assay.participant.files.record import Role, read_records, sign_record, write_record
 from assay.participant.files.run_file import write_run_file
@@ -49,7 +49,7 @@ def test_a_peer_that_announced_a_newer_record_moves_and_stays_moved(config: Conf
     assert hosts(config, there) == ["203.0.113.9"]
     known = read_records(config.records, NOW + 5)
     assert known == {peer(OTHER): newer}
-    assert addresses_of(a_run_file(), known)[peer(OTHER)].host == "203.0.113.9"
+    assert addresses_of(records_of(a_run_file(), known))[peer(OTHER)].host == "203.0.113.9"
     assert hosts(config, there) == []
 
 

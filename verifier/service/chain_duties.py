@@ -12,14 +12,7 @@ from collections.abc import Mapping
 import trio
 
 from assay.chain.commit_statement import commit_statement, evm_address
-from assay.chain.statements import (
-    Discharge,
-    EpochResult,
-    ModelRecord,
-    SlashOrder,
-    Veto,
-    sign_digest,
-)
+from assay.chain.statements import Discharge, EpochResult, ModelRecord, SlashOrder, sign_digest
 from assay.ledger.settlement.results import (
     accusers_of,
     double_vote_order_of,
@@ -33,18 +26,13 @@ from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
+from assay.participant.wallet.cases import sign_veto
 from assay.participant.wallet.certificates import certified
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.participant.wallet.judges import read_judges
-from assay.participant.wallet.settler import (
-    REASON,
-    Settler,
-    accused_order,
-    implied_orders,
-    is_implied,
-)
+from assay.participant.wallet.settler import Settler
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, ConfigError, MalformedMessage, Unavailable
+from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     Contradiction,
@@ -206,20 +194,9 @@ class ChainDuties:
         return sign_digest(self._me.deployment.digest(slash_order), self._me.keys.hot)
 
     async def _sign_veto(self, _peer: PeerId, case_id: bytes) -> bytes:
-        """Our signature on the veto of a case that our manifests do not imply as it is."""
-        if len(case_id) != 32:
-            raise MalformedMessage(f"case id of {len(case_id)} bytes, expected 32")
-        chain = await trio.to_thread.run_sync(open_chain, self._me)
-        case = await trio.to_thread.run_sync(chain.case, case_id)
-        if case.run_id != self._me.run_id:
-            raise Unavailable(f"case {case_id.hex()[:8]} is not of this run")
-        order = implied_orders(self._me, self._follower).get(case_id)
-        if order is None and not is_honest(self._me.store, case_id):
-            order = accused_order(self._me, self._follower, case_id, case)
-        if is_implied(case, order):
-            raise Unavailable(f"our manifests imply the case {case_id.hex()[:8]}")
-        veto = Veto(deployment_id=self._me.spec.deployment_id, case_id=case_id, reason_hash=REASON)
-        return sign_digest(self._me.deployment.digest(veto), self._me.keys.hot)
+        return await sign_veto(
+            self._me, self._follower, case_id, found_honest=is_honest(self._me.store, case_id)
+        )
 
     async def _sign_discharge(self, _peer: PeerId, body: bytes) -> bytes:
         """Our signature on the discharge of a node that has left, whoever asks for it.

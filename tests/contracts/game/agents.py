@@ -15,7 +15,7 @@ from assay.chain.client import UNIT, EpochPhase
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.state import CasePhase, DefencePhase
 from assay.chain.statements import OPERATOR, Discharge, EpochResult, Veto
-from assay.participant.wallet.settler import implied_orders
+from assay.participant.wallet.cases import implied_orders
 from assay.protocol.types import RoundId
 from tests.contracts.chain_world import MODEL
 from tests.contracts.game.table import CORRUPT, EPOCHS, ROUNDS_A_STEP, Agent, Life, Run, Table

@@ -36,7 +36,7 @@ RULES = {
     "jurors are honest": "more than half of a drawn jury's seats are honest and answer",
     "the accused appeal": "an honest operator that is convicted appeals within the veto window",
     "who signed an order defends it": "a verifier that signed a right order defends it against an appeal",
-    "the next set vetoes": "after a hand-over the present verifiers veto what the last ones make up",
+    "the next set vetoes": "after a hand-over the present verifiers watch the last ones' runs, and veto lies",
     "who opens a case is not betrayed": "no honest account opens a case for a quorum that then vetoes it",
 }
 

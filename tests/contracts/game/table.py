@@ -30,7 +30,6 @@ from assay.chain.statements import (
     SlashOrder,
     Statement,
     Veto,
-    certificate,
     sign_digest,
     term_of,
 )
@@ -40,7 +39,8 @@ from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
 from assay.participant.follower import Follower
 from assay.participant.telemetry.readings import Readings
-from assay.participant.wallet.settler import Settler, implied_orders, is_implied
+from assay.participant.wallet.cases import implied_orders, is_implied
+from assay.participant.wallet.settler import Settler
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
@@ -50,6 +50,7 @@ from assay.protocol.types import Address, Digest, HotSignature, PeerId
 from assay.testing import run as testing_run
 from assay.testing import specs
 from assay.testing.members import NODES, VERIFIERS, a_member
+from assay.testing.members import peer as a_peer
 from assay.testing.messages import a_funding_report
 from assay.testing.run import Network
 from assay.training.reference.narrowing import ends_of
@@ -156,10 +157,7 @@ class Verifiers:
         self.table, self.run = table, run
 
     async def request(self, peer: PeerId, method: str, body: bytes, **_: Any) -> bytes:
-        place = self.run.spec.verifier_peers.index(peer)
-        if not self.run.signs and place < CORRUPT:
-            raise Unavailable("verifier does not answer")
-        hot = self.table.world.verifiers[place].hot
+        hot = self._hot_key(peer)
         if method == "sign-result":
             return self._result(hot, decode(StepRequest, body).number)
         assert method == "sign-veto"
@@ -168,6 +166,17 @@ class Verifiers:
             raise Unavailable("the manifests imply the case")
         veto = Veto(deployment_id=self.run.spec.deployment_id, case_id=body, reason_hash=bytes(32))
         return self.table.world.signed(veto, hot)
+
+    def _hot_key(self, peer: PeerId) -> bytes:
+        """Of a verifier of the run, or of a member of the next set that watches it."""
+        there = self.table.vetoers() if "the next set vetoes" in self.table.rules else []
+        hot_keys = {a_peer(name): self.table.people[name].hot for name in there}
+        for place, verifier in enumerate(self.run.spec.verifier_peers):
+            if self.run.signs or place >= CORRUPT:
+                hot_keys[verifier] = self.table.world.verifiers[place].hot
+        if peer not in hot_keys:
+            raise Unavailable("does not answer")
+        return hot_keys[peer]
 
     def _result(self, hot: bytes, epoch: int) -> bytes:
         before = self.table.bank.epoch_state(self.run.run_id, epoch - 1).digest if epoch else bytes(32)
@@ -387,7 +396,11 @@ class Table:
     def member(self, run: Run) -> Any:
         """A participant of a run, as far as a settler asks."""
         return SimpleNamespace(
-            spec=run.spec, deployment=self.world.deployment, run_id=run.run_id, readings=Readings()
+            spec=run.spec,
+            deployment=self.world.deployment,
+            run_id=run.run_id,
+            readings=Readings(),
+            watchtowers=tuple(a_peer(f"juror {at}") for at in range(len(self.world.jurors))),
         )
 
     def serve(self) -> None:
@@ -401,7 +414,6 @@ class Table:
                     self.wait(1)
                 elif not any([self._judge(run), self._defend(run), *moved]):
                     break
-        self._veto_inventions()
 
     def _keep(self, run: Run, who: str) -> bool:
         """A keeper's turn, unless nothing is new since it found nothing to do."""
@@ -505,19 +517,8 @@ class Table:
         return self.bank.block_number() != before
 
     def vetoers(self) -> list[str]:
-        """Who vetoes what the last verifiers made up: the present ones; nobody before a hand-over."""
+        """Whose watchtowers can veto what the last verifiers made up: the present ones'; nobody's before."""
         return [one for one in self.next_set if one in self.honest - self.asleep]
-
-    def _veto_inventions(self) -> None:
-        """They do so by hand: a settler asks its run's own verifiers."""
-        for case_id in self.invented if "the next set vetoes" in self.rules else ():
-            if self.bank.case(case_id).phase in (CasePhase.OPEN, CasePhase.EXECUTED):
-                veto = Veto(
-                    deployment_id=self.world.deployment.deployment_id, case_id=case_id, reason_hash=bytes(32)
-                )
-                message = self.world.deployment.digest(veto)
-                signed = [sign_digest(message, self.people[one].hot) for one in self.vetoers()]
-                self.bank.veto_case(case_id, bytes(32), certificate(message, signed))
 
     def _vote(self, run: Run, who: str, move: Callable[..., Any], *lie: Any) -> None:
         if who in self.bribed:
