@@ -275,6 +275,10 @@ class ChainReader:
         """Seconds after a run's end in which a case about it can be opened."""
         return int(self._ask("SlashCourt", "evidenceWindow"))
 
+    def veto_window(self) -> int:
+        """Seconds from the opening of a case to its execution, in which its accused may appeal."""
+        return int(self._ask("SlashCourt", "vetoWindow"))
+
     def unbonding_delay(self) -> int:
         """Seconds between an unstake request and the withdrawal."""
         return int(self._ask("StakeVault", "unbondingDelay"))

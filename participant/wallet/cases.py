@@ -31,6 +31,9 @@ async def sign_veto(
 ) -> bytes:
     """Our hot key's signature on the veto of a case that our manifests do not imply as it is.
 
+    Manifests that end before the case was opened say nothing, until half of the veto window is over: the
+    accused could ask those that lag.
+
     Args:
         me: Who signs.
         follower: Its chain of manifests.
@@ -42,10 +45,12 @@ async def sign_veto(
     """
     if len(case_id) != 32:
         raise MalformedMessage(f"case id of {len(case_id)} bytes, expected 32")
-    chain = await trio.to_thread.run_sync(open_chain, me)
-    case = await trio.to_thread.run_sync(chain.case, case_id)
+    case, since_s, now_s, window_s = await trio.to_thread.run_sync(_read_case, me, case_id)
     if case.run_id != me.run_id:
         raise Unavailable(f"case {case_id.hex()[:8]} is not of this run")
+    is_behind = follower.run_state.time_s <= since_s and not follower.run_state.is_complete
+    if is_behind and now_s < since_s + window_s // 2:
+        raise Unavailable(f"our manifests end before the case {case_id.hex()[:8]} was opened")
     order = implied_orders(me, follower).get(case_id)
     if order is None and not found_honest:
         order = accused_order(me, follower, case_id, case)
@@ -53,6 +58,13 @@ async def sign_veto(
         raise Unavailable(f"our manifests imply the case {case_id.hex()[:8]}")
     veto = Veto(deployment_id=me.spec.deployment_id, case_id=case_id, reason_hash=REASON)
     return sign_digest(me.deployment.digest(veto), me.keys.hot)
+
+
+def _read_case(me: Participant, case_id: bytes) -> tuple[CaseState, int, int, int]:
+    """A case, when it was opened, and the time of the chain, in seconds; and those of the veto window."""
+    chain = open_chain(me)
+    case, window_s = chain.case(case_id), chain.veto_window()
+    return case, case.veto_ends_at - window_s, chain.timestamp(), window_s
 
 
 def is_implied(case: CaseState, order: SlashOrder | None) -> bool:

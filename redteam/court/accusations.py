@@ -18,6 +18,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
+import assay.participant.wallet.cases
 import assay.verifier.service.accusations
 import assay.verifier.service.chain_duties
 from assay.chain.commit_statement import evm_address
@@ -150,6 +151,10 @@ class Court:
         """Whether there is a case."""
         return False
 
+    def veto_window(self) -> int:
+        """The case was opened long ago."""
+        return 0
+
     def timestamp(self) -> int:
         """The chain's time."""
         return self.now
@@ -202,7 +207,7 @@ def a_verifier(
         module = assay.verifier.service.accusations
         quiet = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, **__: None)
         patches.enter_context(without(module, "log", quiet))
-        for asking in (module, assay.verifier.service.chain_duties):
+        for asking in (module, assay.participant.wallet.cases, assay.verifier.service.chain_duties):
             patches.enter_context(without(asking, "open_chain", lambda _me: court))
         patches.enter_context(without(module, "WorkerProcess", lambda *_: worker))
         store = Store(Path(folder) / "store")
@@ -284,7 +289,7 @@ def vetoed(seed: int, number: int, worker: KnowingWorker) -> bool:
         offender = a_past_run(seed)[2].nodes[commit.node].member.account
         order = accused_order_of(a_past_run(seed)[0].spec, RUN_ID, commit, offender, FINDER)
         names = ("run_id", "offender", "role", "ppm", "evidence_hash", "challenger")
-        court.opened = SimpleNamespace(**{name: getattr(order, name) for name in names})
+        court.opened = SimpleNamespace(veto_ends_at=0, **{name: getattr(order, name) for name in names})
         return trio.run(main, service, duties, clock=MockClock(autojump_threshold=0))
 
 

@@ -11,12 +11,22 @@ import trio
 import trio.testing
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import Discharge, recover, sign_digest, signers, verify_certificate
+from assay.chain.statements import (
+    VERIFIER,
+    Discharge,
+    SlashOrder,
+    Veto,
+    recover,
+    sign_digest,
+    signers,
+    verify_certificate,
+)
 from assay.ledger.settlement.results import epoch_result, result_digest, slash_order_of
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
+from assay.participant.wallet import cases
 from assay.participant.wallet.judges import named_judges
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import decode, encode
@@ -207,6 +217,66 @@ def test_no_ruling_is_signed_while_the_dispute_goes_on(me):
 def test_a_request_that_is_none_is_malformed(me, method):
     with pytest.raises(MalformedMessage):
         ask(me, followed(me, ()), method, b"\x80")
+
+
+OPENED_S, WINDOW_S = 1_000, 100  # of a case, by the chain's clock
+
+
+def ask_for_veto(me, monkeypatch, follower, order, *, after_s):
+    """Our signature on the veto of a case by this order, so long after it was opened."""
+    case = SimpleNamespace(
+        run_id=RUN_ID, offender=order.offender, role=order.role, ppm=order.ppm, challenger=order.challenger,
+        evidence_hash=order.evidence_hash, veto_ends_at=OPENED_S + WINDOW_S,
+    )  # fmt: skip
+    chain = SimpleNamespace(
+        case=lambda _: case, veto_window=lambda: WINDOW_S, timestamp=lambda: OPENED_S + after_s
+    )
+    monkeypatch.setattr(cases, "open_chain", lambda _me: chain)
+    duties = ChainDuties(me, follower, PublicState())
+    signature = trio.run(duties.handlers["sign-veto"], peer("anybody"), bytes(order.offence_id))
+    return recover(me.deployment.digest(a_veto(me, order)), signature)
+
+
+def a_veto(me, order):
+    return Veto(deployment_id=me.spec.deployment_id, case_id=order.offence_id, reason_hash=bytes(32))
+
+
+def test_a_veto_is_signed_of_what_our_manifests_do_not_imply_and_of_nothing_else(me, monkeypatch):
+    follower, hot_key = followed(me, links_that_convict()), evm_address(a_member(ME).hot)
+    audit = next(a for a in follower.run_state.audits.values() if a.ruling is AuditStatus.CONFIRMED)
+    right = slash_order_of(me.spec, RUN_ID, audit, a_member("mallory").account)
+    reaching = SimpleNamespace(**{
+        name: getattr(follower, name) for name in ("confirmed", "failed", "run_state")
+    })  # fmt: skip
+    reaching.run_state = replace(follower.run_state, time_s=OPENED_S + 1)
+
+    for order in (replace(right, ppm=right.ppm + 1), replace(right, offence_id=a_digest("made up"))):
+        assert ask_for_veto(me, monkeypatch, reaching, order, after_s=1) == hot_key
+    for after_s in (1, WINDOW_S):
+        with pytest.raises(Unavailable, match="our manifests imply the case"):
+            ask_for_veto(me, monkeypatch, reaching, right, after_s=after_s)
+
+
+def test_manifests_that_end_before_a_case_was_opened_veto_it_late_or_once_they_are_complete(
+    me, monkeypatch, tmp_path
+):
+    """Else the accused asks those that lag, as soon as its case is open."""
+    links = links_that_convict()
+    behind, hot_key = followed(me, links[:-1]), evm_address(a_member(ME).hot)
+    assert behind.run_state.time_s < OPENED_S and not behind.run_state.is_complete
+    made_up = SlashOrder(
+        deployment_id=me.spec.deployment_id, run_id=RUN_ID, epoch=0, offender=hot_key, role=VERIFIER, ppm=1,
+        offence_id=a_digest("made up"), evidence_hash=bytes(32), challenger=hot_key,
+    )  # fmt: skip
+
+    for after_s in (0, WINDOW_S // 2 - 1):
+        with pytest.raises(Unavailable, match="our manifests end before the case"):
+            ask_for_veto(me, monkeypatch, behind, made_up, after_s=after_s)
+    assert ask_for_veto(me, monkeypatch, behind, made_up, after_s=WINDOW_S // 2) == hot_key
+    me = replace(me, store=Store(tmp_path / "another.db"))
+    whole = followed(me, a_chain(a_history(), me.spec.ordered.last_round + 1))
+    assert whole.run_state.is_complete
+    assert ask_for_veto(me, monkeypatch, whole, made_up, after_s=0) == hot_key
 
 
 def test_the_holders_of_all_other_seats_prosecute_a_double_vote_whoever_holds_them_now(me):
