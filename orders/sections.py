@@ -232,7 +232,7 @@ class CommSection(Section):
         None  # how aggregates are written; default: shortest
     )
     fragments: Annotated[int, Field(ge=1, le=FRAGMENTS_MAX)] | None = None  # synced in turn, one a round
-    merge: Share | None = None  # of its own values that a node keeps in a synced fragment
+    merge: Share | None = None  # of its own values that a node keeps in what was synced
     read_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds
     apply_lag: Annotated[int, Field(ge=0, le=LAG_MAX)] | None = None  # rounds
 

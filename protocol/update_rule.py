@@ -177,7 +177,7 @@ class RuleSpec:
     outer: OuterSpec
     aggregation: AggregationSpec
     fragments: int  # parts of the model, of which each round syncs one (Streaming DiLoCo); 1: all
-    merge_ppm: int  # share of its own values a node keeps in a fragment that was synced
+    merge_ppm: int  # share of its own values that a node keeps in what was synced: a fragment, or all
     read_lag: int  # age, in rounds, of the parameters that local work starts from
     apply_lag: int  # age, in rounds, of the aggregate that a round applies
 
@@ -199,7 +199,7 @@ class RuleSpec:
     @property
     def is_local_kept(self) -> bool:
         """Whether a node continues from its own parameters, not from the network's."""
-        return self.fragments > 1
+        return self.fragments > 1 or self.merge_ppm > 0
 
     @property
     def carries_inner(self) -> bool:
@@ -265,7 +265,7 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
         need(local.steps == 1, f"a single gradient takes 1 inner step, not {local.steps}")
         need(local.segment == 0, "a single gradient has no segments")
         need(local.proximal_micro == 0, "a proximal term needs inner steps")
-        need(rule.fragments == 1, "fragments need inner steps")
+        need(not rule.is_local_kept, "fragments and merging need inner steps")
         need(compress.keeps_error, "a single gradient needs its momentum: keeps_error")
     else:
         need(1 <= local.segment <= local.steps, f"segments of {local.segment} of {local.steps} inner steps")
@@ -333,13 +333,12 @@ def check_rule(rule: RuleSpec, need: Callable[[bool, str], None]) -> None:
     )
     need(1 <= rule.fragments <= FRAGMENTS_MAX, f"{rule.fragments} fragments, 1 to {FRAGMENTS_MAX} expected")
     need(0 <= rule.merge_ppm <= PPM, "the share merged must be 0 to 1")
-    need(rule.fragments > 1 or rule.merge_ppm == 0, "only fragments are merged")
     need(0 <= rule.read_lag <= LAG_MAX, f"read_lag is {rule.read_lag}, 0 to {LAG_MAX} expected")
     need(0 <= rule.apply_lag <= LAG_MAX, f"apply_lag is {rule.apply_lag}, 0 to {LAG_MAX} expected")
-    need(rule.fragments == 1 or rule.read_lag == 0, "fragments go with apply_lag; read_lag must be 0")
+    need(not rule.is_local_kept or rule.read_lag == 0, "own parameters go with apply_lag; read_lag must be 0")
     need(
-        rule.fragments == 1 or rule.apply_lag < rule.fragments,
-        "a fragment must be applied before its next turn: apply_lag below fragments",
+        not rule.is_local_kept or rule.apply_lag < rule.fragments,
+        "what nodes merge must be applied before its next turn: apply_lag below fragments",
     )
     if outer.kind is Outer.NESTEROV and outer.momentum_micro < PPM:
         reach = f"an outer rate with momentum that makes {rule.reach_nano / 1e9:g} of each aggregate diverges"

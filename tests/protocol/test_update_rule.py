@@ -214,9 +214,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     (
         STREAM,
         {"fragments": 1, "merge_ppm": 0, "apply_lag": 4, "outer__momentum_micro": 0},
-        {"fragments": 1, "apply_lag": 0},
-        "only fragments",
+        {"fragments": 1, "merge_ppm": 1, "apply_lag": 4, "outer__momentum_micro": 0},
+        "apply_lag below fragments",
     ),
+    (
+        STREAM,
+        {"fragments": 1, "apply_lag": 0},
+        {"fragments": 1, "apply_lag": 0, "read_lag": 1},
+        "read_lag must",
+    ),
+    ("demo", {}, {"merge_ppm": 1}, "merging need inner steps"),
     (STREAM, {"read_lag": 0}, {"read_lag": 1}, "read_lag must be 0"),
     (STREAM, {"apply_lag": 3}, {"apply_lag": 4}, "apply_lag below fragments"),
     ("diloco", {"read_lag": LAG_MAX}, {"read_lag": LAG_MAX + 1}, f"read_lag is {LAG_MAX + 1}"),

@@ -52,6 +52,7 @@ CASES = {
     "streaming, at once": ("streaming-diloco", {"fragments": 2, "apply_lag": 0}),
     "streaming, 3 rounds late": ("streaming-diloco", {"apply_lag": 3, "feedback_micro": 900_000}),
     "streaming, rank 1": ("streaming-diloco", {"rank": 1, "fragments": 2}),
+    "elastic": ("diloco", {"merge_ppm": 900_000, "outer": Outer.SGD, "lr_nano": 10**9}),
     "fedavg": ("fedavg", {}),
     "fedprox": ("fedavg", {"proximal_micro": 10_000}),
     "fedadam": ("fedavg", {"outer": Outer.ADAM}),
@@ -303,6 +304,17 @@ def test_own_parameters_live_on_and_the_fragment_that_was_applied_is_merged(lag,
     assert begun.count == 9
 
 
+@pytest.mark.parametrize("round_id", [3, 9])
+def test_without_fragments_the_whole_of_a_nodes_own_parameters_is_pulled_once(round_id):
+    mine, theirs, own = some(1), some(2), np.float32(0.9)
+    spec = a_run("elastic")
+
+    begun = begin(spec, LAYOUT, theirs, carrying(mine, 2), round_id)
+
+    assert np.array_equal(begun.theta_P, theirs * (np.float32(1) - own) + mine * own)
+    assert begun.count == 9
+
+
 def test_after_missed_rounds_every_fragment_applied_since_is_merged_and_no_other():
     spec = a_run("streaming", merge_ppm=0, apply_lag=1)
     mine, theirs = some(1), some(2)
@@ -344,6 +356,24 @@ def test_streaming_nodes_drift_apart_between_syncs_and_stay_near():
         assert (before.theta_P != after.theta_P)[is_in].any()
     for before, after in pairwise(ends):
         assert np.mean(before != after) > 0.9
+
+
+def test_elastic_nodes_stay_apart_and_the_networks_parameters_are_their_mean():
+    """With an outer rate of 1, as in PAPA; from the network's they are pulled by a tenth a round."""
+    spec = a_run("elastic", values=Values.INT16)
+    states, privates = [start_public(spec, some(0, 0.1))], [start_private(LAYOUT)] * 2
+    for round_id in range(4):
+        works, sent = {}, {}
+        for number, node in enumerate((NORA, NILS)):
+            works[node], privates[number], sent[node] = a_step(spec, states, privates[number], number)
+        states.append(apply(spec, LAYOUT, states[-1], round_id, mean_of(spec, sent, round_id)))
+        first, second = (work.ends[-1].theta_P for work in works.values())
+        spread = np.abs(first - second).max()
+        assert np.abs(states[-1].theta_P - (first + second) / 2).max() < spread / 1000
+        for number, end in enumerate((first, second)):
+            begun = begin(spec, LAYOUT, states[-1].theta_P, privates[number], round_id + 1)
+            pulled = states[-1].theta_P + np.float32(0.9) * (end - states[-1].theta_P)
+            assert np.allclose(begun.theta_P, pulled, atol=1e-6)
 
 
 # ---- what a commit binds

@@ -55,6 +55,7 @@ CASES = {
     "diloco, rank 2": ("diloco", {"rank": 2, "feedback_micro": 900_000}),
     "streaming": ("streaming-diloco", {}),
     "streaming, at once": ("streaming-diloco", {"fragments": 2, "apply_lag": 0, "merge_ppm": 250_000}),
+    "elastic": ("diloco", {"merge_ppm": 900_000, "outer": Outer.SGD}),
     "streaming, of the transform": ("streaming-diloco", {"fragments": 2, "transform": Transform.DCT}),
     "fedavg": ("fedavg", {}),
     "fedprox, adaptive": ("fedavg", {"proximal_micro": 10_000, "outer": Outer.ADAM}),
