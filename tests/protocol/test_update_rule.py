@@ -58,7 +58,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("demo", {"local__steps": 1}, {"local__steps": 2}, "takes 1 inner step, not 2"),
     ("demo", {"local__segment": 0}, {"local__segment": 1}, "no segments"),
     ("demo", {"local__proximal_micro": 0}, {"local__proximal_micro": 1}, "proximal term needs inner steps"),
-    ("demo", {"fragments": 1}, {"fragments": 2}, "fragments need inner steps"),
+    ("demo", {"fragments": 1}, {"fragments": 2}, "fragments and merging need inner steps"),
     ("demo", {"compress__keeps_error": True}, {"compress__keeps_error": False}, "needs its momentum"),
     (
         "sparseloco",
