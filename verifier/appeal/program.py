@@ -113,7 +113,7 @@ def why_never(
     if compute.is_grpo:
         return "its rollouts are sampled in its node's execution class, which has no operators"
     if rule.is_local_kept:
-        return "its node goes on from parameters of its own (fragments)"
+        return "its node goes on from parameters of its own (fragments, merge)"
     if rule.read_lag:
         return f"its commits name other parameters than its node reads (read_lag = {rule.read_lag})"
     if not has_limits:
