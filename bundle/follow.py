@@ -27,7 +27,7 @@ from assay.participant.telemetry import round_trips
 from assay.participant.telemetry.round_trips import RoundTrips, read_round_trips
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 
 CONFIG, STORE, BLOBS = "config.toml", "store.db", "blobs"
 OBSERVED = "observed"  # folder of a run that is fetched while it goes on, laid out as its bundle will be

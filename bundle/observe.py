@@ -28,7 +28,7 @@ from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, MalformedMessage, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, start
+from assay.protocol.run_state import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest
 
 _TERMS = ("spec.cbor", "deployment.json")

@@ -35,7 +35,7 @@ from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.known_answers import is_announced
 from assay.protocol.messages import CertifiedManifest, Commit, TaskList
 from assay.protocol.params import RunSpec, check_spec
-from assay.protocol.state_transition import RunState, start
+from assay.protocol.run_state import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 BUNDLE = "bundle"  # of a delivered run's folder

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from assay.protocol.auditing.audits import Audit, AuditStatus
-from assay.protocol.state_transition import StepId
+from assay.protocol.run_state import StepId
 from assay.protocol.types import PeerId, RoundId
 
 MAP_CELLS, MAP_COLUMNS, MAP_ROWS = 4000, 120, 50

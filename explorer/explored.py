@@ -29,7 +29,7 @@ from assay.protocol.agreement.inclusion import listed
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Verdict
-from assay.protocol.state_transition import StepId
+from assay.protocol.run_state import StepId
 from assay.protocol.types import Digest, PeerId, RoundId
 
 

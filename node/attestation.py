@@ -21,7 +21,7 @@ from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.messages import EVIDENCE_BYTES_MAX, EvidenceSubmission
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,8 @@ from assay.protocol.messages import (
     SketchOpening,
     StepRequest,
 )
-from assay.protocol.state_transition import RunState, StepId, may_commit_verdict
+from assay.protocol.permitted import may_commit_verdict
+from assay.protocol.run_state import RunState, StepId
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of

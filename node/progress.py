@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from assay.protocol.errors import AssayError, Diverged, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.membership import is_drained, may_announce
 from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest
 
 log = logging.getLogger(__name__)

@@ -69,7 +69,7 @@ from assay.protocol.messages import (
     TaskList,
 )
 from assay.protocol.params import MoneySpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.training.codec.contribution import aggregate_bytes_max
 from assay.training.layout import layout_of

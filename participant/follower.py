@@ -28,7 +28,8 @@ from assay.protocol.messages import (
     StepRequest,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, StepId, start, with_reports
+from assay.protocol.permitted import with_reports
+from assay.protocol.run_state import RunState, StepId, start
 from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 
 log = logging.getLogger(__name__)

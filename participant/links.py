@@ -28,9 +28,7 @@ from assay.protocol.messages import (
     Manifest,
     Outcome,
 )
-from assay.protocol.state_transition import (
-    RunState,
-    advance,
+from assay.protocol.permitted import (
     check_known_answer,
     may_appraise,
     may_commit_evaluation,
@@ -42,9 +40,10 @@ from assay.protocol.state_transition import (
     may_report_funding,
     may_report_stake,
     may_show_double_vote,
-    next_chain,
     with_reports,
 )
+from assay.protocol.run_state import RunState, next_chain
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId
 
 

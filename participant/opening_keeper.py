@@ -35,7 +35,7 @@ from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import decode, decode_any, encode
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import Commit
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId
 
 log = logging.getLogger(__name__)

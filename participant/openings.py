@@ -18,7 +18,7 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import StepId
+from assay.protocol.run_state import StepId
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 KINDS: dict[bytes, type[Opening] | type[InnerOpening]] = {kind.TAG: kind for kind in (Opening, InnerOpening)}

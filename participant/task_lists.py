@@ -16,7 +16,7 @@ from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError
 from assay.protocol.known_answers import is_announced
 from assay.protocol.messages import TaskList
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from assay.protocol.auditing.commitments import derived_salt, known_answer_proofs, known_answer_root
 from assay.protocol.messages import KnownAnswer, TaskList
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import RuleSpec
 

@@ -26,7 +26,8 @@ from assay.protocol.messages import (
     Member,
     SignedAdmission,
 )
-from assay.protocol.state_transition import NodeRecord, RunState, advance
+from assay.protocol.run_state import NodeRecord, RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, PeerId
 
 ADMISSION_S = 60  # agreed time for which an admission may wait for the others of its quorum

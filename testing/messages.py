@@ -37,7 +37,7 @@ from assay.protocol.messages import (
     VerdictCommitment,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId, Signature
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, name_of
 

@@ -27,15 +27,9 @@ from assay.protocol.messages import (
     Verdict,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import (
-    RunState,
-    advance,
-    may_commit_verdict,
-    may_open_verdict,
-    next_chain,
-    start,
-    with_reports,
-)
+from assay.protocol.permitted import may_commit_verdict, may_open_verdict, with_reports
+from assay.protocol.run_state import RunState, next_chain, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, NO_ITERATION, Digest, Iteration, PeerId, RoundId
 from assay.testing import specs
 from assay.testing.members import (

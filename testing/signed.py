@@ -33,7 +33,8 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import Member, RunSpec
 from assay.protocol.randomness import vrf
-from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.run_state import RunState, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId, RoundId
 from assay.testing import members, messages, run, specs
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_hot_key, a_peer_key, name_of, peer

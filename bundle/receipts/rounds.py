@@ -15,7 +15,8 @@ from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, Outcome, Score
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import StepId, advance, start
+from assay.protocol.run_state import StepId, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest, PeerId
 
 

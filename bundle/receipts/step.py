@@ -47,7 +47,8 @@ from assay.protocol.params import PPM, RunSpec, check_spec
 from assay.protocol.randomness import vrf
 from assay.protocol.randomness.drand import check_signature, randomness
 from assay.protocol.rotation import UNROTATED, Rotation
-from assay.protocol.state_transition import NodeRecord, RunState, VerifierRecord, advance
+from assay.protocol.run_state import NodeRecord, RunState, VerifierRecord
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.data.batches import batch_positions, batch_root
 

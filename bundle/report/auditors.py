@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from assay.protocol.auditing.audits import RECOMPUTED, Audit, AuditStatus, FaultKind
 from assay.protocol.messages import Outcome, Verdict
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, PeerId
 from assay.verifier.audit.intervals import exact_interval
 

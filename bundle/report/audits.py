@@ -14,7 +14,7 @@ from assay.bundle.report.labels import Label
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import PPM, RunSpec
-from assay.protocol.state_transition import RunState, StepId
+from assay.protocol.run_state import RunState, StepId
 from assay.protocol.types import PeerId
 from assay.verifier.audit.intervals import exact_interval, rule_of_three
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from assay.ledger.settlement.payouts import Settlement, draft
-from assay.protocol.state_transition import NodeRecord, RunState
+from assay.protocol.run_state import NodeRecord, RunState
 
 PACE_ROUNDS = 12  # latest rounds on which the time left is based
 

@@ -18,7 +18,7 @@ from assay.participant.telemetry.round_trips import RoundTrips
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import NodeRecord, RunState, StepId, start
+from assay.protocol.run_state import NodeRecord, RunState, StepId, start
 from assay.protocol.types import Digest, PeerId
 
 EVENTS_MAX = 200

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.messages import Outcome, SignedVerdict
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.verifier.audit.messages import Examined, Finding
 from assay.verifier.service.audit_runner import AuditRunner

@@ -27,7 +27,7 @@ from assay.protocol.auditing.audits import (
     may_commit_verdict,
 )
 from assay.protocol.messages import Outcome, Verdict
-from assay.protocol.state_transition import StepId
+from assay.protocol.run_state import StepId
 from assay.protocol.types import NO_PEER, PeerId
 
 SEATS_MAX = 50  # on one page

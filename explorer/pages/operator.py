@@ -16,7 +16,7 @@ from assay.explorer.explored import Explored
 from assay.explorer.pages.paging import Head, NoSuchPage, Paging, cut, head_of
 from assay.explorer.pages.run import paid_to, state_text
 from assay.ledger.settlement.payouts import UnpaidReason
-from assay.protocol.state_transition import NodeRecord, StepId
+from assay.protocol.run_state import NodeRecord, StepId
 from assay.protocol.types import PeerId, RoundId
 
 SEATS_MAX = 50  # on one page

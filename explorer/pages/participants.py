@@ -19,7 +19,7 @@ from assay.explorer.pages.round import VerdictLine, rounds_of, verdict_lines
 from assay.explorer.pages.run import paid_to, state_text
 from assay.protocol.agreement.inclusion import listed
 from assay.protocol.auditing.audits import AuditStatus
-from assay.protocol.state_transition import RunState, VerifierRecord
+from assay.protocol.run_state import RunState, VerifierRecord
 from assay.protocol.types import PeerId, RoundId
 
 PAY_ROWS_MAX = 20  # of the newest epochs on a participant's page; the epochs' own pages have all

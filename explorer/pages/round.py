@@ -16,7 +16,7 @@ from assay.protocol.agreement.quorum import quorum
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, HandOver
-from assay.protocol.state_transition import StepId
+from assay.protocol.run_state import StepId
 from assay.protocol.types import Digest, PeerId, RoundId
 
 

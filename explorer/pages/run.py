@@ -21,7 +21,7 @@ from assay.ledger.settlement.ending import ending_of
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import NodeRecord
+from assay.protocol.run_state import NodeRecord
 from assay.protocol.types import Digest, PeerId
 from assay.training.methods.presets import method_name
 

@@ -14,7 +14,7 @@ from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.auditing.audits import Audit, Fault
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Commit, Contradiction, DoubleVote, Manifest, Verdict
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId
 
 

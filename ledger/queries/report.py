@@ -27,7 +27,7 @@ from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.reconcile import Difference
 from assay.ledger.settlement.ending import Ending, ending_of
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 
 PASSED, FAILED = ("passed", "dismissed"), ("confirmed",)
 

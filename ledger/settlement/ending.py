@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.funding import funded_epochs
 from assay.protocol.messages import Closing
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 
 NEVER_STARTED = "start"  # the time by which the run had to start
 CLOSED_BY = {Closing.BY_BUYER: "buyer", Closing.BY_DEADLINE: "deadline"}

@@ -24,7 +24,7 @@ from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.protocol.auditing.audits import ADVERSE, Audit, AuditStatus
 from assay.protocol.messages import Outcome, Score, Verdict
 from assay.protocol.params import PPM, RunSpec
-from assay.protocol.state_transition import RunState, StepId
+from assay.protocol.run_state import RunState, StepId
 from assay.protocol.types import Digest, PeerId, RoundId
 
 WATERFALL_VERSION = 2

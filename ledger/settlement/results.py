@@ -22,7 +22,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Verdict
 from assay.protocol.params import RunSpec
 from assay.protocol.rotation import UNROTATED, Rotation
-from assay.protocol.state_transition import VerifierRecord
+from assay.protocol.run_state import VerifierRecord
 from assay.protocol.types import Address, Digest, PeerId
 
 ACCUSED = b"accused/"  # with which the evidence's hash of such an order begins

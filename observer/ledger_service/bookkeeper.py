@@ -27,7 +27,8 @@ from assay.observer.ledger_service.status import EpochReport, RefundReport, Slas
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.run_state import RunState, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest
 
 LOOKS_KEPT = 256  # 40 bytes each; after a deeper reorganisation the chain is read from the deployment

@@ -19,7 +19,7 @@ from assay.participant.following.sync import REPLAYED_MAX
 from assay.participant.store import Store
 from assay.protocol.messages import CertifiedManifest, Manifest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, StepId
+from assay.protocol.run_state import RunState, StepId
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import aggregate_bytes_max, contribution_bytes_max
 from assay.training.layout import layout_of

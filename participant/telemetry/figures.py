@@ -16,7 +16,7 @@ from assay.network.traffic import Traffic
 from assay.participant.telemetry.readings import Readings
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.funding import funded_epochs
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId
 
 PEER_CHARS = 8  # of a peer's id in a label

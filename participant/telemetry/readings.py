@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from assay.ledger.settlement.duties import Look
 from assay.protocol.auditing.audits import Audit, AuditStatus
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId
 
 

@@ -30,7 +30,7 @@ from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.messages import Accusation, Commit, TaskList
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import Address, Digest, PeerId
 
 ANSWER_S = 30.0

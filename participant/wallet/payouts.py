@@ -23,7 +23,7 @@ from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, ConfigError
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 from assay.protocol.types import Digest
 
 SETTLED = (EpochPhase.FINAL, EpochPhase.SWEPT)

@@ -40,7 +40,8 @@ from assay.protocol.messages import (
     Manifest,
     TaskList,
 )
-from assay.protocol.state_transition import RunState, StepId, advance
+from assay.protocol.run_state import RunState, StepId
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import one_act

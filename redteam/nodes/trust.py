@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-import assay.protocol.state_transition
+import assay.protocol.run_state
 from assay.participant.links import check_place
 from assay.protocol.messages import (
     Appraisal,
@@ -22,7 +22,8 @@ from assay.protocol.messages import (
     StakeReport,
 )
 from assay.protocol.params import PPM, Precision
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, PeerId, RoundId, Signature
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.redteam.attack import Attacks, Outcome, Where, without
@@ -101,7 +102,7 @@ def _other_machine(is_defended: bool, seed: int) -> Outcome:
 def _bought_appraisers(is_defended: bool, seed: int) -> Outcome:
     """Two of four verifiers appraise hardware that does not exist; undefended, any one appraisal counts."""
     network = a_network(seed=seed, rounds=30, attestation=a_digest("policy"), attested_rounds=10).grow(3)
-    with without(assay.protocol.state_transition, "quorum", lambda _count: 1, unless=is_defended):
+    with without(assay.protocol.run_state, "quorum", lambda _count: 1, unless=is_defended):
         after = advance(network.run_state, _vouching(network.manifest(), network.run_state, VERIFIERS[:2]))
         discount = after.discount_ppm(NODE)
     floor = after.spec.audit.floor_ppm / PPM
@@ -146,7 +147,7 @@ def _slanders_stake(is_defended: bool, seed: int) -> Outcome:
     known = {node: replace(one, clean=10**6) for node, one in network.run_state.nodes.items()}
     network.run_state = replace(network.run_state, nodes=known)
     network.grow(2)
-    with without(assay.protocol.state_transition, "faults_tolerated", lambda _count: 0, unless=is_defended):
+    with without(assay.protocol.run_state, "faults_tolerated", lambda _count: 0, unless=is_defended):
         rate = advance(network.run_state, _weighing(network, VERIFIERS[:1])).rate_ppm(NODE)
     harm = f"an honest node's steps are drawn at {rate / PPM:.0%}"
     return Outcome(attempts=1, caught=0, succeeded=rate == PPM, cost=0.0, harm=harm)

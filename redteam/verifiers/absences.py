@@ -13,7 +13,7 @@ import assay.protocol.rotation
 import assay.protocol.state_transition
 from assay.ledger.settlement.payouts import settle
 from assay.protocol.messages import Manifest
-from assay.protocol.state_transition import StepId
+from assay.protocol.run_state import StepId
 from assay.protocol.types import PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.members import LIAR, NODE, one_act

@@ -11,7 +11,8 @@ from typing import Any
 
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import BeaconShare, CertifiedManifest, Commit, Manifest, SignedCommit
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import PeerId
 from assay.redteam.attack import Outcome, tallied
 from assay.testing import run, signed

@@ -31,7 +31,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import Iteration, PeerId, RoundId
 from assay.redteam.attack import Attacks, Outcome, Where, without
 from assay.redteam.members import LIAR, MATCH, NODE, one_act

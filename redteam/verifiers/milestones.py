@@ -14,12 +14,9 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.participant.links import check_place
 from assay.protocol.messages import Evaluation, EvaluationCommitment, Manifest, Score
 from assay.protocol.params import PPM, AcceptSpec, Milestone
-from assay.protocol.state_transition import (
-    RunState,
-    advance,
-    may_commit_evaluation,
-    may_open_evaluation,
-)
+from assay.protocol.permitted import may_commit_evaluation, may_open_evaluation
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import PeerId
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import LIAR

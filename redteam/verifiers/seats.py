@@ -12,7 +12,6 @@ from typing import Any
 
 import assay.participant.links
 import assay.protocol.membership
-import assay.protocol.state_transition
 import assay.testing.run
 from assay.participant.links import check_place
 from assay.protocol.errors import AssayError
@@ -28,7 +27,8 @@ from assay.protocol.messages import (
     SignedSeatNotice,
 )
 from assay.protocol.rotation import READY_ROUNDS
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Iteration, PeerId, RoundId, Signature
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import one_act

@@ -48,7 +48,7 @@ from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.identity import Domain
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 from assay.testing.members import a_hot_key, an_account_key
 from assay.testing.messages import Signed
 from assay.testing.signed import NODES, STATE, VERIFIERS, a_chain, a_member

@@ -36,7 +36,8 @@ from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.identity import Domain
 from assay.protocol.known_answers import drawn_tasks
 from assay.protocol.messages import Accusation, TaskList
-from assay.protocol.state_transition import advance, start
+from assay.protocol.run_state import start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Address, Digest
 from assay.testing.members import a_digest, peer
 from assay.testing.messages import Signed

@@ -19,7 +19,8 @@ from assay.participant.wallet.discharge import FILE, discharge
 from assay.protocol.errors import Unavailable
 from assay.protocol.identity import Domain
 from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance
-from assay.protocol.state_transition import advance, start
+from assay.protocol.run_state import start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import PeerId, RoundId
 from assay.testing.members import name_of, peer
 from assay.testing.messages import Signed

@@ -20,7 +20,7 @@ from assay.protocol.identity import Domain
 from assay.protocol.identity import verify as check
 from assay.protocol.messages import Discount, SignedRefusal
 from assay.protocol.params import PPM, RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId
 from assay.protocol.update_rule import Wire
 from tests.conftest import Assay

@@ -9,7 +9,7 @@ from assay.participant.files.invitation import write_invitation
 from assay.participant.files.run_file import write_run_file
 from assay.protocol.identity import Domain
 from assay.protocol.messages import CertifiedManifest
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 from assay.testing.messages import Signed
 from assay.testing.signed import a_chain, a_spec
 from tests.a_network import a_run_file, an_invitation

@@ -23,7 +23,7 @@ from assay.explorer.pages.operator import PAY_ROWS_MAX, SEATS_MAX, OperatorPage,
 from assay.explorer.pages.paging import NoSuchPage
 from assay.explorer.pages.participants import node_page
 from assay.protocol.params import MILESTONES_MAX, Milestone
-from assay.protocol.state_transition import IDLE_ROUNDS, NodeRecord, RunState
+from assay.protocol.run_state import IDLE_ROUNDS, NodeRecord, RunState
 from assay.protocol.types import PeerId
 from tests.explorer.an_explorer import account_of, asking, golden, golden_explored
 from tests.test_guides import parsed

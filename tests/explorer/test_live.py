@@ -27,7 +27,7 @@ from assay.participant.store import Store
 from assay.participant.telemetry import round_trips
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.protocol.messages import CertifiedManifest
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from tests.explorer.a_browser import CHROMIUM, a_browser
 from tests.explorer.an_explorer import asking, golden, golden_explored, served
 from tests.test_golden_run import ARCHIVE

@@ -17,7 +17,7 @@ from assay.explorer.losses import node_losses
 from assay.explorer.pages.methods import RUNS_DRAWN
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.messages import CertifiedManifest
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId, RoundId
 from tests.explorer.an_explorer import addresses, asking, golden
 

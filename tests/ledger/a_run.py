@@ -23,7 +23,7 @@ from assay.ledger.settlement.payouts import Settlement, settle
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import Outcome
 from assay.protocol.params import Member, RunSpec
-from assay.protocol.state_transition import RunState, StepId, start
+from assay.protocol.run_state import RunState, StepId, start
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId, RoundId
 from assay.testing import specs
 from assay.testing.messages import a_commit, a_verdict

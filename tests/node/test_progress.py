@@ -9,7 +9,7 @@ import pytest
 
 from assay.ledger.settlement.payouts import settle
 from assay.node.progress import round_line
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import RoundId
 from assay.testing.members import NODES, a_member
 from assay.testing.run import a_start, grow

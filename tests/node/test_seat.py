@@ -15,7 +15,8 @@ from assay.protocol.errors import Unavailable
 from assay.protocol.identity import verify
 from assay.protocol.membership import is_drained
 from assay.protocol.messages import AttendanceKind, Manifest, SignedAttendance
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import DOMAIN, NODES, RUN_ID, a_digest, a_peer_key, peer
 from assay.testing.run import a_manifest, grow

@@ -55,7 +55,8 @@ from assay.protocol.messages import (
     StepRequest,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, advance, next_chain, start
+from assay.protocol.run_state import RunState, next_chain, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
 from assay.testing.members import DEPLOYMENT_ID, a_digest, a_hot_key, a_peer_key, an_account_key, name_of
 from assay.testing.messages import Signed

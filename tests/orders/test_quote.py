@@ -26,7 +26,8 @@ from assay.orders.spec import build_spec, data_spec
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.params import Member, RunSpec
-from assay.protocol.state_transition import advance, start
+from assay.protocol.run_state import start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Address, Digest, PeerId
 from assay.testing.members import RUN_ID
 from assay.testing.signed import NODES, VERIFIERS, a_chain, a_member

@@ -13,7 +13,8 @@ from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
 from assay.protocol.messages import Outcome
-from assay.protocol.state_transition import advance, next_chain
+from assay.protocol.run_state import next_chain
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Iteration, RoundId
 from assay.testing.members import a_digest, name_of, peer
 from assay.testing.messages import a_sketch_opening

@@ -21,7 +21,7 @@ from assay.participant.metrics import serving_metrics
 from assay.participant.telemetry.figures import BY_NAME
 from assay.participant.telemetry.readings import Readings
 from assay.protocol.errors import ConfigError
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId
 from tests.explorer.an_explorer import golden
 

@@ -39,7 +39,7 @@ from assay.ledger.settlement.results import epoch_result
 from assay.participant.telemetry.readings import Readings
 from assay.participant.wallet import settler
 from assay.participant.wallet.settler import Settler
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.testing.members import a_digest
 from assay.testing.signed import a_spec

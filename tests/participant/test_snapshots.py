@@ -20,7 +20,8 @@ from assay.participant.following.snapshots import (
 )
 from assay.participant.store import Store
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.state_transition import advance, start
+from assay.protocol.run_state import start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing.members import RUN_ID, a_digest, peer
 from assay.testing.signed import NODES, a_chain, a_spec

@@ -20,7 +20,8 @@ from assay.participant.store import Store
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import BlobPiece
-from assay.protocol.state_transition import advance, start
+from assay.protocol.run_state import start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import RUN_ID, peer
 from assay.testing.signed import NODES, a_chain, a_spec

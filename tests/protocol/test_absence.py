@@ -14,7 +14,8 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.run import a_manifest, a_start, grow, vote_messages

@@ -20,14 +20,9 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import LOSS_MICRO_MAX, Closing, Evaluation, Score
 from assay.protocol.params import AcceptSpec, ChoicesSpec, Milestone, check_spec, closing_rounds
-from assay.protocol.state_transition import (
-    EvaluationRecord,
-    advance,
-    may_commit_evaluation,
-    may_open_evaluation,
-    start,
-    unopened,
-)
+from assay.protocol.permitted import may_commit_evaluation, may_open_evaluation, unopened
+from assay.protocol.run_state import EvaluationRecord, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, peers
 from assay.testing.messages import UNSIGNED, a_funding_report, an_evaluation_commitment

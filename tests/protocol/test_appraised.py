@@ -10,7 +10,8 @@ from assay.participant.links import check_place
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Appraisal, Discount, SignedAppraisal
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import advance, may_appraise
+from assay.protocol.permitted import may_appraise
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, RoundId, Signature
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, peer
 from assay.testing.run import a_manifest, a_spec, a_start, grow

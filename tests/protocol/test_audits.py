@@ -26,7 +26,9 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import advance, judges_of, may_commit_verdict, may_open_verdict, start
+from assay.protocol.permitted import may_commit_verdict, may_open_verdict
+from assay.protocol.run_state import start
+from assay.protocol.state_transition import advance, judges_of
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.messages import UNSIGNED, a_sketch_opening, a_verdict, a_verdict_commitment

@@ -10,7 +10,8 @@ from assay.participant.links import check_place
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import SignedStakeReport, StakeReport
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import STAKE_REPORT_PAUSE, STAKE_REPORT_ROUNDS, advance, may_report_stake
+from assay.protocol.permitted import STAKE_REPORT_PAUSE, STAKE_REPORT_ROUNDS, may_report_stake
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.run import a_manifest, a_start, grow

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from assay.protocol import membership, messages, openings, params, state_transition, update_rule
+from assay.protocol import (
+    membership,
+    messages,
+    openings,
+    params,
+    permitted,
+    run_state,
+    state_transition,
+    update_rule,
+)
 from assay.protocol.agreement import quorum
 from assay.protocol.encoding import blob, codec, json_text, merkle
 from assay.protocol.errors import MalformedMessage
@@ -26,10 +35,9 @@ FROZEN = {
         "PPM": 1_000_000, "BLOCK_SIDE": 64, "BLOCK_SIZE": 4096, "SEGMENTS_MAX": 64, "RANK_MAX": 8,
         "FRAGMENTS_MAX": 64, "RESET_MAX": 1024, "REACH_MAX_NANO": 2_000_000_000, "LAG_MAX": 4,
     },
-    state_transition: {
-        "STAKE_REPORT_PAUSE": 64, "STAKE_REPORT_ROUNDS": 16, "IDLE_ROUNDS": 16, "BEACON_PAUSE": 16,
-        "PAUSE_DOUBLINGS_MAX": 4,
-    },
+    run_state: {"IDLE_ROUNDS": 16},
+    permitted: {"STAKE_REPORT_PAUSE": 64, "STAKE_REPORT_ROUNDS": 16},
+    state_transition: {"BEACON_PAUSE": 16, "PAUSE_DOUBLINGS_MAX": 4},
     openings: {"OPENED_BLOCKS_MAX": 32_768, "PROOF_HASHES_MAX": 26, "INNER_BYTES_MAX": 536_870_912},
     codec: {
         "MESSAGE_BYTES_MAX": 4_194_304, "DEPTH_MAX": 10, "ITEMS_MIN": 4096, "ITEM_BYTES": 8,

@@ -10,7 +10,8 @@ from assay.participant.links import check_place
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Contradiction, SignedCommit
-from assay.protocol.state_transition import advance, may_contradict
+from assay.protocol.permitted import may_contradict
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest, HotSignature, RoundId, Signature
 from assay.testing.members import NODES, peer
 from assay.testing.messages import a_commit

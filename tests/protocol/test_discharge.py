@@ -9,7 +9,8 @@ import pytest
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import Attendance, AttendanceKind, Outcome, SignedAttendance
-from assay.protocol.state_transition import NodeRecord, RunState, advance
+from assay.protocol.run_state import NodeRecord, RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import PeerId, RoundId, Signature
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.run import a_manifest, a_start, grow, vote_messages

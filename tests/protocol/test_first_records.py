@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from assay.protocol.params import check_spec
-from assay.protocol.state_transition import NodeRecord, VerifierRecord
+from assay.protocol.run_state import NodeRecord, VerifierRecord
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import NODES, VERIFIERS, a_member, name_of
 from assay.testing.run import a_spec, a_start

@@ -14,7 +14,8 @@ from assay.protocol.calendar import Calendar
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.funding import closing, funded_epochs
 from assay.protocol.messages import Closing, FundingReport, Outcome
-from assay.protocol.state_transition import advance, next_chain, start
+from assay.protocol.run_state import next_chain, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.messages import UNSIGNED, a_funding_report

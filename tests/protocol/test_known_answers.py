@@ -12,7 +12,7 @@ import pytest
 from assay.protocol.auditing.commitments import shown_root
 from assay.protocol.known_answers import Tasks, drawn_tasks, false_rounds, lineage_max, task_secret
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import NODES, RUN_ID, a_digest
 from assay.testing.run import a_spec, a_start

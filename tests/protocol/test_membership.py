@@ -20,7 +20,8 @@ from assay.protocol.messages import (
     SignedAttendance,
 )
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import IDLE_ROUNDS, RunState, advance, start
+from assay.protocol.run_state import IDLE_ROUNDS, RunState, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Address, PeerId, RoundId, Signature
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_member, peer
 from assay.testing.run import a_manifest, a_spec, grow

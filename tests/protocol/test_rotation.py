@@ -32,18 +32,9 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import AcceptSpec, Milestone, check_spec
-from assay.protocol.state_transition import (
-    BEACON_PAUSE,
-    EvaluationRecord,
-    RunState,
-    VerifierRecord,
-    advance,
-    judges_of,
-    may_commit_evaluation,
-    may_commit_verdict,
-    may_show_double_vote,
-    start,
-)
+from assay.protocol.permitted import may_commit_evaluation, may_commit_verdict, may_show_double_vote
+from assay.protocol.run_state import EvaluationRecord, RunState, VerifierRecord, start
+from assay.protocol.state_transition import BEACON_PAUSE, advance, judges_of
 from assay.protocol.types import NO_ITERATION, Iteration, PeerId, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_digest, a_member, a_peer_key, name_of, peers
 from assay.testing.messages import UNSIGNED, a_verdict, a_verdict_commitment, an_evaluation_commitment

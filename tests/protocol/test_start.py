@@ -25,7 +25,8 @@ from assay.protocol.messages import (
     SignedAdmission,
     SignedAttendance,
 )
-from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.run_state import RunState, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Signature
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_member, peer
 from assay.testing.messages import UNSIGNED, a_funding_report

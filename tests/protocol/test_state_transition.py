@@ -12,7 +12,9 @@ from assay.participant.links import check_messages
 from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
-from assay.protocol.state_transition import advance, awaited, next_chain, start
+from assay.protocol.permitted import awaited
+from assay.protocol.run_state import next_chain, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest
 from assay.testing.messages import a_commit

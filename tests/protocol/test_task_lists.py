@@ -12,7 +12,9 @@ from assay.protocol.auditing.commitments import known_answer_proofs, known_answe
 from assay.protocol.errors import MalformedMessage, PeerFault
 from assay.protocol.membership import SAID_ROUNDS, may_attend
 from assay.protocol.messages import AttendanceKind, SignedAttendance
-from assay.protocol.state_transition import NodeRecord, RunState, advance, check_known_answer
+from assay.protocol.permitted import check_known_answer
+from assay.protocol.run_state import NodeRecord, RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.testing.members import NODES, RUN_ID, a_digest
 from assay.testing.run import a_manifest, a_start, an_attendance, grow

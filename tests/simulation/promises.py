@@ -40,7 +40,7 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.testing.members import RUN_ID
 from assay.testing.specs import TEXT

@@ -29,9 +29,10 @@ from assay.protocol.messages import (
     Verdict,
 )
 from assay.protocol.params import PPM, Milestone, RunSpec
+from assay.protocol.permitted import may_commit_verdict
 from assay.protocol.randomness.drand import released_s
 from assay.protocol.randomness.vrf import proof_to_hash
-from assay.protocol.state_transition import RunState, may_commit_verdict
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from tests.simulation.drand import signature
 from tests.simulation.judgement import may_judge, weight

@@ -13,7 +13,9 @@ import pytest
 
 from assay.protocol.errors import AssayError
 from assay.protocol.messages import Closing, Manifest, SignedFundingReport
-from assay.protocol.state_transition import RunState, advance, may_report_funding
+from assay.protocol.permitted import may_report_funding
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.testing.members import a_digest, peer
 from assay.testing.signed import (
     NODES,

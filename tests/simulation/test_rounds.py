@@ -24,7 +24,7 @@ from assay.protocol.auditing.audits import AuditStatus, FaultKind
 from assay.protocol.messages import Closing, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.rotation import Rotation
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST
 from assay.verifier.audit.exact import compare
 from assay.verifier.consensus.chain import best_parent
@@ -214,7 +214,7 @@ def test_an_accuser_that_goes_free_is_found(monkeypatch):
 
 @pytest.mark.slow
 def test_draws_at_another_rate_are_found(monkeypatch):
-    monkeypatch.setattr("assay.protocol.state_transition.audit_rate_ppm", lambda *_: 600_000)
+    monkeypatch.setattr("assay.protocol.run_state.audit_rate_ppm", lambda *_: 600_000)
     assert "drawn" in broken()
 
 
@@ -226,7 +226,7 @@ def test_a_verifier_that_signs_twice_and_goes_free_is_found(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_that_trains_on_though_its_buyer_cancelled_is_found(monkeypatch):
-    monkeypatch.setattr("assay.protocol.state_transition.closing", lambda *_: Closing.NO)
+    monkeypatch.setattr("assay.protocol.run_state.closing", lambda *_: Closing.NO)
     assert "it trains for 8 rounds, expected" in broken(rounds=8, cancelled_s=3.0)
 
 

@@ -14,7 +14,8 @@ import pytest
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign
 from assay.protocol.messages import Admission, Manifest, SignedAdmission
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import STATE, VERIFIERS, a_history, a_member, funded

@@ -44,7 +44,7 @@ from assay.protocol.known_answers import drawn_tasks, task_secret
 from assay.protocol.messages import LOSS_MICRO_MAX
 from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone, RunSpec, TimingSpec
 from assay.protocol.randomness.drand import NO_DRAND
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_PEER, PeerId
 from assay.testing.members import (
     RUN_ID,

@@ -16,7 +16,7 @@ from assay.protocol.auditing.draws import beacon_input
 from assay.protocol.errors import AssayError, MalformedMessage
 from assay.protocol.messages import BeaconShare, Manifest
 from assay.protocol.randomness.vrf import verify
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId, RoundId
 
 REVEALS_PER_VERIFIER = 4  # pooled: of the last manifest, and of those notarised but not final here

@@ -14,7 +14,8 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import LOSS_MICRO_MAX, Contradiction, SignedCommit, SignedInclusionList
-from assay.protocol.state_transition import RunState, may_contradict
+from assay.protocol.permitted import may_contradict
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.data.batches import batch_positions, batch_root

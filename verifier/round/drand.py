@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Manifest
 from assay.protocol.randomness import drand
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 
 KEPT = 8  # rounds of the network: of the last manifest, and of those notarised but not final here
 

@@ -63,10 +63,7 @@ from assay.protocol.messages import (
     VerdictCommitment,
 )
 from assay.protocol.params import RUN_NODES_MAX
-from assay.protocol.state_transition import (
-    RunState,
-    StepId,
-    advance,
+from assay.protocol.permitted import (
     awaited,
     check_known_answer,
     may_appraise,
@@ -79,10 +76,11 @@ from assay.protocol.state_transition import (
     may_report_funding,
     may_report_stake,
     may_show_double_vote,
-    next_chain,
     unopened,
     with_reports,
 )
+from assay.protocol.run_state import RunState, StepId, next_chain
+from assay.protocol.state_transition import advance
 from assay.protocol.types import (
     NO_DIGEST,
     NO_ITERATION,

@@ -52,7 +52,7 @@ from assay.protocol.errors import AssayError, Diverged, NotYet, Unavailable
 from assay.protocol.known_answers import false_rounds, is_announced
 from assay.protocol.membership import bound_by, is_drained
 from assay.protocol.messages import Accusation, CertifiedManifest, Commit, TaskList
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
 from assay.verifier.audit.messages import RecomputeStart, Remade, RemakeStep, Traced, TraceStep
 from assay.verifier.audit.remake import STEPS_MAX, lineage

@@ -34,7 +34,7 @@ from assay.protocol.messages import (
     SignedAppraisal,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import may_appraise
+from assay.protocol.permitted import may_appraise
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from assay.participant.config import Participant
 from assay.participant.pushes import push
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import Manifest
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 
 log = logging.getLogger(__name__)

@@ -45,8 +45,8 @@ from assay.protocol.messages import (
     Vote,
     VoteKind,
 )
+from assay.protocol.permitted import may_show_double_vote
 from assay.protocol.randomness import vrf
-from assay.protocol.state_transition import may_show_double_vote
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.verifier.consensus import machine as consensus
 from assay.verifier.consensus.check import heard, heard_links

@@ -31,7 +31,7 @@ from assay.protocol.messages import (
     SignedEvaluation,
     SignedEvaluationCommitment,
 )
-from assay.protocol.state_transition import may_commit_evaluation, may_open_evaluation
+from assay.protocol.permitted import may_commit_evaluation, may_open_evaluation
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.verifier.audit.messages import AnswerItem, Evaluate, Evaluated, ItemAnswered
 

@@ -21,7 +21,7 @@ from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign
 from assay.protocol.messages import FundingReport, SignedFundingReport
-from assay.protocol.state_transition import may_report_funding
+from assay.protocol.permitted import may_report_funding
 
 if TYPE_CHECKING:
     from assay.chain.client import Chain

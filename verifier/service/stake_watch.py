@@ -21,7 +21,8 @@ from assay.participant.wallet.claims import open_chain
 from assay.protocol.errors import AssayError
 from assay.protocol.identity import sign
 from assay.protocol.messages import SignedStakeReport, StakeReport
-from assay.protocol.state_transition import RunState, may_report_stake
+from assay.protocol.permitted import may_report_stake
+from assay.protocol.run_state import RunState
 from assay.protocol.types import PeerId, RoundId
 
 if TYPE_CHECKING:

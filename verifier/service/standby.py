@@ -18,7 +18,7 @@ from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.protocol.identity import sign
 from assay.protocol.messages import SeatNotice, SeatNoticeKind, SignedSeatNotice
-from assay.protocol.state_transition import may_give_notice
+from assay.protocol.permitted import may_give_notice
 from assay.protocol.types import NO_PEER, RoundId
 
 log = logging.getLogger(__name__)

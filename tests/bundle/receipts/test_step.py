@@ -48,7 +48,8 @@ from assay.protocol.messages import (
     Verdict,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.run_state import RunState, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, HotSignature, PeerId, RoundId, Signature
 from assay.testing import messages, run, signed
 from assay.testing.members import a_deployment, a_digest, a_hot_key, name_of, peer

@@ -18,7 +18,8 @@ from assay.ledger.settlement.results import run_id_of
 from assay.protocol.auditing.audits import AuditStatus, Fault, FaultKind
 from assay.protocol.encoding.json_text import plain
 from assay.protocol.messages import Outcome
-from assay.protocol.state_transition import advance, start
+from assay.protocol.run_state import start
+from assay.protocol.state_transition import advance
 from assay.testing.members import RUN_ID, name_of, peer
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_manifest, a_spec, a_verdict
 from tests.bundle.receipts.test_step import ROTATING, a_rotated_chain

@@ -45,7 +45,8 @@ from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import start, with_reports
+from assay.protocol.permitted import with_reports
+from assay.protocol.run_state import start
 from assay.protocol.types import Address, Digest, HotSignature, PeerId
 from assay.testing import run as testing_run
 from assay.testing import specs

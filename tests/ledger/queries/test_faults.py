@@ -20,7 +20,8 @@ from assay.protocol.auditing.audits import FaultKind
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import CertifiedManifest, Contradiction, Outcome, SignedCommit
 from assay.protocol.params import PPM
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import HotSignature, Signature
 from assay.testing.members import RUN_ID, a_digest, name_of, peer
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_commit, a_history, a_manifest

@@ -14,7 +14,8 @@ from assay.ledger.settlement.results import double_vote_order_of, fault_ruling_o
 from assay.protocol.agreement.double_votes import double_vote_offence
 from assay.protocol.auditing.audits import Audit, AuditStatus, Fault, FaultKind
 from assay.protocol.messages import Outcome, SeatNoticeKind
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import PeerId
 from assay.testing.members import RUN_ID, a_member
 from assay.testing.messages import a_verdict

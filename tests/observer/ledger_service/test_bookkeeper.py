@@ -22,7 +22,8 @@ from assay.observer.ledger_service.status import StatusFile
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import CertifiedManifest, Outcome
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, advance, start
+from assay.protocol.run_state import RunState, start
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import RUN_ID, peer
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_chain, a_history, a_manifest, a_spec

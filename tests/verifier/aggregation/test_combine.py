@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from assay.protocol.errors import MalformedMessage
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 from assay.protocol.update_rule import BLOCK_SIZE, Wire
 from assay.testing.members import RUN_ID, a_digest, peer
 from assay.testing.signed import a_spec

@@ -31,7 +31,7 @@ from assay.participant.wallet.settler import Settler
 from assay.protocol.auditing.audits import case_id_of
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ComputeSpec, Precision
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 from assay.protocol.types import Digest
 from assay.testing.signed import a_spec
 from assay.training.frozen import ALL_TRAINED

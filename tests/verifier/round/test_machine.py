@@ -37,7 +37,9 @@ from assay.protocol.messages import (
     SignedInclusionList,
 )
 from assay.protocol.params import AcceptSpec, ComputeSpec, Milestone, Precision
-from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of, may_commit_verdict, next_chain
+from assay.protocol.permitted import may_commit_verdict
+from assay.protocol.run_state import next_chain
+from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer
 from assay.testing.messages import SIGNED, a_sketch_opening, an_evaluation_commitment

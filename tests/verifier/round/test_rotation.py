@@ -20,7 +20,8 @@ from assay.protocol.messages import (
     SignedInclusionList,
     SignedVerdictCommitment,
 )
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import Iteration, PeerId
 from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_digest, a_member, a_peer_key, name_of, peers
 from assay.testing.messages import a_funding_report, a_verdict, a_verdict_commitment, an_inclusion_list

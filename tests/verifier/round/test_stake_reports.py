@@ -9,7 +9,9 @@ import pytest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import sign
 from assay.protocol.messages import STAKE_REPORTS_MAX, SignedStakeReport, StakeReport
-from assay.protocol.state_transition import STAKE_REPORT_ROUNDS, RunState, advance
+from assay.protocol.permitted import STAKE_REPORT_ROUNDS
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import NODES, STATE, VERIFIERS

@@ -39,7 +39,7 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState, next_chain
+from assay.protocol.run_state import RunState, next_chain
 from assay.protocol.types import NO_DIGEST, Digest, Iteration, PeerId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_hot_key, a_peer_key, name_of, peer
 from assay.testing.signed import (

@@ -17,7 +17,7 @@ from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.identity import peer_of, verify
 from assay.protocol.messages import SignedAdmission
-from assay.protocol.state_transition import start
+from assay.protocol.run_state import start
 from assay.protocol.types import PeerId
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import a_spec

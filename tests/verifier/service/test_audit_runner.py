@@ -17,7 +17,7 @@ from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import PeerFault
 from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
-from assay.protocol.state_transition import StepId, start
+from assay.protocol.run_state import StepId, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing import members
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key

@@ -17,7 +17,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import Unavailable
 from assay.protocol.identity import verify
 from assay.protocol.messages import SignedEvaluation, SignedEvaluationCommitment
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import DOMAIN, RUN_ID, VERIFIERS, a_peer_key, name_of
 from assay.testing.messages import an_evaluation_commitment

@@ -10,7 +10,8 @@ import pytest
 
 from assay.chain.state import LotState
 from assay.protocol.messages import StakeReport
-from assay.protocol.state_transition import RunState, advance
+from assay.protocol.run_state import RunState
+from assay.protocol.state_transition import advance
 from assay.testing.members import RUN_ID, peer
 from assay.testing.signed import NODES
 from assay.testing.signed import a_history as the_start
