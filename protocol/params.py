@@ -552,7 +552,7 @@ def check_spec(spec: RunSpec) -> None:
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(spec.least_nodes >= 1, "a run needs nodes")
     # A proposal must fit one notification of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at
-    # most `MESSAGES_PER_MANIFEST` (verifier/round/machine.py) each of verdicts (430 bytes), commitments
+    # most `MESSAGES_PER_MANIFEST` (verifier/round/leader.py) each of verdicts (430 bytes), commitments
     # (220) and sketches (370).
     need(
         len(spec.nodes) <= spec.least_nodes <= spec.seats <= RUN_NODES_MAX,

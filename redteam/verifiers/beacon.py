@@ -14,7 +14,6 @@ import assay.protocol.agreement.quorum
 import assay.protocol.randomness.drand
 import assay.verifier.round.beacon
 import assay.verifier.round.commits
-import assay.verifier.round.machine
 from assay.protocol.auditing.draws import audit_seed, beacon_input, is_drawn
 from assay.protocol.messages import (
     BeaconShare,

@@ -31,7 +31,8 @@ from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.beacon import is_partial
 from assay.verifier.round.commits import Rules
-from assay.verifier.round.machine import Round, examine
+from assay.verifier.round.examination import examine
+from assay.verifier.round.machine import Round
 
 NODE = NODES[0]
 VERIFIER_KEYS = {member: a_peer_key(name_of(member)) for member in VERIFIERS}

@@ -15,6 +15,7 @@ import numpy as np
 import assay.participant.links
 import assay.protocol.membership
 import assay.verifier.round.commits
+import assay.verifier.round.examination
 import assay.verifier.round.machine
 from assay.chain.commit_statement import check_commit_statement
 from assay.ledger.settlement.payouts import settle
@@ -35,7 +36,8 @@ from assay.training.codec.wire import Update
 from assay.training.data.batches import batch_positions, batch_root
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.round.commits import admit, check_commit, contradiction
-from assay.verifier.round.machine import Equivocation, manifest_of, step
+from assay.verifier.round.leader import manifest_of
+from assay.verifier.round.machine import Equivocation, step
 
 ROUND_ATTACKS = Attacks(Where.ROUND)
 
@@ -111,7 +113,7 @@ def _other_set(is_defended: bool, seed: int) -> Outcome:
     manifest = fake_verifier.full_manifest(
         beacon_shares=fake_verifier.beacon_shares(), chain=a_digest("another chain")
     )
-    with without(assay.verifier.round.machine, "check_place", lambda *_: None, unless=is_defended):
+    with without(assay.verifier.round.examination, "check_place", lambda *_: None, unless=is_defended):
         return tally([lambda: fake_verifier.vote_on(manifest)], 0.0, "none: no vote")
 
 

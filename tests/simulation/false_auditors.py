@@ -22,7 +22,7 @@ from assay.protocol.encoding.codec import INT_MAX, decode
 from assay.protocol.messages import Manifest, Outcome, SignedVerdict
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.verifier.audit.messages import Examined, Finding
-from assay.verifier.round import machine
+from assay.verifier.round import leader
 from assay.verifier.service.audit_runner import WITHHELD, AuditRunner
 
 CANNOT_TELL = Examined(finding=Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0), exec_class=NO_DIGEST)
@@ -95,13 +95,13 @@ def few_verdicts(leads: Callable[[], PeerId]) -> Iterator[None]:
 
     leads: the inventor whose process runs now; `NO_PEER` if it is anybody else's.
     """
-    sound = machine.manifest_of
+    sound = leader.manifest_of
 
     def manifest_of(*given: Any, **named: Any) -> Manifest:
         manifest = sound(*given, **named)
         return replace(manifest, verdicts=tuple(_few(manifest.verdicts, leads())))
 
-    with mock.patch.object(machine, "manifest_of", manifest_of):
+    with mock.patch.object(leader, "manifest_of", manifest_of):
         yield
 
 

@@ -29,15 +29,9 @@ from assay.testing.signed import (
     match_all,
 )
 from assay.testing.signed import a_history as the_start
-from assay.verifier.round.machine import (
-    Advanced,
-    Round,
-    awaits_funding,
-    examine,
-    manifest_of,
-    missing,
-    step,
-)
+from assay.verifier.round.examination import examine
+from assay.verifier.round.leader import awaits_funding, manifest_of, missing
+from assay.verifier.round.machine import Advanced, Round, step
 from tests.verifier.round.test_machine import RULES
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,9 @@ from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import STATE, VERIFIERS, a_history, a_member, funded
-from assay.verifier.round.machine import Round, awaits_nodes, examine, manifest_of, missing, step
+from assay.verifier.round.examination import examine
+from assay.verifier.round.leader import awaits_nodes, manifest_of, missing
+from assay.verifier.round.machine import Round, step
 from tests.verifier.round.test_machine import RULES
 
 BY, LEAST, DROP, SKEW_S, ASK_S = 400, 4, 0.4, 3, 10

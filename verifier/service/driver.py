@@ -67,6 +67,7 @@ from assay.verifier.consensus.types import (
     SignAndSendProposal,
     Tick,
 )
+from assay.verifier.round import leader
 from assay.verifier.round import machine as rounds
 from assay.verifier.round.commits import admit, contradiction
 from assay.verifier.round.machine import Advanced, Round
@@ -181,10 +182,10 @@ class Driver:
             return
         is_idle = self._is_waiting()
         if is_idle:
-            self.round = rounds.waited(self.round, now_ms())
+            self.round = leader.waited(self.round, now_ms())
         run_state = self._follower.run_state
         away = frozenset(self._me.spec.verifier_peers) - set(run_state.beacon)
-        is_held_up = self.round.run_state.round == run_state.round and rounds.is_held_up(
+        is_held_up = self.round.run_state.round == run_state.round and leader.is_held_up(
             self.round, now_ms(), wall_s=wall_s()
         )
         self._feed(Tick(now_ms(), is_idle, away, is_held_up))
@@ -201,14 +202,14 @@ class Driver:
     def _is_waiting(self) -> bool:
         """Whether nothing can be agreed now, for want of money, of nodes or of an opening."""
         return (
-            self._awaits_funding() or self._awaits_nodes() or rounds.awaits_return(self.round, (), wall_s())
+            self._awaits_funding() or self._awaits_nodes() or leader.awaits_return(self.round, (), wall_s())
         )
 
     def _awaits_funding(self) -> bool:
         """Whether nothing can be agreed now, because the next epoch is not paid for; logged once."""
         round_id = int(self.round.run_state.round)
         is_present = round_id == self._follower.run_state.round
-        is_awaiting = is_present and rounds.awaits_funding(self.round, (), wall_s())
+        is_awaiting = is_present and leader.awaits_funding(self.round, (), wall_s())
         if is_awaiting and self._unfunded != round_id:
             self._unfunded = round_id
             epoch = self.round.run_state.epoch_of(round_id)
@@ -220,9 +221,9 @@ class Driver:
     def _awaits_nodes(self) -> bool:
         """Whether the run has not started, because too few nodes are ready; their number is logged."""
         is_present = self.round.run_state.round == self._follower.run_state.round
-        if not (is_present and rounds.awaits_nodes(self.round, (), wall_s())):
+        if not (is_present and leader.awaits_nodes(self.round, (), wall_s())):
             return False
-        spec, ready = self._me.spec, rounds.ready_count(self.round, wall_s())
+        spec, ready = self._me.spec, leader.ready_count(self.round, wall_s())
         if ready != self._ready_count:
             self._ready_count = ready
             log.info(
@@ -466,7 +467,7 @@ class Driver:
 
     def _list_commits(self) -> None:
         """Sign the list of the commits that we hold, once it is due."""
-        due = rounds.due_list(self.round, self.round.run_state.seat_of(self._me.me), now_ms())
+        due = leader.due_list(self.round, self.round.run_state.seat_of(self._me.me), now_ms())
         if due is not None:
             signature = sign(self._me.keys.peer, self._me.domain, due)
             signed = SignedInclusionList(inclusion_list=due, signature=signature)
@@ -484,7 +485,7 @@ class Driver:
     def _lacking_commits(self) -> Mapping[PeerId, tuple[PeerId, ...]]:
         """Listed commits that we lack, by node with holders; none of a round that is final already."""
         is_open = self.round.run_state.round == self._follower.run_state.round
-        return rounds.lacking_commits(self.round) if is_open else {}
+        return leader.lacking_commits(self.round) if is_open else {}
 
     async def _fetch_commit(self, node: PeerId, peer: PeerId) -> None:
         """Fetch a commit and its update, which more than f verifiers list, from one of them.

@@ -24,7 +24,9 @@ from assay.training.layout import layout_of
 from assay.verifier.aggregation.combine import Combined, combine, rounds_behind, tolerated
 from assay.verifier.aggregation.reputation import Reputation
 from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
-from assay.verifier.round import machine as rounds
+from assay.verifier.round import leader
+from assay.verifier.round.ancestors import base_history
+from assay.verifier.round.examination import examine
 from assay.verifier.round.machine import Round
 
 log = logging.getLogger(__name__)
@@ -78,26 +80,26 @@ class Proposer:
         state, run_state = self._present(), self._follower.run_state
         if run_state.round != state.run_state.round or run_state.is_complete:
             return
-        if rounds.awaits_return(state, (), wall_s()):
+        if leader.awaits_return(state, (), wall_s()):
             return
-        if not rounds.missing(state, wall_s=wall_s()) or rounds.is_held_up(state, now_ms(), wall_s=wall_s()):
+        if not leader.missing(state, wall_s=wall_s()) or leader.is_held_up(state, now_ms(), wall_s=wall_s()):
             self._feed(Ready(run_state.round, now_ms()))
         build = self._build
         if build is None or self._building is not None:
             return
         pending = self._not_final(build.ancestors)
-        if rounds.base_history(state.run_state, pending).parent != build.parent_manifest:
+        if base_history(state.run_state, pending).parent != build.parent_manifest:
             return
         # A notarised parent is final a moment later, or not for a long while; only in the latter case
         # is an empty manifest on top of it worth a round.
         if pending and now_ms() < self._asked_ms + self._me.spec.timing.ready_ms:
             return
-        if pending and rounds.base_history(state.run_state, pending).is_complete:
+        if pending and base_history(state.run_state, pending).is_complete:
             self._feed(Built(build.iteration, pending[-1]))  # a closing block: the last one is not final yet
             return
-        if rounds.awaits_return(state, pending, wall_s()):
+        if leader.awaits_return(state, pending, wall_s()):
             return
-        if rounds.may_propose(state, pending, now_ms(), follows=build.follows, wall_s=wall_s()):
+        if leader.may_propose(state, pending, now_ms(), follows=build.follows, wall_s=wall_s()):
             self._building = trio.CancelScope()
             self._nursery.start_soon(self._answer, build, pending, state, self._building)
 
@@ -119,9 +121,9 @@ class Proposer:
                 self._feed(Examined(block, True))
                 return
             if manifest.drand:
-                named = rounds.base_history(self._present().run_state, pending).drand_next
+                named = base_history(self._present().run_state, pending).drand_next
                 await trio.to_thread.run_sync(self._check_drand, named, manifest.drand)
-            rounds.examine(
+            examine(
                 self._present(),
                 pending,
                 manifest,
@@ -130,8 +132,8 @@ class Proposer:
                 wall_s=seen_s,
             )
             if manifest.commits:
-                leader = self._follower.run_state.key(proposal.proposer)
-                aggregate = await self._aggregate(manifest, (leader, *self._me.verifiers))
+                author = self._follower.run_state.key(proposal.proposer)
+                aggregate = await self._aggregate(manifest, (author, *self._me.verifiers))
                 if aggregate != manifest.aggregate:
                     raise PeerFault(
                         proposal.proposer, "proposes an aggregate that is not that of its commits"
@@ -150,7 +152,7 @@ class Proposer:
         Raises:
             PeerFault: other rounds follow.
         """
-        history = rounds.base_history(self._present().run_state, pending)
+        history = base_history(self._present().run_state, pending)
         if not history.is_complete or history.parent != proposal.block.manifest:
             number = int(proposal.block.round)
             raise PeerFault(proposal.proposer, f"closes the run with round {number}, which is not its last")
@@ -180,10 +182,10 @@ class Proposer:
 
     async def _make(self, build: BuildProposal, pending: tuple[Manifest, ...], state: Round) -> None:
         aggregate = NO_DIGEST
-        draft = rounds.manifest_of(state, pending, NO_DIGEST, iteration=build.iteration, wall_s=wall_s())
+        draft = leader.manifest_of(state, pending, NO_DIGEST, iteration=build.iteration, wall_s=wall_s())
         if draft.commits:
             aggregate = await self._aggregate(draft, ())
-        manifest = rounds.manifest_of(state, pending, aggregate, iteration=build.iteration, wall_s=wall_s())
+        manifest = leader.manifest_of(state, pending, aggregate, iteration=build.iteration, wall_s=wall_s())
         if self._build is build:
             self._build = None
         self._feed(Built(build.iteration, manifest))

@@ -18,14 +18,9 @@ from assay.testing.signed import NODES, VERIFIERS, a_reveal, a_spec
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
 from assay.verifier.round.drand import KEPT
-from assay.verifier.round.machine import (
-    DrandRound,
-    examine,
-    is_held_up,
-    manifest_of,
-    may_propose,
-    missing,
-)
+from assay.verifier.round.examination import examine
+from assay.verifier.round.leader import is_held_up, manifest_of, may_propose, missing
+from assay.verifier.round.machine import DrandRound
 from assay.verifier.service.drand_client import DrandClient, read_answer
 from tests.a_drand import a_network, a_signature, serving
 from tests.verifier.round.test_machine import AGGREGATE, a_round, after, everything

@@ -22,16 +22,9 @@ from assay.testing.signed import (
 )
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
-from assay.verifier.round.machine import (
-    Advanced,
-    awaits_funding,
-    examine,
-    manifest_of,
-    may_propose,
-    missing,
-    step,
-    waited,
-)
+from assay.verifier.round.examination import examine
+from assay.verifier.round.leader import awaits_funding, manifest_of, may_propose, missing, waited
+from assay.verifier.round.machine import Advanced, step
 from tests.verifier.round.test_machine import a_round as a_funded_round
 
 LATE = 1 << 40

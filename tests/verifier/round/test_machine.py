@@ -67,25 +67,26 @@ from assay.training.codec.wire import update_bytes_max
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
+from assay.verifier.round.ancestors import base_history
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
 from assay.verifier.round.commits import Rules, admit, contradiction
-from assay.verifier.round.machine import (
-    ADMISSIONS_PER_VERIFIER,
-    AHEAD_S,
-    MESSAGES_PER_VERIFIER,
-    Advanced,
-    Equivocation,
-    Heard,
-    Round,
+from assay.verifier.round.examination import AHEAD_S, examine
+from assay.verifier.round.leader import (
     awaits_return,
-    base_history,
     due_list,
-    examine,
     is_held_up,
     lacking_commits,
     manifest_of,
     may_propose,
     missing,
+)
+from assay.verifier.round.machine import (
+    ADMISSIONS_PER_VERIFIER,
+    MESSAGES_PER_VERIFIER,
+    Advanced,
+    Equivocation,
+    Heard,
+    Round,
     step,
 )
 

@@ -28,7 +28,9 @@ from assay.testing.messages import a_funding_report, a_verdict, a_verdict_commit
 from assay.testing.run import a_manifest
 from assay.testing.signed import STATE, a_reveal
 from assay.verifier.round.beacon import valid_shares
-from assay.verifier.round.machine import Advanced, Round, examine, manifest_of, step
+from assay.verifier.round.examination import examine
+from assay.verifier.round.leader import manifest_of
+from assay.verifier.round.machine import Advanced, Round, step
 from tests.protocol.test_rotation import (
     OTHER,
     RESERVES,

@@ -17,7 +17,9 @@ from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import NODES, STATE, VERIFIERS
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
-from assay.verifier.round.machine import Advanced, examine, manifest_of, step
+from assay.verifier.round.examination import examine
+from assay.verifier.round.leader import manifest_of
+from assay.verifier.round.machine import Advanced, step
 from tests.verifier.round.test_machine import a_round
 
 

@@ -13,18 +13,17 @@ from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
 from assay.testing.signed import VERIFIERS, a_funding_report, a_history, a_member
-from assay.verifier.round.machine import (
-    AHEAD_S,
+from assay.verifier.round.examination import AHEAD_S, examine
+from assay.verifier.round.leader import (
     awaits_funding,
     awaits_nodes,
     due_list,
-    examine,
     manifest_of,
     may_propose,
     missing,
     ready_count,
-    step,
 )
+from assay.verifier.round.machine import step
 from tests.verifier.round.test_machine import a_round as a_funded_round
 
 BY, LATE = 1_000, 1 << 40

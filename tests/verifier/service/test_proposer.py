@@ -22,7 +22,8 @@ from assay.protocol.types import NO_DIGEST, Digest, Iteration
 from assay.testing.members import RUN_ID, a_digest
 from assay.testing.signed import NODES, VERIFIERS, a_certified, a_chain, a_history, a_manifest, a_reveal
 from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
-from assay.verifier.round.machine import Round, missing
+from assay.verifier.round.leader import missing
+from assay.verifier.round.machine import Round
 from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer
 from tests.verifier.service.a_driver import (
     TIMING,
