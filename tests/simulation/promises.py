@@ -46,6 +46,7 @@ from assay.testing.members import RUN_ID
 from assay.testing.specs import TEXT
 from assay.training.reference import evaluation
 from assay.verifier.consensus.types import State
+from tests.simulation.conduct import Conduct
 from tests.simulation.disk import HERE
 from tests.simulation.judgement import complaint, keepers, owed, proved_wrong
 from tests.simulation.second_reading import SecondReading, expected_rounds
@@ -104,6 +105,7 @@ class Promises:
         self.audits: dict[tuple[int, PeerId], Audit] = {}
         self.convicted: set[PeerId] = set()  # whom the chain finds at fault
         self._reading = SecondReading(spec, RUN_ID)
+        self.conduct = Conduct(spec)
         self.came_s: dict[int, float] = {}  # when each manifest was first known to be final
         self._kept: set[tuple[PeerId, Digest]] = set()  # openings that were kept, by whom
         self._heard: dict[tuple[object, ...], Digest] = {}  # of liars, by honest verifiers
@@ -133,6 +135,7 @@ class Promises:
         def folding(follower: Follower, run_state: Any) -> None:
             fold(follower, run_state)
             self._folded(follower)
+            self.conduct.folded(_here(), run_state)
 
         def setting(store: Store, name: str, body: bytes) -> None:
             if name.startswith("state/"):
@@ -161,8 +164,10 @@ class Promises:
 
     # ---- what is signed
 
-    def sent(self, frame: Frame) -> None:
-        """An honest process sends something."""
+    def sent(self, frame: Frame, state: State | None) -> None:
+        """An honest process sends something; as a verifier in this state."""
+        if wrong := self.conduct.pushed(frame):
+            raise Violation(wrong)
         key = (frame.source, frame.method, frame.body)
         if frame.method == BLOB or frame.error or not frame.body or key in self._seen:
             return
@@ -174,7 +179,11 @@ class Promises:
             result = decode_any({ResultSignature.TAG: ResultSignature}, frame.body)
             self._once(("result", frame.source, result.epoch), digest(result))
         elif not frame.method:
-            self._said(frame.source, decode_any(MESSAGES, frame.body))
+            message = decode_any(MESSAGES, frame.body)
+            self._said(frame.source, message)
+            if isinstance(message, SignedVote) and state is not None:
+                if wrong := self.conduct.voted(frame.source, message, state):
+                    raise Violation(wrong)
 
     def _said(self, by: PeerId, message: Any) -> None:
         match message:

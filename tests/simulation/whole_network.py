@@ -57,6 +57,7 @@ from assay.testing.members import (
     peers,
 )
 from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
+from assay.verifier.consensus.types import State
 from assay.verifier.service import chain_duties, funding_watch, standby
 from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
@@ -326,7 +327,7 @@ class WholeNetwork:
         """What travels of a frame: a liar says what it likes."""
         one = self.processes[frame.source]
         if one.is_honest:
-            self.promises.sent(frame)
+            self.promises.sent(frame, self._state_of(one))
         if one.behaviour == COPIER:
             return self.copier.lie(frame)
         lie = LIES.get(one.behaviour)
@@ -336,10 +337,17 @@ class WholeNetwork:
         one = self.processes[frame.target]
         if one.behaviour == COPIER:
             self.copier.hear(frame)
-        if one.is_verifier and one.is_honest and isinstance(one.service, Verifier) and not one.is_dead:
-            driver = getattr(one.service, "driver", None)
-            if driver is not None:
-                self.promises.heard(frame, driver._state, life=one.kills)
+        state = self._state_of(one) if one.is_honest else None
+        if state is not None:
+            self.promises.heard(frame, state, life=one.kills)
+
+    def _state_of(self, one: Process) -> State | None:
+        """What a verifier knows of agreement, while its process runs; it is seen to be there."""
+        if not isinstance(one.service, Verifier) or one.is_dead or not hasattr(one.service, "driver"):
+            return None
+        state = one.service.driver._state
+        self.promises.conduct.seen(one.peer, one.kills, state)
+        return state
 
     @contextlib.asynccontextmanager
     async def _open_host(self, **given: Any) -> Any:

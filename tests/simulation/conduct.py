@@ -1,0 +1,102 @@
+"""Conduct: what a process does by itself and no manifest shows, held against docs/protocol.md.
+
+When a verifier gives a leader up (3.9), what it remembers of agreement, and what is pushed to whom (3.8).
+Whoever leaves this undone is slow, or runs full, in a run that is right otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import trio
+
+from assay.protocol.encoding.codec import decode
+from assay.protocol.messages import BlobPiece, SignedVote, VoteKind
+from assay.protocol.params import RunSpec
+from assay.protocol.state_transition import RunState
+from assay.protocol.types import Digest, PeerId
+from assay.verifier.consensus.chain import is_certified
+from assay.verifier.consensus.types import State
+from tests.simulation.streams import Frame
+
+NEAR = 16  # iterations before and after a verifier's own whose votes it keeps
+SOON_S = 0.75  # three ticks, in which a leader that is away is given up
+SEEN_S = 0.5  # after which a frame has shown that a verifier entered an iteration
+
+
+class Conduct:
+    """What honest processes have done so far."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._present: dict[PeerId, Collection[PeerId]] = {}  # seats that are not away, by who says so
+        self._entered: dict[PeerId, tuple[tuple[int, int], float]] = {}  # life and iteration, since when
+        self._folded_s: dict[PeerId, float] = {}
+        self._pushed: dict[tuple[PeerId, PeerId, Digest], int] = {}  # the bytes that followed each other
+        self._served: dict[Digest, set[PeerId]] = {}  # who was pushed a blob
+
+    def folded(self, by: PeerId, after: RunState) -> None:
+        """A process has one more manifest."""
+        self._present[by], self._folded_s[by] = after.beacon, trio.current_time()
+
+    def seen(self, by: PeerId, life: int, state: State) -> None:
+        """A verifier is in this state, in the how-manieth process of its disk."""
+        place = life, int(state.iteration)
+        if by not in self._entered or self._entered[by][0] != place:
+            self._entered[by] = place, trio.current_time()
+
+    def pushed(self, frame: Frame) -> str:
+        """What is wrong with a piece of a blob; empty if nothing is, or the frame is none."""
+        if frame.method or BlobPiece.TAG not in frame.body[:64]:
+            return ""
+        piece = decode(BlobPiece, frame.body)
+        place = frame.source, frame.target, piece.blob
+        if piece.offset not in (0, self._pushed.get(place)):
+            return f"{frame.source.hex()[:8]} pushes from byte {piece.offset} on, which nobody can use"
+        self._pushed[place] = piece.offset + len(piece.piece)
+        self._served.setdefault(piece.blob, set()).add(frame.target)
+        return ""
+
+    def served(self, blob: Digest) -> Collection[PeerId]:
+        """To whom a blob was pushed."""
+        return self._served.get(blob, ())
+
+    def voted(self, by: PeerId, signed: SignedVote, state: State) -> str:
+        """What is wrong with how a verifier votes in this state; empty if nothing is."""
+        if left := next(_left_over(state), ""):
+            return f"{by.hex()[:8]} remembers {left}"
+        if signed.vote.kind is not VoteKind.DUMMY or signed.vote.iteration != state.iteration:
+            return ""
+        leader = self._spec.verifier_peers[state.iteration % len(self._spec.verifiers)]
+        entered_s = self._entered[by][1]
+        if leader in self._present.get(by, (leader,)):
+            waited_s, least_s = trio.current_time() - entered_s, self._spec.timing.ready_ms / 1000 - SEEN_S
+            is_wrong = waited_s < least_s
+        else:
+            waited_s = trio.current_time() - max(entered_s, self._folded_s[by])
+            is_wrong = waited_s > SOON_S and state.iteration not in state.proposals
+        where = f"iteration {state.iteration} of {leader.hex()[:8]}"
+        return f"{by.hex()[:8]} gives up {where} after {waited_s:.2f} s" if is_wrong else ""
+
+
+def _left_over(state: State) -> Iterator[str]:
+    """What a verifier's memory of agreement holds of iterations that can matter no more."""
+    tip, now = state.tip.iteration, state.iteration
+    if any(at <= tip or not now - NEAR <= at <= now + NEAR for at in state.votes):
+        yield f"votes of iterations {sorted(state.votes)} in {now}, after {tip}"
+    for what, found in (
+        ("its own votes", {at for at, _ in state.own}),
+        ("its drafts", {*state.drafts}),
+        ("certificates", {at + 1 for at, _ in state.certificates}),  # that of the tip is needed
+        ("evidence", {at for at, _ in state.accused}),
+        ("proposals", {*state.proposals}),
+        ("bodies", {one.block.iteration for one in state.bodies.values()}),
+    ):
+        if any(at <= tip for at in found):
+            yield f"{what} of iterations {sorted(found)}, after {tip}"
+    noted = {vote.block for vote in state.own.values()}
+    for block, one in state.bodies.items():
+        if one.block.iteration < now and block not in noted and not is_certified(state, one.block):
+            yield f"the body of a block of iteration {one.block.iteration} that nobody voted for, in {now}"
+    if not {*state.vouched, *state.settling, *state.settled} <= state.bodies.keys():
+        yield "votes to settle blocks that are final"
