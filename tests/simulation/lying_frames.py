@@ -58,7 +58,13 @@ def dull(frame: Frame, _is_second: bool) -> tuple[Frame, ...]:
     return () if is_own else (frame,)
 
 
+def half_open(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
+    """Every second peer is told of no opening: as a node, to be judged by few, one of whom may lie."""
+    return () if is_second and frame.method == "opened" else (frame,)
+
+
 LIES: dict[str, Lie] = {"two-faced": two_faced, "two-voiced": two_voiced, "mute": mute, "dull": dull}
+NODES_LIES: dict[str, Lie] = {"half-open": half_open}
 
 
 class Copier:

@@ -17,6 +17,7 @@ import trio
 from numpy.typing import NDArray
 
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
+from assay.node.progress import round_line
 from assay.participant.follower import Follower
 from assay.participant.opening_keeper import KEPT, OpeningKeeper
 from assay.participant.openings import KeptOpening
@@ -78,6 +79,7 @@ class Promises:
         tasks: Mapping[PeerId, Collection[int]],
         funded_epochs: Callable[[], int],
         troubled: Collection[PeerId],
+        holds: Callable[[PeerId, Digest], bool],
     ) -> None:
         """
         Args:
@@ -88,7 +90,9 @@ class Promises:
             funded_epochs: How many epochs the escrow has the money for now.
             troubled: Who was killed or cut off so far: openings of theirs may come too late, and so may their
                 word that a step was false on order (5.10).
+            holds: Whether an honest verifier has a blob.
         """
+        self._holds = holds
         self._tasks, self._funded_epochs, self._troubled = tasks, funded_epochs, troubled
         self._known: set[tuple[int, PeerId]] = set()  # steps that are false on order
         self._spec, self.honest, self._false_from = spec, honest, false_from
@@ -97,6 +101,8 @@ class Promises:
         self.coming_s = 0.0  # when nodes began to ask for a free seat; 0: none does
         self.hand_overs = 0
         self._seen: set[tuple[PeerId, str, bytes]] = set()
+        self._present: dict[int, tuple[Collection[PeerId], Collection[PeerId]]] = {}  # seats, nodes, by round
+        self._held: set[tuple[PeerId, int]] = set()  # honest verifiers that had a round's aggregate in time
         self._signed: dict[tuple[object, ...], Digest] = {}
         self.chain: dict[int, CertifiedManifest] = {}
         self.settled: dict[int, Settlement] = {}
@@ -154,7 +160,13 @@ class Promises:
             self._measured(model[2])
             return unit_loss(*model, **more)
 
+        def telling(run_state: RunState, node: PeerId, *more: Any) -> Any:
+            line = round_line(run_state, node, *more)
+            self._told(line, node)
+            return line
+
         with (
+            mock.patch("assay.node.progress.round_line", telling),
             mock.patch.object(Follower, "_fold", folding),
             mock.patch.object(Store, "set_value", setting),
             mock.patch.object(evaluation, "unit_loss", measuring),
@@ -166,7 +178,8 @@ class Promises:
 
     def sent(self, frame: Frame, state: State | None) -> None:
         """An honest process sends something; as a verifier in this state."""
-        if wrong := self.conduct.pushed(frame):
+        wrong = self.conduct.pushed(frame) or (state is not None and self.conduct.repeated(frame, state))
+        if wrong:
             raise Violation(wrong)
         key = (frame.source, frame.method, frame.body)
         if frame.method == BLOB or frame.error or not frame.body or key in self._seen:
@@ -175,6 +188,8 @@ class Promises:
         if frame.method == "submit" and not frame.answers:
             commit = decode_any({Submission.TAG: Submission}, frame.body).signed.commit
             self._once(("commit", frame.source, int(commit.round)), digest(commit))
+            if wrong := self.conduct.sized(commit):
+                raise Violation(wrong)
         elif frame.method == "sign-result" and frame.answers:
             result = decode_any({ResultSignature.TAG: ResultSignature}, frame.body)
             self._once(("result", frame.source, result.epoch), digest(result))
@@ -240,6 +255,12 @@ class Promises:
         if receipt.node in self.honest and receipt.commit != sent:
             raise Violation(f"{receipt.node.hex()[:8]} keeps a receipt of {receipt.commit.hex()[:8]}")
 
+    def _told(self, line: Mapping[str, Any], node: PeerId) -> None:
+        """A node tells its operator of a round."""
+        commits = {signed.commit.node for signed in self.chain[line["round"]].manifest.commits}
+        if node in self.honest and (node in commits) != (line["step"] == "accepted"):
+            raise Violation(f"{node.hex()[:8]} tells its operator of round {line['round']}: {line}")
+
     def _fetched(self, by: PeerId, audit: Audit) -> None:
         """A verifier fetches the opening of an ended audit, to keep it."""
         if by in self.honest and by not in self._keepers(audit)[1]:
@@ -268,6 +289,9 @@ class Promises:
             raise Violation(f"two manifests are final in round {number}")
         if is_new:
             self._read(number, link, run_state)
+        aggregate = link.manifest.aggregate
+        if number in self._present and aggregate != NO_DIGEST and self._holds(_here(), aggregate):
+            self._held.add((_here(), number))
         for epoch, found in follower.settlements.items():
             if epoch not in self.settled:
                 self._pay(run_state, found)
@@ -278,6 +302,7 @@ class Promises:
         self.came_s[number] = trio.current_time()
         if link.manifest.commits and number // self._spec.money.epoch_rounds >= self._funded_epochs():
             raise Violation(f"round {number} is trained, and the escrow has no money for its epoch")
+        self._present[number + 1] = run_state.beacon, run_state.active
         self.hand_overs = run_state.rotation.configuration.number
         for one in (signed.attendance for signed in link.manifest.attendance):
             if one.kind is AttendanceKind.TASKS:
@@ -406,6 +431,22 @@ class Promises:
         late = [number for number in trained if cancelled_s and self.came_s[number] > cancelled_s + HEARD_S]
         if len(late) > 1 or (trained and max(trained) >= self.trained):
             raise Violation(f"closed at {cancelled_s}, and still trained in rounds {late}")
+
+    def delivered(self) -> None:
+        """Nothing broke: who held what came of a round pushed it to the nodes that it serves then (3.8).
+
+        Raises:
+            Violation: it was not.
+        """
+        for by, number in self._held:
+            serving, active = self._present[number]
+            for place, node in enumerate(sorted(active)):
+                seat = sorted(serving)[(place + number) % len(serving)]
+                aggregate = self.chain[number].manifest.aggregate
+                is_there = node in {one.commit.node for one in self.chain[number].manifest.commits}
+                is_ours = self._reading.holder(seat) == by and is_there
+                if is_ours and not self.conduct.has_served(by, node, aggregate):
+                    raise Violation(f"{_names([by])} pushes nothing of round {number} to {_names([node])}")
 
     def undisturbed(self) -> None:
         """Nobody but nodes lied and nothing broke: no iteration was given up, and no honest commit was lost.

@@ -30,7 +30,6 @@ from assay.protocol.messages import (
 )
 from assay.protocol.params import PPM, Milestone, RunSpec
 from assay.protocol.permitted import may_commit_verdict
-from assay.protocol.randomness.drand import released_s
 from assay.protocol.randomness.vrf import proof_to_hash
 from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
@@ -117,7 +116,10 @@ class SecondReading:
         drand = manifest.drand
         if drand and (not self._named or drand != signature(self._named)):
             yield f"it carries {drand.hex()[:8]}, which is not drand round {self._named}"
-        named_s = released_s(self._spec.audit.drand, manifest.drand_next)
+        spec = self._spec.audit.drand
+        named_s = (
+            spec.genesis_s + (manifest.drand_next - 1) * spec.period_s
+        )  # round 1 is there at the genesis
         if manifest.drand_next and not manifest.time_s < named_s <= manifest.time_s + NAMED_S:
             yield f"it names a drand round of {named_s} at {manifest.time_s}"
         asked = self._asked(now)
@@ -526,6 +528,11 @@ class SecondReading:
             yield f"the audit of {step} is still open"
         if audit.ruling is AuditStatus.OPEN and any(one.outcome in ACCUSING for one in audit.verdicts):
             yield f"{step} is accused, and nobody disputes it"
+        is_judged = _is_found_true(audit)
+        if audit.ruling is AuditStatus.OPEN and is_judged:
+            yield f"{step} is found true by all that are wanted, and still open"
+        if audit.ruling is AuditStatus.PASSED is not before and not is_over and not is_judged:
+            yield f"{step} is passed before all that are wanted found it true"
         shut = {one.verifier for one in audit.commitments} - {one.verifier for one in audit.verdicts}
         is_early = audit.closed_round < audit.dispute_opened_round + rules.dispute_rounds
         if audit.ruling is AuditStatus.DISMISSED and shut and is_early:
@@ -543,6 +550,14 @@ def _doubted(audit: Audit, seat: PeerId) -> bool:
     accusers = [one.verifier for one in audit.verdicts if one.outcome is Outcome.MISMATCH]
     passed = [one.verifier for one in audit.verdicts if one.outcome is Outcome.MATCH]
     return seat in (passed if len(accusers) > faults_tolerated(audit.verifiers) else accusers)
+
+
+def _is_found_true(audit: Audit) -> bool:
+    """Whether as many as are wanted say MATCH, all that committed have said what, and so has the node (5.6)."""
+    said = {one.verifier for one in audit.verdicts} | {*audit.silent}
+    matches = sum(one.outcome is Outcome.MATCH for one in audit.verdicts)
+    is_enough = matches >= max(audit.auditors_wanted, 1) and {c.verifier for c in audit.commitments} <= said
+    return is_enough and audit.sketch is not None
 
 
 def _random(drand: bytes) -> bytes:

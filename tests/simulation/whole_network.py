@@ -36,16 +36,25 @@ from assay.node.seat import LEAVE
 from assay.node.service import Service as Node
 from assay.participant.config import Config, Participant
 from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_record
+from assay.participant.following import pruning
 from assay.participant.keys.keyring import Keys
 from assay.participant.store import Store
 from assay.participant.worker import STARTER
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.known_answers import drawn_tasks, task_secret
-from assay.protocol.messages import LOSS_MICRO_MAX
-from assay.protocol.params import NO_ACCEPT, AcceptSpec, Milestone, RunSpec, TimingSpec
+from assay.protocol.messages import LOSS_MICRO_MAX, Proposal
+from assay.protocol.params import (
+    ACCEPT_PPM_MAX,
+    NO_ACCEPT,
+    AcceptSpec,
+    Milestone,
+    RunSpec,
+    TimingSpec,
+    check_spec,
+)
 from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.run_state import RunState
-from assay.protocol.types import NO_PEER, PeerId
+from assay.protocol.types import NO_PEER, Digest, PeerId
 from assay.testing.members import (
     RUN_ID,
     a_deployment,
@@ -63,9 +72,10 @@ from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
 from assay.verifier.service.standby import RESIGN
 from tests.simulation import drand, false_auditors, false_trainers, workers
+from tests.simulation.conduct import HEAD_BYTES
 from tests.simulation.contracts import FOREVER_S, Contracts
 from tests.simulation.disk import HERE, Killed, Power, killing_writes
-from tests.simulation.lying_frames import LIES, Copier
+from tests.simulation.lying_frames import LIES, NODES_LIES, Copier
 from tests.simulation.one_thread import BEGUN_S, now_s, one_thread, run
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulated_host
@@ -87,8 +97,10 @@ EXPECTED = (
     ": expected round ",
     "not discharged yet",
     "no seat",
+    "more room for blobs",
 )
 LOG_LINES = 60
+SCARCE = 1e-9  # of a store's room, from which on it is pruned: always
 KNOWN_ANSWER_ROUNDS = 6  # in which each node has one task
 START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it starts
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
@@ -153,6 +165,8 @@ class Plan:
     has_drand: bool = False  # whether draws wait for a drand network's rounds
     dark_s: tuple[float, float] = (0.0, 0.0)  # from when until when its servers are down
     most_loss_micro: int = 0  # of the model after each epoch but the last; 0: there are no milestones
+    has_sizes: bool = False  # whether nodes choose how many sequences a step takes
+    loses: bool = False  # whether the first leader's store is lost as it proposes
     has_known_answers: bool = False  # whether each node has a step that is false on order
 
 
@@ -182,6 +196,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
     lying_node = rng.choice(("honest", "honest", *CHEATS))
     lying_verifier = rng.choice((*["honest"] * 4, *LYING_VERIFIERS))
     lying_verifier = _liar(lying_verifier, most_loss_micro, asking)
+    if lying_node == "withhold-opening" and random.Random(f"half {seed}").random() < 0.5:
+        lying_node = "half-open"
     if lying_verifier == "pass-all" and random.Random(f"invents {seed}").random() < 0.5:
         lying_verifier = INVENTOR
     return Plan(
@@ -189,6 +205,8 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         dark_s=(dark_s[0], dark_s[1]) if has_drand else (0.0, 0.0),
         most_loss_micro=most_loss_micro,
         has_known_answers=has_known_answers,
+        has_sizes=random.Random(f"sizes {seed}").random() < 0.15,
+        loses=storm_s > 0 and random.Random(f"loses {seed}").random() < 0.15,
         joins_s=joins_s,
         start_s=start_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,
@@ -233,6 +251,11 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
         start_by_s=int(BEGUN_S + plan.start_s) if plan.start_s else 0,
         reserves=tuple(map(a_member, peers("reserve", 1 if plan.resigns_s else 0))),
     )  # fmt: skip
+    if plan.has_sizes:
+        local = replace(spec.rule.local, sequences_max=6)
+        compute = replace(spec.compute, micro_sequences=2)
+        spec = replace(spec, rule=replace(spec.rule, local=local), compute=compute)
+        check_spec(spec)
     # One task of a node needs twenty rounds in an order: that would take too long here.
     return replace(spec, audit=replace(spec.audit, known_answer_count=int(plan.has_known_answers)))
 
@@ -242,7 +265,8 @@ def _milestones(plan: Plan) -> AcceptSpec:
     asked = tuple(Milestone(epoch=epoch, most_loss_micro=plan.most_loss_micro) for epoch in epochs)
     if not asked:
         return NO_ACCEPT
-    return AcceptSpec(share_ppm=300_000, sequences=2, milestones=asked)
+    share_ppm = 300_000 if plan.most_loss_micro == 1 else ACCEPT_PPM_MAX
+    return AcceptSpec(share_ppm=share_ppm, sequences=4, milestones=asked)
 
 
 @dataclass(eq=False)
@@ -258,6 +282,7 @@ class WholeNetwork:
     processes: dict[PeerId, Process] = field(default_factory=dict)
     newcomers: dict[PeerId, Process] = field(default_factory=dict)
     troubled: set[PeerId] = field(default_factory=set)  # who was killed or cut off
+    forgetful: Process | None = None  # whose store was lost
     warnings: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
 
@@ -319,6 +344,7 @@ class WholeNetwork:
             tasks=tasks,
             funded_epochs=lambda: self.contracts.funded_epochs,
             troubled=self.troubled,
+            holds=self._holds,
         )  # fmt: skip
 
     # ---- what production code calls
@@ -328,9 +354,12 @@ class WholeNetwork:
         one = self.processes[frame.source]
         if one.is_honest:
             self.promises.sent(frame, self._state_of(one))
+            if self.plan.loses and self.forgetful is None and Proposal.TAG in frame.body[:HEAD_BYTES]:
+                self.forgetful = one
+                one.die()
         if one.behaviour == COPIER:
             return self.copier.lie(frame)
-        lie = LIES.get(one.behaviour)
+        lie = {**LIES, **NODES_LIES}.get(one.behaviour)
         return (frame,) if lie is None else lie(frame, list(self.processes).index(frame.target) % 2 == 1)
 
     def _arrived(self, frame: Frame) -> None:
@@ -340,6 +369,11 @@ class WholeNetwork:
         state = self._state_of(one) if one.is_honest else None
         if state is not None:
             self.promises.heard(frame, state, life=one.kills)
+
+    def _holds(self, peer: PeerId, blob: Digest) -> bool:
+        """Whether an honest verifier has a blob."""
+        service = self.processes[peer].service if self.processes[peer].is_honest else None
+        return isinstance(service, Verifier) and service.me.blobs.size(blob) is not None
 
     def _state_of(self, one: Process) -> State | None:
         """What a verifier knows of agreement, while its process runs; it is seen to be there."""
@@ -380,7 +414,7 @@ class WholeNetwork:
     def _service(self, one: Process, me: Participant) -> Node | Verifier:
         if one.is_verifier:
             return Verifier(me, false_auditors.runner_of(one.behaviour, self._conspiracy()))
-        if one.is_honest:
+        if one.is_honest or one.behaviour in NODES_LIES:
             return Node(me)
         return FaultyNode(me, Behaviour(one.behaviour, 1))
 
@@ -393,7 +427,7 @@ class WholeNetwork:
         """The process of a member, and the next one when it is killed."""
         HERE.set(one)
         STARTER.set(workers.start)
-        one.folder.mkdir()
+        one.folder.mkdir(mode=0o701)
         await trio.sleep(self.rng.uniform(0, 1))
         if one.peer in self.newcomers:
             await trio.sleep(self.plan.joins_s)
@@ -428,7 +462,10 @@ class WholeNetwork:
                 one.kills += 1
                 self.troubled.add(one.peer)
                 self.lines.append(f"{trio.current_time():8.2f} {one.name}: killed")
-                await trio.sleep(self.rng.uniform(0.1, 15))
+                if one is self.forgetful and one.kills == 1:
+                    for path in one.folder.glob("store.db*"):
+                        path.unlink()
+                await trio.sleep(0.2 if one is self.forgetful else self.rng.uniform(0.1, 15))
 
     # ---- faults
 
@@ -586,9 +623,13 @@ class WholeNetwork:
             lives={one.peer: one.kills for one in self.processes.values()},
         )
         self.promises.closed(self.plan.cancelled_s)
+        if not any("others may read or change it (mode 0701)" in line for line in self.warnings):
+            raise Violation("keys lie in a folder that others may enter, and nobody says so")
         if not lying & set(self.spec.verifier_peers) and not self.plan.storm_s:
             self.promises.undisturbed()
             self._unworried()
+        if not self.plan.storm_s and self.plan.lying_node != "two-commits":  # who lacks one comes too late
+            self.promises.delivered()
         if not self.troubled and self.promises.trained > 1:
             liars = {one.peer for one in self.processes.values() if one.behaviour == "two-commits"}
             if not liars <= self.promises.convicted:
@@ -680,6 +721,8 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(mock.patch.object(verifier_process, "TICK_S", 0.25))
         stack.enter_context(mock.patch.object(chain_duties, "SETTLE_S", 5.0))
         stack.enter_context(mock.patch.object(funding_watch, "POLL_S", 0.5))
+        stack.enter_context(mock.patch.object(pruning, "FULL_SHARE", SCARCE))
+        stack.enter_context(mock.patch.object(pruning, "PRUNE_S", 1.0))
         stack.enter_context(mock.patch.object(standby, "REPEAT_S", 0.5))
         stack.enter_context(drand.published(world.is_dark))
         stack.enter_context(false_auditors.few_verdicts(world.leading_inventor))

@@ -12,6 +12,7 @@ import signal
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 from unittest import mock
 
@@ -25,6 +26,7 @@ from assay.testing.members import a_digest
 from tests.simulation.disk import HERE, Killed
 
 _LENGTH = struct.Struct(">I")
+SEQUENCE_S = 0.3  # of a trainer's clock, for each sequence
 CLASS = Digest(a_digest("execution class of the simulation"))
 
 
@@ -32,9 +34,24 @@ def a_gradient(
     _model: Any, _layout: Any, theta_P: NDArray[np.float32], tokens: NDArray[np.int64], **_more: Any
 ) -> tuple[float, NDArray[np.float32]]:
     """A loss and a slope that depend on all tokens and parameters, with equal bits on every machine."""
+    _CLOCK.passed_s += len(tokens) * SEQUENCE_S
     rng = np.random.default_rng(np.ascontiguousarray(tokens).view(np.uint32).ravel())
     pull_P = rng.standard_normal(len(theta_P), np.float32)
     return 5.0, pull_P + theta_P * np.float32(0.25)
+
+
+@dataclass
+class _Clock:
+    """What trainers measure their work with: it goes on by that alone."""
+
+    passed_s: float = 0.0
+
+    def monotonic(self) -> float:
+        """In seconds."""
+        return self.passed_s
+
+
+_CLOCK = _Clock()
 
 
 def a_class(*_machine: object) -> Digest:
@@ -110,6 +127,7 @@ def arithmetic() -> Iterator[None]:
         mock.patch("assay.node.trainer.loss_and_gradient", a_gradient),
         mock.patch("assay.verifier.audit.worker.loss_and_gradient", a_gradient),
         mock.patch("assay.node.trainer.execution_class", a_class),
+        mock.patch("assay.node.trainer.time", _CLOCK),
         mock.patch("assay.verifier.audit.worker.execution_class", a_class),
     ):
         yield

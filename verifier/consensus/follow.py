@@ -118,8 +118,9 @@ def on_tick(state: State, tick: Tick, out: list[Effect]) -> State:
             state, resend_at_ms=resend_at_ms, resend_count=state.resend_count + 1, is_overtaken=False
         )
     is_away = state.config.leader(state.iteration) in tick.away
-    # On a parent that is not final the leader makes another round's manifest, of which the tick says nothing.
-    is_held_up = tick.is_held_up and not skipped(state) and not best_parent(state)
+    # On a parent that is not final the leader makes another round's manifest, of which the tick says nothing;
+    # nor does it where we lack what the leader may build on.
+    is_held_up = tick.is_held_up and not skipped(state) and best_parent(state) == ()
     is_late = (is_away or is_held_up) and state.iteration not in state.proposals
     if (is_late or state.now_ms >= deadline_ms(state)) and may_give_up(state):
         state = _vote(state, state.iteration, VoteKind.DUMMY, NO_DIGEST, out)

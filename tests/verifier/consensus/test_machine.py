@@ -546,6 +546,12 @@ def test_shares_that_the_last_round_lacked_hold_up_no_leader_on_a_parent_that_is
     assert (2, VoteKind.DUMMY) not in {(vote.iteration, vote.kind) for vote in votes}
 
 
+def test_nor_on_a_parent_whose_body_never_came():
+    votes = voted(a_state(), a_certificate(a_proposal()), Tick(1, is_held_up=True))
+
+    assert VoteKind.DUMMY not in {vote.kind for vote in votes}
+
+
 # ---- a journal that has lost something
 
 
