@@ -10,17 +10,16 @@ from collections.abc import Collection, Iterator
 
 import trio
 
-from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.messages import BlobPiece, Commit, QuorumCertificate, SignedVote, VoteKind
+from assay.protocol.encoding.codec import decode
+from assay.protocol.messages import BlobPiece, Commit, SignedVote, VoteKind
 from assay.protocol.params import RunSpec
 from assay.protocol.state_transition import RunState
-from assay.protocol.types import Digest, Iteration, PeerId
+from assay.protocol.types import Digest, PeerId
 from assay.verifier.consensus.chain import is_certified
 from assay.verifier.consensus.types import State
 from tests.simulation.streams import Frame
 from tests.simulation.workers import SEQUENCE_S
 
-REPEATED = 8  # certificates of iterations given up that a verifier repeats at once
 NEAR = 16  # iterations before and after a verifier's own whose votes it keeps
 HEAD_BYTES = 64  # of a message, in which its tag stands
 SOON_S = 0.75  # three ticks, in which a leader that is away is given up
@@ -36,7 +35,6 @@ class Conduct:
         self._entered: dict[PeerId, tuple[tuple[int, int], float]] = {}  # life and iteration, since when
         self._folded_s: dict[PeerId, float] = {}
         self._pushed: dict[tuple[PeerId, PeerId, Digest], int] = {}  # the bytes that followed each other
-        self._repeats: dict[PeerId, tuple[float, set[bytes], set[bytes]]] = {}  # when; due; sent
         self.sizes: set[int] = set()  # of steps, in sequences
 
     def folded(self, by: PeerId, after: RunState) -> None:
@@ -47,8 +45,6 @@ class Conduct:
         """A verifier is in this state, in the how-manieth process of its disk."""
         place = life, int(state.iteration)
         if by not in self._entered or self._entered[by][0] != place:
-            if by in self._entered and self._entered[by][0][0] != life:
-                self._repeats.pop(by, None)  # what the process before was about to say is lost
             self._entered[by] = place, trio.current_time()
 
     def pushed(self, frame: Frame) -> str:
@@ -61,18 +57,6 @@ class Conduct:
             return f"{frame.source.hex()[:8]} pushes from byte {piece.offset} on, which nobody can use"
         self._pushed[place] = piece.offset + len(piece.piece)
         return ""
-
-    def repeated(self, frame: Frame, state: State) -> str:
-        """What was missing when a verifier last repeated what brings others to its iteration; or nothing."""
-        if frame.method or QuorumCertificate.TAG not in frame.body[:HEAD_BYTES]:
-            return ""
-        at_s, due, said = self._repeats.get(frame.source, (-1.0, set(), set()))
-        if at_s == trio.current_time():
-            said.add(frame.body)
-            return ""
-        self._repeats[frame.source] = trio.current_time(), _given_up(state), {frame.body}
-        lacking = due - said
-        return f"{frame.source.hex()[:8]} repeats no proof of {len(lacking)} iterations" if lacking else ""
 
     def has_served(self, source: PeerId, target: PeerId, blob: Digest) -> bool:
         """Whether a blob was pushed."""
@@ -91,10 +75,11 @@ class Conduct:
         """What is wrong with how a verifier votes in this state; empty if nothing is."""
         if left := next(_left_over(state), ""):
             return f"{by.hex()[:8]} remembers {left}"
-        if signed.vote.kind is not VoteKind.DUMMY or signed.vote.iteration != state.iteration:
+        (life, _), entered_s = self._entered[by]
+        is_first = signed.vote.kind is VoteKind.DUMMY and signed.vote.iteration == state.iteration
+        if not is_first or life:  # a process that was killed may have signed it, and not sent it
             return ""
         leader = self._spec.verifier_peers[state.iteration % len(self._spec.verifiers)]
-        entered_s = self._entered[by][1]
         if leader in self._present.get(by, (leader,)):
             waited_s, least_s = trio.current_time() - entered_s, self._spec.timing.ready_ms / 1000 - SEEN_S
             is_wrong = waited_s < least_s
@@ -103,18 +88,6 @@ class Conduct:
             is_wrong = waited_s > SOON_S and state.iteration not in state.proposals
         where = f"iteration {state.iteration} of {leader.hex()[:8]}"
         return f"{by.hex()[:8]} gives up {where} after {waited_s:.2f} s" if is_wrong else ""
-
-
-def _given_up(state: State) -> set[bytes]:
-    """The certificates of the iterations given up since the last block, if they are few."""
-    blocks = [at for at, kind in state.certificates if kind is VoteKind.NOTARISE]
-    begun = max([state.tip.iteration, *blocks]) + 1
-    if state.iteration - begun > REPEATED:
-        return set()
-    given_up = (
-        state.certificates.get((Iteration(at), VoteKind.DUMMY)) for at in range(begun, state.iteration)
-    )
-    return {encode(one) for one in given_up if one is not None}
 
 
 def _left_over(state: State) -> Iterator[str]:

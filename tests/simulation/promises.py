@@ -50,6 +50,7 @@ from assay.verifier.consensus.types import State
 from tests.simulation.conduct import Conduct
 from tests.simulation.disk import HERE
 from tests.simulation.judgement import complaint, keepers, owed, proved_wrong
+from tests.simulation.one_thread import BEGUN_S
 from tests.simulation.second_reading import SecondReading, expected_rounds
 from tests.simulation.streams import BLOB, Frame
 
@@ -57,6 +58,7 @@ OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY
 HEARD_S = 60.0  # in which more than f verifiers have read the escrow again, whatever the storm does
 JOINED_S = 20.0  # in which a newcomer has caught up and has a seat, if one is free and training goes on
 BEHIND_ROUNDS = 3  # a newcomer that had caught up when a quorum let it in may be behind again
+DRAWN_S = 1.5  # of an empty round, from the release of the drand round that it waits for on
 LEFT_ROUNDS = 12  # in which a node that is asked to leave has said so: it looks once a second
 RETIRED_ROUNDS = 18  # in which a seat's audits have ended, and it is handed over
 CARRIED_ROUNDS = 6  # after which an honest leader has carried what an honest verifier holds
@@ -178,8 +180,7 @@ class Promises:
 
     def sent(self, frame: Frame, state: State | None) -> None:
         """An honest process sends something; as a verifier in this state."""
-        wrong = self.conduct.pushed(frame) or (state is not None and self.conduct.repeated(frame, state))
-        if wrong:
+        if wrong := self.conduct.pushed(frame):
             raise Violation(wrong)
         key = (frame.source, frame.method, frame.body)
         if frame.method == BLOB or frame.error or not frame.body or key in self._seen:
@@ -197,8 +198,9 @@ class Promises:
             message = decode_any(MESSAGES, frame.body)
             self._said(frame.source, message)
             if isinstance(message, SignedVote) and state is not None:
-                if wrong := self.conduct.voted(frame.source, message, state):
-                    raise Violation(wrong)
+                wrong = self.conduct.voted(frame.source, message, state)
+            if wrong:
+                raise Violation(wrong)
 
     def _said(self, by: PeerId, message: Any) -> None:
         match message:
@@ -469,6 +471,10 @@ class Promises:
             kept, by = self._keepers(audit) if audit.has_ended else (NO_DIGEST, set())
             if lacking := {one for one in by & self.honest if (one, kept) not in self._kept}:
                 raise Violation(f"{_names(lacking)} never kept the opening of {audit.node.hex()[:8]}")
+        drand, released_s = self._spec.audit.drand, self._reading.released_s
+        waits_s = [self.came_s[n] + BEGUN_S - at for n, at in released_s.items()]
+        if drand.is_used and min(waits_s, default=0) > DRAWN_S:
+            raise Violation(f"draws come {waits_s} s after the drand rounds for which they wait")
         for milestone in self._reading.milestones:
             if self._reading.score(milestone.epoch) is None:
                 raise Violation(f"no score is agreed after epoch {milestone.epoch}")

@@ -74,6 +74,7 @@ class SecondReading:
         self._first: dict[Step, int] = {}  # the manifest that carried the first commitment to a verdict
         self._at_fault: set[PeerId] = set()
         self._reports: dict[PeerId, tuple[int, bool]] = {}  # epochs that are funded, and whether it closes
+        self.released_s: dict[int, int] = {}  # when the drand rounds were there that manifests carry
         self.rounds = spec.rounds  # of training
         self.has_lapsed = False  # it did not start in time
         self.joined: dict[PeerId, int] = {}  # nodes that the spec does not name, by their first round
@@ -116,10 +117,10 @@ class SecondReading:
         drand = manifest.drand
         if drand and (not self._named or drand != signature(self._named)):
             yield f"it carries {drand.hex()[:8]}, which is not drand round {self._named}"
-        spec = self._spec.audit.drand
-        named_s = (
-            spec.genesis_s + (manifest.drand_next - 1) * spec.period_s
-        )  # round 1 is there at the genesis
+        spec = self._spec.audit.drand  # whose round 1 is there at its genesis
+        if drand:
+            self.released_s[now] = spec.genesis_s + (self._named - 1) * spec.period_s
+        named_s = spec.genesis_s + (manifest.drand_next - 1) * spec.period_s
         if manifest.drand_next and not manifest.time_s < named_s <= manifest.time_s + NAMED_S:
             yield f"it names a drand round of {named_s} at {manifest.time_s}"
         asked = self._asked(now)
@@ -553,7 +554,7 @@ def _doubted(audit: Audit, seat: PeerId) -> bool:
 
 
 def _is_found_true(audit: Audit) -> bool:
-    """Whether as many as are wanted say MATCH, all that committed have said what, and so has the node (5.6)."""
+    """Whether as many as are wanted say MATCH, all that committed have spoken, and so has the node (5.6)."""
     said = {one.verifier for one in audit.verdicts} | {*audit.silent}
     matches = sum(one.outcome is Outcome.MATCH for one in audit.verdicts)
     is_enough = matches >= max(audit.auditors_wanted, 1) and {c.verifier for c in audit.commitments} <= said

@@ -160,6 +160,7 @@ class Plan:
     )
     leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
+    is_apart: bool = False  # whether of a slow verifier only those with verifiers are
     joins_s: float = 0.0  # when two nodes begin to ask for the one free seat; 0: there is none
     start_s: float = 0.0  # by when one of them must have the seat, or the run lapses; 0: it starts without
     has_drand: bool = False  # whether draws wait for a drand network's rounds
@@ -218,6 +219,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         breaks=rng.randint(0, 20) if storm_s else 0,
         late_s=late_s,
         slow=rng.randrange(16),
+        is_apart=random.Random(f"apart {seed}").random() < 0.5,
         topped_s=rng.choice((0.0, 0.0, 25.0)),
         cancelled_s=late_s + rng.uniform(2, 6) if rng.random() < 0.2 and not resigns_s else 0.0,
         resigns_s=resigns_s,
@@ -330,10 +332,7 @@ class WholeNetwork:
             self.contracts.hot_keys[evm_address(member.hot)] = hot_key
         self.copier = Copier()
         self.network = Network(self.rng, self._sent, self._arrived)
-        slow = list(self.processes)[self.plan.slow] if 0 <= self.plan.slow < len(self.processes) else None
-        self.network.delay_of = lambda one, other: (
-            0.15 if slow in (one, other) else self.rng.uniform(0.005, 0.06)
-        )
+        self.network.delay_of = self._delay_s
         self.promises = Promises(
             self.spec,
             honest={one.peer for one in self.processes.values() if one.is_honest},
@@ -346,6 +345,14 @@ class WholeNetwork:
             troubled=self.troubled,
             holds=self._holds,
         )  # fmt: skip
+
+    def _delay_s(self, one: PeerId, other: PeerId) -> float:
+        """Of the frames between two hosts."""
+        pair, every = [self.processes[one], self.processes[other]], [*self.processes.values()]
+        slow = every[self.plan.slow] if 0 <= self.plan.slow < len(every) else None
+        is_among = not self.plan.is_apart or slow is None or not slow.is_verifier
+        is_slow = slow in pair and (is_among or all(process.is_verifier for process in pair))
+        return 0.15 if is_slow else self.rng.uniform(0.005, 0.06)
 
     # ---- what production code calls
 
