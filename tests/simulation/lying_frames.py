@@ -30,7 +30,7 @@ from assay.protocol.messages import (
 )
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import DOMAIN, a_peer_key, name_of
-from tests.simulation.streams import Frame
+from tests.simulation.streams import BLOB, Frame
 
 Lie = Callable[[Frame, bool], tuple[Frame, ...]]
 
@@ -59,8 +59,10 @@ def dull(frame: Frame, _is_second: bool) -> tuple[Frame, ...]:
 
 
 def half_open(frame: Frame, is_second: bool) -> tuple[Frame, ...]:
-    """Every second peer is told of no opening: as a node, to be judged by few, one of whom may lie."""
-    return () if is_second and frame.method == "opened" else (frame,)
+    """Every second peer gets no opening: a node that is judged by few, one of whom may lie."""
+    if not is_second or frame.method not in ("opened", "open", BLOB):
+        return (frame,)
+    return (replace(frame, body=b"", error="not for you", is_busy=True),) if frame.answers else ()
 
 
 LIES: dict[str, Lie] = {"two-faced": two_faced, "two-voiced": two_voiced, "mute": mute, "dull": dull}

@@ -58,6 +58,7 @@ OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY
 HEARD_S = 60.0  # in which more than f verifiers have read the escrow again, whatever the storm does
 JOINED_S = 20.0  # in which a newcomer has caught up and has a seat, if one is free and training goes on
 BEHIND_ROUNDS = 3  # a newcomer that had caught up when a quorum let it in may be behind again
+KEPT_ROUNDS = 24  # of whose updates a reputation is made
 DRAWN_S = 1.5  # of an empty round, from the release of the drand round that it waits for on
 LEFT_ROUNDS = 12  # in which a node that is asked to leave has said so: it looks once a second
 RETIRED_ROUNDS = 18  # in which a seat's audits have ended, and it is handed over
@@ -433,6 +434,20 @@ class Promises:
         late = [number for number in trained if cancelled_s and self.came_s[number] > cancelled_s + HEARD_S]
         if len(late) > 1 or (trained and max(trained) >= self.trained):
             raise Violation(f"closed at {cancelled_s}, and still trained in rounds {late}")
+
+    def kept(self) -> None:
+        """Nothing broke: the updates of the last rounds are there, of which a restart makes reputations anew.
+
+        Raises:
+            Violation: some are not.
+        """
+        f, last = (len(self._spec.verifiers) - 1) // 3, max(self.chain)
+        for number in range(max(last - KEPT_ROUNDS, 0), last + 1):
+            for commit in (signed.commit for signed in self.chain[number].manifest.commits):
+                if sum(self._holds(peer, commit.update) for peer in self.honest) <= f:
+                    raise Violation(
+                        f"{commit.node.hex()[:8]}'s update of round {number} is deleted in {last}"
+                    )
 
     def delivered(self) -> None:
         """Nothing broke: who held what came of a round pushed it to the nodes that it serves then (3.8).

@@ -97,10 +97,9 @@ EXPECTED = (
     ": expected round ",
     "not discharged yet",
     "no seat",
-    "more room for blobs",
 )
 LOG_LINES = 60
-SCARCE = 1e-9  # of a store's room, from which on it is pruned: always
+SCARCE = -1.0  # of a store's room, from which on it is pruned: always
 KNOWN_ANSWER_ROUNDS = 6  # in which each node has one task
 START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it starts
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
@@ -637,6 +636,7 @@ class WholeNetwork:
             self._unworried()
         if not self.plan.storm_s and self.plan.lying_node != "two-commits":  # who lacks one comes too late
             self.promises.delivered()
+            self.promises.kept()
         if not self.troubled and self.promises.trained > 1:
             liars = {one.peer for one in self.processes.values() if one.behaviour == "two-commits"}
             if not liars <= self.promises.convicted:
