@@ -35,7 +35,6 @@ class Conduct:
         self._entered: dict[PeerId, tuple[tuple[int, int], float]] = {}  # life and iteration, since when
         self._folded_s: dict[PeerId, float] = {}
         self._pushed: dict[tuple[PeerId, PeerId, Digest], int] = {}  # the bytes that followed each other
-        self.sizes: set[int] = set()  # of steps, in sequences
 
     def folded(self, by: PeerId, after: RunState) -> None:
         """A process has one more manifest."""
@@ -68,7 +67,6 @@ class Conduct:
         is_late = sequences * SEQUENCE_S * 1000 > spec.timing.collect_ms / 2
         if sequences > spec.rule.local.sequences and is_late:
             return f"{commit.node.hex()[:8]} takes {sequences} sequences, for which there is no time"
-        self.sizes.add(sequences)
         return ""
 
     def voted(self, by: PeerId, signed: SignedVote, state: State) -> str:

@@ -58,6 +58,7 @@ OPPOSITE = {VoteKind.DUMMY: VoteKind.FINALISE, VoteKind.FINALISE: VoteKind.DUMMY
 HEARD_S = 60.0  # in which more than f verifiers have read the escrow again, whatever the storm does
 JOINED_S = 20.0  # in which a newcomer has caught up and has a seat, if one is free and training goes on
 BEHIND_ROUNDS = 3  # a newcomer that had caught up when a quorum let it in may be behind again
+TOLD_S = 10.0  # in which a manifest carries what a node says of itself
 KEPT_ROUNDS = 24  # of whose updates a reputation is made
 DRAWN_S = 1.5  # of an empty round, from the release of the drand round that it waits for on
 LEFT_ROUNDS = 12  # in which a node that is asked to leave has said so: it looks once a second
@@ -105,6 +106,7 @@ class Promises:
         self.hand_overs = 0
         self._seen: set[tuple[PeerId, str, bytes]] = set()
         self._present: dict[int, tuple[Collection[PeerId], Collection[PeerId]]] = {}  # seats, nodes, by round
+        self._attended: set[tuple[PeerId, AttendanceKind]] = set()  # what nodes said of themselves
         self._held: set[tuple[PeerId, int]] = set()  # honest verifiers that had a round's aggregate in time
         self._signed: dict[tuple[object, ...], Digest] = {}
         self.chain: dict[int, CertifiedManifest] = {}
@@ -308,6 +310,7 @@ class Promises:
         self._present[number + 1] = run_state.beacon, run_state.active
         self.hand_overs = run_state.rotation.configuration.number
         for one in (signed.attendance for signed in link.manifest.attendance):
+            self._attended.add((one.node, one.kind))
             if one.kind is AttendanceKind.TASKS:
                 self._known |= {(at, one.node) for at in self._tasks[one.node] if at > number}
         if difference := self._reading.read(link.manifest, run_state):
@@ -498,6 +501,15 @@ class Promises:
             raise Violation(
                 f"a seat is free, nodes ask for it from {self.coming_s} on to {trains_s}, none joins"
             )
+        ordered = self.nodes if self._spec.audit.known_answer_count else ()
+        due_s = [(node, AttendanceKind.TASKS, 0.0) for node in ordered]
+        due_s += [
+            (node, AttendanceKind.LEAVE, self.came_s[asked])
+            for node, asked in self.leaving.items() if node in self.nodes and asked in self.came_s
+        ]  # fmt: skip
+        for node, kind, since_s in due_s:
+            if trains_s > since_s + TOLD_S and (node, kind) not in self._attended:
+                raise Violation(f"no manifest carries {kind.name} of {node.hex()[:8]}, due since {since_s} s")
         for peer, asked in self.leaving.items():
             trained = {
                 n for n, link in self.chain.items() if peer in {c.commit.node for c in link.manifest.commits}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from assay.ledger.settlement.payouts import settle
+from assay.node.progress import round_line
 from assay.node.service import Service as Node
 from assay.node.trainer import Trainer
 from assay.participant.compute import ComputeWorker
@@ -21,12 +22,14 @@ from assay.participant.store import Store
 from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.auditing import audits as rules
 from assay.protocol.auditing.audits import AuditStatus, FaultKind
-from assay.protocol.messages import Closing, Outcome
+from assay.protocol.messages import BlobPiece, Closing, Outcome
 from assay.protocol.params import RunSpec
+from assay.protocol.randomness.drand import released_s
 from assay.protocol.rotation import Rotation
 from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST
 from assay.verifier.audit.exact import compare
+from assay.verifier.consensus import follow
 from assay.verifier.consensus.chain import best_parent
 from assay.verifier.consensus.chain import deadline_ms as patience_ms
 from assay.verifier.service.chain_duties import ChainDuties
@@ -348,3 +351,83 @@ def test_an_opening_that_is_overdue_for_longer_than_agreed_is_found(monkeypatch)
         rules, "_awaited", lambda audit, now, at, time_s, **more: sound(audit, now, at, time_s - 1, **more)
     )
     assert "is overdue, and its time is over" in broken(rounds=4, lying_node="withhold-opening")
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_away_and_waited_for_is_found(monkeypatch):
+    sound = follow.on_tick
+    patient = "assay.verifier.consensus.machine.on_tick"
+    monkeypatch.setattr(patient, lambda state, tick, out: sound(state, replace(tick, away=frozenset()), out))
+    assert "gives up iteration" in broken(rounds=4, lying_verifier="silent")
+
+
+@pytest.mark.slow
+def test_votes_that_are_never_forgotten_are_found(monkeypatch):
+    sound = follow.pruned
+    monkeypatch.setattr(follow, "pruned", lambda state: replace(sound(state), votes=state.votes))
+    assert "remembers votes of iterations" in broken()
+
+
+@pytest.mark.slow
+def test_results_that_nobody_pushes_are_found(monkeypatch):
+    monkeypatch.setattr("assay.verifier.service.delivery.receivers", lambda *_: [])
+    assert "pushes nothing of round" in broken()
+
+
+@pytest.mark.slow
+def test_pushes_that_nobody_can_use_are_found(monkeypatch):
+    monkeypatch.setattr(
+        "assay.participant.pushes.BlobPiece", lambda **part: BlobPiece(**{**part, "offset": 1})
+    )
+    assert "pushes from byte 1 on" in broken()
+
+
+@pytest.mark.slow
+def test_updates_that_are_deleted_too_early_are_found(monkeypatch):
+    monkeypatch.setattr("assay.verifier.service.process.rounds_behind", lambda _spec: 0)
+    assert "is deleted in" in broken(rounds=6)
+
+
+@pytest.mark.slow
+def test_steps_that_are_too_large_for_their_time_are_found(monkeypatch):
+    most = "assay.node.trainer.step_tokens"
+    monkeypatch.setattr(most, lambda spec, *_: spec.most_tokens_per_step)
+    assert "for which there is no time" in broken(has_sizes=True)
+
+
+@pytest.mark.slow
+def test_a_step_that_is_found_true_and_stays_open_is_found(monkeypatch):
+    sound = rules._closed
+
+    def closed(audit, ruling, now):
+        is_early = ruling is AuditStatus.PASSED and now < audit.round + 7
+        return audit if is_early else sound(audit, ruling, now)
+
+    monkeypatch.setattr(rules, "_closed", closed)
+    assert "is found true by all that are wanted, and still open" in broken()
+
+
+@pytest.mark.slow
+def test_a_draw_that_comes_long_after_its_drand_round_is_found(monkeypatch):
+    late = "assay.verifier.service.drand_client.released_s"
+    monkeypatch.setattr(late, lambda spec, number: released_s(spec, number) + 2)
+    assert "after the drand rounds for which they wait" in broken(has_drand=True)
+
+
+@pytest.mark.slow
+def test_a_node_that_tells_its_operator_of_another_s_step_is_found(monkeypatch):
+    other = "tests.simulation.promises.round_line"
+    monkeypatch.setattr(other, lambda *given: {**round_line(*given), "step": "accepted"})
+    assert "tells its operator of round" in broken()
+
+
+@pytest.mark.slow
+def test_keys_in_an_open_folder_are_found_by_whoever_is_not_told(monkeypatch):
+    monkeypatch.setattr("assay.participant.keys.private_files._check_mode", lambda *_: None)
+    assert "in a folder that others may enter, and nobody says so" in broken()
+
+
+@pytest.mark.slow
+def test_a_list_of_tasks_that_no_manifest_carries_is_found(monkeypatch):
+    monkeypatch.setattr("assay.protocol.membership.SAID_ROUNDS", -1)
+    assert "no manifest carries TASKS of" in broken(rounds=6, has_known_answers=True, topped_s=25.0)
