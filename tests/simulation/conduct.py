@@ -13,7 +13,7 @@ import trio
 from assay.protocol.encoding.codec import decode
 from assay.protocol.messages import BlobPiece, Commit, SignedVote, VoteKind
 from assay.protocol.params import RunSpec
-from assay.protocol.state_transition import RunState
+from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId
 from assay.verifier.consensus.chain import is_certified
 from assay.verifier.consensus.types import State
