@@ -1,10 +1,11 @@
 """Watchtower: follows a run, and does what its contracts need; anybody may run one, with any funded account.
 
 Room: observer (edge). It holds no books. Results are recomputed from the certified manifests and challenged
-where they differ; what others leave undone is done after a while (participant/wallet/settler.py). Of the model
-that a result names it believes the verifiers. With an account that has verifier's stake it is on the list of
-juries, and votes when it is drawn for a challenge; a juror of an appeal votes by `assay appeal vote`. As a member
-of the present verifier set it signs vetoes in runs of the sets before, whose verifiers accept it by its record.
+where they differ; what others leave undone is done after a while (participant/wallet/settler.py). Of the
+model that a result names it believes the verifiers. With an account that has verifier's stake it is on the
+list of juries, and votes when it is drawn for a challenge; a juror of an appeal votes by `assay appeal vote`.
+As a member of the present verifier set it signs vetoes in runs of the sets before, whose verifiers accept it
+by its record.
 """
 
 from __future__ import annotations
