@@ -8,9 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Generic, TypeVar
 
-from assay.protocol.messages import (
-    Manifest,
-)
+from assay.protocol.messages import Manifest
 from assay.protocol.run_state import RunState
 from assay.protocol.state_transition import advance
 

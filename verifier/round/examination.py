@@ -11,29 +11,14 @@ from assay.participant.links import check_place
 from assay.protocol.agreement.quorum import quorum
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.identity import verify
-from assay.protocol.messages import (
-    Closing,
-    Manifest,
-)
-from assay.protocol.permitted import (
-    with_reports,
-)
+from assay.protocol.messages import Closing, Manifest
+from assay.protocol.permitted import with_reports
 from assay.protocol.run_state import RunState
-from assay.protocol.types import (
-    NO_ITERATION,
-    Iteration,
-)
+from assay.protocol.types import NO_ITERATION, Iteration
 from assay.verifier.round import drand as outside
 from assay.verifier.round.ancestors import base_history
-from assay.verifier.round.beacon import (
-    check_reveals,
-)
-from assay.verifier.round.commits import (
-    Rules,
-    admit,
-    check_contradiction,
-    check_list,
-)
+from assay.verifier.round.beacon import check_reveals
+from assay.verifier.round.commits import Rules, admit, check_contradiction, check_list
 from assay.verifier.round.machine import Round, said_in
 
 AHEAD_S = 10  # by which a manifest's time may be ahead of our clock, at least,

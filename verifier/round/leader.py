@@ -26,30 +26,12 @@ from assay.protocol.messages import (
     SignedInclusionList,
     SignedStakeReport,
 )
-from assay.protocol.permitted import (
-    awaited,
-    may_commit_verdict,
-    may_open_verdict,
-    unopened,
-    with_reports,
-)
+from assay.protocol.permitted import awaited, may_commit_verdict, may_open_verdict, unopened, with_reports
 from assay.protocol.run_state import RunState, StepId, next_chain
-from assay.protocol.types import (
-    NO_DIGEST,
-    NO_ITERATION,
-    NO_PEER,
-    Digest,
-    Iteration,
-    PeerId,
-)
+from assay.protocol.types import NO_DIGEST, NO_ITERATION, NO_PEER, Digest, Iteration, PeerId
 from assay.verifier.round import drand as outside
 from assay.verifier.round.ancestors import base_history
-from assay.verifier.round.beacon import (
-    is_enough,
-    is_partial,
-    lacks_shares,
-    valid_shares,
-)
+from assay.verifier.round.beacon import is_enough, is_partial, lacks_shares, valid_shares
 from assay.verifier.round.machine import Round, fits, may_carry
 
 SHARES, FUNDING, NODES = "beacon shares", "funding", "nodes"  # as `missing` names them

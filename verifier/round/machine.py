@@ -64,23 +64,10 @@ from assay.protocol.permitted import (
     may_show_double_vote,
 )
 from assay.protocol.run_state import RunState, StepId
-from assay.protocol.types import (
-    Digest,
-    PeerId,
-    RoundId,
-    Signature,
-)
+from assay.protocol.types import Digest, PeerId, RoundId, Signature
 from assay.verifier.round import drand as outside
-from assay.verifier.round.beacon import (
-    pooled,
-)
-from assay.verifier.round.commits import (
-    Rules,
-    check_commit,
-    check_contradiction,
-    check_list,
-    contradiction,
-)
+from assay.verifier.round.beacon import pooled
+from assay.verifier.round.commits import Rules, check_commit, check_contradiction, check_list, contradiction
 
 MESSAGES_PER_VERIFIER = 1024  # commitments and verdicts pooled for later rounds, each; 250 and 450 bytes
 ADMISSIONS_PER_VERIFIER = 2 * RUN_NODES_MAX  # pooled, the newest; 270 bytes each
