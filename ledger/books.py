@@ -74,7 +74,9 @@ from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.errors import AssayError
 
 AMOUNT_MAX = 2**63 - 1  # what the store's columns hold
-DOCUMENT = "document"  # kind of an entry without postings: a document was issued
+# Kinds of entries without postings, which no block has: by these the log has a row of another table.
+DOCUMENT, ROUND, SETTLEMENT = "document", "round", "settlement"
+NO_SOURCE = bytes(32)
 
 
 class BooksError(AssayError):
@@ -93,19 +95,22 @@ class Posting:
 class Entry:
     """One journal entry.
 
+    Without postings it is a record: the log has what was written, and no money moved.
+
     Raises:
-        ValueError: the postings do not sum to zero per asset, one is zero or too large, two are of
-            one account, or there are none and it is no DOCUMENT.
+        ValueError: the postings do not sum to zero per asset, one is zero or too large, or two are of
+            one account.
     """
 
     key: str  # idempotency key: the same for the same fact, whoever posts it
     kind: str
     block_number: int
     block_hash: bytes
-    block_time: int  # Unix seconds; zero for a DOCUMENT, which no block has
+    block_time: int  # Unix seconds; zero where no block has it
     postings: tuple[Posting, ...]
     epoch: int = NO_EPOCH
     reverses: str = ""  # key of the entry that this one reverses
+    source: bytes = NO_SOURCE  # hash of the rows that it was made from (ledger/journal/rows.py)
 
     def __post_init__(self) -> None:
         sums: dict[str, int] = {}
@@ -116,16 +121,24 @@ class Entry:
         if len({posting.account for posting in self.postings}) < len(self.postings):
             raise ValueError(f"entry {self.key}: two postings of one account")
         wrong = {asset: total for asset, total in sums.items() if total}
-        if wrong or bool(self.postings) is (self.kind == DOCUMENT):
-            raise ValueError(f"entry {self.key}: postings sum to {wrong or 'nothing'}, expected zero")
+        if wrong:
+            raise ValueError(f"entry {self.key}: postings sum to {wrong}, expected zero")
 
-    @property
-    def request_hash(self) -> bytes:
-        """SHA-256 of everything but the key: tells a repeated request from a conflicting one."""
-        lines = [[posting.account.code, posting.account.asset, posting.amount] for posting in self.postings]
+    def to_bytes(self) -> bytes:
+        """Canonical CBOR of everything that the entry says, the accounts by their fields."""
+        lines = [
+            [of.kind.value, of.role, of.owner, of.epoch, of.asset, one.amount]
+            for one in self.postings
+            for of in (one.account,)
+        ]
+        head = ["assay/entry/3", self.key, self.kind, self.epoch]
         block = [self.block_number, self.block_hash, self.block_time]
-        plain = [self.kind, self.epoch, *block, self.reverses, lines]
-        return hashlib.sha256(b"assay/entry/2" + cbor2.dumps(plain, canonical=True)).digest()
+        return cbor2.dumps([*head, *block, self.reverses, self.source, lines], canonical=True)
+
+
+def request_hash(entry: bytes) -> bytes:
+    """SHA-256 of an entry's bytes: tells a repeated request from a conflicting one."""
+    return hashlib.sha256(entry).digest()
 
 
 def document_hash(text: str) -> bytes:
@@ -133,10 +146,23 @@ def document_hash(text: str) -> bytes:
     return hashlib.sha256(b"assay/invoice/1\n" + text.encode()).digest()
 
 
-def document_entry(series: str, number: int, text: str) -> Entry:
-    """The entry by which the Merkle log has an issued document: its key names the document and its hash."""
-    key = f"{DOCUMENT}/{series}/{number}/{document_hash(text).hex()}"
-    return Entry(key=key, kind=DOCUMENT, block_number=0, block_hash=bytes(32), block_time=0, postings=())
+def record(kind: str, name: str, source: bytes) -> Entry:
+    """The entry by which the Merkle log has a document, a round or a payout table.
+
+    Args:
+        kind: DOCUMENT, ROUND or SETTLEMENT.
+        name: Which one.
+        source: Hash of its rows.
+    """
+    return Entry(
+        key=f"{kind}/{name}",
+        kind=kind,
+        block_number=0,
+        block_hash=bytes(32),
+        block_time=0,
+        postings=(),
+        source=source,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +207,16 @@ def post(books: Books, entry: Entry) -> Books:
     return replace(books, balances=balances)
 
 
-def book(books: Books, event: ChainEvent, orphaned_count: int = 0) -> tuple[Books, Entry | None]:
-    """The books after one chain event, and its entry; None where no money moved.
+def book(
+    books: Books, event: ChainEvent, orphaned_count: int = 0, source: bytes = NO_SOURCE
+) -> tuple[Books, Entry]:
+    """The books after one chain event, and its entry, which has no postings where no money moved.
+
+    Args:
+        books: Before it.
+        event: The event.
+        orphaned_count: How often a reorganisation has orphaned it before.
+        source: Hash of the event's row.
 
     Raises:
         BooksError: an earlier event is missing.
@@ -190,9 +224,6 @@ def book(books: Books, event: ChainEvent, orphaned_count: int = 0) -> tuple[Book
     if isinstance(event, ResultProposed):
         books = replace(books, results={**books.results, event.digest: event.table_hash})
     epoch = getattr(event, "epoch", NO_EPOCH)
-    lines = _merged(_lines(books, event))
-    if not lines:
-        return books, None
     entry = Entry(
         key=event_key(event, orphaned_count),
         kind=type(event).__name__,
@@ -200,7 +231,8 @@ def book(books: Books, event: ChainEvent, orphaned_count: int = 0) -> tuple[Book
         block_hash=event.block_hash,
         block_time=event.block_time,
         epoch=epoch,
-        postings=lines,
+        postings=_merged(_lines(books, event)),
+        source=source,
     )
     return post(books, entry), entry
 

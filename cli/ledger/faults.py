@@ -31,8 +31,3 @@ def fault_lines(found: Faults, verifier: str) -> Iterator[str]:
         yield f"    commits {pair.first.hex()} {pair.second.hex()}  manifest {pair.in_round}"
     counted = f"{len(found.verifiers)} faults of verifiers"
     yield counted if verifier else f"{counted}, {len(found.nodes)} contradictions of nodes"
-    if found.kept_rounds < found.rounds:
-        yield (
-            f"the books hold faults of only {found.kept_rounds} of {found.rounds} rounds: they are from "
-            "an older release, and a ledger service that opens them adds the rest"
-        )

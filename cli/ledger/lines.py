@@ -257,6 +257,7 @@ def audit_lines(books: AuditedBooks) -> Iterator[str]:
     """One line for each check passed."""
     found = books.audited
     yield f"entries: {found.entries} with {found.postings} postings, each with the leaf that the log holds"
+    yield f"records: {found.records} events, rounds, payout tables and documents, each as it was logged"
     yield f"log: {found.entries} leaves, root {found.root.hex()}"
     yield f"trial balance: zero in {', '.join(found.assets) or 'empty books'}"
     if not found.checkpoints:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from assay.chain.commit_statement import evm_address
-from assay.ledger.books import document_entry, document_hash
+from assay.ledger.books import DOCUMENT, document_hash, record
 from assay.ledger.invoices.billing import Terms, bill
 from assay.ledger.invoices.credits import credit_of, left_of
 from assay.ledger.invoices.document import (
@@ -34,6 +34,7 @@ from assay.ledger.invoices.document import (
 from assay.ledger.invoices.figures import pay_of, read_escrow, read_facts, supply_times
 from assay.ledger.journal.database import writing
 from assay.ledger.journal.reader import LedgerIntegrityError
+from assay.ledger.journal.rows import source_of
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.journal.writer import write_entries
 from assay.protocol.errors import ConfigError
@@ -264,23 +265,20 @@ def _next_number(db: Connection, series: str) -> int:
 def _insert(db: Connection, made: Document) -> None:
     """Keep the document, and its hash as an entry of the journal, so that the Merkle log has it."""
     body = to_json(made)
-    write_entries(db, [document_entry(made.counted_as, made.number, body)], made.issued_ms)
-    db.execute(
-        sa.insert(_INVOICE),
-        [
-            {
-                "series": made.counted_as,
-                "number": made.number,
-                "first_epoch": made.facts.first_epoch,
-                "last_epoch": made.facts.last_epoch,
-                "corrects": made.corrects,
-                "total": made.total,
-                "issued_ms": made.issued_ms,
-                "body": body,
-                "body_hash": document_hash(body),
-            }
-        ],
-    )
+    row = {
+        "series": made.counted_as,
+        "number": made.number,
+        "first_epoch": made.facts.first_epoch,
+        "last_epoch": made.facts.last_epoch,
+        "corrects": made.corrects,
+        "total": made.total,
+        "issued_ms": made.issued_ms,
+        "body": body,
+        "body_hash": document_hash(body),
+    }
+    name = f"{made.counted_as}/{made.number}"
+    write_entries(db, [record(DOCUMENT, name, source_of({_INVOICE.name: [row]}))], made.issued_ms)
+    db.execute(sa.insert(_INVOICE), [row])
 
 
 def _document(row: Any) -> Document:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from assay.ledger.journal import postgres as journal_postgres
 from assay.ledger.journal import sqlite as journal_sqlite
-from assay.ledger.journal.tables import SCHEMA_VERSION, SCHEMAS, Table
+from assay.ledger.journal.tables import SCHEMA_VERSION, Table
 from assay.ledger.journal.triggers import triggers
 from assay.protocol.errors import ConfigError, Unavailable
 
@@ -59,7 +59,7 @@ def open_engine(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
     engine = engine_of(place, busy_s)
     with writing(engine) as db:
         found = version_of(db)
-        if found not in (0, *SCHEMAS):
+        if found not in (0, SCHEMA_VERSION):
             raise ConfigError(_other_schema(place, found))
         if found == 0:
             make_schema(db)
@@ -84,7 +84,7 @@ def open_engine_to_read(place: Place) -> Engine:
         raise ConfigError(f"{place_text(place)}: not a book of accounts; {mend}") from None
     if not isinstance(place, Path) and not found:
         raise ConfigError(f"{place_text(place)}: there are no books here")
-    if found not in SCHEMAS:
+    if found != SCHEMA_VERSION:
         raise ConfigError(_other_schema(place, found))
     return engine
 

@@ -13,7 +13,7 @@ import cbor2
 from assay.ledger.books import Entry
 from assay.ledger.merkle_log import leaf_hash
 
-TAG = "assay/leaf/2"
+TAG = "assay/leaf/3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,28 +26,16 @@ class Written:
     leaf: bytes  # made from the rows
 
 
-def leaf_bytes(entry: Entry, recorded_ms: int) -> bytes:
-    """The canonical CBOR of an entry with its postings.
+def leaf_bytes(entry: bytes, recorded_ms: int) -> bytes:
+    """The canonical CBOR of an entry and of its time.
 
     Args:
-        entry: What was posted.
+        entry: The bytes of what was posted.
         recorded_ms: When it was written, Unix time in milliseconds.
     """
-    lines = [
-        [
-            one.account.kind.value,
-            one.account.role,
-            one.account.owner,
-            one.account.epoch,
-            one.account.asset,
-            one.amount,
-        ]
-        for one in entry.postings
-    ]
-    head = [TAG, entry.key, entry.kind, entry.epoch, entry.block_number, entry.block_hash, entry.block_time]
-    return cbor2.dumps([*head, entry.reverses, recorded_ms, lines], canonical=True)
+    return cbor2.dumps([TAG, entry, recorded_ms], canonical=True)
 
 
-def leaf_of(entry: Entry, recorded_ms: int) -> bytes:
+def leaf_of(entry: bytes, recorded_ms: int) -> bytes:
     """The hash of `leaf_bytes` as a leaf of the log."""
     return leaf_hash(leaf_bytes(entry, recorded_ms))

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from assay.chain.events import ChainEvent
 from assay.ledger.accounts import Account, Kind
-from assay.ledger.books import Entry, Posting
+from assay.ledger.books import Entry, Posting, request_hash
 from assay.ledger.journal.leaf import Written, leaf_of
 from assay.ledger.journal.rows import event_of_row
 from assay.ledger.journal.tables import TABLES
@@ -100,8 +100,8 @@ def _as_logged(head: Any, lines: Sequence[Any], keys: dict[int, str], logged: An
     Raises:
         LedgerIntegrityError: it is not.
     """
-    entry = _entry(head, lines, keys)
-    leaf = leaf_of(entry, head.recorded_ms)
+    entry, body = _entry(head, lines, keys)
+    leaf = leaf_of(body, head.recorded_ms)
     if logged is None or (logged.seq, logged.entry) != (head.id - 1, head.id):
         raise LedgerIntegrityError(f"{_name(head)}: the log has no leaf for it")
     if logged.leaf_hash != leaf:
@@ -111,8 +111,8 @@ def _as_logged(head: Any, lines: Sequence[Any], keys: dict[int, str], logged: An
     return Written(number=head.id, entry=entry, recorded_ms=head.recorded_ms, leaf=leaf)
 
 
-def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
-    """The entry of these rows.
+def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> tuple[Entry, bytes]:
+    """The entry of these rows, and its bytes.
 
     Raises:
         LedgerIntegrityError: the rows are no valid entry.
@@ -124,11 +124,12 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> Entry:
             if (account := account_of(line)).code != line.code:
                 raise ValueError(f"account {line.code!r} says it is {account.code!r}")
         entry = entry_of(head, lines, "" if head.reverses is None else keys[head.reverses])
-        if entry.request_hash != head.request_hash:
+        body = entry.to_bytes()
+        if request_hash(body) != head.request_hash:
             raise ValueError("its request hash differs")
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerIntegrityError(f"{_name(head)}: {error}") from None
-    return entry
+    return entry, body
 
 
 def entry_of(head: Any, lines: Iterable[Any], reverses: str = "") -> Entry:
@@ -141,6 +142,7 @@ def entry_of(head: Any, lines: Iterable[Any], reverses: str = "") -> Entry:
         block_hash=head.block_hash,
         block_time=head.block_time,
         reverses=reverses,
+        source=head.source,
         postings=tuple(Posting(account=account_of(line), amount=line.amount) for line in lines),
     )
 

@@ -1,17 +1,28 @@
 """Rows: converts round facts and chain events to rows of the journal's tables, and events back.
 
-Room: ledger (pure).
+Room: ledger (pure). Every row of these tables has an entry of the journal with the hash of it (its
+`source`), so that the Merkle log has what the tables say:
+
+    event/...         one chain event, once for each time that it was not orphaned
+    round/N           what the manifest of one round brought, by `BROUGHT_IN`
+    settlement/N      an epoch's payout table and its unpaid steps
+    document/...      an invoice or a credit note
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
+
+import cbor2
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.events import EVENTS, ChainEvent, Gifted
 from assay.ledger.journal.round_facts import RoundFacts
+from assay.ledger.journal.tables import TABLES, written_once
 from assay.ledger.settlement.payouts import Settlement
 from assay.protocol.agreement.double_votes import double_vote_offence, signer_of
 from assay.protocol.auditing.audits import FaultKind
@@ -20,6 +31,18 @@ from assay.protocol.types import NO_DIGEST
 
 Place = tuple[bytes, int]  # block hash and log index: identifies an event for ever
 Row = dict[str, Any]
+# The column with the round whose manifest brought a row; shares of the beacon come with the next round's.
+BROUGHT_IN = {
+    "audit": TABLES["audit"].c.drawn_round,
+    "contradiction": TABLES["contradiction"].c.in_round,
+    "contribution": TABLES["contribution"].c.round,
+    "fault": TABLES["fault"].c.in_round,
+    "reveal": TABLES["reveal"].c.round + 1,
+    "round": TABLES["round"].c.round,
+    "ruling": TABLES["ruling"].c.closed_round,
+    "verdict": TABLES["verdict"].c.in_round,
+}
+SETTLED_IN = {name: TABLES[name].c.epoch for name in ("payout", "settlement", "unpaid")}
 _KINDS: dict[str, type[ChainEvent]] = {kind.__name__: kind for kind in (*EVENTS, Gifted)}
 _PLACE = {field.name for field in fields(ChainEvent)}
 
@@ -54,9 +77,36 @@ def event_of_row(row: Any) -> ChainEvent:
     return kind(block_hash=row.block_hash, log_index=row.log_index, block_number=row.block_number, **own)
 
 
+class Source:
+    """The hash of rows: each in its table's order of columns, tables by name and rows by primary key."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(b"assay/source/1")
+
+    def take(self, name: str, row: Iterable[Any]) -> None:
+        """Add a row: the values of its columns that never change."""
+        self._hash.update(cbor2.dumps([name, *row], canonical=True))
+
+    @property
+    def digest(self) -> bytes:
+        """Of the rows so far."""
+        return self._hash.digest()
+
+
+def source_of(rows: Mapping[str, Iterable[Row]]) -> bytes:
+    """The hash of rows, by table."""
+    made = Source()
+    for name, found in sorted(rows.items()):
+        table = TABLES[name]
+        key = [column.name for column in table.primary_key]
+        for row in sorted(found, key=lambda row: [row[column] for column in key]):
+            made.take(name, [row[column.name] for column in written_once(table)])
+    return made.digest
+
+
 def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
-    """All rows that one final manifest adds, by table."""
-    rows: dict[str, list[Row]] = {
+    """All rows that one final manifest adds, by table; those of a settlement are in `rows_of_settlement`."""
+    return {
         "round": [
             {
                 "round": facts.round,
@@ -111,14 +161,6 @@ def rows_of_round(facts: RoundFacts) -> dict[str, list[Row]]:
             }
             for audit in facts.ruled
         ],
-        **rows_of_faults(facts),
-    }
-    return rows if facts.settlement is None else {**rows, **_rows_of_settlement(facts.settlement)}
-
-
-def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
-    """Rows of the faults that one final manifest proves, of verifiers and nodes, by table."""
-    return {
         "fault": [
             {
                 "offence_id": fault.offence_id,
@@ -157,7 +199,8 @@ def rows_of_faults(facts: RoundFacts) -> dict[str, list[Row]]:
     }
 
 
-def _rows_of_settlement(settlement: Settlement) -> dict[str, list[Row]]:
+def rows_of_settlement(settlement: Settlement) -> dict[str, list[Row]]:
+    """The rows of an epoch's payout table, by table."""
     epoch = settlement.epoch
     return {
         "settlement": [

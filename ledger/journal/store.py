@@ -4,8 +4,8 @@ Room: ledger (edge: a SQLite file or a PostgreSQL database). Blocking; async cal
 The cursors move in the same transaction as the rows they count, so a process killed between
 any two statements continues as if the batch had never begun.
 
-    manifests --add_rounds--> rounds, contributions, audits, payout tables  (insert only)
-    events    --take_blocks-> events seen or orphaned, entries, reversals   (insert only but for `state`)
+    manifests --add_rounds--> rounds, contributions, audits, payout tables, records (insert only)
+    events    --take_blocks-> events seen or orphaned, entries, reversals (insert only but for `state`)
 """
 
 from __future__ import annotations
@@ -20,7 +20,18 @@ from sqlalchemy.engine import Connection
 
 from assay.chain.events import ChainEvent, ResultProposed
 from assay.ledger.accounts import Account
-from assay.ledger.books import Books, Entry, book, bookable, place_key, post, reversal_of
+from assay.ledger.books import (
+    ROUND,
+    SETTLEMENT,
+    Books,
+    Entry,
+    book,
+    bookable,
+    place_key,
+    post,
+    record,
+    reversal_of,
+)
 from assay.ledger.journal.database import Place as Database
 from assay.ledger.journal.database import open_engine, reading, writing
 from assay.ledger.journal.reader import E, read_events
@@ -30,8 +41,9 @@ from assay.ledger.journal.rows import (
     Row,
     event_row,
     place_of,
-    rows_of_faults,
     rows_of_round,
+    rows_of_settlement,
+    source_of,
 )
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.journal.writer import (
@@ -43,7 +55,6 @@ from assay.ledger.journal.writer import (
 from assay.ledger.settlement.payouts import Settlement
 
 NEXT_ROUND, NEXT_BLOCK = "next_round", "next_block"
-NEXT_FAULTS = "next_faults"  # lags `next_round` in books older than the fault tables, until they are filled
 _EVENT, _CURSOR = TABLES["chain_event"], TABLES["cursor"]
 
 
@@ -119,27 +130,33 @@ class BookStore:
             return write_entries(db, entries, self._now_ms())
 
     def add_rounds(self, facts: Sequence[RoundFacts]) -> None:
-        """Store final rounds; of rounds already stored, only faults that the books lack.
+        """Store final rounds, each with its record in the journal; rounds already stored are left alone.
 
         Raises:
             ValueError: a round in between is missing (our own mistake).
         """
         with writing(self.engine) as db:
-            at, faults_at = read_cursor(db, NEXT_ROUND, 0), read_cursor(db, NEXT_FAULTS, 0)
+            at = read_cursor(db, NEXT_ROUND, 0)
             rows: dict[str, list[Row]] = {}
+            records: list[Entry] = []
             for one in facts:
-                if one.round < min(at, faults_at):
+                if one.round < at:
                     continue
-                if one.round not in (at, faults_at):
-                    raise ValueError(f"round {one.round} arrived, {min(at, faults_at)} expected")
-                for name, found in (rows_of_round(one) if one.round == at else rows_of_faults(one)).items():
-                    rows.setdefault(name, []).extend(found)
-                at, faults_at = max(at, one.round + 1), one.round + 1
+                if one.round > at:
+                    raise ValueError(f"round {one.round} arrived, {at} expected")
+                at += 1
+                brought = [(ROUND, one.round, rows_of_round(one))]
+                if one.settlement is not None:
+                    brought += [(SETTLEMENT, one.settlement.epoch, rows_of_settlement(one.settlement))]
+                for kind, number, tables in brought:
+                    records.append(record(kind, str(number), source_of(tables)))
+                    for name, found in tables.items():
+                        rows.setdefault(name, []).extend(found)
             for name, found in rows.items():
                 if found:
                     db.execute(sa.insert(TABLES[name]), found)
+            write_entries(db, records, self._now_ms())
             set_cursor(db, NEXT_ROUND, at)
-            set_cursor(db, NEXT_FAULTS, faults_at)
 
     def take_blocks(
         self,
@@ -185,8 +202,9 @@ class BookStore:
                     books = post(books, entries[-1])
             for event in fresh:
                 orphaned_count = known.get(place_of(event), (False, 0))[1]
-                books, made = book(books, event, orphaned_count)
-                entries += [] if made is None else [made]
+                source = source_of({"chain_event": [event_row(event)]})
+                books, made = book(books, event, orphaned_count, source)
+                entries.append(made)
                 if place_of(event) in known:
                     _mark(db, place_of(event), "seen", orphaned_count)
             new = [event_row(event) for event in fresh if place_of(event) not in known]

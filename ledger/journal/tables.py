@@ -12,8 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
-SCHEMA_VERSION = 12  # the baseline; 1 to 10 were schemas of development and are refused
-SCHEMAS = (11, SCHEMA_VERSION)  # 11 has two tables and two columns more, of amounts held back: all unused
+SCHEMA_VERSION = 13  # the baseline; 1 to 12 were schemas of development and are refused
 BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # STRICT knows INTEGER only; it has 64 bits
 # Without a rowid: it is a second name of a row, by which UPDATE OR REPLACE removes others past the triggers.
 STRICT: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": False}
@@ -56,7 +55,11 @@ class AccountRow(Table, table=True):
 
 
 class EntryRow(Table, table=True):
-    """See ledger/books.py. `lines` announces how many postings belong to it."""
+    """See ledger/books.py. `lines` announces how many postings belong to it; none where no money moved.
+
+    `source` is the hash of the rows of other tables that it was made from (ledger/journal/rows.py), so
+    the log has these too.
+    """
 
     __tablename__ = "journal_entry"
     id: int = _key()
@@ -70,6 +73,7 @@ class EntryRow(Table, table=True):
     reverses: int | None = Field(
         default=None, sa_column=sa.Column(BIG, sa.ForeignKey("journal_entry.id"), unique=True, nullable=True)
     )
+    source: bytes = _bytes()
     lines: int = _number()
     recorded_ms: int = _number()
 
@@ -325,3 +329,9 @@ CHANGES: dict[str, tuple[str, ...]] = {  # columns that may change; all others a
     "cursor": ("value",),
     "log_edge": ("size", "roots"),
 }
+
+
+def written_once(table: sa.Table) -> list[sa.Column[Any]]:
+    """The columns of a table that never change."""
+    changes = CHANGES.get(table.name, ())
+    return [column for column in table.columns if column.name not in changes]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from assay.ledger.journal.tables import CHANGES, TABLES
+from assay.ledger.journal.tables import TABLES, written_once
 
 
 def triggers(dialect: str) -> list[str]:
@@ -22,8 +22,7 @@ def triggers(dialect: str) -> list[str]:
 
 
 def _fixed(table: sa.Table) -> str:
-    changes = CHANGES.get(table.name, ())
-    return ", ".join(column.name for column in table.columns if column.name not in changes)
+    return ", ".join(column.name for column in written_once(table))
 
 
 # ---- SQLite

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from assay.ledger.accounts import Account
-from assay.ledger.books import BooksError, Entry
+from assay.ledger.books import BooksError, Entry, request_hash
 from assay.ledger.journal.database import insert_rows
 from assay.ledger.journal.leaf import leaf_of
 from assay.ledger.journal.log_store import append_leaves
@@ -48,14 +48,17 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
         for row in _where_in(db, (_ENTRY.c.id, _ENTRY.c.key, _ENTRY.c.request_hash), _ENTRY.c.key, keys)
     }
     fresh: dict[int, Entry] = {}  # by number
+    leaves: list[tuple[int, bytes]] = []
     first_id = _next_id(db, _ENTRY)
     for entry in entries:
-        request = entry.request_hash
+        body = entry.to_bytes()
+        request = request_hash(body)
         number, recorded = known.setdefault(entry.key, (first_id + len(fresh), request))
         if recorded != request:
             raise BooksError(f"entry {entry.key} is on record with other content")
         if number == first_id + len(fresh):
             fresh[number] = entry
+            leaves.append((number, leaf_of(body, recorded_ms)))
     _check_reversals(db, list(fresh.values()), {key: number for key, (number, _) in known.items()})
     accounts = _open_accounts(db, list(fresh.values()))
     insert_rows(
@@ -72,6 +75,7 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
                 "block_hash": entry.block_hash,
                 "block_time": entry.block_time,
                 "reverses": known[entry.reverses][0] if entry.reverses else None,
+                "source": entry.source,
                 "lines": len(entry.postings),
                 "recorded_ms": recorded_ms,
             }
@@ -87,7 +91,7 @@ def write_entries(db: Connection, entries: Sequence[Entry], recorded_ms: int) ->
             for line, posting in enumerate(entry.postings)
         ],
     )
-    append_leaves(db, [(number, leaf_of(entry, recorded_ms)) for number, entry in fresh.items()])
+    append_leaves(db, leaves)
     return [known[entry.key][0] for entry in entries]
 
 

@@ -1,8 +1,9 @@
 """Audit: checks a run's whole books against the Merkle log and every signed checkpoint.
 
 Room: ledger (edge: reads the store). Every leaf is recomputed from the rows, in
-order, so the first difference names its entry; then the root, the sums, the balances and
-every checkpoint. A checkpoint cannot show that something was never written, nor
+order, so the first difference names its entry; then the root, the sums, the balances,
+every checkpoint, and every event, round, payout table and document by the hash that its entry
+has of it. A checkpoint cannot show that something was never written, nor
 that another reader was shown another log (split view).
 """
 
@@ -15,17 +16,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from assay.ledger.accounts import Kind
-from assay.ledger.books import DOCUMENT, document_entry
+from assay.ledger.books import DOCUMENT, NO_SOURCE, ROUND, SETTLEMENT, Entry, place_key
 from assay.ledger.journal.log_store import Nodes, read_edge, read_nodes, read_notes
 from assay.ledger.journal.reader import LedgerIntegrityError, read_journal, short
-from assay.ledger.journal.tables import TABLES
+from assay.ledger.journal.rows import BROUGHT_IN, SETTLED_IN, Source
+from assay.ledger.journal.store import NEXT_ROUND, read_cursor
+from assay.ledger.journal.tables import TABLES, written_once
 from assay.ledger.log.cosignature import cosigners
 from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint
 from assay.ledger.merkle_log import Edge, append
 from assay.protocol.types import PeerId
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
-_BALANCE, _INVOICE = TABLES["balance"], TABLES["invoice"]
+_BALANCE, _EVENT, _INVOICE = TABLES["balance"], TABLES["chain_event"], TABLES["invoice"]
+Record = tuple[bytes, bool]  # the hash of the rows, and whether a reorganisation took it back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class Audited:
 
     entries: int
     postings: int
+    records: int  # events, rounds, payout tables and documents
     root: bytes
     assets: tuple[str, ...]
     checkpoints: tuple[Checkpoint, ...]  # smallest first
@@ -60,15 +65,13 @@ def audit(
         LedgerIntegrityError: the first thing that differs.
     """
     edge, lines, roots, nodes = Edge(), 0, [Edge().root], Nodes()
-    documents: set[str] = set()
+    records: dict[str, Record] = {}
     for one in read_journal(db):
-        if one.entry.kind == DOCUMENT:
-            documents.add(one.entry.key)
+        _note_record(records, one.entry)
         edge = append(edge, [one.leaf], nodes.take)
         roots.append(edge.root)
         lines += len(one.entry.postings)
     _check_log(db, edge, nodes)
-    _check_documents(db, documents)
     sums = _sums(db)
     wrong = {asset: total for asset, total in sums.items() if total}
     if wrong:
@@ -78,9 +81,11 @@ def audit(
     key = key or (notes[-1].signer if notes else None)
     all_notes = [(f"checkpoint of {note.size} entries", note.published()) for note in notes] + list(published)
     checkpoints = _check_notes(all_notes, origin, key, roots)
+    _check_records(db, records)
     return Audited(
         entries=edge.size,
         postings=lines,
+        records=len(records),
         root=edge.root,
         assets=tuple(sorted(sums)),
         checkpoints=checkpoints,
@@ -102,14 +107,63 @@ def _check_log(db: Connection, edge: Edge, nodes: Nodes) -> None:
         raise LedgerIntegrityError("log: the roots stored for proofs differ from those of the entries")
 
 
-def _check_documents(db: Connection, logged: Collection[str]) -> None:
-    """Compare the invoices and credit notes with the entries that were made when they were issued."""
-    rows = db.execute(sa.select(_INVOICE.c.series, _INVOICE.c.number, _INVOICE.c.body))
-    kept = {document_entry(row.series, row.number, row.body).key for row in rows}
-    for key in sorted({*logged} ^ kept):
-        name = " ".join(key.split("/")[1:3]) or key  # a stranger's books may name it otherwise
-        where = "is in the log and not on record as it was issued" if key in logged else "is not in the log"
-        raise LedgerIntegrityError(f"{name} {where}")
+def _note_record(records: dict[str, Record], entry: Entry) -> None:
+    if entry.reverses in records:
+        records[entry.reverses] = (entry.source, True)
+    elif entry.source != NO_SOURCE and not entry.reverses:
+        records[entry.key] = (entry.source, False)
+
+
+def _check_records(db: Connection, logged: Mapping[str, Record]) -> None:
+    """Compare events, rounds, payout tables and documents with the entries made when they were written."""
+    kept = {**_kept_events(db, len(logged)), **_kept_documents(db)}
+    for kind, places in ((ROUND, BROUGHT_IN), (SETTLEMENT, SETTLED_IN)):
+        kept |= _kept_by_number(db, kind, places)
+    for key in sorted(logged.keys() | kept.keys()):
+        if logged.get(key) != kept.get(key):
+            name = " ".join(key.removeprefix(f"{DOCUMENT}/").split("/")[:3])
+            what = "is not on record as it was logged" if key in kept else "is in the log and not on record"
+            raise LedgerIntegrityError(f"{name} {what if key in logged else 'is not in the log'}")
+    rounds, at = sum(key.startswith(f"{ROUND}/") for key in kept), read_cursor(db, NEXT_ROUND, 0)
+    if rounds != at:
+        raise LedgerIntegrityError(f"the books say that they hold {at} rounds, there are {rounds}")
+
+
+def _kept_events(db: Connection, turns_max: int) -> dict[str, Record]:
+    kept: dict[str, Record] = {}
+    for row in db.execute(sa.select(_EVENT)):
+        if not 0 <= row.turns <= turns_max:
+            raise LedgerIntegrityError(
+                f"event {row.block_hash.hex()} {row.log_index}: orphaned {row.turns} times"
+            )
+        source = _source(_EVENT, row)
+        for turn in range(row.turns + (row.state == "seen")):
+            kept[place_key(row.block_hash, row.log_index, turn)] = (source, turn < row.turns)
+    return kept
+
+
+def _kept_documents(db: Connection) -> dict[str, Record]:
+    rows = db.execute(sa.select(_INVOICE))
+    return {f"{DOCUMENT}/{row.series}/{row.number}": (_source(_INVOICE, row), False) for row in rows}
+
+
+def _kept_by_number(
+    db: Connection, kind: str, places: Mapping[str, sa.ColumnElement[int]]
+) -> dict[str, Record]:
+    """The records of what several tables say of one round or epoch."""
+    found: dict[int, Source] = {}
+    for name, place in sorted(places.items()):
+        table = TABLES[name]
+        columns = written_once(table)
+        for number, *row in db.execute(sa.select(place, *columns).order_by(*table.primary_key)):
+            found.setdefault(number, Source()).take(name, row)
+    return {f"{kind}/{number}": (source.digest, False) for number, source in found.items()}
+
+
+def _source(table: sa.Table, row: sa.Row[tuple[object, ...]]) -> bytes:
+    made = Source()
+    made.take(table.name, [row._mapping[column.name] for column in written_once(table)])
+    return made.digest
 
 
 def _sums(db: Connection) -> dict[str, int]:

@@ -154,7 +154,8 @@ class CheckpointSigner:
         with writing(self._books.engine) as db:
             notes, edge = read_notes(db), read_edge(db)
             covered = notes[-1].size if notes else 0
-            settled = sa.select(_ENTRY.c.id).where(_ENTRY.c.kind == SETTLES, _ENTRY.c.id > covered).limit(1)
+            is_due = sa.and_(_ENTRY.c.kind == SETTLES, _ENTRY.c.lines > 0, _ENTRY.c.id > covered)
+            settled = sa.select(_ENTRY.c.id).where(is_due).limit(1)
             if edge.size == covered or not (is_last or db.execute(settled).first()):
                 return None
             checkpoint = Checkpoint(origin=self.origin, size=edge.size, root=edge.root)

@@ -3,7 +3,8 @@
 Room: ledger (pure). CSV has one line per posting. Beancount and hledger can check their text:
 each transaction sums to zero, and each account's balance
 is asserted on the day after the last entry. An entry's date is its block's, UTC, whenever the
-ledger service wrote it; a document, which no block has, is dated by when it was written.
+ledger service wrote it; a document, which no block has, is dated by when it was written. Of entries
+without postings only documents are exported.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from datetime import date, datetime, timedelta, timezone
 
 from assay.chain.text.units import DECIMALS, money_text
 from assay.ledger.accounts import NO_EPOCH, Account, Kind, Side
+from assay.ledger.books import DOCUMENT
 from assay.ledger.journal.leaf import Written
 
 COLUMNS = (
@@ -124,6 +126,8 @@ def _beancount(journal: Journal, title: str) -> Iterator[str]:
         yield f"{day} open {account_name(account)} {_commodity(account.asset)}"
     for one in journal():
         entry = one.entry
+        if not entry.postings and entry.kind != DOCUMENT:
+            continue
         yield ""
         if not entry.postings:
             yield f'{_day(one)} event "{_quoted(entry.kind)}" "{_quoted(entry.key)}"'
@@ -147,6 +151,8 @@ def _hledger(journal: Journal, title: str) -> Iterator[str]:
         yield f"account {account_name(account)}"
     for one in journal():
         entry = one.entry
+        if not entry.postings and entry.kind != DOCUMENT:
+            continue
         yield ""
         if not entry.postings:
             yield f"; {_day(one)} {_one_line(entry.kind)} {_one_line(entry.key)}"

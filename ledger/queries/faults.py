@@ -13,11 +13,10 @@ from sqlalchemy.engine import Connection
 
 from assay.chain.events import Slashed
 from assay.ledger.journal.reader import read_events
-from assay.ledger.journal.store import NEXT_FAULTS, NEXT_ROUND
 from assay.ledger.journal.tables import TABLES
 from assay.protocol.types import Digest, PeerId
 
-_FAULT, _CONTRADICTION, _CURSOR = TABLES["fault"], TABLES["contradiction"], TABLES["cursor"]
+_FAULT, _CONTRADICTION = TABLES["fault"], TABLES["contradiction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +50,6 @@ class Faults:
 
     verifiers: tuple[VerifierFault, ...]
     nodes: tuple[NodeContradiction, ...]
-    kept_rounds: int  # count of the run's first rounds whose faults are stored
-    rounds: int  # count of stored rounds
 
 
 def read_faults(db: Connection, verifier: str = "") -> Faults:
@@ -67,7 +64,6 @@ def read_faults(db: Connection, verifier: str = "") -> Faults:
         slashes[event.offence_id] = slashes.get(event.offence_id, 0) + event.amount
     faults = db.execute(sa.select(_FAULT).order_by(_FAULT.c.in_round, _FAULT.c.round, _FAULT.c.node))
     pairs = db.execute(sa.select(_CONTRADICTION).order_by(_CONTRADICTION.c.in_round, _CONTRADICTION.c.node))
-    cursors = {row.name: int(row.value) for row in db.execute(sa.select(_CURSOR))}
     return Faults(
         verifiers=tuple(
             VerifierFault(
@@ -94,6 +90,4 @@ def read_faults(db: Connection, verifier: str = "") -> Faults:
             for row in pairs
             if not verifier
         ),
-        kept_rounds=cursors.get(NEXT_FAULTS, 0),
-        rounds=cursors.get(NEXT_ROUND, 0),
     )

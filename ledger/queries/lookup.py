@@ -181,7 +181,7 @@ def prove_entry(db: Connection, origin: str, entry: str) -> EntryProof:
         raise LedgerIntegrityError(
             f"the books were rolled back: {checkpoint.size} entries signed, {size} here"
         )
-    body = leaf_bytes(one.entry, one.recorded_ms)
+    body = leaf_bytes(one.entry.to_bytes(), one.recorded_ms)
     try:
         path = prove_inclusion(db, checkpoint.size, one.number - 1)
         verify_inclusion(leaf_hash(body), one.number - 1, checkpoint.size, path, checkpoint.root)

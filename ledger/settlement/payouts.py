@@ -27,9 +27,8 @@ from assay.protocol.params import PPM, RunSpec
 from assay.protocol.run_state import RunState, StepId
 from assay.protocol.types import Digest, PeerId, RoundId
 
-WATERFALL_VERSION = 2
+WATERFALL_VERSION = 3
 VERDICT_WEIGHT = 10  # of a verdict that the audit's status does not contradict
-KNOWN_ANSWER_WEIGHT = 200  # of solving a known-answer task: makes real recomputation pay
 REVEAL_WEIGHT = 1  # of one round's beacon share
 STEP_PASSES = 3  # of a recomputed step, in forward passes: one forward, and one back, which is two
 
@@ -267,8 +266,7 @@ def _verdict_weight(audit: Audit, verdict: Verdict) -> int:
         return 0
     if audit.ruling is AuditStatus.LATE and verdict.outcome is Outcome.MISMATCH:
         return 0
-    is_found = audit.ruling is AuditStatus.KNOWN_ANSWER and verdict.outcome is Outcome.MISMATCH
-    return KNOWN_ANSWER_WEIGHT if is_found else VERDICT_WEIGHT
+    return VERDICT_WEIGHT
 
 
 def _share(amount: int, weights: Mapping[PeerId, int]) -> dict[PeerId, int]:

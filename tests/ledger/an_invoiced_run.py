@@ -92,7 +92,7 @@ _WRITTEN: dict[tuple[str, int], tuple[Place, Path]] = {}  # books and checkpoint
 def _write(place: Place, folder: Path, epochs: int) -> None:
     store = BookStore(place, RUN, now_ms=lambda: NOW_MS)
     rounds = SPEC.ordered.settled_at(SPEC.epochs - 1) + 1
-    store.add_rounds([_facts(number) for number in range(rounds)])
+    store.add_rounds([facts_of(number) for number in range(rounds)])
     stream = a_stream(epochs)
     ledger_service = CheckpointSigner(store, KEY, folder / "checkpoints")
     at = 0
@@ -111,7 +111,7 @@ def _write(place: Place, folder: Path, epochs: int) -> None:
     store.close()
 
 
-def _facts(number: int) -> RoundFacts:
+def facts_of(number: int) -> RoundFacts:
     epoch = number // SPEC.money.epoch_rounds
     mine = {step: tokens for e in TABLES for step, tokens in _steps(e).items() if step[0] == number}
     return RoundFacts(

@@ -668,7 +668,7 @@ def test_a_quorum_of_auditors_convicts_nobody_before_a_task_can_be_shown_to_be_o
 
 
 def test_who_says_of_a_task_that_it_is_false_and_has_made_that_up_is_at_fault():
-    """A task pays its finders twenty times: to accuse whatever comes must not."""
+    """A task pays its finders: to accuse whatever comes must not pay."""
     run_state, order = with_a_list()
     made_up = {"recomputed": Digest(b"m" * 32)}
     votes = {STEP: {**dict.fromkeys(order[:3], MISMATCH), order[3]: (MISMATCH, made_up)}}

@@ -149,5 +149,4 @@ def weight(audit: Audit, verdict: Verdict) -> int:
         Outcome.MISMATCH: audit.ruling not in FOUND_TRUE,
         Outcome.WITHHELD: audit.ruling is not AuditStatus.DISMISSED,  # of one that came late it was true
     }.get(verdict.outcome, False)
-    found_known = audit.ruling is AuditStatus.KNOWN_ANSWER and verdict.outcome is Outcome.MISMATCH
-    return is_right * (200 if found_known else 10)
+    return 10 * is_right

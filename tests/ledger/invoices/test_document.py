@@ -20,7 +20,7 @@ from pypdf import PdfReader
 from sqlalchemy.engine import Engine
 
 from assay.chain.text.units import money_text
-from assay.ledger.books import document_entry, document_hash
+from assay.ledger.books import DOCUMENT, document_hash, record
 from assay.ledger.invoices.document import Document, Party, csv_text, from_json, name_of, to_json
 from assay.ledger.invoices.pdf import pdf_bytes
 from assay.ledger.invoices.store import credit, issue, pro_forma, read_document, read_documents
@@ -349,7 +349,7 @@ def test_a_document_in_the_log_that_is_named_in_no_known_way_is_an_error_in_word
     an_invoiced_run(place, tmp_path)
     engine = open_engine(place)
     with writing(engine) as db:
-        write_entries(db, [replace(document_entry("invoice", 1, ""), key=key)], NOW_MS)
+        write_entries(db, [replace(record(DOCUMENT, "", b"x" * 32), key=key)], NOW_MS)
     engine.dispose()
 
     with pytest.raises(LedgerIntegrityError, match="is in the log and not on record"):

@@ -26,7 +26,7 @@ def test_the_database_itself_lets_nobody_be_overdrawn(place: Place, amount: int,
     books.close()
     numbers = {row[1]: row[0] for row in content(place)["account"]}
     statements = (
-        "INSERT INTO journal_entry VALUES (3, 'k', x'00', 'test', -1, 1, x'00', 1, NULL, 2, 0)",
+        "INSERT INTO journal_entry VALUES (3, 'k', x'00', 'test', -1, 1, x'00', 1, NULL, x'00', 2, 0)",
         f"INSERT INTO posting VALUES (3, 0, {numbers[budget(RUN).code]}, {amount})",
         f"INSERT INTO posting VALUES (3, 1, {numbers[budget(OTHER_RUN).code]}, {-amount})",
     )

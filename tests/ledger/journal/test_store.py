@@ -19,12 +19,9 @@ from hypothesis import strategies as st
 from assay.chain.events import ChainEvent, Claimed, RunOpened
 from assay.ledger.accounts import ESCROW, VAULT, budget, payable, stake
 from assay.ledger.books import BooksError, reversal_of
-from assay.ledger.journal.database import Place, open_engine, open_engine_to_read, reading, writing
+from assay.ledger.journal.database import Place, open_engine, writing
 from assay.ledger.journal.store import BookStore
 from assay.ledger.journal.tables import TABLES as SCHEMA
-from assay.ledger.journal.triggers import triggers
-from assay.ledger.log.audit import audit
-from assay.ledger.log.note import origin_of
 from assay.protocol.errors import ConfigError, Unavailable
 from tests.ledger.a_database import Databases, attempt, content, is_sqlite, stranger
 from tests.ledger.a_postgres import Server
@@ -129,7 +126,9 @@ def test_postgresql_refuses_to_replace_what_is_written(postgres: Server, name: s
     _refused(postgres.new(), FORBIDDEN_ON_POSTGRESQL[name])
 
 
-ENTRY_OF_THREE = "INSERT INTO journal_entry VALUES (2, 'k2', x'00', 'test', -1, 1, x'00', 1, NULL, 3, 0)"
+ENTRY_OF_THREE = (
+    "INSERT INTO journal_entry VALUES (2, 'k2', x'00', 'test', -1, 1, x'00', 1, NULL, x'00', 3, 0)"
+)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +320,9 @@ def test_an_entry_is_reversed_once_in_one_batch_and_in_the_database_too(place: P
         store.add_entries([undone, replace(undone, key="again")])
     store.add_entries([undone])
     with pytest.raises(sa.exc.IntegrityError, match=r"append-only|unique"):
-        attempt(place, "INSERT INTO journal_entry VALUES (4, 'k4', x'00', 'test', -1, 1, x'00', 1, 1, 1, 0)")
+        attempt(
+            place, "INSERT INTO journal_entry VALUES (4, 'k4', x'00', 'test', -1, 1, x'00', 1, 1, x'', 1, 0)"
+        )
 
 
 def test_what_is_not_on_record_cannot_be_reversed(store: BookStore):
@@ -565,31 +566,6 @@ def test_two_writers_book_each_event_once(place: Place):
     assert len(content(place)["chain_event"]) == len(events)
     first.close()
     second.close()
-
-
-def test_books_of_schema_11_are_read_and_continued(place: Place):
-    """It kept amounts held back, which nothing held: two columns more, filled with zeros by a trigger."""
-    open_books(place).close()
-    made = next(
-        one for one in triggers("sqlite" if is_sqlite(place) else "postgresql") if "INTO balance" in one
-    )
-    with stranger(place) as db:
-        for column in ("debits_pending", "credits_pending"):
-            db.exec_driver_sql(f"ALTER TABLE balance ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
-        if is_sqlite(place):
-            db.exec_driver_sql("DROP TRIGGER account_balance")
-            db.exec_driver_sql("PRAGMA user_version = 11")
-        else:
-            made = made.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
-            db.exec_driver_sql("UPDATE schema_version SET version_num = '0011'")
-        db.exec_driver_sql(made.replace("ELSE -1 END, 0", "ELSE -1 END, 0, 0, 0"))
-
-    books = open_books(place)
-    take(books, a_life().events)
-    books.close()
-    with reading(open_engine_to_read(place)) as db:
-        assert audit(db, origin_of(RUN), None, ()).entries > 10
-    assert all(row[-2:] == (0, 0) for row in content(place)["balance"])
 
 
 def test_books_of_another_schema_are_refused(place: Place):

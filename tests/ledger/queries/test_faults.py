@@ -111,7 +111,6 @@ def test_every_fault_is_on_record_with_the_round_that_proved_it(store: BookStore
     assert (pair.node, pair.round, pair.in_round) == (peer(OTHER), 0, 2)
     shown = a_pair(LIFE[2][0])
     assert (pair.first, pair.second) == (digest(shown.first.commit), digest(shown.second.commit))
-    assert (found.kept_rounds, found.rounds) == (len(FACTS), len(FACTS))
 
 
 def test_a_verifier_may_judge_a_step_again_in_a_dispute(store: BookStore):
@@ -156,24 +155,6 @@ def test_a_fault_is_in_the_transaction_of_its_round(store: BookStore):
     store.add_rounds(FACTS)
     with store.reading() as db:
         assert len(read_faults(db).verifiers) == 1
-
-
-def test_books_from_before_faults_were_kept_are_filled_in_when_the_chain_is_folded_again(
-    store: BookStore, place: Place
-):
-    proving = next(f.round for f in FACTS if f.faults) + 1
-    bare = [replace(one, faults=(), contradictions=()) for one in FACTS[:proving]]
-    store.add_rounds(bare)
-    attempt(place, "DELETE FROM cursor WHERE name = 'next_faults'")
-    with store.reading() as db:
-        assert (read_faults(db).verifiers, read_faults(db).kept_rounds) == ((), 0)
-
-    for one in FACTS[: proving - 1], FACTS[proving - 1 :]:
-        store.add_rounds(one)
-    with store.reading() as db:
-        found = read_faults(db)
-    assert (len(found.verifiers), len(found.nodes), found.kept_rounds) == (1, 1, len(FACTS))
-    assert store.next_round == len(FACTS)
 
 
 def test_a_round_that_is_left_out_is_our_own_mistake(store: BookStore):
@@ -227,15 +208,6 @@ def test_the_command_lists_them_with_their_slash(tmp_path: Path):
     store.take_blocks(stream.events, 0, stream.height, {})
     assert "slashed 0.1" in "\n".join(listed_faults(tmp_path / "ledger.db", ""))
     store.close()
-
-
-def test_books_that_lack_faults_say_so(tmp_path: Path):
-    store = BookStore(tmp_path / "ledger.db", RUN_ID)
-    store.add_rounds([replace(one, faults=(), contradictions=()) for one in FACTS])
-    attempt(tmp_path / "ledger.db", "DELETE FROM cursor WHERE name = 'next_faults'")
-    store.close()
-
-    assert f"faults of only 0 of {len(FACTS)} rounds" in listed_faults(tmp_path / "ledger.db", "")[-1]
 
 
 def test_facts_hold_each_fault_once():

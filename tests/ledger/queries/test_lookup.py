@@ -12,6 +12,7 @@ from nacl.signing import SigningKey
 from sqlalchemy.engine import Connection
 
 from assay.ledger.accounts import ESCROW
+from assay.ledger.books import request_hash
 from assay.ledger.journal.database import Place, open_engine, open_engine_to_read, reading
 from assay.ledger.journal.leaf import leaf_of
 from assay.ledger.journal.log_store import KEPT_LEAVES
@@ -142,11 +143,12 @@ def test_an_entry_altered_with_its_leaf_has_no_proof_under_the_signed_root(books
         one = next(read_entries(db, [80]))
     engine.dispose()
     forged = replace(one.entry, block_number=one.entry.block_number + 1)
+    leaf = leaf_of(forged.to_bytes(), one.recorded_ms)
     edit(
         books,
         f"UPDATE journal_entry SET block_number = block_number + 1, "
-        f"request_hash = x'{forged.request_hash.hex()}' WHERE id = 80",
-        f"UPDATE log_leaf SET leaf_hash = x'{leaf_of(forged, one.recorded_ms).hex()}' WHERE entry = 80",
+        f"request_hash = x'{request_hash(forged.to_bytes()).hex()}' WHERE id = 80",
+        f"UPDATE log_leaf SET leaf_hash = x'{leaf.hex()}' WHERE entry = 80",
     )
     engine = open_engine(books)
     with reading(engine) as db, pytest.raises(LedgerIntegrityError, match="entry 80 "):

@@ -37,12 +37,12 @@ def journal(stream: EventStream, *reversed_at: int) -> list[Written]:
     books, entries = Books(run_id=RUN, tables=TABLES), list[Entry]()
     for event in stream.events:
         books, entry = book(books, event)
-        entries += [entry] if entry else []
+        entries += [entry] if entry.postings else []
     entries += [reversal_of(entries[at]) for at in reversed_at]
     found = []
     for number, entry in enumerate(entries, 1):
         dated = replace(entry, block_time=number * DAY_S)
-        found.append(Written(number=number, entry=dated, recorded_ms=0, leaf=leaf_of(dated, 0)))
+        found.append(Written(number=number, entry=dated, recorded_ms=0, leaf=leaf_of(dated.to_bytes(), 0)))
     return found
 
 

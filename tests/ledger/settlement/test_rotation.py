@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.round_facts import round_facts
-from assay.ledger.journal.rows import rows_of_faults, rows_of_round
+from assay.ledger.journal.rows import rows_of_round
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.ledger.settlement.results import double_vote_order_of, fault_ruling_of, slash_order_of
 from assay.protocol.agreement.double_votes import double_vote_offence
@@ -144,5 +144,5 @@ def test_the_books_name_who_held_the_seat():
         named = {row["verifier"] for row in rows[table]}
         assert HOLDER in named and SEAT not in named
     late = a_double_vote(SEAT, 9)
-    (row,) = rows_of_faults(replace(facts, double_votes=(late,)))["fault"]
+    (row,) = rows_of_round(replace(facts, double_votes=(late,)))["fault"]
     assert row["verifier"] == SEAT
