@@ -89,11 +89,10 @@ def vote(
     from assay.protocol.messages import EvidenceRequest
     from assay.protocol.types import Digest
     from assay.training.data.batches import read_tokens
-    from assay.training.reference.narrowing import START
     from assay.verifier.appeal.answers import is_right
     from assay.verifier.appeal.evidence import parse_evidence
     from assay.verifier.audit.limits import agreed_limits
-    from assay.verifier.audit.messages import JudgeOperator
+    from assay.verifier.audit.messages import JudgeOperator, question
 
     account = account_of(file)
     chain, spec, config = account.chain, account.spec, account.config
@@ -116,14 +115,7 @@ def vote(
                 request = EvidenceRequest(case_id=case_id, operator=state.first)
                 shown[state.first] = Path(folder) / str(state.first)
                 _fetch(account, appeal, request, shown[state.first])
-            judged = JudgeOperator(
-                case_id=case_id,
-                operators=appeal.operators,
-                index=state.first,
-                start=START if not state.first else Digest(state.start),
-                end=Digest(state.end),
-                evidence=str(shown[state.first]),
-            )
+            judged = question(case_id, appeal.operators, state, shown[state.first])
             if judged not in answers:
                 tokens = read_tokens(config.data, spec.data)
                 answers[judged] = is_right(spec, limits, judged, tokens, _frozen(account))

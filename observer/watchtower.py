@@ -3,7 +3,8 @@
 Room: observer (edge). It holds no books. Results are recomputed from the certified manifests and challenged
 where they differ; what others leave undone is done after a while (participant/wallet/settler.py). Of the
 model that a result names it believes the verifiers. With an account that has verifier's stake it is on the
-list of juries, and votes when it is drawn for a challenge; a juror of an appeal votes by `assay appeal vote`.
+list of juries, and votes when it is drawn: for a challenge, and for an appeal in this run, whose operator a
+recompute worker judges by the run's data and by what the accused's node shows (verifier/appeal/juror.py).
 As a member of the present verifier set it signs vetoes in runs of the sets before, whose verifiers accept it
 by its record.
 """
@@ -11,15 +12,19 @@ by its record.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import trio
 
-from assay.participant.config import Config, Participant, open_participant
+from assay.participant.config import Config, Door, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.run import participate
 from assay.participant.wallet.cases import sign_veto
 from assay.participant.wallet.settler import TAKEOVER_S, Settler
+from assay.participant.worker import WorkerProcess
 from assay.protocol.types import PeerId
+from assay.verifier.appeal.juror import Juror
+from assay.verifier.audit.messages import Judged, JudgeOperator, RecomputeStart
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +56,27 @@ async def watch(me: Participant, patience_s: float) -> None:
         return await sign_veto(me, follower, case_id)
 
     handlers = {"sign-veto": veto}
-    async with participate(me, follower, handlers) as (host, nursery):
-        nursery.start_soon(Settler(me, follower, patience_s=patience_s, handlers=handlers).run, host)
+    juror = Juror(me, follower, partial(_judge, me))
+    settler = Settler(me, follower, patience_s=patience_s, handlers=handlers, juror=juror)
+    door = Door(handlers={}, is_open=lambda: False, knows=juror.knows)
+    async with participate(me, follower, handlers, door=door) as (host, nursery):
+        nursery.start_soon(juror.run, host)
+        nursery.start_soon(settler.run, host)
         log.info("watchtower is up", extra={"account": me.keys.account_address.hex()})
         await trio.sleep_forever()
+
+
+async def _judge(me: Participant, request: JudgeOperator) -> bool:
+    """Whether a shown operator is right, by a recompute worker that ends with its answer: juries are rare."""
+    limits = "" if me.config.limits is None else str(me.config.limits)
+    worker = WorkerProcess(
+        "assay.verifier.audit.worker",
+        RecomputeStart(spec=me.spec, workplace=me.workplace, limits=limits),
+        me.config.folder / "recompute-worker.log",
+        started=lambda _round: None,
+        worked=me.worked,
+    )
+    try:
+        return (await worker.call(request, Judged)).is_right
+    finally:
+        await worker.close()

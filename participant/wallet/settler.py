@@ -53,7 +53,7 @@ CLAIM_FOR_OTHERS_S = 30.0  # a payee that has not claimed this long after the la
 OwnResult = Callable[[int], Awaitable[EpochResult]]
 
 
-class AppealHands(Protocol):
+class Defender(Protocol):
     """What a verifier knows of the steps that appeals are about."""
 
     async def positions(self, case_id: bytes) -> Sequence[bytes] | None:
@@ -62,8 +62,16 @@ class AppealHands(Protocol):
     def statement(self, case_id: bytes) -> tuple[Statement, bytes] | None:
         """The accused's statement about the step, and its signature; None if we have none."""
 
-    async def is_right(self, case_id: bytes, operators: int, defence: DefenceView) -> bool | None:
-        """Whether the operator that is left is right; None if no evidence is here."""
+
+class Juror(Protocol):
+    """What a juror knows of the operators that appeals end at."""
+
+    async def is_right(self, view: AppealView, defence: DefenceView) -> bool | None:
+        """Whether the operator that is left is right; None if the accused showed no evidence.
+
+        Raises:
+            AssayError: we cannot tell, whatever the accused shows.
+        """
 
 
 class Settler:
@@ -79,7 +87,8 @@ class Settler:
         own_result: OwnResult | None = None,
         handlers: Mapping[str, Handler] | None = None,
         pays_others: bool = False,
-        appeals: AppealHands | None = None,
+        defender: Defender | None = None,
+        juror: Juror | None = None,
     ) -> None:
         """Does nothing before `run`.
 
@@ -92,11 +101,12 @@ class Settler:
                 it a posted result is judged by its payout table, and its model is believed.
             handlers: A verifier's own, which sign as others' do.
             pays_others: Whether to claim for payees that stay away.
-            appeals: With it, orders that we signed are defended, and operators judged.
+            defender: With it, orders that we signed are defended against appeals.
+            juror: With it, we vote on the operators that appeals end at, where we are drawn.
         """
         self._me, self._follower, self._check = me, follower, check
         self._own_result, self._pays_others = own_result, pays_others
-        self._handlers, self._appeals = handlers or {}, appeals
+        self._handlers, self._defender, self._juror = handlers or {}, defender, juror
         self._watch = Watch(patience_s=patience_s)
         self._case_ids: list[bytes] = []
         self._proposals: list[CertifiedResult] = []
@@ -230,20 +240,24 @@ class Settler:
 
     async def _with_opinions(self, view: AppealView, look: Look) -> AppealView:
         """The same, with what we know of the step."""
-        hands = self._appeals
-        if hands is None or view.state.phase is not AppealPhase.OPEN:
+        if view.state.phase is not AppealPhase.OPEN:
             return view
-        defences = []
+        defences, may_judge = [], self._juror is not None
         for one in view.defences:
-            is_asked = one.state.phase is DefencePhase.JURY and look.me in one.jury.seats
-            is_right = await hands.is_right(view.case_id, view.state.operators, one) if is_asked else None
+            is_right = None
+            if self._juror and one.state.phase is DefencePhase.JURY and look.me in one.jury.seats:
+                try:
+                    is_right = await self._juror.is_right(view, one)
+                except AssayError:  # it has said why; the accused's silence is not to blame
+                    may_judge = False
             defences.append(replace(one, is_right=is_right))
         may_defend = (
-            view.case_id in self._signed
-            and hands.statement(view.case_id) is not None
-            and await hands.positions(view.case_id) is not None
+            self._defender is not None
+            and view.case_id in self._signed
+            and self._defender.statement(view.case_id) is not None
+            and await self._defender.positions(view.case_id) is not None
         )
-        return replace(view, defences=tuple(defences), may_defend=may_defend, may_judge=True)
+        return replace(view, defences=tuple(defences), may_defend=may_defend, may_judge=may_judge)
 
     def _free_lots(self, chain: ChainReader) -> tuple[duties.Release, ...]:
         """The lots of this run's members that can be released now, once the run is long enough over."""
@@ -352,8 +366,8 @@ class Settler:
 
     async def _doubt(self, chain: Chain, case_id: bytes, look: Look, *, is_first: bool) -> None:
         """Name the first wrong part of an appeal's claim, or of the accused's last cut."""
-        assert self._appeals is not None  # else nothing may be defended
-        known, shown = await self._appeals.positions(case_id), self._appeals.statement(case_id)
+        assert self._defender is not None  # else nothing may be defended
+        known, shown = await self._defender.positions(case_id), self._defender.statement(case_id)
         assert known is not None and shown is not None
         view = next(one for one in look.appeals if one.case_id == case_id)
         since, run_sync = self._me.deployment.block, trio.to_thread.run_sync

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,9 +18,11 @@ from assay.chain.commit_statement import commit_statement
 from assay.chain.state import AppealPhase, DefencePhase
 from assay.chain.statements import OPERATOR, VERIFIER, SlashOrder, certificate, sign_digest
 from assay.cli.process import read_process_file
+from assay.devnet.machines import free_ports
 from assay.ledger.settlement.results import run_id_of
 from assay.node import evidence as node_evidence
 from assay.node.trainer import Trainer
+from assay.observer.watchtower import watch
 from assay.participant.config import open_network, open_participant
 from assay.participant.directory.find import announce_record
 from assay.participant.files.record import Role
@@ -37,7 +38,7 @@ from assay.training.model.loss import use_one_thread
 from assay.training.optimiser.aggregate import encode_round
 from assay.training.optimiser.public_state import THETA
 from assay.verifier.aggregation.mean import mean_over_senders
-from assay.verifier.appeal import accused
+from assay.verifier.appeal import accused, juror
 from assay.verifier.audit.limits import Limits, shipped
 from tests.a_network import NOW, a_record
 from tests.cli.market import Market, wallet
@@ -116,9 +117,7 @@ def trial(market: Market) -> Trial:
 @contextmanager
 def node_that_shows(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The accused's node as far as its evidence goes, found by the record that it announced; in a thread."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     monkeypatch.setattr(node_evidence, "LOOK_S", 0.3)
     announce_record(trial.market.as_(NODE), a_record(NODE, port=port, now_s=NOW + 1))
     config, _ = read_process_file(trial.market.config_of(NODE, data=trial.data, folder="state", port=port))
@@ -144,11 +143,36 @@ def node_that_shows(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         thread.join()
 
 
-@pytest.mark.parametrize("is_fetched", [False, True], ids=["by a file", "by the accused's node"])
+def watch_until_voted(trial: Trial, name: str, defender: str) -> None:
+    """A juror's watchtower, with nothing done by hand, until its vote is on chain."""
+    config = trial.market.config_of(name, data=trial.data, folder="tower", port=free_ports(1)[0])
+    me = open_participant(read_process_file(config)[0])
+
+    def has_voted() -> bool:
+        state, jury = trial.market.bank.defence(trial.case_id, defender)
+        voted = jury.right | jury.wrong
+        return state.phase is DefencePhase.ENDED or any(
+            who == wallet(name) and voted >> at & 1 for at, who in enumerate(jury.seats)
+        )
+
+    async def whole() -> None:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, me, 600.0)
+                while not await trio.to_thread.run_sync(has_voted):
+                    await trio.sleep(0.5)
+                nursery.cancel_scope.cancel()
+
+    trio.run(whole)
+
+
+@pytest.mark.parametrize("way", ["by a file", "by the accused's node", "by a watchtower"])
 def test_a_node_appeals_and_wins_by_its_jurors_votes(
-    trial: Trial, assay: Assay, monkeypatch: pytest.MonkeyPatch, is_fetched: bool
+    trial: Trial, assay: Assay, monkeypatch: pytest.MonkeyPatch, way: str
 ):
     market, jury = trial.market, []
+    is_fetched = way != "by a file"
+    monkeypatch.setattr(juror, "ASK_AGAIN_S", 0.5)
     trial.enlist()
     if is_fetched:
         for name in JURORS:
@@ -179,6 +203,12 @@ def test_a_node_appeals_and_wins_by_its_jurors_votes(
     def voting(seconds: float) -> None:
         wait(seconds)
         if jury and not votes:
+            if way == "by a watchtower":
+                _, drawn = market.bank.defence(trial.case_id, wallet(VERIFIERS[0]))
+                by_itself = next(name for name in reversed(JURORS) if wallet(name) in drawn.seats)
+                watch_until_voted(trial, by_itself, wallet(VERIFIERS[0]))
+                _, drawn = market.bank.defence(trial.case_id, wallet(VERIFIERS[0]))
+                assert not drawn.wrong
             for name in JURORS:
                 config = market.config_of(name, data=trial.data, folder="state")
                 shown = trial.case_id.hex() if is_fetched else jury[0]
@@ -193,7 +223,7 @@ def test_a_node_appeals_and_wins_by_its_jurors_votes(
     assert (code, err) == (0, ""), (out, err)
     assert out.splitlines()[-1] == "the appeal has ended: WON"
     assert [code for code, _, _ in votes] == [0] * len(votes)
-    assert any("is right" in out for _, out, _ in votes)
+    assert way == "by a watchtower" or any("is right" in out for _, out, _ in votes)
     assert market.bank.case(trial.case_id).phase is CasePhase.VETOED
 
 

@@ -6,8 +6,10 @@ Room: verifier (pure). Nothing here needs compiled code, which the process that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
+from assay.chain.state import DefenceState
 from assay.participant.compute import PATH_CHARS_MAX, Workplace
 from assay.protocol.encoding.codec import INT_MAX, Max
 from assay.protocol.messages import Commit, Outcome
@@ -17,6 +19,7 @@ from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.protocol.update_rule import RuleSpec
 from assay.training.layout import Layout, layout_of
 from assay.training.optimiser.matrices import start_counts
+from assay.training.reference.narrowing import START
 
 BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
 HEAD_BYTES_MAX = 4 << 10  # of an opening, beside its blocks and its whole states
@@ -125,6 +128,18 @@ class JudgeOperator:
     start: Digest
     end: Digest
     evidence: Annotated[str, Max(PATH_CHARS_MAX)]
+
+
+def question(case_id: bytes, operators: int, state: DefenceState, evidence: Path) -> JudgeOperator:
+    """What the jury of a defence is asked; the contract has no position before the first operator."""
+    return JudgeOperator(
+        case_id=Digest(case_id),
+        operators=operators,
+        index=state.first,
+        start=Digest(state.start) if state.first else START,
+        end=Digest(state.end),
+        evidence=str(evidence),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,8 @@ class ChainDuties:
             patience_s=SETTLE_S * (1 + self._me.spec.seat_peers.index(self._me.me)),
             own_result=self._result,
             handlers=self.handlers,
-            appeals=self.appeals,
+            defender=self.appeals,
+            juror=self.appeals.juror,
         )
 
     # ---- signatures that others request ----

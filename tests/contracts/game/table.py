@@ -33,7 +33,7 @@ from assay.chain.statements import (
     sign_digest,
     term_of,
 )
-from assay.ledger.settlement.duties import DefenceView, Look
+from assay.ledger.settlement.duties import AppealView, DefenceView, Look
 from assay.ledger.settlement.funding import reading_of
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import epoch_result
@@ -146,8 +146,8 @@ class Knowing:
         found = (one for one in self.table.cheats if one.case_id == case_id)
         return next(found, None) if "who signed an order defends it" in self.table.rules else None
 
-    async def is_right(self, case_id: bytes, _operators: int, defence: DefenceView) -> bool | None:
-        (framed,) = [one for one in self.table.appealed() if one.case_id == case_id]
+    async def is_right(self, view: AppealView, defence: DefenceView) -> bool | None:
+        (framed,) = [one for one in self.table.appealed() if one.case_id == view.case_id]
         return defence.state.end == framed.position(defence.state.last)
 
 
@@ -430,7 +430,9 @@ class Table:
     def _turn(self, run: Run, who: str, patience_s: float = 0.0) -> tuple[Look, bool]:
         tower = self.towers.get((who, run.name))
         if tower is None:
-            tower = Settler(self.member(run), run.follower, patience_s=patience_s, appeals=self.hands)
+            tower = Settler(
+                self.member(run), run.follower, patience_s=patience_s, defender=self.hands, juror=self.hands
+            )
             tower._host = Verifiers(self, run)  # type: ignore[assignment]
             self.towers[who, run.name] = tower
         self.clock.jump(10)

@@ -17,6 +17,7 @@ from assay.chain.commit_statement import commit_statement
 from assay.chain.state import AppealPhase, DefencePhase
 from assay.chain.statements import OPERATOR, SlashOrder
 from assay.ledger.settlement.duties import (
+    AppealView,
     Choose,
     ConcludeAppeal,
     Defend,
@@ -36,10 +37,10 @@ from assay.protocol.types import Digest
 from assay.testing.signed import a_spec
 from assay.training.frozen import ALL_TRAINED
 from assay.training.model.loss import use_one_thread
-from assay.training.reference.narrowing import PARTS, START, claimed, ends_of
+from assay.training.reference.narrowing import PARTS, claimed, ends_of
 from assay.verifier.appeal.accused import Step, conduct, step_of
 from assay.verifier.appeal.answers import is_right, positions_of
-from assay.verifier.audit.messages import JudgeOperator
+from assay.verifier.audit.messages import question
 from tests.contracts.chain_world import PURSE, Person, World
 from tests.verifier.appeal.test_appeal import Party, a_party
 from tests.verifier.appeal.test_inner_steps import a_node
@@ -70,19 +71,12 @@ class Hands:
     def statement(self, _case_id: bytes) -> Any:
         return self.court.statement
 
-    async def is_right(self, case_id: bytes, operators: int, defence: Any) -> bool | None:
-        party, state = self.court.party, defence.state
-        path = evidence_path(self.court.folder, case_id, state.first)
+    async def is_right(self, view: AppealView, defence: Any) -> bool | None:
+        party = self.court.party
+        path = evidence_path(self.court.folder, view.case_id, defence.state.first)
         if not path.exists():
             return None
-        request = JudgeOperator(
-            case_id=Digest(case_id),
-            operators=operators,
-            index=state.first,
-            start=START if not state.first else Digest(state.start),
-            end=Digest(state.end),
-            evidence=str(path),
-        )
+        request = question(view.case_id, view.state.operators, defence.state, path)
         return is_right(party.spec, party.limits, request, party.tokens, ALL_TRAINED)
 
 
@@ -141,7 +135,8 @@ class Court:
             readings=Readings(),
         )
         follower: Any = SimpleNamespace(run_state=start(spec, Digest(self.world.run_id)), settlements={})
-        self.towers[person] = Settler(me, follower, appeals=Hands(self, is_honest=is_honest))
+        hands = Hands(self, is_honest=is_honest)
+        self.towers[person] = Settler(me, follower, defender=hands, juror=hands)
 
     def turn(self) -> None:
         """Everybody looks once, and does what is due."""

@@ -1,4 +1,4 @@
-"""Appeals: a juror fetches the evidence from the accused itself, within bounds of time and bytes."""
+"""Juror: fetches the evidence from the accused itself, within bounds of time and bytes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from assay.node.evidence import EvidenceServer, jurors_of
 from assay.participant.files.evidence import evidence_files, evidence_path
 from assay.participant.files.record import Role
 from assay.protocol.encoding.codec import encode
-from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
+from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.messages import EvidenceNotice, EvidenceRequest
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import Address, Digest, PeerId
 from assay.testing.specs import a_spec
 from assay.verifier.appeal import fetch
+from assay.verifier.appeal import juror as juror_module
 from assay.verifier.appeal.fetch import evidence_bytes_max
-from assay.verifier.audit.messages import Judged
-from assay.verifier.service import appeals
-from assay.verifier.service.appeals import Appeals
+from assay.verifier.appeal.juror import Juror
+from assay.verifier.audit.messages import JudgeOperator
 from tests.a_network import NOW, a_record
 from tests.network.loopback import a_host, connected, peer_of, run, seed_of, until
 
@@ -36,16 +36,15 @@ pytestmark = pytest.mark.slow
 
 CASE, INDEX, BODY = Digest(b"c" * 32), 7, b"the evidence" * 50_000
 ACCUSED, JUROR, STRANGER = map(peer_of, ("accused", "juror", "stranger"))
+WALLET = Address(b"a" * 20)
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 
-class AChild:
-    """A recompute worker that holds each operator for right, unless the evidence is of another step."""
-
-    async def call(self, request: Any, _kind: type) -> Judged:
-        if Path(request.evidence).read_bytes() != BODY:
-            raise MalformedMessage("evidence about another step")
-        return Judged(is_right=True)
+async def recompute(request: JudgeOperator) -> bool:
+    """Holds each operator for right, unless the evidence is of another step."""
+    if Path(request.evidence).read_bytes() != BODY:
+        raise MalformedMessage("evidence about another step")
+    return True
 
 
 def an_accused(folder: Path, *shown: tuple[int, bytes]) -> tuple[EvidenceServer, DiskBlobs]:
@@ -60,23 +59,24 @@ def an_accused(folder: Path, *shown: tuple[int, bytes]) -> tuple[EvidenceServer,
     return EvidenceServer(me), blobs
 
 
-def a_juror(folder: Path) -> Appeals:
-    """The juror's side; its chain convicts the accused."""
+def a_juror(folder: Path, *, is_verifier: bool = True) -> Juror:
+    """The juror's side, of a run that the accused is in."""
     folder.mkdir()
-    me: Any = SimpleNamespace(spec=a_spec(), config=SimpleNamespace(folder=folder))
-    audit = SimpleNamespace(offence_id=CASE, commit=SimpleNamespace(node=ACCUSED))
-
-    async def grown(_round: int) -> None:
-        await trio.sleep_forever()
-
-    follower: Any = SimpleNamespace(confirmed={0: audit}, run_state=SimpleNamespace(round=0), grown=grown)
-    juror = Appeals(me, follower, SimpleNamespace(child=AChild()))  # type: ignore[arg-type]
-    juror._tried.add(CASE)  # the trace is another's test
-    return juror
+    spec = a_spec()
+    me: Any = SimpleNamespace(
+        spec=spec,
+        config=SimpleNamespace(folder=folder),
+        me=spec.seat_peers[0] if is_verifier else JUROR,
+        keys=SimpleNamespace(account_address=a_record("iris").record.account),
+        addresses={ACCUSED: None},
+    )
+    node = SimpleNamespace(member=SimpleNamespace(account=WALLET))
+    follower: Any = SimpleNamespace(run_state=SimpleNamespace(nodes={ACCUSED: node}))
+    return Juror(me, follower, recompute)
 
 
 @asynccontextmanager
-async def court(juror: Appeals, answer: Answer, blobs: DiskBlobs) -> Any:
+async def court(juror: Juror, answer: Answer, blobs: DiskBlobs) -> Any:
     """Both on real sockets, connected."""
     async with (
         a_host("accused", handlers={"evidence": answer}, blobs=blobs) as accused,
@@ -89,12 +89,14 @@ async def court(juror: Appeals, answer: Answer, blobs: DiskBlobs) -> Any:
         nursery.cancel_scope.cancel()
 
 
-async def opinion(juror: Appeals) -> bool | None:
+async def opinion(juror: Juror) -> bool | None:
     state = SimpleNamespace(first=INDEX, start=bytes(32), end=bytes(32))
-    return await juror.is_right(CASE, 9, SimpleNamespace(state=state))  # type: ignore[arg-type]
+    appeal = SimpleNamespace(accused=evm_address(WALLET), operators=9)
+    view: Any = SimpleNamespace(case_id=CASE, state=appeal)
+    return await juror.is_right(view, SimpleNamespace(state=state))  # type: ignore[arg-type]
 
 
-def fetched(juror: Appeals) -> list[Path]:
+def fetched(juror: Juror) -> list[Path]:
     return evidence_files(juror._me.config.folder)
 
 
@@ -106,18 +108,18 @@ def test_a_juror_gets_the_evidence_from_the_accused_and_then_has_an_opinion(tmp_
         async with court(juror, server.answer, blobs):
             assert await opinion(juror) is None  # asked for meanwhile; nobody waits
             await until(lambda: bool(fetched(juror)))
+            assert fetched(juror)[0].read_bytes() == BODY
             assert await opinion(juror) is True
-            juror._state_sync.child = None  # type: ignore[assignment]  # not asked about it again
+            fetched(juror)[0].write_bytes(b"of another step")  # not looked at again
             assert await opinion(juror) is True
 
     run(whole)
-    assert fetched(juror)[0].read_bytes() == BODY
 
 
 def test_what_shows_nothing_is_dropped_and_better_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appeals, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(juror_module, "ASK_AGAIN_S", 0.1)
     server, blobs = an_accused(tmp_path / "accused", (INDEX, b"of another step"))
     juror = a_juror(tmp_path / "juror")
 
@@ -138,7 +140,7 @@ def test_what_shows_nothing_is_dropped_and_better_is_asked_for(
 def test_an_accused_that_sends_nothing_of_use_is_fetched_from_only_so_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appeals, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(juror_module, "ASK_AGAIN_S", 0.01)
     server, blobs = an_accused(tmp_path / "accused", (INDEX, b"of another step"))
     juror, seen = a_juror(tmp_path / "juror"), 0
 
@@ -159,8 +161,8 @@ def test_an_accused_that_sends_nothing_of_use_is_fetched_from_only_so_often(
 def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_bytes(
     tmp_path: Path, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appeals, "FETCH_S", 0.5)
-    monkeypatch.setattr(appeals, "ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr(juror_module, "FETCH_S", 0.5)
+    monkeypatch.setattr(juror_module, "ASK_AGAIN_S", 0.1)
     juror, asked = a_juror(tmp_path / "juror"), [0]
     size = evidence_bytes_max(juror._me.spec) + (shown == "too large")
     _, blobs = an_accused(tmp_path / "accused")
@@ -175,7 +177,7 @@ def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_byte
         async with court(juror, answer, blobs):
             await until_asked(juror, asked)
 
-    async def until_asked(juror: Appeals, asked: list[int]) -> None:
+    async def until_asked(juror: Juror, asked: list[int]) -> None:
         with trio.fail_after(30):
             while asked[0] < 3:
                 started = trio.current_time()
@@ -185,6 +187,48 @@ def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_byte
 
     run(whole)
     assert not list((tmp_path / "juror").rglob("*evidence*"))
+
+
+@pytest.mark.parametrize("announced", ["nothing", "another process", "this process"])
+def test_a_juror_outside_the_run_holds_no_silence_against_an_accused_that_cannot_know_it(
+    tmp_path: Path, announced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jury = ACourt(*([] if announced == "nothing" else ["iris"]))
+    monkeypatch.setattr(juror_module, "open_chain", lambda _me: jury)
+    juror = a_juror(tmp_path / "juror", is_verifier=False)
+    if announced == "this process":
+        juror._me.me = a_record("iris").record.peer  # type: ignore[misc]
+        assert trio.run(opinion, juror) is None and juror._asking
+        return
+    with pytest.raises(Unavailable, match="assay network announce"):
+        trio.run(opinion, juror)
+    given = evidence_path(tmp_path / "juror", CASE, INDEX)  # by its owner: nobody need be asked
+    given.parent.mkdir()
+    given.write_bytes(BODY)
+    assert trio.run(opinion, juror) is True
+
+
+def test_what_cannot_be_recomputed_is_tried_again_after_a_while_and_no_opinion(tmp_path: Path) -> None:
+    juror, tries = a_juror(tmp_path / "juror"), []
+    given = evidence_path(tmp_path / "juror", CASE, INDEX)
+    given.parent.mkdir()
+    given.write_bytes(BODY)
+
+    async def without_data(request: JudgeOperator) -> bool:
+        tries.append(request)
+        raise ConfigError("data: nothing there")
+
+    async def whole() -> None:
+        juror._recompute = without_data
+        for _ in range(3):
+            with pytest.raises(ConfigError):
+                await opinion(juror)
+        assert len(tries) == 1
+        juror._recompute = recompute
+        await trio.sleep(juror_module.ASK_AGAIN_S)
+        assert await opinion(juror) is True
+
+    trio.run(whole, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_no_stranger_is_shown_evidence_and_a_file_is_stored_once(tmp_path: Path) -> None:

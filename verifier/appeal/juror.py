@@ -1,0 +1,164 @@
+"""Juror: what a process that follows a run knows of the operators which appeals of the run end at.
+
+Room: verifier (edge: the network, a folder of evidence, the directory). Verifiers and watchtowers have one.
+It asks the accused node itself for evidence, over its authenticated connection: what others would send could
+lose the appeal for it. What arrives is checked by whoever recomputes before it counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import trio
+
+from assay.chain.commit_statement import evm_address
+from assay.ledger.settlement.duties import AppealView, DefenceView
+from assay.network.host import Host, PeerAddress
+from assay.participant.config import Participant
+from assay.participant.directory.find import announced_record, last_record
+from assay.participant.files.evidence import evidence_path
+from assay.participant.follower import Follower
+from assay.participant.wallet.claims import open_chain
+from assay.protocol.errors import AssayError, MalformedMessage, Unavailable
+from assay.protocol.messages import EvidenceRequest
+from assay.protocol.types import Digest, PeerId
+from assay.verifier.appeal.fetch import FETCH_S, FETCHES_MAX, ask, keep
+from assay.verifier.audit.messages import JudgeOperator, question
+
+log = logging.getLogger(__name__)
+ASK_AGAIN_S = 60.0
+ASKED_MAX = 64  # operators at a time
+Wanted = tuple[PeerId, EvidenceRequest, Path]  # of whom, what, and where it is kept
+
+
+class Juror:
+    """Evidence that the accused showed, and judgements of operators by it."""
+
+    def __init__(
+        self,
+        me: Participant,
+        follower: Follower,
+        recompute: Callable[[JudgeOperator], Awaitable[bool]],
+    ) -> None:
+        """Asks for nothing before `run`.
+
+        Args:
+            me: The participant.
+            follower: Its chain of manifests.
+            recompute: Whether a shown operator is right. Raises MalformedMessage where the evidence shows
+                nothing, other errors where we cannot tell.
+        """
+        self._me, self._follower, self._recompute = me, follower, recompute
+        self._asking: set[Path] = set()
+        self._fetched: Counter[Path] = Counter()
+        # A juror may sit in as many defences as there are signers.
+        self._judged: dict[JudgeOperator, bool] = {}
+        self._unable: dict[JudgeOperator, tuple[float, AssayError]] = {}  # since when, and why
+        self._met: set[PeerId] = set()  # accused nodes that are not among our addresses
+        self._wanted, self._wanting = trio.open_memory_channel[Wanted](ASKED_MAX)
+
+    def knows(self, peer: PeerId) -> bool:
+        """Whether a peer outside our addresses is an accused node that we dial."""
+        return peer in self._met
+
+    async def run(self, host: Host) -> None:
+        """Fetch wanted evidence; ends only by cancellation."""
+        async with trio.open_nursery() as nursery:
+            async for node, request, path in self._wanting:
+                nursery.start_soon(self._fetch, host, nursery, node, request, path)
+
+    async def is_right(self, view: AppealView, defence: DefenceView) -> bool | None:
+        """Whether the operator that is left is right; None if the accused has shown no evidence about it.
+
+        Then the accused is asked for it, meanwhile, for whoever asks here again.
+
+        Raises:
+            AssayError: we cannot tell: the accused cannot know us, or the data are not here.
+        """
+        path = evidence_path(self._me.config.folder, view.case_id, defence.state.first)
+        if not path.exists():
+            if self._me.me not in self._me.spec.seat_peers:
+                await trio.to_thread.run_sync(self._check_announced)
+            self._want(view, defence.state.first, path)
+            return None
+        request = question(view.case_id, view.state.operators, defence.state, path)
+        if request in self._judged:
+            return self._judged[request]
+        since, why = self._unable.get(request, (-ASK_AGAIN_S, None))
+        if why is not None and trio.current_time() < since + ASK_AGAIN_S:
+            raise why
+        try:
+            found = self._judged[request] = await self._recompute(request)
+            return found
+        except MalformedMessage as error:
+            log.warning("evidence shows nothing", extra={"file": path.name, "reason": str(error)})
+            path.unlink(missing_ok=True)  # the accused may show better
+            return None
+        except AssayError as error:
+            log.warning("no vote yet: cannot recompute", extra={"file": path.name, "reason": str(error)})
+            self._unable[request] = trio.current_time(), error
+            raise
+
+    def _check_announced(self) -> None:
+        """An accused node knows a juror outside the run by the record that it announced last.
+
+        Raises:
+            Unavailable: that is not this process's: silence to us says nothing of the accused.
+        """
+        account = evm_address(self._me.keys.account_address)
+        last = last_record(open_chain(self._me), account, int(time.time()))
+        if last is None or last.record.peer != self._me.me:
+            log.warning("no vote yet: announce this process's record", extra={"account": account})
+            raise Unavailable(f"the accused cannot know {account}: assay network announce")
+
+    def _want(self, view: AppealView, index: int, path: Path) -> None:
+        """Have the accused asked, unless it is being asked already."""
+        if path in self._asking or self._fetched[path] >= FETCHES_MAX:
+            return
+        request = EvidenceRequest(case_id=Digest(view.case_id), operator=index)
+        for node in self._nodes_of(view.state.accused):
+            try:
+                self._wanted.send_nowait((node, request, path))
+            except trio.WouldBlock:  # asked for again with the next look
+                return
+            self._asking.add(path)
+
+    def _nodes_of(self, account: str) -> Iterable[PeerId]:
+        for peer, record in self._follower.run_state.nodes.items():
+            if evm_address(record.member.account) == account:
+                yield peer
+
+    async def _fetch(
+        self, host: Host, nursery: trio.Nursery, node: PeerId, request: EvidenceRequest, path: Path
+    ) -> None:
+        """Ask the accused for its evidence once, and keep it as a file; nobody waits for this."""
+        try:
+            if node not in self._me.addresses and node not in self._met:
+                place = await trio.to_thread.run_sync(self._place_of, node)
+                self._met.add(node)
+                nursery.start_soon(host.keep_connected, [place])
+            shown = await ask(host, node, request, self._me.spec)
+            if shown is not None:
+                self._fetched[path] += 1
+                await keep(host, node, shown, path, FETCH_S)
+                log.info("evidence fetched", extra={"node": node.hex()[:8], "file": path.name})
+        except (AssayError, OSError) as error:
+            log.info("no evidence", extra={"node": node.hex()[:8], "reason": str(error)})
+        await trio.sleep(ASK_AGAIN_S)
+        self._asking.discard(path)
+
+    def _place_of(self, node: PeerId) -> PeerAddress:
+        """Where a node is that came into the run later, by the record that it announced.
+
+        Raises:
+            AssayError: it announced none that verifies.
+        """
+        account = evm_address(self._follower.run_state.nodes[node].member.account)
+        found = announced_record(open_chain(self._me), account, node, int(time.time()))
+        if found is None:
+            raise Unavailable(f"{account} announced no record")
+        return PeerAddress(peer=node, host=found.record.host, port=found.record.port)
