@@ -7,7 +7,8 @@ by exactly one liability account. Wallets are outside these books.
     asset:vault    StakeVault's tokens      <- stake, held (by a slash order, not yet paid out), casebond,
                                                rewards (of slashes, and returned bonds, until collected)
     asset:bonds    EpochSettlement's tokens <- bond (of proposals and challenges), bondowed (until collected)
-Each of them may have a gift account beside these: tokens that a plain transfer left there.
+Each of them may have a gift account beside these: tokens that a plain transfer left there. Other contracts
+hold no money, the courts neither: what somebody sends to one is owed to nobody, and in no books.
 A burn needs no account: the tokens leave the asset and the liability together.
 """
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from assay.chain.client import UNIT
-from assay.chain.events import Claimed, Refunded
+from assay.chain.events import Claimed, Refunded, Slashed
 from assay.chain.statements import OPERATOR, VERIFIER, Veto
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.reconcile import Difference, reconcile, trial_balance
@@ -55,9 +56,9 @@ def read(world: World, books: BookStore, table: Settlement) -> None:
     books.take_blocks(world.bank.events(first, head), first, head, {table.epoch: table})
 
 
-def slash(world: World) -> bytes:
+def slash(world: World, **changes: Any) -> bytes:
     """A case from its opening to the slash, which is not paid out yet; its id."""
-    ruling = world.a_ruling(world.operators[0])
+    ruling = world.a_ruling(world.operators[0], **changes)
     world.bank.open_case(ruling, world.cert(ruling))
     world.advance(world.params.veto_window_s)
     world.bank.execute_case(ruling.offence_id)
@@ -203,6 +204,44 @@ def test_a_gift_is_in_an_account_of_its_own_and_turns_no_books_red(
     assert reconcile(books, world.bank, {0: table}) == ()
     assert balance_of(books, f"gift:{contract}") == 7
     assert trial_balance(books) == 0
+
+
+@pytest.mark.parametrize("contract", ["SlashCourt", "AppealCourt"])
+def test_courts_hold_no_money_and_a_gift_to_one_is_in_no_books(world: World, books: BookStore, contract: str):
+    """Bonds of cases and appeals lie in the vault: there is nothing of a court's to count."""
+    transfer_token(world.as_(world.bystander), world.deployment.address(contract), 1)
+    world.join(world.operators[0], OPERATOR, 500 * UNIT)
+    table = a_table(world)
+    settle(world, table)
+    case_id = slash(world)
+    world.advance(world.params.payout_delay_s)
+    world.bank.pay_out_case(case_id)
+    read(world, books, table)
+
+    assert reconcile(books, world.bank, {0: table}) == ()
+    assert trial_balance(books) == 0
+    assert not any(account.code.startswith("gift") for account in books.balances())
+    assert world.held(contract) == 1  # the gift, and nothing that is owed to anybody
+
+
+def test_of_two_runs_on_one_deployment_each_has_its_own_slashes_in_its_books(world: World, tmp_path: Path):
+    """One operator has a lot in both; every balance is in both books, the slashes of a run in one."""
+    offender, other = world.operators[0], world.a_run(b"another spec")
+    world.join(offender, OPERATOR, 700 * UNIT)
+    world.as_(offender).stake(OPERATOR, 300 * UNIT)
+    world.lock(offender, 300 * UNIT, commitment=other)
+    slashed = {world.run_id: slash(world), other: slash(world, run_id=other, ppm=100_000)}
+    head, first = world.bank.block_number(), world.deployment.block
+
+    told = {}
+    for run_id in slashed:
+        books = BookStore(tmp_path / f"{run_id.hex()[:8]}.db", run_id, first_block=first)
+        books.take_blocks(world.bank.events(first, head), first, head, {})
+        assert reconcile(books, world.bank, {}) == () and trial_balance(books) == 0
+        assert {event.offence_id for event in books.events(Slashed)} == set(slashed.values())
+        told[run_id] = money(books).slashed
+        books.close()
+    assert told == {world.run_id: 175 * UNIT, other: 30 * UNIT}
 
 
 def test_a_chain_that_went_back_takes_the_books_with_it(world: World, books: BookStore):
