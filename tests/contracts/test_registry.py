@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from assay.chain.client import ALREADY_DONE, ChainRefused
 from assay.chain.events import LogAnchored, ModelSuperseded
-from assay.chain.statements import ModelRecord, Supersession
+from assay.chain.statements import ModelRecord, Supersession, certificate
 from assay.ledger.journal.store import BookStore
-from tests.contracts.chain_world import MODEL, World, view
+from tests.contracts.chain_world import MODEL, Person, World, view
+from tests.contracts.test_digests import a_rotation, staked
 
 ROOT, OTHER = b"\1" * 32, b"\2" * 32
 
@@ -85,11 +87,15 @@ def on_record(world: World, count: int) -> list[bytes]:
     return found
 
 
-def supersede(world: World, old: bytes, new: bytes, signatures: int = 3) -> None:
+def supersede(
+    world: World, old: bytes, new: bytes, signatures: int = 3, by: Sequence[Person] | None = None
+) -> None:
+    """by: who signs, in place of the first verifiers."""
     said = Supersession(
         deployment_id=world.deployment.deployment_id, record_id=old, new_record_id=new, reason_hash=REASON
     )
-    world.bank.supersede_model(said, world.cert(said, signatures))
+    given = [world.signed(said, person.hot) for person in (by or world.verifiers)[:signatures]]
+    world.bank.supersede_model(said, certificate(world.deployment.digest(said), given))
 
 
 def test_a_record_gives_way_to_another_or_to_none_and_stays_readable(world: World):
@@ -128,3 +134,17 @@ def test_succession_is_said_once_by_a_quorum_and_never_in_a_circle(world: World)
 
     supersede(world, second, third)
     assert world.bank.successor_of(second) == third
+
+
+def test_after_a_hand_over_the_present_set_says_what_succeeds_and_the_runs_own_set_no_more(world: World):
+    first, second = on_record(world, 2)
+    newcomers = staked(world, 4)
+    members, rotation = a_rotation(world, newcomers)
+    world.bank.rotate_verifiers(members, 0, world.cert(rotation))
+
+    with pytest.raises(ChainRefused, match="NotAMember"):
+        supersede(world, first, second)
+    assert world.bank.successor_of(first) is None
+    supersede(world, first, second, by=newcomers)
+
+    assert world.bank.successor_of(first) == second
