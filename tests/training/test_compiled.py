@@ -142,7 +142,8 @@ def is_imported(package, *modules):
 
 @pytest.mark.slow
 def test_participants_import_no_compiler():
-    assert not is_imported("numba", "assay.verifier.service.process", "assay.node.service")
+    services = ("assay.verifier.service.process", "assay.node.service", "assay.observer.watchtower")
+    assert not is_imported("numba", *services)
 
 
 @pytest.mark.slow
