@@ -92,6 +92,11 @@ class _Operator(_Issuer):
 
     account: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
     agreement: _Text
+    # Of the yearly report alone: no document, and so no log, has these.
+    person: Literal["", "natural", "legal"] = ""
+    tin: _MaybeText = ""
+    tin_country: Annotated[str, Field(pattern=r"^([A-Z]{2})?$")] = ""
+    birth_date: date | None = None
 
 
 class SupplierFile(BaseModel):

@@ -20,6 +20,14 @@ from assay.orders.toml import read_tables
 from assay.protocol.errors import ConfigError
 
 
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """The facts of a payee that the report should have, and the supplier's file does not give."""
+
+    account: str
+    facts: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yearly:
     """A year's report, and the file it was written to."""
@@ -27,6 +35,7 @@ class Yearly:
     year: int
     currency: str
     quarters: tuple[Quarter, ...]
+    lacking: tuple[Lacking, ...]
     file: Path | None
 
 
@@ -52,13 +61,24 @@ def write_yearly(runs: Sequence[Path], year: int, supplier: Path, file: Path | N
             seen[name] = run
             receipts += read_receipts(db)
     payees = {
-        str(to_checksum_address(one.account)): Payee(name=one.name, country=one.country, vat_id=one.vat_id)
+        str(to_checksum_address(one.account)): Payee(
+            name=one.name,
+            country=one.country,
+            vat_id=one.vat_id,
+            address=", ".join(one.address),
+            person=one.person,
+            tin=one.tin,
+            tin_country=one.tin_country,
+            birth_date="" if one.birth_date is None else one.birth_date.isoformat(),
+        )
         for one in found.operator
     }
     made = quarters(receipts, year, terms.currency, terms.rates, payees)
     if file is not None:
         write_file(file, yearly_csv(made, terms.currency).encode())
-    return Yearly(year=year, currency=terms.currency, quarters=made, file=file)
+    missing = {one.account: one.payee.missing for one in made if one.payee.missing}
+    lacking = tuple(Lacking(account, names) for account, names in missing.items())
+    return Yearly(year=year, currency=terms.currency, quarters=made, lacking=lacking, file=file)
 
 
 def yearly_lines(made: Yearly) -> Iterator[str]:
@@ -72,5 +92,7 @@ def yearly_lines(made: Yearly) -> Iterator[str]:
         )
     if not made.quarters:
         yield f"nothing was earned or claimed in {made.year}"
+    for payee in made.lacking:
+        yield f"{payee.account} lacks {', '.join(payee.facts)}: see [[operator]] of the supplier's file"
     if made.file is not None:
         yield f"wrote {made.file}"

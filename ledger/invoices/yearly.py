@@ -7,7 +7,8 @@ compared with the log and dated by their block:
     transferred    the operator claimed it on chain: one transfer of the token
 
 Each is converted at the rate of its own hour, and a quarter's sum is rounded once. A reorganisation's
-reversal takes both amount and count back. docs/decisions/0041-tax-documents.md says for which law.
+reversal takes both amount and count back. docs/decisions/0041-tax-documents.md says for which law,
+0062-accountants.md which facts of a payee it asks for: they are in the report alone, never in the log.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ COLUMNS = (
     "name",
     "country",
     "vat_id",
+    "address",
+    "person",
+    "tin",
+    "tin_country",
+    "birth_date",
     "asset",
     "supplies",
     "credited_units",
@@ -67,6 +73,19 @@ class Payee:
     name: str = ""
     country: str = ""
     vat_id: str = ""
+    address: str = ""
+    person: str = ""  # "natural" or "legal"
+    tin: str = ""  # tax identification number
+    tin_country: str = ""  # that issued it: where the payee is resident for tax
+    birth_date: str = ""  # of a natural person, ISO 8601
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What a report needs by Directive 2011/16/EU, annex VI, section II.B, and the file lacks."""
+        needed = ["name", "address", "person", "tin", "tin_country"]
+        if self.person == "natural":
+            needed.append("birth_date")
+        return tuple(name for name in needed if not getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -246,6 +246,11 @@ vat_id = "FR40303265045"
 agreement = "of 2023-01-05"
 """
 )
+FACTS = {"person": "natural", "tin": "3023217600053", "tin_country": "FR", "birth_date": "1990-05-17"}
+IDENTIFIED = WITH_OPERATOR + "".join(
+    f"{name} = {value}\n" if name == "birth_date" else f'{name} = "{value}"\n'
+    for name, value in FACTS.items()
+)
 
 
 def test_an_operator_has_a_self_billed_invoice_with_reverse_charge(
@@ -322,7 +327,32 @@ def test_the_yearly_report_names_operators_and_counts_no_run_twice(
         sum(row.amount for row in paid),
     )
     assert f"2023 Q4 {ACCOUNT} Ola Operator: " in out
+    assert f"{ACCOUNT} lacks person, tin, tin_country: " in out
     code, _, err = assay("ledger", "yearly", folder, folder, *rest)
     assert (code, "would count twice" in err) == (2, True)
     code, out, _ = assay("ledger", "yearly", folder, "--supplier", supplier, "--year", 2024)
     assert (code, out) == (0, "nothing was earned or claimed in 2024\n")
+
+
+def test_what_identifies_an_operator_is_in_the_yearly_report_and_in_no_document_or_log(
+    assay: Assay, folder: Path, supplier: Path, tmp_path: Path
+):
+    supplier.write_text(IDENTIFIED)
+    supplier.with_name("rates.csv").write_text(RATES)
+    where = tmp_path / "year.csv"
+
+    code, out, _ = assay("ledger", "yearly", folder, "--supplier", supplier, "--year", 2023, "--csv", where)
+    assert assay("invoice", folder, "--operator", ACCOUNT, "--ubl", tmp_path / "i.xml")[0] == 0
+
+    with open(where) as file:
+        mine = {row["account"]: row for row in csv.DictReader(file)}[ACCOUNT]
+    assert (code, mine["address"]) == (0, "Rue 1, 75001 Paris")
+    assert {name: mine[name] for name in FACTS} == FACTS
+    assert f"{ACCOUNT} lacks" not in out
+    written = (tmp_path / "i.xml").read_bytes() + b"".join(
+        path.read_bytes() for path in folder.rglob("ledger.db*")
+    )
+    assert b"Rue 1" in written
+    for name in ("tin", "birth_date"):
+        assert FACTS[name] not in out
+        assert FACTS[name].encode() not in written

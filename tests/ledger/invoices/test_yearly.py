@@ -85,6 +85,20 @@ def test_what_was_earned_and_what_was_claimed_are_counted_apart():
     assert row["name"] == "'=SUM(1)"  # no spreadsheet runs it
 
 
+def test_a_payee_lacks_what_nobody_says_of_it_and_a_legal_person_no_birth_date():
+    every = ("name", "address", "person", "tin", "tin_country")
+    whole = Payee(
+        name="Ola", address="Weg 1", person="natural", tin="1", tin_country="FR", birth_date="1990-05-17"
+    )
+
+    assert Payee().missing == every
+    assert whole.missing == ()
+    assert replace(whole, birth_date="").missing == ("birth_date",)
+    assert replace(whole, birth_date="", person="legal").missing == ()
+    for name in every:
+        assert replace(whole, **{name: ""}).missing == (name,)
+
+
 def test_a_quarters_sum_is_rounded_once():
     receipts = [a_receipt("2026-01-01", 4_000) for _ in range(10)]  # 0.4 cents each
     (one,) = quarters(receipts, 2026, "EUR", some_rates("2026-01-01"), {})
