@@ -80,14 +80,28 @@ def export(
         bool, typer.Option("--beancount", help="Beancount, with balance assertions.")
     ] = False,
     hledger: Annotated[bool, typer.Option("--hledger", help="hledger, with balance assertions.")] = False,
+    datev: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.toml", help="A DATEV posting batch of a month, in euros, by this file."),
+    ] = None,
+    month: Annotated[
+        str | None, typer.Option(metavar="MONTH", help="With --datev: the month in UTC, such as 2026-11.")
+    ] = None,
 ) -> None:
-    """Print the whole journal as CSV, or for beancount or hledger.
+    """Print the whole journal as CSV, or for beancount or hledger; or a month of it for DATEV.
 
     Example: assay ledger export runs/quickstart --csv
     """
     from assay.cli.ledger.lines import export_text
     from assay.ledger.queries.export import Language
 
+    if (datev is None) != (month is None) or (datev is not None and (csv or beancount or hledger)):
+        raise ConfigError("--datev FILE.toml goes with --month MONTH, and with nothing else")
+    if datev is not None:
+        from assay.cli.ledger.datev import datev_export
+
+        typer.echo(datev_export(run, datev, month), nl=False)
+        return
     chosen = {Language.CSV: csv, Language.BEANCOUNT: beancount, Language.HLEDGER: hledger}
     typer.echo(export_text(run, [language for language, is_wanted in chosen.items() if is_wanted]), nl=False)
 

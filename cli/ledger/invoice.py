@@ -34,7 +34,7 @@ from assay.ledger.invoices.document import LINES_MAX, TEXT_CHARS_MAX, Document, 
 from assay.ledger.invoices.en16931 import UBL, xml_bytes
 from assay.ledger.invoices.figures import final_epochs
 from assay.ledger.invoices.pdf import facturx_bytes, pdf_bytes
-from assay.ledger.invoices.rates import currency_of, minor_text, parse_rates
+from assay.ledger.invoices.rates import Rate, currency_of, minor_text, parse_rates
 from assay.ledger.invoices.store import Parties, credit, issue, pro_forma
 from assay.ledger.invoices.vat import BUSINESS, DIRECTIVE, Customer, Seller, VatRate
 from assay.ledger.journal.database import open_engine
@@ -332,25 +332,33 @@ def terms_of(path: Path, found: SupplierFile) -> Terms | None:
         if seller.country:
             raise ConfigError("[supplier] country: VAT needs a currency and its rates")
         return None
-    currency, rates = currency_of(seller.currency), path.parent / seller.rates
-    try:
-        with open(rates, encoding="utf-8-sig", newline="") as file:
-            text = file.read(RATES_CHARS_MAX + 1)
-        if len(text) > RATES_CHARS_MAX:
-            raise ConfigError(f"more than {RATES_CHARS_MAX} characters")
-        parsed = parse_rates(text)
-    except OSError as error:
-        raise ConfigError(f"{seller.rates}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{seller.rates}: is not UTF-8 text") from None
-    except ConfigError as error:
-        raise ConfigError(f"{seller.rates}: {error}") from None
+    currency = currency_of(seller.currency)
     return Terms(
         currency=currency,
-        rates=parsed,
+        rates=read_rates(path, seller.rates),
         taxation=_taxation(found),
         payment_terms=seller.payment_terms,
     )
+
+
+def read_rates(path: Path, name: str) -> tuple[Rate, ...]:
+    """The rates in the file `name` beside the file `path`, which names it.
+
+    Raises:
+        ConfigError: it cannot be read, or is no rates file.
+    """
+    try:
+        with open(path.parent / name, encoding="utf-8-sig", newline="") as file:
+            text = file.read(RATES_CHARS_MAX + 1)
+        if len(text) > RATES_CHARS_MAX:
+            raise ConfigError(f"more than {RATES_CHARS_MAX} characters")
+        return parse_rates(text)
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name}: is not UTF-8 text") from None
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _epochs(chosen: int | None, final: list[int], count: int) -> tuple[int, int]:

@@ -356,3 +356,70 @@ def test_what_identifies_an_operator_is_in_the_yearly_report_and_in_no_document_
     for name in ("tin", "birth_date"):
         assert FACTS[name] not in out
         assert FACTS[name].encode() not in written
+
+
+DATEV = """adviser = 29098
+client = 55003
+year_start = 2023-01-01
+digits = 4
+rates = "rates.csv"
+[accounts]
+"asset:escrow" = 1590
+budget = 1701
+reserved = 1702
+payable = 1703
+"""
+
+
+@pytest.fixture
+def chart(tmp_path: Path) -> Path:
+    (tmp_path / "rates.csv").write_text(RATES)
+    (tmp_path / "datev.toml").write_text(DATEV)
+    return tmp_path / "datev.toml"
+
+
+def test_a_month_of_the_books_is_a_batch_in_the_formats_own_bytes(
+    folder: Path, chart: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+):
+    words = ["ledger", "export", str(folder), "--datev", str(chart), "--month", "2023-11"]
+    monkeypatch.setattr(sys, "argv", ["assay", *words])
+    with pytest.raises(SystemExit) as ended:
+        run()
+
+    assert not ended.value.code
+    out = capsysbinary.readouterr().out.decode("cp1252")
+    header, headings, *rows = out.split("\r\n")
+    assert header.startswith('"EXTF";700;21;"Buchungsstapel";13;2')
+    assert ";29098;55003;20230101;4;20231101;20231130;" in header
+    assert ";BU-Schlüssel;" in headings
+    paid = sum(row.amount for table in TABLES.values() for row in table.rows)
+    cents = sum(int(row.split(";")[0].replace(",", "")) for row in rows[:-1] if ";1703;1590;" in row)
+    assert cents == pytest.approx(paid / 20_000, abs=len(rows))  # at 0.5 EUR a token; each entry is rounded
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "expected"),
+    [
+        (("", ""), ["--month", "2023-13"], "--month '2023-13', expected such as 2026-11"),
+        (("", ""), [], "--datev FILE.toml goes with --month MONTH, and with nothing else"),
+        (("", ""), ["--month", "2023-11", "--csv"], "and with nothing else"),
+        (("adviser = 29098\n", ""), ["--month", "2023-11"], "adviser"),
+        (("payable = 1703", "payables = 1703"), ["--month", "2023-11"], "payables"),
+        (
+            ("payable = 1703", "payable = 100000"),
+            ["--month", "2023-11"],
+            "payable = 100000, expected at most 5 digits",
+        ),
+        (("payable = 1703", ""), ["--month", "2023-11"], "[accounts] names none for payable"),
+        (("rates.csv", "rate.csv"), ["--month", "2023-11"], "rate.csv: cannot be read"),
+    ],
+)
+def test_a_mistaken_batch_is_one_line(
+    assay: Assay, folder: Path, chart: Path, change: tuple[str, str], words: list[str], expected: str
+):
+    assert change[0] in DATEV
+    chart.write_text(DATEV.replace(*change))
+
+    code, out, err = assay("ledger", "export", folder, "--datev", chart, *words)
+
+    assert (code, out, err.count("\n"), expected in err) == (2, "", 1, True), err
