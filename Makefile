@@ -20,6 +20,7 @@ help:           ; @sed -n 's/^## /make /p' Makefile
 ## mutants     break one rule at a time, list what no test notices: make mutants ROOM=protocol ARGS="--sample 60"
 ## bench       the short benchmarks
 ## contracts   compile the contracts and test them, with four times as many random moves
+## million     the contracts' invariants after each of 1,048,576 random moves for each of three contracts (an hour)
 ## lint-containers  hadolint on the image's file, schemas on the Kubernetes manifests
 ## slither     static analysis of the contracts
 ## halmos      proofs about the contracts
@@ -52,7 +53,8 @@ mutants: setup-dev ; $(PY) -m tests.mutants $(ROOM) $(ARGS)
 lint:           ; $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy && .venv/bin/lint-imports --no-cache
 bench: setup    ; for file in transport wire demo_step aggregation ledger; do $(PY) -m benchmarks.$$file; done
 contracts: setup-dev ; cd contracts && node compile.mjs && cd .. && FOUNDRY_PROFILE=deep $(PY) -m pytest tests/contracts
-.PHONY: slither halmos
+.PHONY: million slither halmos
+million: setup-dev ; cd contracts && FOUNDRY_PROFILE=million node_modules/.bin/forge test --match-test invariant_all
 slither: setup-dev build/slither/bin/slither ; $(PY) -m pytest tests/contracts/test_slither.py
 halmos: setup-dev build/halmos/bin/halmos ; cd contracts && PATH="$$PWD/node_modules/.bin:$$PATH" && export PATH && forge clean && ../build/halmos/bin/halmos --match-contract '^Symbolic.+'
 build/slither/bin/slither: ; $(PY) -m venv build/slither && build/slither/bin/pip install slither-analyzer==0.11.6

@@ -492,7 +492,7 @@ contract AppealInvariantTest {
         all[0] = FuzzSelector(address(handler), moves);
     }
 
-    function invariant_moneyIsConserved() external view {
+    function invariant_all() external view {
         require(handler.isConserved(), "money is made or lost");
     }
 

@@ -24,9 +24,12 @@ contract SettlementHandler is World {
     mapping(bytes32 runId => mapping(uint64 epoch => uint256)) public claimed;
     mapping(address payee => uint256) public earned;
     mapping(bytes32 runId => mapping(uint64 epoch => uint256)) public proposerBond;
+    mapping(bytes32 runId => mapping(uint64 epoch => EpochResult)) private _last; // what was proposed last
+    mapping(bytes32 challengeId => uint256[2]) private _seats; // for wrong, for right
     uint256 public finals; // reached, so that a test can see that the moves lead somewhere
     uint256 public claims;
     uint256 public falls;
+    uint256 public comebacks; // of a result that fell
     uint256 private _salt;
     string public broken;
 
@@ -80,15 +83,32 @@ contract SettlementHandler is World {
         bytes32[4] memory leaves = _leaves(r.runId, r.epoch, table);
         r.root = _pair(_pair(leaves[0], leaves[1]), _pair(leaves[2], leaves[3]));
         bytes32 digest = settlement.resultDigest(r);
+        if (_propose(r, digest)) {
+            _tables[digest] = table;
+            _last[r.runId][r.epoch] = r;
+        }
+    }
+
+    /// @notice What was proposed last for an epoch comes again: the same bytes, and so the same digest.
+    function proposeAgain(uint256 seed, uint64 epoch) external {
+        EpochResult memory r = _last[_run(seed)][epoch % EPOCHS];
+        if (r.runId != 0 && _propose(r, settlement.resultDigest(r))) comebacks++;
+    }
+
+    /// @dev A proposal is taken exactly if the rules allow it, whatever fell before.
+    function _propose(EpochResult memory r, bytes32 digest) private returns (bool isTaken) {
         uint128 free = _free(r.runId);
         uint128 bond = settlement.bondOf(r.runId, r.epoch);
+        bool isNew = settlement.getEpoch(r.runId, r.epoch).state == EpochSettlement.State.NONE;
+        bytes32 previous = r.epoch == 0 ? bytes32(0) : settlement.getEpoch(r.runId, r.epoch - 1).digest;
+        bool follows = r.prevResult == previous && (r.epoch == 0 || previous != 0);
+        bool isOpen = _now() < escrow.getRun(r.runId).closesAt && r.epoch < EPOCHS;
+        bool isAllowed = isNew && follows && isOpen && r.total <= CAP && r.total <= free;
         try settlement.propose(r, 0, certificate(digest, 3)) {
-            if (r.total > CAP) broken = "an epoch above its cap";
-            if (r.total > free) broken = "an epoch above what is left";
-            if (r.epoch >= EPOCHS) broken = "an epoch too many";
-            _tables[digest] = table;
             proposerBond[r.runId][r.epoch] = bond;
+            isTaken = true;
         } catch {}
+        if (isTaken != isAllowed) broken = isTaken ? "a proposal against the rules" : "a proposal was refused";
     }
 
     function challenge(uint256 seed, uint64 epoch) external {
@@ -96,22 +116,43 @@ contract SettlementHandler is World {
         try settlement.challenge(_run(seed), epoch % EPOCHS, bytes32(0)) {} catch {}
     }
 
-    function judge(uint256 seed, uint64 epoch, bool isRight) external {
+    /// @notice Each juror answers by its own bits of `dice`: right, wrong, or (one time in four) nothing.
+    function judge(uint256 seed, uint64 epoch, uint256 dice) external {
         (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
-        EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
         vm.roll(vm.getBlockNumber() + DRAW_DELAY);
         try settlement.drawJury(runId, nth) {} catch {}
         address[] memory jury = settlement.getEpoch(runId, nth).jury;
-        uint256 voices;
         for (uint256 k = 0; k < jury.length; k++) {
-            vm.prank(jury[k]);
-            try settlement.vote(runId, nth, e.digest, isRight) {
-                voices++;
-            } catch {}
+            uint256 mood = dice >> 2 * k & 3;
+            if (mood != 0) _vote(runId, nth, jury, k, mood != 1);
         }
-        EpochSettlement.State state = settlement.getEpoch(runId, nth).state;
-        if (e.state == EpochSettlement.State.CHALLENGED && voices != 0 && state == e.state) broken = "no answer of a whole jury";
-        if (state == EpochSettlement.State.NONE && state != e.state) falls++;
+    }
+
+    /// @dev A result falls, or stands, with the answer that makes more than half of the seats, and at no other.
+    function _vote(bytes32 runId, uint64 epoch, address[] memory jury, uint256 k, bool isRight) private {
+        EpochSettlement.Epoch memory e = settlement.getEpoch(runId, epoch);
+        uint256[2] storage seats = _seats[keccak256(abi.encode(runId, epoch, e.bond))]; // no two challenges have one
+        uint256 side = isRight ? 1 : 0;
+        vm.prank(jury[k]);
+        try settlement.vote(runId, epoch, e.digest, isRight) {
+            for (uint256 j = 0; j < jury.length; j++) {
+                if (jury[j] == jury[k]) seats[side]++;
+            }
+        } catch {
+            return;
+        }
+        EpochSettlement.Epoch memory then = settlement.getEpoch(runId, epoch);
+        if (2 * seats[side] <= SEATS) {
+            if (then.state != EpochSettlement.State.CHALLENGED) broken = "half a jury decided";
+            return;
+        }
+        if (then.state != (isRight ? EpochSettlement.State.PROPOSED : EpochSettlement.State.NONE)) {
+            broken = "no answer of more than half a jury";
+        }
+        if (then.bond != 2 * e.bond) broken = "the next bond is not twice this one";
+        if (isRight) return;
+        falls++;
+        if (escrow.getRun(runId).closesAt < _now() + DAY) broken = "no time to propose again";
     }
 
     function timeoutChallenge(uint256 seed, uint64 epoch) external {
@@ -133,13 +174,16 @@ contract SettlementHandler is World {
     function finalize(uint256 seed, uint64 epoch) public {
         (bytes32 runId, uint64 nth) = (_run(seed), epoch % EPOCHS);
         EpochSettlement.Epoch memory e = settlement.getEpoch(runId, nth);
+        bool follows = nth == 0 || (e.prevResult != 0 && finalDigest[runId][nth - 1] == e.prevResult);
+        bool isAllowed = e.state == EpochSettlement.State.PROPOSED && _now() >= e.until && follows;
         try settlement.finalize(runId, nth) {
+            if (!isAllowed) broken = "final against the rules";
             if (finalDigest[runId][nth] != 0) broken = "an epoch became final twice";
-            if (nth != 0 && finalDigest[runId][nth - 1] != e.prevResult) broken = "a final result without a final one before";
-            if (e.state == EpochSettlement.State.PROPOSED && _now() < e.until) broken = "final before its time";
             finalDigest[runId][nth] = e.digest;
             finals++;
-        } catch {}
+        } catch {
+            if (isAllowed) broken = "a result could not become final"; // what fell and came back among them
+        }
     }
 
     /// @dev One row of the table; one time in three with more money, else one time in five with a thief's account.
@@ -219,7 +263,7 @@ contract SettlementHandler is World {
         }
     }
 
-    function owed() external view returns (uint256 sum) {
+    function _owed() private view returns (uint256 sum) {
         sum = settlement.bondsOwed(challenger) + settlement.bondsOwed(address(this));
         for (uint256 i = 0; i < JURORS; i++) {
             sum += settlement.bondsOwed(juror(i));
@@ -282,6 +326,109 @@ contract SettlementHandler is World {
     function _pair(bytes32 a, bytes32 b) private pure returns (bytes32) {
         return a < b ? keccak256(abi.encode(a, b)) : keccak256(abi.encode(b, a));
     }
+
+    // ---- what holds after every move
+
+    function check() external view {
+        EpochSettlement.Epoch[4][3] memory all;
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                all[i][epoch] = settlement.getEpoch(runs[i], epoch);
+            }
+        }
+        moneyIsWhereTheBooksSay(all);
+        payoutsStayInTheirBounds(all);
+        onlyRowsPay();
+        juriesAreOutsiders(all);
+        noMoveBrokeARule(all);
+    }
+
+    /// @notice I1: the escrow holds what runs have neither paid nor returned; the settlement holds
+    ///         bonds at stake and bonds to give back.
+    function moneyIsWhereTheBooksSay(EpochSettlement.Epoch[4][3] memory all) private view {
+        uint256 held;
+        uint256 bonds;
+        for (uint256 i = 0; i < 3; i++) {
+            RunEscrow.Run memory run = escrow.getRun(runs[i]);
+            held += run.budget - run.paid - run.returned;
+            uint256 reserved;
+            uint256 pending;
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                EpochSettlement.Epoch memory e = all[i][epoch];
+                if (e.state != EpochSettlement.State.NONE && e.state != EpochSettlement.State.SWEPT) {
+                    reserved += e.total - e.claimed;
+                }
+                if (e.state == EpochSettlement.State.CHALLENGED) bonds += e.bond;
+                if (e.state > EpochSettlement.State.NONE && e.state < EpochSettlement.State.FINAL) {
+                    pending++;
+                    bonds += proposerBond[runs[i]][epoch];
+                }
+            }
+            require(run.reserved == reserved, "I1: reserved");
+            require(run.pending == pending, "pending");
+            require(uint256(run.reserved) + run.paid + run.returned <= run.budget, "I1: above the budget");
+        }
+        require(token.balanceOf(address(escrow)) == held, "I1: the escrow's money");
+        bonds += _owed();
+        require(token.balanceOf(address(settlement)) == bonds, "I1: the bonds");
+    }
+
+    /// @notice I2: claims <= total <= cap per epoch; all of a run's claims are what it paid, and fit its budget.
+    function payoutsStayInTheirBounds(EpochSettlement.Epoch[4][3] memory all) private view {
+        for (uint256 i = 0; i < 3; i++) {
+            RunEscrow.Run memory run = escrow.getRun(runs[i]);
+            uint256 paid;
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                EpochSettlement.Epoch memory e = all[i][epoch];
+                uint256 sum = claimed[runs[i]][epoch];
+                require(sum == e.claimed && sum <= e.total && e.total <= CAP, "I2: an epoch");
+                paid += sum;
+            }
+            require(paid == run.paid && paid <= run.budget, "I2: a run");
+        }
+    }
+
+    /// @notice I3: each payee has what its rows said, and nobody else has anything.
+    function onlyRowsPay() private view {
+        for (uint256 i = 0; i < 4; i++) {
+            require(token.balanceOf(payees[i]) == earned[payees[i]], "I3: a payee");
+        }
+        require(token.balanceOf(address(0xBAD)) == 0, "I3: a stranger was paid");
+    }
+
+    /// @notice A jury is there only while its challenge is, has every seat or none, and is neither side's.
+    function juriesAreOutsiders(EpochSettlement.Epoch[4][3] memory all) private pure {
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                EpochSettlement.Epoch memory e = all[i][epoch];
+                if (e.jury.length == 0) {
+                    require(e.voted == 0, "a vote of nobody");
+                    continue;
+                }
+                require(e.state == EpochSettlement.State.CHALLENGED && e.drawFrom == 0, "a jury without a challenge");
+                require(e.jury.length == SEATS && e.voted >> SEATS == 0, "a jury of another size");
+                for (uint256 k = 0; k < SEATS; k++) {
+                    require(e.jury[k] != e.challenger && e.jury[k] != e.proposer, "a side judges itself");
+                    require(e.jury[k] >= juror(0) && e.jury[k] < juror(JURORS), "a signer judges itself");
+                }
+            }
+        }
+    }
+
+    /// @notice I3, I5, I7 at the moves themselves; and what is final stays the one final result of its epoch.
+    function noMoveBrokeARule(EpochSettlement.Epoch[4][3] memory all) private view {
+        require(bytes(broken).length == 0, broken);
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint64 epoch = 0; epoch < EPOCHS; epoch++) {
+                EpochSettlement.Epoch memory e = all[i][epoch];
+                bytes32 digest = finalDigest[runs[i]][epoch];
+                if (digest == 0) continue;
+                require(e.digest == digest && e.state >= EpochSettlement.State.FINAL, "I7: a final result changed");
+                (bytes32 runId,) = settlement.finalModel(digest);
+                require(runId == runs[i], "I9: a final result is not on record");
+            }
+        }
+    }
 }
 
 contract SettlementTest is World {
@@ -304,7 +451,7 @@ contract SettlementTest is World {
 
     /// @dev Some moves stand in the list twice: they are the ones without which nothing else can happen.
     function targetSelectors() external view returns (Selectors[] memory targets) {
-        bytes4[17] memory moves = [
+        bytes4[18] memory moves = [
             SettlementHandler.propose.selector,
             SettlementHandler.claim.selector,
             SettlementHandler.wait_.selector,
@@ -318,84 +465,21 @@ contract SettlementTest is World {
             SettlementHandler.clearOrphan.selector,
             SettlementHandler.sweep.selector,
             SettlementHandler.collectBond.selector,
+            SettlementHandler.proposeAgain.selector,
             SettlementHandler.propose.selector,
             SettlementHandler.claim.selector,
             SettlementHandler.claim.selector,
             SettlementHandler.finalize.selector
         ];
         targets = new Selectors[](1);
-        targets[0] = Selectors(address(handler), new bytes4[](17));
-        for (uint256 i = 0; i < 17; i++) {
+        targets[0] = Selectors(address(handler), new bytes4[](18));
+        for (uint256 i = 0; i < 18; i++) {
             targets[0].selectors[i] = moves[i];
         }
     }
 
-    /// @notice I1: the escrow holds what runs have neither paid nor returned; the settlement holds
-    ///         bonds at stake and bonds to give back.
-    function invariant_moneyIsWhereTheBooksSay() public view {
-        uint256 held;
-        uint256 bonds;
-        for (uint256 i = 0; i < 3; i++) {
-            RunEscrow.Run memory run = escrow.getRun(handler.runs(i));
-            held += run.budget - run.paid - run.returned;
-            uint256 reserved;
-            uint256 pending;
-            for (uint64 epoch = 0; epoch < handler.EPOCHS(); epoch++) {
-                EpochSettlement.Epoch memory e = settlement.getEpoch(handler.runs(i), epoch);
-                if (e.state != EpochSettlement.State.NONE && e.state != EpochSettlement.State.SWEPT) {
-                    reserved += e.total - e.claimed;
-                }
-                if (e.state == EpochSettlement.State.CHALLENGED) bonds += e.bond;
-                if (e.state > EpochSettlement.State.NONE && e.state < EpochSettlement.State.FINAL) {
-                    pending++;
-                    bonds += handler.proposerBond(handler.runs(i), epoch);
-                }
-            }
-            require(run.reserved == reserved, "I1: reserved");
-            require(run.pending == pending, "pending");
-            require(uint256(run.reserved) + run.paid + run.returned <= run.budget, "I1: above the budget");
-        }
-        require(token.balanceOf(address(escrow)) == held, "I1: the escrow's money");
-        bonds += handler.owed();
-        require(token.balanceOf(address(settlement)) == bonds, "I1: the bonds");
-    }
-
-    /// @notice I2: claims <= total <= cap per epoch; all of a run's claims are what it paid, and fit its budget.
-    function invariant_payoutsStayInTheirBounds() public view {
-        for (uint256 i = 0; i < 3; i++) {
-            RunEscrow.Run memory run = escrow.getRun(handler.runs(i));
-            uint256 paid;
-            for (uint64 epoch = 0; epoch < handler.EPOCHS(); epoch++) {
-                EpochSettlement.Epoch memory e = settlement.getEpoch(handler.runs(i), epoch);
-                uint256 claimed = handler.claimed(handler.runs(i), epoch);
-                require(claimed == e.claimed && claimed <= e.total && e.total <= handler.CAP(), "I2: an epoch");
-                paid += claimed;
-            }
-            require(paid == run.paid && paid <= run.budget, "I2: a run");
-        }
-    }
-
-    /// @notice I3: each payee has what its rows said, and nobody else has anything.
-    function invariant_onlyRowsPay() public view {
-        for (uint256 i = 0; i < 4; i++) {
-            require(token.balanceOf(handler.payees(i)) == handler.earned(handler.payees(i)), "I3: a payee");
-        }
-        require(token.balanceOf(address(0xBAD)) == 0, "I3: a stranger was paid");
-    }
-
-    /// @notice I3, I5, I7 at the moves themselves; and what is final stays the one final result of its epoch.
-    function invariant_noMoveBrokeARule() public view {
-        require(bytes(handler.broken()).length == 0, handler.broken());
-        for (uint256 i = 0; i < 3; i++) {
-            for (uint64 epoch = 0; epoch < handler.EPOCHS(); epoch++) {
-                bytes32 digest = handler.finalDigest(handler.runs(i), epoch);
-                if (digest == 0) continue;
-                EpochSettlement.Epoch memory e = settlement.getEpoch(handler.runs(i), epoch);
-                require(e.digest == digest && e.state >= EpochSettlement.State.FINAL, "I7: a final result changed");
-                (bytes32 runId,) = settlement.finalModel(digest);
-                require(runId == handler.runs(i), "I9: a final result is not on record");
-            }
-        }
+    function invariant_all() external view {
+        handler.check();
     }
 
     /// @notice I10: by time alone, every unit leaves the escrow and every bond leaves the settlement.
@@ -435,5 +519,18 @@ contract SettlementTest is World {
         require(handler.finals() == 1 && handler.claims() == 4, "nothing was paid");
         require(escrow.getRun(handler.runs(0)).paid == 316, "another sum was paid");
         require(bytes(handler.broken()).length == 0, handler.broken());
+    }
+
+    /// @notice They lead to a jury that has a result fall, and to the same result again.
+    function test_theHandlerReachesAFallAndAReturn() public {
+        handler.propose(0, 1, 100 + 7 * 300, 200 + 9 * 300, 1);
+        handler.challenge(0, 0);
+        handler.judge(0, 0, 1); // one juror of four: nothing is decided
+        require(handler.falls() == 0, "one juror decided");
+        handler.judge(0, 0, 341); // all of them: wrong
+        require(handler.falls() == 1, "nothing fell");
+        handler.proposeAgain(0, 0);
+        require(handler.comebacks() == 1, "a result did not come back");
+        handler.check();
     }
 }

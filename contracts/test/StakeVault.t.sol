@@ -57,14 +57,10 @@ contract StakeHandler is World {
         endOf_[commitments[seed % 2]] = uint64(_now() + between(when, 0, 20 * DAY));
     }
 
-    function owed() external view returns (uint256 sum) {
+    function owed() private view returns (uint256 sum) {
         for (uint256 i = 0; i < 2; i++) {
             sum += vault.rewards(payees[i]);
         }
-    }
-
-    function openCount() external view returns (uint256) {
-        return open.length;
     }
 
     function stake(uint256 seed, uint8 role, uint256 amount) external {
@@ -350,6 +346,79 @@ contract StakeHandler is World {
         open.pop();
     }
 
+    // ---- what holds after every move
+
+    function check() external view {
+        booksBalance();
+        ticketsAreCovered();
+        lotsAreActiveStake();
+        noMoveBrokeARule();
+    }
+
+    /// @notice I1: what the vault holds is stake, leaving stake, pots, bonds and rewards. I4: slashed and put up as
+    ///         a bond is burnt, owed(), collected or still waiting.
+    ///         I4, I5: what an account put in is what it took out, lost and still has, to the unit.
+    function booksBalance() private view {
+        uint256 stakes;
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint8 role = 0; role < 2; role++) {
+                address who = people[i];
+                (uint256 active, uint256 leaving) = vault.stakeOf(who, role);
+                require(
+                    put[who][role] == out[who][role] + taken[who][role] + active + leaving,
+                    "an account's stake does not add up"
+                );
+                require(!vault.banned(who) || active + leaving == 0, "a banned account has stake");
+                stakes += active + leaving;
+            }
+        }
+        uint256 waiting = vault.potsTotal() + vault.bondsTotal();
+        require(token.balanceOf(address(vault)) == stakes + waiting + vault.rewardsTotal(), "I1: the vault's money");
+        require(vault.rewardsTotal() == owed(), "I1: rewards");
+        uint256 burnt = token.balanceOf(SINK);
+        uint256 gone = burnt + vault.rewardsTotal() + collected + waiting;
+        require(takenTotal + bondsPut == gone, "I4: slashed money");
+        uint256 ended = takenTotal - vault.potsTotal();
+        require((burnt - bondsBurnt) * 5 >= ended, "less than a fifth was burnt");
+    }
+
+    /// @notice I1: the tickets of an account in a role together are what is leaving.
+    function ticketsAreCovered() private view {
+        for (uint256 i = 0; i < 3; i++) {
+            for (uint8 role = 0; role < 2; role++) {
+                (, uint256 leaving) = vault.stakeOf(people[i], role);
+                uint256 claims;
+                for (uint256 j = 0; j < open.length; j++) {
+                    (address who, uint8 in_,,) = vault.tickets(open[j]);
+                    if (who == people[i] && in_ == role) claims += vault.ticketValue(open[j]);
+                }
+                require(claims == leaving, "tickets are not what is leaving");
+            }
+        }
+    }
+
+    /// @notice I1, I6: the lots of an account in a role and what is free of it together are its active stake, and a lot
+    ///         counts the cases that are open against it.
+    function lotsAreActiveStake() private view {
+        for (uint256 i = 0; i < 3; i++) {
+            address who = people[i];
+            for (uint8 role = 0; role < 2; role++) {
+                uint256 found = vault.freeOf(who, role);
+                for (uint256 k = 0; k < 2; k++) {
+                    (uint256 amount,, uint64 cases) = vault.lotOf(who, role, commitments[k]);
+                    require(cases == holds[who][role][commitments[k]], "a lot counts other cases");
+                    found += amount;
+                }
+                (uint256 active,) = vault.stakeOf(who, role);
+                require(found == active, "lots are not active stake");
+            }
+        }
+    }
+
+    /// @notice I5, I6 and the size of a slash, judged at the moves themselves.
+    function noMoveBrokeARule() private view {
+        require(bytes(broken).length == 0, broken);
+    }
 }
 
 contract StakeVaultTest is World {
@@ -396,51 +465,8 @@ contract StakeVaultTest is World {
         }
     }
 
-    /// @notice I1: what the vault holds is stake, leaving stake, pots, bonds and rewards. I4: slashed and put up as
-    ///         a bond is burnt, owed, collected or still waiting.
-    ///         I4, I5: what an account put in is what it took out, lost and still has, to the unit.
-    function invariant_booksBalance() public view {
-        uint256 stakes;
-        for (uint256 i = 0; i < 3; i++) {
-            for (uint8 role = 0; role < 2; role++) {
-                address who = handler.people(i);
-                (uint256 active, uint256 leaving) = vault.stakeOf(who, role);
-                require(
-                    handler.put(who, role) == handler.out(who, role) + handler.taken(who, role) + active + leaving,
-                    "an account's stake does not add up"
-                );
-                require(!vault.banned(who) || active + leaving == 0, "a banned account has stake");
-                stakes += active + leaving;
-            }
-        }
-        uint256 waiting = vault.potsTotal() + vault.bondsTotal();
-        require(token.balanceOf(address(vault)) == stakes + waiting + vault.rewardsTotal(), "I1: the vault's money");
-        require(vault.rewardsTotal() == handler.owed(), "I1: rewards");
-        uint256 burnt = token.balanceOf(SINK);
-        uint256 gone = burnt + vault.rewardsTotal() + handler.collected() + waiting;
-        require(handler.takenTotal() + handler.bondsPut() == gone, "I4: slashed money");
-        uint256 ended = handler.takenTotal() - vault.potsTotal();
-        require((burnt - handler.bondsBurnt()) * 5 >= ended, "less than a fifth was burnt");
-    }
-
-    /// @notice I1: the tickets of an account in a role together are what is leaving.
-    function invariant_ticketsAreCovered() public view {
-        for (uint256 i = 0; i < 3; i++) {
-            for (uint8 role = 0; role < 2; role++) {
-                (, uint256 leaving) = vault.stakeOf(handler.people(i), role);
-                uint256 claims;
-                for (uint256 j = 0; j < handler.openCount(); j++) {
-                    (address who, uint8 in_,,) = vault.tickets(handler.open(j));
-                    if (who == handler.people(i) && in_ == role) claims += vault.ticketValue(handler.open(j));
-                }
-                require(claims == leaving, "tickets are not what is leaving");
-            }
-        }
-    }
-
-    /// @notice I5, I6 and the size of a slash, judged at the moves themselves.
-    function invariant_noMoveBrokeARule() public view {
-        require(bytes(handler.broken()).length == 0, handler.broken());
+    function invariant_all() external view {
+        handler.check();
     }
 
     /// @notice I10: whatever happened, everybody can leave, with every unit.
