@@ -275,6 +275,31 @@ def run_verify(
     show(Verified.of(report), report_lines(report), as_json=as_json)
 
 
+@run_app.command("merge")
+def run_merge(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Delivered runs from one start.")],
+    out: Annotated[Path, typer.Option(help="Folder of the merged model.")],
+    share: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=10**6, help="What a run counts for, one each; default equal."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge the models of finished runs that began alike into their mean; each run is verified first.
+
+    Example: assay run merge runs/english runs/french --out runs/both
+    """
+    from assay.bundle.merge import merge, merged_lines
+    from assay.bundle.read import read
+    from assay.bundle.verify import verify
+
+    shares = share or [1] * len(runs)
+    if len(shares) != len(runs):
+        raise ConfigError(f"{len(shares)} shares of {len(runs)} runs, expected one each")
+    made = merge([verify(read(run)) for run in runs], shares, out)
+    show(made, merged_lines(made, out), as_json=as_json)
+
+
 @run_app.command("fetch")
 def run_fetch(
     sources: Annotated[

@@ -32,6 +32,7 @@ DOCUMENTS = (
     "assay.bundle.report.training:TrainingReport",
     "assay.bundle.replay.spot_check:SpotCheck",
     "assay.bundle.verify:Verified",
+    "assay.bundle.merge:Merged",
     "assay.cli.api:MadeToken",
     "assay.cli.api:Tokens",
     "assay.cli.audit.game:Game",

@@ -63,6 +63,7 @@ ELSEWHERE = {
     "appeal vote": "cli/test_appeal_commands.py",
     "join": "e2e/test_founding.py",
     "run fetch": "explorer/test_fetch.py",
+    "run merge": "bundle/test_merge.py",
     "doctor": "e2e/test_founding.py",
 }
 OFFLINE = {
