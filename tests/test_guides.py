@@ -35,7 +35,8 @@ LONG = {
     "network create", "network show", "network fund", "network sign-rotation", "network rotate",
     "registry check", "registry sign-withdrawal", "registry withdraw",
     "network announce", "network list", "run list", "run show", "audit accuse",
-    "appeal open", "appeal vote", "join", "doctor", "watch", "unit", "explorer serve", "run fetch", "run merge",
+    "appeal open", "appeal vote", "join", "doctor", "watch", "unit", "explorer serve", "run fetch",
+    "run merge",
 }  # fmt: skip
 ROUND = 7
 

@@ -42,7 +42,8 @@ def test_the_same_books_are_made_again(assay: Assay, market: Market, run: Path) 
 def test_what_was_altered_is_named_and_what_cannot_be_read_is_not_needed(
     assay: Assay, market: Market, run: Path
 ) -> None:
-    edit(run / "ledger.db", "UPDATE posting SET amount = amount + 1 WHERE entry = 1 AND line = 0")
+    first = "(entry, line) IN (SELECT min(entry), 0 FROM posting)"
+    edit(run / "ledger.db", f"UPDATE posting SET amount = amount + 1 WHERE {first}")
     command = "ledger", "rebuild", run, "--rpc", market.rpc_url, "--json", "--out"
     status, said, _ = assay(*command, market.folder / "one.db")
 

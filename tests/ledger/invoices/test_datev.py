@@ -1,7 +1,7 @@
 """DATEV: each field is as the format's description says, and the accounts add up to the books' cents.
 
-The expressions below are those of DATEV's description of the header and of the posting batch, format
-version 13 (https://developer.datev.de/datev/platform/en/dtvf/formate).
+The first expressions of each line are those of DATEV's description of the header and of the posting batch, format
+version 13 (https://developer.datev.de/datev/platform/en/dtvf/formate); the rest follow lists of fields by others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import date, datetime, timezone
 import pytest
 
 from assay.ledger.accounts import BONDS, ESCROW, Kind, budget, payable
-from assay.ledger.books import Entry, Posting, document_entry
+from assay.ledger.books import DOCUMENT, Entry, Posting, record
 from assay.ledger.invoices import datev
 from assay.ledger.invoices.datev import HEADINGS, Chart, datev_batch
 from assay.ledger.invoices.rates import Rate
@@ -141,7 +141,7 @@ def test_the_days_of_blocks_decide_the_month_and_documents_have_no_rows():
         return an_entry(*paid(100), when=when)
 
     found = written(
-        [at(31, 10, 59), at(1, 11, 0), at(30, 11, 59), at(1, 12, 0), document_entry("invoice", 1, "{}")]
+        [at(31, 10, 59), at(1, 11, 0), at(30, 11, 59), at(1, 12, 0), record(DOCUMENT, "invoice/1", bytes(32))]
     )
 
     assert [row[9] for row in rows_of(found)] == ["0111", "3011"]
