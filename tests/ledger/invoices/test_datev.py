@@ -1,7 +1,7 @@
 """DATEV: each field is as the format's description says, and the accounts add up to the books' cents.
 
-The first expressions of each line are those of DATEV's description of the header and of the posting batch, format
-version 13 (https://developer.datev.de/datev/platform/en/dtvf/formate); the rest follow lists of fields by others.
+The first expressions of each line are those of DATEV's description of the header and of the posting batch,
+format version 13 (https://developer.datev.de/datev/platform/en/dtvf/formate); the rest follow others' lists.
 """
 
 from __future__ import annotations
