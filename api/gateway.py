@@ -15,7 +15,7 @@ from web3.exceptions import Web3RPCError
 
 from assay.api.moves import Call
 from assay.chain.reader import ChainReader
-from assay.chain.rpc import PRIORITY_FEE_WEI, ChainRefused
+from assay.chain.rpc import PRIORITY_FEE_WEI, ChainRefused, refusal
 from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import Address
 from assay.protocol.errors import Unavailable
@@ -54,12 +54,13 @@ class Gateway(ChainReader):
         """The calls as transactions of an account, in order.
 
         Raises:
-            ChainRefused: the first of them would revert.
+            ChainRefused: one of them would revert; where the endpoint cannot rehearse several, the first.
         """
         eth = self._rpc.web3.eth
         sender: Any = account
         nonce = self._rpc.read("nonce", lambda: eth.get_transaction_count(sender, "pending"))
         base_fee = self._rpc.read("fees", lambda: eth.get_block("latest")["baseFeePerGas"])
+        gas = self._gas(account, calls)
         made = []
         for at, call in enumerate(calls):
             made.append(
@@ -70,17 +71,38 @@ class Gateway(ChainReader):
                     to=Address(call.to),
                     value_wei=0,
                     data=bytes.fromhex(call.data[2:]),
-                    gas=self._gas(account, call) if at == 0 else call.gas_fallback,
+                    gas=gas[at],
                     fee_wei=2 * base_fee + PRIORITY_FEE_WEI,
                     priority_fee_wei=PRIORITY_FEE_WEI,
                 )
             )
         return made
 
-    def _gas(self, account: str, call: Call) -> int:
-        draft: Any = {"from": account, "to": call.to, "data": call.data}
-        needed = self._rpc.read(call.contract, lambda: self._rpc.web3.eth.estimate_gas(draft, "pending"))
-        return int(needed) * 13 // 10 + 20_000
+    def _gas(self, account: str, calls: Sequence[Call]) -> list[int]:
+        """Gas of each call, made after the ones before it."""
+        drafts: list[Any] = [{"from": account, "to": call.to, "data": call.data} for call in calls]
+        used, fallback = self._rehearsed(calls, drafts) if len(calls) > 1 else None, []
+        if used is None:
+            action, eth = calls[0].contract, self._rpc.web3.eth
+            used = [self._rpc.read(action, lambda: int(eth.estimate_gas(drafts[0], "pending")))]
+            fallback = [call.gas_fallback for call in calls[1:]]
+        return [one * 13 // 10 + 20_000 for one in used] + fallback
+
+    def _rehearsed(self, calls: Sequence[Call], drafts: Sequence[Any]) -> list[int] | None:
+        """Gas that the calls use one after another; None of an endpoint without `eth_simulateV1`."""
+        asked: Any = "eth_simulateV1", [{"blockStateCalls": [{"calls": drafts}]}, "pending"]
+        answer: Any = self._rpc.read("rehearse", lambda: self._rpc.web3.provider.make_request(*asked))
+        if "error" in answer:
+            return None
+
+        def read() -> list[int]:
+            found = answer["result"][0]["calls"]
+            for call, one in zip(calls, found, strict=True):
+                if int(one["status"], 16) != 1:
+                    raise refusal(call.contract, one.get("returnData"))
+            return [int(one["gasUsed"], 16) for one in found]
+
+        return self._rpc.read("rehearse", read)
 
     def offer(self, raw: bytes) -> str:
         """Submit a signed transaction; returns the endpoint's error text, empty if it was accepted.

@@ -66,7 +66,6 @@ __all__ = [
 
 NO_SALT = bytes(32)
 CLAIM_ROWS_MAX = 32  # of one transaction, about a million gas
-ENTRIES_AT_ONCE = 64  # on the list of juries, likewise about three million
 
 
 class Chain(ChainReader):
@@ -284,10 +283,7 @@ class Chain(ChainReader):
     def enlist(self) -> Sent:
         """Puts this account on the list of juries, with an entry for each minimum of its verifier's stake."""
         sent = ALREADY_DONE
-        while (lacking := self.entries_lacking(self.address)) > 0:
-            # One without stake gives up its place; the others go to the end, wherever that is by then.
-            room = int(self._ask("VerifierSet", "roomForEntry"))
-            places = [room] * min(lacking, ENTRIES_AT_ONCE)
+        while places := self.places_lacking(self.address):
             sent = self._move("enlist", "VerifierSet", "enlist", places)
         return sent
 

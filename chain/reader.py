@@ -63,6 +63,7 @@ from assay.chain.views import view_call, view_values
 from assay.protocol.errors import ConfigError, Unavailable
 
 PAGE = 256  # entries of a list that one call reads
+ENTRIES_AT_ONCE = 64  # on the list of juries, about three million gas
 
 
 class NotShown(Unavailable):
@@ -287,6 +288,12 @@ class ChainReader:
         """Entries that an account's verifier's stake allows beyond those it has on the list of juries."""
         stake = self.stake_of(account, VERIFIER)
         return stake.active // stake.minimum - int(self._ask("VerifierSet", "entriesOf", account))
+
+    def places_lacking(self, account: str) -> list[int]:
+        """Where an account enlists with the entries that it lacks, at most one transaction's."""
+        lacking = self.entries_lacking(account)
+        # One without stake gives up its place; the others go to the end, wherever that is by then.
+        return [int(self._ask("VerifierSet", "roomForEntry"))] * min(lacking, ENTRIES_AT_ONCE)
 
     def is_beyond_cap(self, order: SlashOrder) -> bool:
         """Whether no case can be opened on a slash order: others took all that cases may take of its lot."""

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import Response
 
 from assay.api.access import Kept, NoRoom, OverLimit, Principal
+from assay.api.actions.planning import Planned, actions_text, plan
 from assay.api.http.bodies import StrictRoute
 from assay.api.http.problems import Problem
-from assay.api.move_calls import Planned, plan
 from assay.api.moves import MOVE_S, MoveRefused, check_move, check_transaction, typed_data
 from assay.api.schemas import (
     MoveAnswer,
@@ -45,14 +45,16 @@ _HEADERS: Any = {
 }
 
 
-@router.post("/prepare", status_code=201, response_model=PreparedAnswer, openapi_extra=_HEADERS)
+@router.post(
+    "/prepare",
+    status_code=201,
+    response_model=PreparedAnswer,
+    openapi_extra=_HEADERS,
+    description="The unsigned transactions of a move, and the statement that the account signs with them."
+    f"\n\nActions: {actions_text()}.",
+)
 def prepare(server: TheServer, caller: Mover, body: PrepareAsked, request: Request) -> Response:
-    """The unsigned transactions of a move, and the statement that the account signs with them.
-
-    Actions: stake.add {role, amount}, stake.remove {role, amount}, stake.withdraw {ticket},
-    claim {run, epoch, index}, order.place {spec_hash, budget, epoch_cap, epochs, deadline, lot, operators},
-    order.topup {run_id, amount}, order.cancel {run_id}, order.refund {run_id}.
-    """
+    """The unsigned transactions of a move, and the statement that the account signs with them."""
     return once(server, caller, request, body, lambda: (201, _prepare(server, caller, body)))
 
 

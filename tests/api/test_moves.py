@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from eth_account import Account
-from eth_account.messages import encode_typed_data
 from eth_utils.crypto import keccak
 
 from assay.api.access import PREPARED_MAX
@@ -19,52 +16,18 @@ from assay.api.gateway import Gateway
 from assay.api.moves import MOVE_S, MoveRefused, check_transaction
 from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import OPERATOR
+from tests.api.a_mover import landed, prepare, send, signed
 from tests.api.a_server import ApiWorld, is_problem
 from tests.contracts.chain_world import Person, World
 
 pytestmark = pytest.mark.slow
 
 STAKE = 5_000_000_000
-_keys = count()
 
 
 @pytest.fixture
 def world_api(folder: Path, world: World) -> ApiWorld:
     return ApiWorld(folder, gateway=Gateway(world.rpc_url, world.deployment))
-
-
-def key() -> dict[str, str]:
-    return {"Idempotency-Key": f"key-{next(_keys)}"}
-
-
-def prepare(world_api: ApiWorld, token: str, action: str, **parameters: Any) -> Any:
-    body = {"action": action, "parameters": parameters}
-    return world_api.ask("POST", "/v1/moves/prepare", token, headers=key(), json=body)
-
-
-def signed(prepared: dict[str, Any], secret: bytes, **changes: Any) -> dict[str, Any]:
-    """The move as an honest wallet sends it; `changes` to every transaction make it another."""
-    statement = Account.sign_message(encode_typed_data(full_message=prepared["typed_data"]), secret)
-    raws = [Account.sign_transaction({**one, **changes}, secret) for one in prepared["transactions"]]
-    return {
-        "id": prepared["id"],
-        "signature": "0x" + bytes(statement.signature).hex(),
-        "transactions": ["0x" + bytes(raw.raw_transaction).hex() for raw in raws],
-    }
-
-
-def send(world_api: ApiWorld, token: str, body: dict[str, Any], **headers: str) -> Any:
-    return world_api.ask("POST", "/v1/moves", token, headers=headers or key(), json=body)
-
-
-def landed(world_api: ApiWorld, token: str, answer: Any) -> Any:
-    """The move's state once the chain has its transactions; a busy machine mines a little later."""
-    assert answer.status_code == 202, answer.text
-    told, deadline = answer.json(), time.monotonic() + 60
-    while told["state"] == "sent" and time.monotonic() < deadline:
-        time.sleep(0.05)
-        told = world_api.get(f"/v1/moves/{told['id']}", token).json()
-    return told
 
 
 def stake(world_api: ApiWorld, person: Person, token: str | None = None, amount: int = STAKE) -> Any:
@@ -92,7 +55,7 @@ def test_stake_goes_in_and_out_by_moves(world_api: ApiWorld, world: World):
     assert landed(world_api, token, send(world_api, token, signed(leaving, person.key)))["state"] == "mined"
     assert world.bank.stake_of(person.account, OPERATOR).active == 0
     refused = prepare(world_api, token, "stake.withdraw", ticket=1)
-    assert is_problem(refused, 409, "the contract refuses")  # too early, by the contract
+    assert is_problem(refused, 409, "can be withdrawn from")
     assert is_problem(
         prepare(world_api, world_api.session(world.buyer.account), "stake.withdraw", ticket=1), 404
     )
@@ -245,7 +208,7 @@ def test_another_account_neither_sees_nor_sends_a_move(world_api: ApiWorld, worl
 def test_a_token_moves_for_its_account_within_its_limit(world_api: ApiWorld, world: World):
     person = world.operators[0]
     token = world_api.token("move", account=person.account, limit=STAKE + 10)
-    first, second = stake(world_api, person, token), stake(world_api, person, token, amount=11)
+    first, second = stake(world_api, person, token), stake(world_api, person, token)
 
     # The second takes the same nonce of the account as the first: what counts here is the limit.
     assert send(world_api, token, signed(first, person.key)).status_code == 202
@@ -314,7 +277,7 @@ def test_so_many_moves_of_an_account_wait_and_no_more(world_api: ApiWorld, world
         stake(world_api, person, token)
 
     assert is_problem(
-        prepare(world_api, token, "stake.add", role="operator", amount="1"), 429, "are not sent yet"
+        prepare(world_api, token, "stake.add", role="operator", amount=str(STAKE)), 429, "are not sent yet"
     )
     world_api.clock.now_s += MOVE_S
     stake(world_api, person, token)
@@ -349,27 +312,35 @@ def test_a_server_killed_before_it_sent_offers_the_move_again(
 
 
 def test_a_move_that_the_chain_reverts_says_so(world_api: ApiWorld, world: World):
-    person = world.operators[0]
-    token = world_api.session(person.account)
-    made = prepare(
-        world_api,
-        token,
-        "order.place",
-        spec_hash="0x" + "cd" * 32,
-        budget="1000",
-        epoch_cap="1000",
-        epochs=1,
-        deadline=1,
-        lot="1",
-        operators=[],
-    ).json()
-    done = landed(world_api, token, send(world_api, token, signed(made, person.key)))
+    buyer, token = world.buyer, world_api.session(world.buyer.account)
+    closing = prepare(world_api, token, "order.topup", run_id="0x" + world.run_id.hex(), amount="5").json()
+    world.as_(world.operators[0]).stake(OPERATOR, STAKE)  # the chain goes on
+    world.advance(31 * 86_400)
+    done = landed(world_api, token, send(world_api, token, signed(closing, buyer.key)))
 
-    assert (done["state"], done["transactions"][1]["state"]) == ("reverted", "reverted")
+    assert (done["state"], [one["state"] for one in done["transactions"]]) == (
+        "reverted",
+        ["mined", "reverted"],
+    )
     assert (
         done["transactions"][0]["hash"]
-        == "0x" + keccak(bytes.fromhex(signed(made, person.key)["transactions"][0][2:])).hex()
+        == "0x" + keccak(bytes.fromhex(signed(closing, buyer.key)["transactions"][0][2:])).hex()
     )
+
+
+def test_a_call_behind_an_approval_is_rehearsed(
+    world_api: ApiWorld, world: World, monkeypatch: pytest.MonkeyPatch
+):
+    token = world_api.session(world.buyer.account)
+    asked = {
+        "spec_hash": "0x" + "cd" * 32, "budget": "1000", "epoch_cap": "1000", "epochs": 1, "deadline": 1,
+        "lot": "1", "operators": [],
+    }  # fmt: skip
+    assert is_problem(prepare(world_api, token, "order.place", **asked), 409, "the escrow refuses this run")
+
+    # An endpoint that cannot rehearse: what the approval's call allows is all that is known.
+    monkeypatch.setattr(world_api.gateway, "_rehearsed", lambda *_: None)
+    assert prepare(world_api, token, "order.place", **asked).json()["transactions"][1]["gas"] == 400_000
 
 
 def test_a_move_is_final_when_its_block_is(world_api: ApiWorld, world: World):

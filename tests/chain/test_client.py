@@ -14,8 +14,9 @@ import requests
 from web3.types import FilterParams
 
 from assay.chain import rpc
-from assay.chain.client import ALREADY_DONE, ENTRIES_AT_ONCE, UNIT, Chain, ChainRefused
+from assay.chain.client import ALREADY_DONE, UNIT, Chain, ChainRefused
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
+from assay.chain.reader import ENTRIES_AT_ONCE
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from tests.chain.moves import transfer_token
