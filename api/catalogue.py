@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Engine
 from assay.api.http.problems import Problem
 from assay.bundle.books import Place, find_books, log_origin, run_of
 from assay.chain.commit_statement import evm_address
+from assay.ledger.journal.database import Place as Database
 from assay.ledger.journal.database import open_engine_to_read, reading
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.tables import TABLES
@@ -50,7 +51,7 @@ class ServedRun:
     _totals: Totals | None = None
     _audit: AuditAnswer | None = None
     _audit_lock: Lock = field(default_factory=Lock)
-    _engine: Engine | None = None
+    _engine: tuple[Database, Engine] | None = None  # and the books that it opens
 
     @property
     def place(self) -> Place:
@@ -65,13 +66,14 @@ class ServedRun:
             Problem: they cannot be opened now.
         """
         try:
-            # An engine on a file keeps nothing open; a database server's engine is kept for its pool.
-            engine = self._engine or open_engine_to_read(self.place.books)
+            kept, books = self._engine, self.place.books
+            # An engine on a file keeps no file open, but its compiled statements, which cost more than most
+            # answers; a database server's engine keeps its pool.
+            if kept is None or kept[0] != books:
+                self._engine = kept = (books, open_engine_to_read(books))
         except ConfigError:
             raise Problem(503, f"the books of run {self.name} cannot be opened now") from None
-        if isinstance(self.run, str):
-            self._engine = engine
-        with reading(engine) as db:
+        with reading(kept[1]) as db:
             yield db
 
     def origin(self, db: Connection) -> str:

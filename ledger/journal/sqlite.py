@@ -38,13 +38,16 @@ def engine_to_read(path: Path) -> Engine:
     """
     if not path.is_file():
         raise ConfigError(f"{path}: there are no books here")
-    # A database without a write-ahead log is opened as immutable. If there is one, it holds the newest
-    # entries, and only a connection that takes part in its locks may read it.
-    mode = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
-    location = f"file:{quote(str(path.resolve()))}?{mode}"
+    location = f"file:{quote(str(path.resolve()))}?mode=ro"
+    journal = path.with_name(path.name + "-wal")
 
     def connect() -> sqlite3.Connection:
-        db = sqlite3.connect(location, uri=True, timeout=_READ_WAIT_S, isolation_level=None)
+        # A database without a write-ahead log is opened as immutable. If there is one, it holds the newest
+        # entries, and only a connection that takes part in its locks may read it.
+        is_final = not journal.exists()
+        db = sqlite3.connect(
+            location + "&immutable=1" * is_final, uri=True, timeout=_READ_WAIT_S, isolation_level=None
+        )
         db.text_factory = lambda text: text.decode(errors="replace")  # the audit reports damaged text
         return db
 

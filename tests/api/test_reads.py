@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -20,15 +22,17 @@ from assay.ledger.books import document_hash
 from assay.ledger.invoices.store import issue
 from assay.ledger.journal.database import open_engine
 from assay.ledger.journal.reader import read_journal
+from assay.ledger.journal.store import BookStore
 from assay.ledger.log.note import read_checkpoint
 from assay.ledger.merkle_log import append, leaf_hash, verify_inclusion
 from assay.ledger.queries.export import Language, export_lines
 from assay.ledger.queries.lookup import EntryPage, entry_page, log_edge
 from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError
+from tests.api.a_books import grow
 from tests.api.a_server import ApiWorld, is_problem
 from tests.ledger.a_database import edit
-from tests.ledger.a_run import wallet
+from tests.ledger.a_run import EventStream, wallet
 from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
 from tests.ledger.invoices.test_credits import ACCOUNT, PARTIES
 
@@ -200,6 +204,26 @@ def test_a_session_proves_an_account_and_reads_only_the_runs_that_it_takes_part_
             assert closed.get(f"/v1/runs/paper{path}", who).status_code == 200, path
         assert [one["name"] for one in closed.get("/v1/runs", who).json()] == ["paper"]
     assert open_.get("/v1/runs/paper/balances", open_.session(stranger)).status_code == 200
+
+
+def test_entries_that_come_after_the_first_answer_are_served_while_they_are_written(world_api: ApiWorld):
+    who, path = world_api.token("read"), "/v1/runs/paper"
+    before = world_api.get(path, who).json()["entries"]
+    with closing(BookStore(the_books(world_api), RUN)) as store:  # open: its newest entry is in the WAL
+        more = EventStream("more", store.next_block)
+        more.staked("node-0", 5)
+        store.take_blocks(more.events, store.next_block, more.height, TABLES)
+
+        assert world_api.get(path, who).json()["entries"] == before + 1
+
+
+def test_books_that_are_delivered_take_the_place_of_those_that_were_read_before(world_api: ApiWorld):
+    who, path = world_api.token("read"), "/v1/runs/paper"
+    before = world_api.get(path, who).json()["entries"]
+    shutil.copy(the_books(world_api), world_api.folder / "paper" / "ledger.db")
+    grow(world_api.folder, 1)  # in the ledger service's own books
+
+    assert world_api.get(path, who).json()["entries"] == before
 
 
 def test_invoices_are_the_buyers_and_the_operators(world_api: ApiWorld):
