@@ -12,6 +12,7 @@ from assay.redteam.attack import Attack, AttackResult, Outcome, finding_of, toge
 from assay.redteam.court.accusations import ACCUSATION_ATTACKS
 from assay.redteam.court.appeals import APPEAL_ATTACKS
 from assay.redteam.court.contracts import CONTRACT_ATTACKS
+from assay.redteam.court.proposals import PROPOSAL_ATTACKS
 from assay.redteam.nodes.byzantine_nodes import LIAR_ATTACKS
 from assay.redteam.nodes.false_positives import Honest, total
 from assay.redteam.nodes.false_state import STATE_ATTACKS
@@ -29,7 +30,7 @@ from assay.redteam.verifiers.seats import SEAT_ATTACKS
 ATTACKS: tuple[Attack, ...] = (
     *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *APPEAL_ATTACKS,
     *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS, *LEAVING_ATTACKS, *ABSENCE_ATTACKS,
-    *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS, *CONTRACT_ATTACKS,
+    *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS, *PROPOSAL_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 
 
