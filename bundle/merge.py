@@ -1,7 +1,7 @@
 """Merge: the mean of the parameters of finished runs that began with the same ones, with its lineage.
 
-Room: bundle (edge: reads and writes folders). Runs from one start end near each other, so that the mean of
-their parameters is often a better model than each (Wortsman et al. 2022, "Model soups",
+Room: bundle (edge: reads and writes folders). Runs that fine-tune one base end near each other, so that the
+mean of their parameters is often a better model than each (Wortsman et al. 2022, "Model soups",
 https://arxiv.org/abs/2203.05482); runs from different starts do not, and are refused. Nobody certifies a
 merged model: its lineage names the certified ones, and whoever has these makes the same bytes again.
 
