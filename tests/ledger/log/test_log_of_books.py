@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from nacl.signing import SigningKey
 
+from assay.chain.events import ResultFinalized
 from assay.ledger.books import Entry
 from assay.ledger.journal.database import Place, open_engine_to_read, reading
 from assay.ledger.journal.leaf import leaf_of
@@ -209,6 +210,17 @@ def test_a_checkpoint_follows_every_settled_epoch_and_the_end(store: BookStore, 
     assert told[: len(made)] == made
     assert [one.root for one in told] == [root_of(leaves[: one.size]) for one in told]
     assert told[-1].size == len(leaves)
+
+
+def test_another_runs_result_is_recorded_and_no_reason_to_sign(store: BookStore, tmp_path: Path):
+    stream = EventStream()
+    stream.opened()
+    stream.emit(ResultFinalized, run_id=b"o" * 32, epoch=0, digest=bytes(32), total=5, claim_ends_at=0)
+    store.take_blocks(stream.events, 0, stream.height, {})
+    ledger_service = CheckpointSigner(store, KEY, tmp_path / "checkpoints")
+
+    assert len(leaves_of(store)) == 2
+    assert ledger_service.sign_due() is None
 
 
 def test_nothing_is_signed_of_empty_books(store: BookStore, tmp_path: Path):
