@@ -79,8 +79,9 @@ def vote(
 ) -> Iterator[Step]:
     """Recompute the one operator that an appeal is about, and vote on it as its juror.
 
-    The evidence is asked of the accused's node, found in the directory, which shows it to who announced a
-    record and sits on the jury. The configuration names the accused's run, whose data are in its folder.
+    The evidence is asked of the accused's node, found in the directory, and of the run's verifiers, which
+    show it to who announced a record and sits on the jury. The configuration names the accused's run, whose
+    data are in its folder.
 
     Example: assay appeal vote config.toml 4be0...
     """
@@ -132,11 +133,11 @@ def vote(
 
 
 def _fetch(account: Account, appeal: AppealState, request: EvidenceRequest, path: Path) -> None:
-    """Have the accused's node show its evidence.
+    """Have the accused's node, or a verifier of the run, show its evidence.
 
     Raises:
-        ConfigError: the configuration's run is not the accused's, or nothing says where its node is.
-        Unavailable: the node shows nothing.
+        ConfigError: the configuration's run is not the accused's, or nothing says which its node is.
+        Unavailable: they show nothing.
     """
     import time
 
@@ -145,6 +146,7 @@ def _fetch(account: Account, appeal: AppealState, request: EvidenceRequest, path
     from assay.chain.commit_statement import evm_address
     from assay.network.host import PeerAddress
     from assay.participant.directory.find import last_record
+    from assay.protocol.identity import Domain
     from assay.verifier.appeal.fetch import fetch_as_juror
 
     if appeal.run_id != account.run_id:
@@ -162,12 +164,14 @@ def _fetch(account: Account, appeal: AppealState, request: EvidenceRequest, path
         known[last.record.peer] = last.record
     if not known:
         raise ConfigError(f"{appeal.accused} announced no record: its owner has to send the file of evidence")
-    places = [PeerAddress(peer=one.peer, host=one.host, port=one.port) for one in known.values()]
+    asked = [*known.values(), *(one for one in records if one.peer in account.spec.seat_peers)]
+    places = [PeerAddress(peer=one.peer, host=one.host, port=one.port) for one in asked]
     fetched = partial(
         fetch_as_juror,
         seed=bytes(account.keys.peer),
-        run_id=account.run_id,
+        domain=Domain(account.spec.deployment_id, account.run_id),
         spec=account.spec,
+        nodes=list(known),
         places=places,
         request=request,
         path=path,

@@ -20,7 +20,6 @@ from assay.chain.text.units import UNIT, money_text
 from assay.ledger.settlement.ending import ending_of
 from assay.network.host import Host
 from assay.node.attestation import attester_of, keep_attested
-from assay.node.evidence import EvidenceServer
 from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.openings import Openings
 from assay.node.progress import report_rounds
@@ -34,7 +33,8 @@ from assay.node.seat import (
 from assay.node.steps import StepFiles
 from assay.participant.batch_size import planned_ms
 from assay.participant.compute import AtRound, Hold
-from assay.participant.config import Config, Participant, open_participant
+from assay.participant.config import Config, Door, Participant, open_participant
+from assay.participant.evidence_server import EvidenceServer
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.pruning import Pruner, prune
 from assay.participant.following.snapshots import SnapshotFinder
@@ -183,7 +183,8 @@ class Service:
         """Serve until cancelled, or until nothing is left to train, to open and to claim."""
         evidence = EvidenceServer(self.me)
         handlers = {"open": self.openings.answer, "evidence": evidence.answer}
-        async with participate(self.me, self.follower, handlers, door=evidence.door, pushes=self.pushes) as (
+        door = Door(handlers={}, is_open=lambda: False, knows=evidence.knows)
+        async with participate(self.me, self.follower, handlers, door=door, pushes=self.pushes) as (
             host,
             nursery,
         ):

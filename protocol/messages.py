@@ -691,7 +691,7 @@ class StepRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRequest:
-    """Asks an accused node for its evidence about one operator of its step; see `assay.verifier.appeal`."""
+    """Asks for an accused node's evidence about one operator of its step; see `assay.verifier.appeal`."""
 
     TAG: ClassVar[bytes] = b"assay/evidence-request/1"
     case_id: Digest
@@ -702,9 +702,23 @@ class EvidenceRequest:
 class EvidenceNotice:
     """The blob digest under which a juror can fetch that evidence."""
 
-    TAG: ClassVar[bytes] = b"assay/evidence-notice/1"
+    TAG: ClassVar[bytes] = b"assay/evidence-notice/2"
+    case_id: Digest
+    operator: int
     evidence: Digest
     evidence_bytes: int
+    written_ns: (
+        int  # Unix nanoseconds, by the node's clock: of two files about an operator the later one counts
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedEvidenceNotice:
+    """An evidence notice with the accused node's signature, so that others can pass the evidence on."""
+
+    TAG: ClassVar[bytes] = b"assay/signed-evidence-notice/1"
+    notice: EvidenceNotice
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -798,6 +812,7 @@ MESSAGES: dict[bytes, type[Any]] = {
         StepRequest,
         EvidenceRequest,
         EvidenceNotice,
+        SignedEvidenceNotice,
         InnerBlocks,
         InnerOpening,
         ManifestRange,

@@ -73,6 +73,9 @@ class Juror(Protocol):
             AssayError: we cannot tell, whatever the accused shows.
         """
 
+    def heed(self, appeals: Sequence[AppealView]) -> None:
+        """Hear of the appeals that are open, whoever sits on their juries."""
+
 
 class Settler:
     """Carries out the duties of one participant in one run."""
@@ -178,6 +181,8 @@ class Settler:
             is_right = await self._opinion(epoch, state)
             epochs.append(EpochView(epoch=epoch, state=state, is_ripe=is_ripe, is_right=is_right))
         look = await trio.to_thread.run_sync(self._read, chain, tuple(epochs))
+        if self._juror is not None:
+            self._juror.heed(look.appeals)
         return replace(look, appeals=tuple([await self._with_opinions(view, look) for view in look.appeals]))
 
     def _read(self, chain: ChainReader, epochs: tuple[EpochView, ...]) -> Look:

@@ -20,10 +20,10 @@ from assay.chain.statements import OPERATOR, VERIFIER, SlashOrder, certificate, 
 from assay.cli.process import read_process_file
 from assay.devnet.machines import free_ports
 from assay.ledger.settlement.results import run_id_of
-from assay.node import evidence as node_evidence
 from assay.node.trainer import Trainer
 from assay.observer.watchtower import watch
-from assay.participant.config import open_network, open_participant
+from assay.participant import evidence_server
+from assay.participant.config import Door, open_network, open_participant
 from assay.participant.directory.find import announce_record
 from assay.participant.files.record import Role
 from assay.protocol.auditing.audits import case_id_of
@@ -118,15 +118,16 @@ def trial(market: Market) -> Trial:
 def node_that_shows(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The accused's node as far as its evidence goes, found by the record that it announced; in a thread."""
     (port,) = free_ports(1)
-    monkeypatch.setattr(node_evidence, "LOOK_S", 0.3)
+    monkeypatch.setattr(evidence_server, "LOOK_S", 0.3)
     announce_record(trial.market.as_(NODE), a_record(NODE, port=port, now_s=NOW + 1))
     config, _ = read_process_file(trial.market.config_of(NODE, data=trial.data, folder="state", port=port))
     me, stop = open_participant(config), threading.Event()
-    server = node_evidence.EvidenceServer(me)
+    server = evidence_server.EvidenceServer(me)
+    door = Door(handlers={}, is_open=lambda: False, knows=server.knows)
 
     async def serve() -> None:
         async with (
-            open_network(me, {"evidence": server.answer}, server.door),
+            open_network(me, {"evidence": server.answer}, door),
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(server.follow_jurors)

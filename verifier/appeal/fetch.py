@@ -1,24 +1,28 @@
-"""Fetch: asks the accused, and nobody else, for its evidence about one operator of its step.
+"""Fetch: gets an accused node's evidence about one operator of its step, from it or from who passes it on.
 
-Room: verifier (edge: the network). What others would send could lose the appeal for it. Sizes and times are
-bounded before anything is fetched, and what arrives is believed by nobody: verifier/appeal/evidence.py.
+Room: verifier (edge: the network). What others made could lose the appeal for the node, so only what it
+signed for is fetched. Sizes and times are bounded before that, and what arrives is believed by nobody:
+verifier/appeal/evidence.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host, PeerAddress, open_host
+from assay.participant.files.evidence import notice_path
 from assay.participant.follower import fetch_blob
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, PeerFault, Unavailable
-from assay.protocol.messages import EvidenceNotice, EvidenceRequest
+from assay.protocol.identity import Domain, verify
+from assay.protocol.messages import EvidenceRequest, SignedEvidenceNotice
 from assay.protocol.params import RunSpec
-from assay.protocol.types import Digest, PeerId
+from assay.protocol.types import PeerId
 from assay.protocol.update_rule import BLOCK_SIZE
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.layout import layout_of
@@ -54,30 +58,95 @@ def evidence_bytes_max(spec: RunSpec) -> int:
     )
 
 
-async def ask(host: Host, node: PeerId, request: EvidenceRequest, spec: RunSpec) -> EvidenceNotice | None:
-    """What the accused node can show; None if that is nothing yet.
+async def latest(
+    host: Host,
+    peers: Collection[PeerId],
+    nodes: Collection[PeerId],
+    request: EvidenceRequest,
+    domain: Domain,
+    spec: RunSpec,
+) -> tuple[SignedEvidenceNotice, list[PeerId]]:
+    """What the accused wrote last, of what peers can show; and those of them that show it.
+
+    Args:
+        host: Ours.
+        peers: Whom to ask, as far as they are connected: the accused's nodes, and verifiers of their run.
+        nodes: The accused's nodes, one of which signed.
+        request: The evidence.
+        domain, spec: The accused's run.
 
     Raises:
-        PeerFault: it is more than any evidence of this run.
+        Unavailable: nobody shows anything that may be fetched.
+    """
+    shown, reasons = dict[PeerId, SignedEvidenceNotice](), {"nobody is connected"}
+
+    async def one(peer: PeerId) -> None:
+        try:
+            found = await _ask(host, peer, nodes, request, domain, spec)
+        except AssayError as error:
+            reasons.add(f"{peer.hex()[:8]}: {error}")
+        else:
+            if found is None:
+                reasons.add(f"{peer.hex()[:8]}: has none")
+            else:
+                shown[peer] = found
+
+    async with trio.open_nursery() as nursery:
+        for peer in host.connected() & {*peers}:
+            reasons.discard("nobody is connected")
+            nursery.start_soon(one, peer)
+    if not shown:
+        raise Unavailable("; ".join(sorted(reasons)))
+    last = max(shown.values(), key=lambda found: found.notice.written_ns)
+    return last, [peer for peer, found in shown.items() if found.notice == last.notice]
+
+
+async def _ask(
+    host: Host,
+    peer: PeerId,
+    nodes: Collection[PeerId],
+    request: EvidenceRequest,
+    domain: Domain,
+    spec: RunSpec,
+) -> SignedEvidenceNotice | None:
+    """What a peer shows; None if it has nothing yet.
+
+    Raises:
+        PeerFault: it is more than any evidence of this run, about something else, or not the accused's.
         MalformedMessage, Unavailable: there is no such answer.
     """
-    body = await host.request(node, "evidence", encode(request), timeout_s=ASK_S)
+    body = await host.request(peer, "evidence", encode(request), timeout_s=ASK_S)
     if not body:
         return None
-    shown, size_max = decode(EvidenceNotice, body), evidence_bytes_max(spec)
-    if shown.evidence_bytes > size_max:
-        raise PeerFault(node, f"evidence of {shown.evidence_bytes} bytes, at most {size_max} expected")
-    return shown
+    signed = decode(SignedEvidenceNotice, body)
+    notice, size_max = signed.notice, evidence_bytes_max(spec)
+    if (notice.case_id, notice.operator) != (request.case_id, request.operator):
+        raise PeerFault(
+            peer,
+            f"evidence about operator {notice.operator} of case {notice.case_id.hex()[:8]}, asked for "
+            f"operator {request.operator} of case {request.case_id.hex()[:8]}",
+        )
+    if notice.evidence_bytes > size_max:
+        raise PeerFault(peer, f"evidence of {notice.evidence_bytes} bytes, at most {size_max} expected")
+    for node in nodes:
+        with suppress(PeerFault):
+            verify(node, domain, notice, signed.signature)
+            return signed
+    raise PeerFault(peer, "evidence that no node of the accused signed for")
 
 
-async def keep(host: Host, node: PeerId, shown: EvidenceNotice, path: Path, deadline_s: float) -> None:
-    """Fetch what the node showed into this file.
+async def keep(
+    host: Host, holders: Sequence[PeerId], shown: SignedEvidenceNotice, path: Path, deadline_s: float
+) -> None:
+    """Fetch what these peers showed into this file, with its notice beside it.
 
     Raises:
         Unavailable: it did not come in time. OSError: of the disk.
     """
-    body = await fetch_blob(host, shown.evidence, (node,), deadline_s, shown.evidence_bytes)
+    notice = shown.notice
+    body = await fetch_blob(host, notice.evidence, holders, deadline_s, notice.evidence_bytes)
     path.parent.mkdir(exist_ok=True)
+    notice_path(path).write_bytes(encode(shown))
     part = path.with_suffix(".part")
     await trio.to_thread.run_sync(part.write_bytes, body)
     part.replace(path)
@@ -86,8 +155,9 @@ async def keep(host: Host, node: PeerId, shown: EvidenceNotice, path: Path, dead
 async def fetch_as_juror(
     *,
     seed: bytes,
-    run_id: Digest,
+    domain: Domain,
     spec: RunSpec,
+    nodes: Collection[PeerId],
     places: Sequence[PeerAddress],
     request: EvidenceRequest,
     path: Path,
@@ -97,22 +167,22 @@ async def fetch_as_juror(
 
     Args:
         seed: Of the juror's peer key, by which the accused's node recognises it.
-        run_id, spec: The accused's run.
-        places: Where the accused's nodes may be.
+        domain, spec: The accused's run.
+        nodes: The accused's nodes.
+        places: Where these and the run's verifiers may be.
         request: The evidence.
         path: The file that it becomes; the folder is there.
-        patience_s: Until the accused has shown something; then the fetch has `FETCH_S`.
+        patience_s: Until somebody has shown something; then the fetch has `FETCH_S`.
 
     Raises:
-        Unavailable: the accused showed nothing that could be fetched.
+        Unavailable: nobody showed anything that could be fetched.
     """
-    peers, fetches = {place.peer for place in places}, 0
-    reason = "not connected"
+    peers, fetches, reason = {place.peer for place in places}, 0, ""
     async with (
         open_host(
             seed=seed,
             listen_port=0,
-            network_id=run_id.hex()[:16],
+            network_id=domain.run_id.hex()[:16],
             is_member=peers.__contains__,
             handlers={},
             blobs=DiskBlobs(path.parent / "blobs", bytes_max=0),
@@ -121,21 +191,14 @@ async def fetch_as_juror(
     ):
         nursery.start_soon(host.keep_connected, list(places))
         deadline = trio.current_time() + patience_s
-        while trio.current_time() < deadline and fetches < FETCHES_MAX:
-            for peer in sorted(peers & host.connected()):
-                try:
-                    shown = await ask(host, peer, request, spec)
-                    if shown is None:
-                        reason = "it has none to show"
-                        continue
-                    fetches += 1
-                    await keep(host, peer, shown, path, FETCH_S)
-                except (AssayError, OSError) as error:
-                    reason = str(error)
-                    continue
-                nursery.cancel_scope.cancel()
-                return
-            await trio.sleep(LOOK_S)
+        while not path.exists() and trio.current_time() < deadline and fetches < FETCHES_MAX:
+            try:
+                shown, holders = await latest(host, peers, nodes, request, domain, spec)
+                fetches += 1
+                await keep(host, holders, shown, path, FETCH_S)
+            except (AssayError, OSError) as error:
+                reason = str(error)
+                await trio.sleep(LOOK_S)
         nursery.cancel_scope.cancel()
-    names = ", ".join(peer.hex()[:8] for peer in sorted(peers))
-    raise Unavailable(f"evidence about operator {request.operator} from {names}: {reason}")
+    if not path.exists():
+        raise Unavailable(f"evidence about operator {request.operator}: {reason}")

@@ -1,8 +1,9 @@
 """Juror: what a process that follows a run knows of the operators which appeals of the run end at.
 
 Room: verifier (edge: the network, a folder of evidence, the directory). Verifiers and watchtowers have one.
-It asks the accused node itself for evidence, over its authenticated connection: what others would send could
-lose the appeal for it. What arrives is checked by whoever recomputes before it counts.
+It asks the accused node for evidence, and the run's verifiers, who keep what the node signed for: a juror may
+be unable to reach a node behind a router, and somebody may keep one off the network. What arrives is checked
+by whoever recomputes before it counts.
 """
 
 from __future__ import annotations
@@ -10,29 +11,32 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from assay.chain.commit_statement import evm_address
+from assay.chain.state import DefencePhase
 from assay.ledger.settlement.duties import AppealView, DefenceView
 from assay.network.host import Host, PeerAddress
 from assay.participant.config import Participant
 from assay.participant.directory.find import announced_record, last_record
-from assay.participant.files.evidence import evidence_path
+from assay.participant.files.evidence import evidence_files, evidence_path, notice_path
 from assay.participant.follower import Follower
 from assay.participant.wallet.claims import open_chain
+from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, MalformedMessage, Unavailable
-from assay.protocol.messages import EvidenceRequest
+from assay.protocol.messages import EvidenceRequest, SignedEvidenceNotice
 from assay.protocol.types import Digest, PeerId
-from assay.verifier.appeal.fetch import FETCH_S, FETCHES_MAX, ask, keep
+from assay.verifier.appeal.fetch import FETCH_S, FETCHES_MAX, keep, latest
 from assay.verifier.audit.messages import JudgeOperator, question
 
 log = logging.getLogger(__name__)
 ASK_AGAIN_S = 60.0
 ASKED_MAX = 64  # operators at a time
-Wanted = tuple[PeerId, EvidenceRequest, Path]  # of whom, what, and where it is kept
+Wanted = tuple[Sequence[PeerId], EvidenceRequest, Path]  # of whose nodes, what, and where it is kept
 
 
 class Juror:
@@ -59,6 +63,7 @@ class Juror:
         self._judged: dict[JudgeOperator, bool] = {}
         self._unable: dict[JudgeOperator, tuple[float, AssayError]] = {}  # since when, and why
         self._met: set[PeerId] = set()  # accused nodes that are not among our addresses
+        self._heeded: set[bytes] = set()  # cases with an appeal, at the last look
         self._wanted, self._wanting = trio.open_memory_channel[Wanted](ASKED_MAX)
 
     def knows(self, peer: PeerId) -> bool:
@@ -68,8 +73,24 @@ class Juror:
     async def run(self, host: Host) -> None:
         """Fetch wanted evidence; ends only by cancellation."""
         async with trio.open_nursery() as nursery:
-            async for node, request, path in self._wanting:
-                nursery.start_soon(self._fetch, host, nursery, node, request, path)
+            async for nodes, request, path in self._wanting:
+                nursery.start_soon(self._fetch, host, nursery, nodes, request, path)
+
+    def heed(self, appeals: Sequence[AppealView]) -> None:
+        """With a seat: get what jurors of these appeals may ask for, and drop what jurors of others did."""
+        if self._me.me not in self._me.spec.seat_peers:
+            return
+        folder, open_now = self._me.config.folder, {view.case_id for view in appeals}
+        for path in evidence_files(folder):
+            if any(path.name.startswith(gone.hex()) for gone in self._heeded - open_now):
+                path.unlink()
+                notice_path(path).unlink(missing_ok=True)
+        self._heeded = open_now
+        for view in appeals:
+            for defence in view.defences:
+                path = evidence_path(folder, view.case_id, defence.state.first)
+                if defence.state.phase is DefencePhase.JURY:
+                    self._want(view, defence.state.first, path)
 
     async def is_right(self, view: AppealView, defence: DefenceView) -> bool | None:
         """Whether the operator that is left is right; None if the accused has shown no evidence about it.
@@ -120,36 +141,42 @@ class Juror:
         if path in self._asking or self._fetched[path] >= FETCHES_MAX:
             return
         request = EvidenceRequest(case_id=Digest(view.case_id), operator=index)
-        for node in self._nodes_of(view.state.accused):
-            try:
-                self._wanted.send_nowait((node, request, path))
-            except trio.WouldBlock:  # asked for again with the next look
-                return
+        nodes = [
+            peer
+            for peer, record in self._follower.run_state.nodes.items()
+            if evm_address(record.member.account) == view.state.accused
+        ]
+        with suppress(trio.WouldBlock):  # asked for again with the next look
+            self._wanted.send_nowait((nodes, request, path))
             self._asking.add(path)
 
-    def _nodes_of(self, account: str) -> Iterable[PeerId]:
-        for peer, record in self._follower.run_state.nodes.items():
-            if evm_address(record.member.account) == account:
-                yield peer
-
     async def _fetch(
-        self, host: Host, nursery: trio.Nursery, node: PeerId, request: EvidenceRequest, path: Path
+        self, host: Host, nursery: trio.Nursery, nodes: Sequence[PeerId], request: EvidenceRequest, path: Path
     ) -> None:
-        """Ask the accused for its evidence once, and keep it as a file; nobody waits for this."""
+        """Ask for the accused's evidence once, and keep it as a file; nobody waits for this."""
+        await self._meet(host, nursery, {*nodes} - {*self._me.addresses} - self._met)
+        peers = (*nodes, *self._me.spec.seat_peers)
         try:
-            if node not in self._me.addresses and node not in self._met:
-                place = await trio.to_thread.run_sync(self._place_of, node)
-                self._met.add(node)
-                nursery.start_soon(host.keep_connected, [place])
-            shown = await ask(host, node, request, self._me.spec)
-            if shown is not None:
+            shown, holders = await latest(host, peers, nodes, request, self._me.domain, self._me.spec)
+            if not path.exists() or shown.notice.written_ns > _written_ns(path):
                 self._fetched[path] += 1
-                await keep(host, node, shown, path, FETCH_S)
-                log.info("evidence fetched", extra={"node": node.hex()[:8], "file": path.name})
+                await keep(host, holders, shown, path, FETCH_S)
+                log.info("evidence fetched", extra={"file": path.name, "holders": len(holders)})
         except (AssayError, OSError) as error:
-            log.info("no evidence", extra={"node": node.hex()[:8], "reason": str(error)})
+            log.info("no evidence", extra={"file": path.name, "reason": str(error)})
         await trio.sleep(ASK_AGAIN_S)
         self._asking.discard(path)
+
+    async def _meet(self, host: Host, nursery: trio.Nursery, nodes: Collection[PeerId]) -> None:
+        """Stay connected from now on with nodes that are not among our addresses, where they can be found."""
+        for node in nodes:
+            try:
+                place = await trio.to_thread.run_sync(self._place_of, node)
+            except AssayError as error:
+                log.info("accused not found", extra={"node": node.hex()[:8], "reason": str(error)})
+            else:
+                self._met.add(node)
+                nursery.start_soon(host.keep_connected, [place])
 
     def _place_of(self, node: PeerId) -> PeerAddress:
         """Where a node is that came into the run later, by the record that it announced.
@@ -162,3 +189,11 @@ class Juror:
         if found is None:
             raise Unavailable(f"{account} announced no record")
         return PeerAddress(peer=node, host=found.record.host, port=found.record.port)
+
+
+def _written_ns(path: Path) -> int:
+    """When the accused wrote this file of evidence; later than any for one that its owner put there."""
+    try:
+        return decode(SignedEvidenceNotice, notice_path(path).read_bytes()).notice.written_ns
+    except (OSError, MalformedMessage):
+        return 1 << 64

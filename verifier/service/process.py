@@ -17,6 +17,7 @@ from assay.chain.penalties import check_absence, check_penalties
 from assay.ledger.settlement.funding import check_close_delay, closing_s
 from assay.network.host import Handler, Host, Notification
 from assay.participant.config import Config, Door, Participant, open_participant
+from assay.participant.evidence_server import EvidenceServer
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.following.pruning import Pruner, prune
 from assay.participant.following.snapshots import SnapshotServer
@@ -209,10 +210,11 @@ class Service:
             chain_duties.appeals.keep,
             lambda: int(time.time()),
         )
+        evidence = EvidenceServer(self.me)
         door = Door(
             handlers={**applications.handlers, **accusations.handlers},
             is_open=lambda: applications.is_open() or accusations.is_open(),
-            knows=applications.knows,
+            knows=lambda peer: applications.knows(peer) or evidence.knows(peer),
         )
         appraiser = Appraiser(self.me, self.follower, self._publish, lambda: int(time.time()))
         handlers: dict[str, Handler] = {
@@ -222,6 +224,7 @@ class Service:
             "opened": self._on_opened,
             "shown": self._on_shown,
             "attest": appraiser.answer,
+            "evidence": evidence.answer,
             "snapshot": SnapshotServer(self.me.config.folder / THETA, self.me.blobs, self.me.store).answer,
             **chain_duties.handlers,
             **accusations.handlers,
@@ -279,6 +282,7 @@ class Service:
             nursery.start_soon(chain_duties.run, host)
             nursery.start_soon(chain_duties.settler().run, host)
             nursery.start_soon(accusations.run)
+            nursery.start_soon(evidence.follow_jurors)
             nursery.start_soon(self._poll_when_stuck)
             nursery.start_soon(prune, self.follower, self._pruner())
             nursery.start_soon(self._keep_openings)

@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from nacl.signing import SigningKey
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import DefencePhase
 from assay.network.blob_store import DiskBlobs
-from assay.node.evidence import EvidenceServer, jurors_of
-from assay.participant.files.evidence import evidence_files, evidence_path
+from assay.participant.evidence_server import EvidenceServer, jurors_of
+from assay.participant.files.evidence import evidence_files, evidence_path, notice_path
 from assay.participant.files.record import Role
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault, Unavailable
-from assay.protocol.messages import EvidenceNotice, EvidenceRequest
+from assay.protocol.identity import Domain, sign
+from assay.protocol.messages import EvidenceNotice, EvidenceRequest, SignedEvidenceNotice
 from assay.protocol.types import Address, Digest, PeerId
 from assay.testing.specs import a_spec
 from assay.verifier.appeal import fetch
@@ -35,8 +37,11 @@ from tests.network.loopback import a_host, connected, peer_of, run, seed_of, unt
 pytestmark = pytest.mark.slow
 
 CASE, INDEX, BODY = Digest(b"c" * 32), 7, b"the evidence" * 50_000
-ACCUSED, JUROR, STRANGER = map(peer_of, ("accused", "juror", "stranger"))
+ACCUSED, JUROR, STRANGER, VERIFIER = map(peer_of, ("accused", "juror", "stranger", "verifier"))
+REQUEST = EvidenceRequest(case_id=CASE, operator=INDEX)
+DOMAIN = Domain(Digest(b"d" * 32), Digest(bytes(32)))
 WALLET = Address(b"a" * 20)
+SPEC = a_spec()
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
 
 
@@ -49,24 +54,42 @@ async def recompute(request: JudgeOperator) -> bool:
 
 def an_accused(folder: Path, *shown: tuple[int, bytes]) -> tuple[EvidenceServer, DiskBlobs]:
     """The accused's side, with these files of evidence."""
-    spec: Any = SimpleNamespace(seat_peers=(JUROR,))
+    spec: Any = SimpleNamespace(seat_peers=(JUROR, VERIFIER))
     blobs = DiskBlobs(folder / "blobs", bytes_max=1 << 28)
     for index, body in shown:
         path = evidence_path(folder, CASE, index)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-    me: Any = SimpleNamespace(spec=spec, config=SimpleNamespace(folder=folder), blobs=blobs)
+    keys = SimpleNamespace(peer=SigningKey(seed_of("accused")))
+    config = SimpleNamespace(folder=folder)
+    me: Any = SimpleNamespace(spec=spec, config=config, blobs=blobs, domain=DOMAIN, keys=keys)
     return EvidenceServer(me), blobs
+
+
+def a_notice(*, by: str = "accused", **changes: Any) -> bytes:
+    """What the accused shows of its evidence, or somebody in its name."""
+    said = {
+        "case_id": CASE,
+        "operator": INDEX,
+        "evidence": Digest(b"x" * 32),
+        "evidence_bytes": 9,
+        "written_ns": 1,
+    }
+    notice = EvidenceNotice(**{**said, **changes})
+    signature = sign(SigningKey(seed_of(by)), DOMAIN, notice)
+    return encode(SignedEvidenceNotice(notice=notice, signature=signature))
 
 
 def a_juror(folder: Path, *, is_verifier: bool = True) -> Juror:
     """The juror's side, of a run that the accused is in."""
     folder.mkdir()
-    spec = a_spec()
+    spec: Any = SimpleNamespace(**{name: getattr(SPEC, name) for name in ("model", "rule", "rounds")})
+    spec.seat_peers = (JUROR, VERIFIER) if is_verifier else (VERIFIER,)
     me: Any = SimpleNamespace(
         spec=spec,
+        domain=DOMAIN,
         config=SimpleNamespace(folder=folder),
-        me=spec.seat_peers[0] if is_verifier else JUROR,
+        me=JUROR,
         keys=SimpleNamespace(account_address=a_record("iris").record.account),
         addresses={ACCUSED: None},
     )
@@ -89,11 +112,16 @@ async def court(juror: Juror, answer: Answer, blobs: DiskBlobs) -> Any:
         nursery.cancel_scope.cancel()
 
 
-async def opinion(juror: Juror) -> bool | None:
-    state = SimpleNamespace(first=INDEX, start=bytes(32), end=bytes(32))
+def an_appeal() -> Any:
+    """The appeal of the case, with a jury for one operator."""
+    state = SimpleNamespace(first=INDEX, start=bytes(32), end=bytes(32), phase=DefencePhase.JURY)
     appeal = SimpleNamespace(accused=evm_address(WALLET), operators=9)
-    view: Any = SimpleNamespace(case_id=CASE, state=appeal)
-    return await juror.is_right(view, SimpleNamespace(state=state))  # type: ignore[arg-type]
+    return SimpleNamespace(case_id=CASE, state=appeal, defences=(SimpleNamespace(state=state),))
+
+
+async def opinion(juror: Juror) -> bool | None:
+    view = an_appeal()
+    return await juror.is_right(view, view.defences[0])
 
 
 def fetched(juror: Juror) -> list[Path]:
@@ -171,7 +199,7 @@ def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_byte
         asked[0] += 1
         if shown == "nothing":
             return b""
-        return encode(EvidenceNotice(evidence=Digest(b"x" * 32), evidence_bytes=size))
+        return a_notice(evidence_bytes=size)
 
     async def whole() -> None:
         async with court(juror, answer, blobs):
@@ -187,6 +215,114 @@ def test_an_accused_that_shows_nothing_fit_costs_the_juror_neither_time_nor_byte
 
     run(whole)
     assert not list((tmp_path / "juror").rglob("*evidence*"))
+
+
+def test_a_juror_that_cannot_reach_the_accused_gets_what_a_verifier_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(juror_module, "ASK_AGAIN_S", 0.1)
+    server, blobs = an_accused(tmp_path / "accused", (INDEX, BODY))
+    verifier, juror = a_juror(tmp_path / "verifier"), a_juror(tmp_path / "juror", is_verifier=False)
+    monkeypatch.setattr(juror, "_check_announced", lambda: None)
+    passing, its_blobs = an_accused(tmp_path / "verifier")
+    passing._me.keys = SimpleNamespace(peer=SigningKey(seed_of("verifier")))
+    passing._jurors = {STRANGER: {CASE}}
+
+    async def whole() -> None:
+        async with court(verifier, server.answer, blobs):
+            verifier.heed([an_appeal()])
+            await until(lambda: bool(fetched(verifier)))
+        async with (
+            a_host("verifier", handlers={"evidence": passing.answer}, blobs=its_blobs) as host,
+            a_host("stranger") as jurors,
+            connected(host, jurors),
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(juror.run, jurors)
+            assert await opinion(juror) is None
+            await until(lambda: bool(fetched(juror)))
+            assert await opinion(juror) is True
+            nursery.cancel_scope.cancel()
+
+    run(whole)
+    verifier.heed([])  # the appeal has ended
+    assert not list((tmp_path / "verifier" / "appeals").iterdir())
+    assert fetched(juror)
+
+
+def test_a_verifier_asks_again_for_what_the_accused_wrote_later_and_leaves_what_its_owner_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(juror_module, "ASK_AGAIN_S", 0.05)
+    server, blobs = an_accused(tmp_path / "accused", (INDEX, b"of another step"))
+    verifier, by_hand = a_juror(tmp_path / "verifier"), b"by hand"
+
+    async def whole() -> None:
+        async with court(verifier, server.answer, blobs):
+            verifier.heed([an_appeal()])
+            await until(lambda: bool(fetched(verifier)))
+            an_accused(tmp_path / "accused", (INDEX, BODY))
+            (path,) = fetched(verifier)
+            while path.read_bytes() != BODY:
+                verifier.heed([an_appeal()])
+                await trio.sleep(0.02)
+            assert verifier._fetched[path] == 2
+            notice_path(path).unlink()
+            path.write_bytes(by_hand)
+            for _ in range(20):
+                verifier.heed([an_appeal()])
+                await trio.sleep(0.02)
+            assert path.read_bytes() == by_hand and verifier._fetched[path] == 2
+
+    run(whole)
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [
+        (a_notice(by="verifier"), "no node of the accused signed"),
+        (a_notice(case_id=Digest(b"o" * 32)), "asked for operator 7 of case 63636363"),
+        (a_notice(operator=8), "evidence about operator 8"),
+        (a_notice()[:-1] + b"!", "no node of the accused signed"),
+        (b"", "has none"),
+    ],
+)
+def test_nobody_passes_on_what_the_accused_did_not_sign_about_this_operator(
+    shown: bytes, reason: str
+) -> None:
+    async def answer(_peer: PeerId, _body: bytes) -> bytes:
+        return shown
+
+    async def whole() -> None:
+        async with (
+            a_host("verifier", handlers={"evidence": answer}) as verifier,
+            a_host("juror") as host,
+            connected(verifier, host),
+        ):
+            with pytest.raises(Unavailable, match=reason):
+                await fetch.latest(host, [VERIFIER, ACCUSED], [ACCUSED], REQUEST, DOMAIN, SPEC)
+
+    run(whole)
+
+
+def test_of_two_notices_the_later_one_counts_and_who_showed_it_holds_the_evidence() -> None:
+    async def early(_peer: PeerId, _body: bytes) -> bytes:
+        return a_notice()
+
+    async def late(_peer: PeerId, _body: bytes) -> bytes:
+        return a_notice(evidence=Digest(b"y" * 32), written_ns=2)
+
+    async def whole() -> None:
+        async with (
+            a_host("verifier", handlers={"evidence": late}) as verifier,
+            a_host("stranger", handlers={"evidence": early}) as other,
+            a_host("juror") as host,
+            connected(verifier, other, host),
+        ):
+            found, holders = await fetch.latest(host, [VERIFIER, STRANGER], [ACCUSED], REQUEST, DOMAIN, SPEC)
+        assert found.notice.evidence == b"y" * 32 and holders == [VERIFIER]
+
+    run(whole)
 
 
 @pytest.mark.parametrize("announced", ["nothing", "another process", "this process"])
@@ -307,13 +443,14 @@ def test_a_juror_outside_the_run_fetches_the_evidence_of_its_own_case_alone(
             "accused",
             handlers={"evidence": server.answer},
             blobs=blobs,
-            is_member=server.door.knows,
+            is_member=server.knows,
             network_id=bytes(8).hex(),
         ) as accused:
             await fetch.fetch_as_juror(
                 seed=seed_of("stranger"),
-                run_id=Digest(bytes(32)),
-                spec=a_spec(),
+                domain=DOMAIN,
+                spec=SPEC,
+                nodes=[ACCUSED],
                 places=[accused.address],
                 request=EvidenceRequest(case_id=CASE, operator=INDEX),
                 path=path,
@@ -324,7 +461,7 @@ def test_a_juror_outside_the_run_fetches_the_evidence_of_its_own_case_alone(
         run(whole)
         assert path.read_bytes() == BODY
     else:
-        reason = "not connected" if seat == "none" else "jurors judge"
+        reason = "nobody is connected" if seat == "none" else "jurors judge"
         with pytest.raises(Unavailable, match=reason):
             run(whole)
         assert not path.exists()
@@ -339,12 +476,12 @@ def test_a_juror_outside_the_run_fetches_four_files_that_nobody_has_and_no_fifth
 
     async def answer(peer: PeerId, _body: bytes) -> bytes:
         asked.append(peer)
-        return encode(EvidenceNotice(evidence=Digest(b"n" * 32), evidence_bytes=len(BODY)))
+        return a_notice(evidence_bytes=len(BODY))
 
     async def whole() -> None:
         async with a_host("accused", handlers={"evidence": answer}, network_id=bytes(8).hex()) as accused:
             await fetch.fetch_as_juror(
-                seed=seed_of("stranger"), run_id=Digest(bytes(32)), spec=a_spec(), places=[accused.address],
+                seed=seed_of("stranger"), domain=DOMAIN, spec=SPEC, nodes=[ACCUSED], places=[accused.address],
                 request=EvidenceRequest(case_id=CASE, operator=INDEX), path=tmp_path / "file", patience_s=20,
             )  # fmt: skip
 
@@ -370,6 +507,5 @@ def test_a_node_stays_up_until_its_evidence_is_removed(tmp_path: Path) -> None:
 
 
 def test_the_bound_grows_with_the_model() -> None:
-    spec = a_spec()
-    larger = replace(spec, model=replace(spec.model, layers=spec.model.layers + 1))
-    assert evidence_bytes_max(larger) > evidence_bytes_max(spec)
+    larger = replace(SPEC, model=replace(SPEC.model, layers=SPEC.model.layers + 1))
+    assert evidence_bytes_max(larger) > evidence_bytes_max(SPEC)

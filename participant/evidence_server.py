@@ -1,8 +1,9 @@
-"""Evidence: serves what `assay appeal open` wrote about our convicted step to verifiers and jurors that ask.
+"""Evidence server: shows evidence of appeals to verifiers and jurors that ask (docs/protocol.md, 7b).
 
-Room: node (edge: a folder, the chain). A juror of the appeal asks us, and nobody else, for it:
-docs/protocol.md, 7b. Jurors outside the run are admitted by their records in the directory, which are looked
-up now and then while there is something to show: a stranger that asks costs no call of the chain.
+Room: participant (edge: a folder, the chain). An accused node shows what `assay appeal open` wrote, and signs
+for it; a verifier of the run shows what it got from the node, with the node's signature. Jurors outside the
+run are admitted by their records in the directory, which are looked up now and then while there is something
+to show: a stranger that asks costs no call of the chain.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from assay.chain.state import DefencePhase
-from assay.participant.config import Door, Participant
+from assay.participant.config import Participant
 from assay.participant.directory.find import last_record
-from assay.participant.files.evidence import cases_shown, evidence_files, evidence_path
+from assay.participant.files.evidence import cases_shown, evidence_files, evidence_path, notice_path
 from assay.participant.wallet.claims import open_chain
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
-from assay.protocol.messages import EvidenceNotice, EvidenceRequest
+from assay.protocol.identity import sign
+from assay.protocol.messages import EvidenceNotice, EvidenceRequest, SignedEvidenceNotice
 from assay.protocol.types import PeerId
 
 if TYPE_CHECKING:
@@ -34,20 +36,19 @@ LOOK_S = 30.0  # between two looks whether an appeal has ended, or has jurors
 
 
 class EvidenceServer:
-    """The evidence of our appeals, as blobs."""
+    """The evidence in our folder, as blobs."""
 
     def __init__(self, me: Participant) -> None:
         self._me = me
-        self._notices: dict[Path, tuple[int, EvidenceNotice]] = {}  # and when the file was written
+        self._notices: dict[Path, tuple[int, SignedEvidenceNotice]] = {}  # and when the file was written
         self._jurors: Mapping[PeerId, Collection[bytes]] = {}  # and the cases that they judge
 
-    @property
-    def door(self) -> Door:
-        """Lets jurors in that are not in the run."""
-        return Door(handlers={}, is_open=lambda: False, knows=lambda peer: peer in self._jurors)
+    def knows(self, peer: PeerId) -> bool:
+        """Whether a peer is a juror of a case that we can show evidence about."""
+        return peer in self._jurors
 
     async def answer(self, peer: PeerId, body: bytes) -> bytes:
-        """Where a verifier, or a juror of the case, can fetch the evidence it asks for; empty without any.
+        """The notice by which a verifier, or a juror of the case, can fetch what it asks for; or nothing.
 
         Raises:
             PeerFault: it is neither. Unavailable: the file cannot be read or kept.
@@ -61,14 +62,14 @@ class EvidenceServer:
         except FileNotFoundError:
             return b""
         known = self._notices.get(path)
-        if known is None or known[0] != written_ns or self._me.blobs.size(known[1].evidence) is None:
-            known = written_ns, await trio.to_thread.run_sync(self._kept, path)
+        if known is None or known[0] != written_ns or self._me.blobs.size(known[1].notice.evidence) is None:
+            known = written_ns, await trio.to_thread.run_sync(self._kept, request, path, written_ns)
             self._notices[path] = known
         log.info("evidence shown", extra={"juror": peer.hex()[:8], "file": path.name})
         return encode(known[1])
 
     async def follow_jurors(self) -> None:
-        """Keep up with who sits on the juries of our appeals; ends only by cancellation."""
+        """Keep up with who sits on the juries of the appeals; ends only by cancellation."""
         reason = ""
         while True:
             cases = cases_shown(self._me.config.folder)
@@ -93,12 +94,24 @@ class EvidenceServer:
                 is_told = True
             await trio.sleep(LOOK_S)
 
-    def _kept(self, path: Path) -> EvidenceNotice:
+    def _kept(self, request: EvidenceRequest, path: Path, written_ns: int) -> SignedEvidenceNotice:
         try:
-            body = path.read_bytes()
-        except OSError as error:
-            raise Unavailable(f"{path.name} cannot be read ({error.strerror})") from None
-        return EvidenceNotice(evidence=self._me.blobs.put(body), evidence_bytes=len(body))
+            evidence = self._me.blobs.put(body := path.read_bytes())
+            kept = notice_path(path)
+            if kept.exists():  # as its node signed it
+                return decode(SignedEvidenceNotice, kept.read_bytes())
+        except (OSError, MalformedMessage) as error:
+            raise Unavailable(f"{path.name} cannot be read ({error})") from None
+        notice = EvidenceNotice(
+            case_id=request.case_id,
+            operator=request.operator,
+            evidence=evidence,
+            evidence_bytes=len(body),
+            written_ns=written_ns,
+        )
+        return SignedEvidenceNotice(
+            notice=notice, signature=sign(self._me.keys.peer, self._me.domain, notice)
+        )
 
 
 def jurors_of(chain: ChainReader, cases: Collection[bytes], now_s: int) -> Mapping[PeerId, Collection[bytes]]:
