@@ -33,6 +33,7 @@ from assay.bundle.report.picture import PICTURE_BYTES_MAX, check_other_version
 from assay.bundle.report.training import claimed
 from assay.bundle.report.training_page import loss_text, share_text
 from assay.bundle.settlement_file import SETTLEMENTS, epoch_name
+from assay.bundle.successor import check_predecessor
 from assay.bundle.write import ANCHOR, PICTURES, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
@@ -74,16 +75,22 @@ class Report:
     drawn_by: str  # another version of matplotlib, whose pictures were not compared; empty if they were
     held_out: HeldOut | None
     is_measured: bool  # whether held-out loss and accuracy were measured again
+    is_start_checked: bool  # whether it was compared with the run that this one continues
 
 
 def verify(
-    delivered: Delivered, *, data: Path | None = None, on_round: Callable[[int], None] = lambda _: None
+    delivered: Delivered,
+    *,
+    data: Path | None = None,
+    predecessor: Delivered | None = None,
+    on_round: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Check everything of a delivered run that `read` has not.
 
     Args:
         delivered: The run.
         data: A folder with its data, to measure held-out loss and accuracy again.
+        predecessor: The run that it continues, whose last parameters it has to begin with.
         on_round: Called with each round that was replayed; this takes the longest.
 
     Raises:
@@ -91,6 +98,8 @@ def verify(
         ConfigError: `data` has other data, or not all of it.
     """
     root, spec = delivered.root, delivered.spec
+    if predecessor is not None:
+        check_predecessor(spec, predecessor)
     index_files = check_index(root, spec.buyer)
     _check_rules(spec)
     if delivered.report is None:
@@ -150,6 +159,7 @@ def verify(
         drawn_by=drawn_by,
         held_out=held_out,
         is_measured=data is not None,
+        is_start_checked=predecessor is not None,
     )
 
 
@@ -175,6 +185,9 @@ class Verified:
     books_size: int | None  # leaves under a cosigned checkpoint
     bundle_files: int
     anchor_block: int | None
+    continues: Digest | None  # the run that it continues
+    rounds_before: int  # trained by that run, and those that it continued
+    is_start_checked: bool  # whether its start was compared with that run's chain
 
     @classmethod
     def of(cls, report: Report) -> Verified:
@@ -199,6 +212,9 @@ class Verified:
             books_size=None if report.log_point is None else report.log_point.size,
             bundle_files=report.bundle_files,
             anchor_block=None if report.anchor is None else report.anchor.block_number,
+            continues=spec.predecessor.run_id if spec.is_continued else None,
+            rounds_before=spec.predecessor.rounds,
+            is_start_checked=report.is_start_checked,
         )
 
 
@@ -215,6 +231,8 @@ def report_lines(report: Report) -> Iterator[str]:
     updates = sum(len(link.manifest.commits) for link in run.links)
     yield f"updates: {updates} signed contributions, each aggregate recomputed from them"
     start = "the seed" if inputs.base is None or spec.model.is_adapted else "the imported parameters"
+    if spec.is_continued:
+        yield predecessor_line(spec, is_checked=report.is_start_checked)
     yield f"parameters: replayed from {start}, state {report.state.hex()}"
     total = sum(table.total for table in run.tables.values())
     yield f"settlements: {len(run.settled)} epochs, {total} units, roots recomputed and signed by a quorum"
@@ -257,6 +275,16 @@ def report_lines(report: Report) -> Iterator[str]:
             f"by {report.anchor.ledger_service}; "
             "`assay ledger audit --rpc` asks the chain itself"
         )
+
+
+def predecessor_line(spec: RunSpec, *, is_checked: bool) -> str:
+    """Which run a run continues, and whether its start was compared with it."""
+    named = spec.predecessor
+    how = "compared with its chain" if is_checked else "`--predecessor FOLDER` compares them with its chain"
+    return (
+        f"start: continues run {named.run_id.hex()} from manifest {named.manifest.hex()}, "
+        f"after {named.rounds} rounds, parameters {spec.model.base.hex()}, {how}"
+    )
 
 
 def _milestones(delivered: Delivered, inputs: RunInputs, data: Path) -> OnParameters:

@@ -250,6 +250,10 @@ def run_verify(
     data: Annotated[
         Path | None, typer.Option(help="Folder of the run's data: measure held-out loss and accuracy again.")
     ] = None,
+    predecessor: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The run that it continues: compare its start with that chain."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify a delivered run offline: weights, certificates, receipts, settlements, every file.
@@ -266,12 +270,18 @@ def run_verify(
         proved = verify_proof(read(folder))
         show(proved, proof_lines(proved), as_json=as_json)
         return
+    from assay.bundle.follow import read_any
     from assay.bundle.verify import Verified, report_lines, verify
     from assay.cli.progress import progress
 
     delivered = read(folder)
     with progress("rounds") as tell:
-        report = verify(delivered, data=data, on_round=lambda done: tell(done + 1, len(delivered.links)))
+        report = verify(
+            delivered,
+            data=data,
+            predecessor=None if predecessor is None else read_any(predecessor),
+            on_round=lambda done: tell(done + 1, len(delivered.links)),
+        )
     show(Verified.of(report), report_lines(report), as_json=as_json)
 
 

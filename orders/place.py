@@ -52,16 +52,16 @@ def new_run(
         ConfigError: the records are not those of the order's members, or parts do not fit together.
     """
     found = list(records)
-    nodes, verifiers = _of(found, Role.NODE), _of(found, Role.VERIFIER)
+    nodes, verifiers = of_role(found, Role.NODE), of_role(found, Role.VERIFIER)
     for what, have, want in (
         ("nodes", nodes, order.run.nodes),
         ("verifiers", verifiers, order.run.verifiers + order.run.reserves),
-        ("ledger services", _of(found, Role.LEDGER), 1),
-        ("buyers", _of(found, Role.BUYER), 1),
+        ("ledger services", of_role(found, Role.LEDGER), 1),
+        ("buyers", of_role(found, Role.BUYER), 1),
     ):
         if len(have) != want:
             raise ConfigError(f"records of {len(have)} {what}, the order has {want}")
-    treasury, buyer = _of(found, Role.LEDGER)[0].record, _of(found, Role.BUYER)[0].record
+    treasury, buyer = of_role(found, Role.LEDGER)[0].record, of_role(found, Role.BUYER)[0].record
     spec = build_spec(
         order,
         deployment_id=deployment_id,
@@ -117,5 +117,6 @@ def check_members(chain: ChainReader, spec: RunSpec, until_s: int) -> None:
         raise ConfigError("\n".join(faults))
 
 
-def _of(records: Sequence[SignedRecord], role: Role) -> list[SignedRecord]:
+def of_role(records: Sequence[SignedRecord], role: Role) -> list[SignedRecord]:
+    """Those of the records that are of members of this role, in their order."""
     return [signed for signed in records if signed.record.role is role]

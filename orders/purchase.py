@@ -42,6 +42,7 @@ class RunTerms:
     seats: int
     operator_price: int  # token units for 10^6 accepted tokens
     accept_ppm: int  # of it, in epochs with a milestone, owed only if the model reaches it
+    continues: bytes | None  # the run that it continues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ def read_escrow(account: Account) -> Escrow | None:
         seats=spec.seats,
         operator_price=spec.money.operator_price,
         accept_ppm=spec.money.accept.share_ppm,
+        continues=spec.predecessor.run_id if spec.is_continued else None,
     )
     epochs = tuple(chain.epoch_state(run_id, epoch) for epoch in range(run.epochs))
     return Escrow(run_id=run_id, terms=terms, now=chain.timestamp(), run=run, epochs=epochs)

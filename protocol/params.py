@@ -337,6 +337,22 @@ class TimingSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Predecessor:
+    """The run that a run continues, and the last of its manifests that counts.
+
+    The parameters that the successor starts from, its `model.base`, are those after that manifest.
+    """
+
+    TAG: ClassVar[bytes] = b"assay/predecessor/1"
+    run_id: Digest
+    manifest: Digest
+    rounds: int  # of training up to that manifest, with those that its own predecessors trained
+
+
+NO_PREDECESSOR = Predecessor(run_id=NO_DIGEST, manifest=NO_DIGEST, rounds=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """Complete specification of one run: with the chain, it suffices to check everything else."""
 
@@ -363,6 +379,21 @@ class RunSpec:
     reserves: Annotated[
         tuple[Member, ...], Max(VERIFIERS_MAX), Later()
     ] = ()  # may take over a seat; ascending
+    predecessor: Annotated[Predecessor, Later()] = NO_PREDECESSOR  # the run that this one continues, if any
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether it goes on where another run stopped."""
+        return self.predecessor != NO_PREDECESSOR
+
+    def in_line(self, round_id: int) -> tuple[int, int]:
+        """The rounds that this run and those it continues train together, and which of them a round is.
+
+        Learning rates, batches and samples are a function of this, not of the round alone: a successor
+        goes on with both, and draws nothing that a run before it drew.
+        """
+        before = self.predecessor.rounds
+        return before + self.rounds, before + round_id
 
     @property
     def tokens_per_step(self) -> int:
@@ -500,6 +531,13 @@ def check_spec(spec: RunSpec) -> None:
     need(
         spec.model.base != NO_DIGEST or not spec.model.is_adapted,
         "an adapter is trained on imported parameters, and this run imports none",
+    )
+    before = spec.predecessor
+    is_whole = before.run_id != NO_DIGEST and before.manifest != NO_DIGEST and before.rounds >= 1
+    need(
+        not spec.is_continued or (is_whole and spec.model.base != NO_DIGEST),
+        "a run that continues another names its id, its last manifest, the rounds trained so far, and the "
+        "parameters that it starts from",
     )
     check_rule(spec.rule, need)
     need(

@@ -49,6 +49,7 @@ def model_card(run: Finished, report: TrainingReport) -> str:
         "Architecture": f"{model.family.name.lower()}, {model.layers} layers of {model.width}, "
         f"{model.heads} heads ({model.kv_heads} keys and values), context {model.context:,}",
         "Started from": "the seed" if is_drawn else f"imported parameters `{spec.model.base.hex()}`",
+        **({"Continues": _continues(spec)} if spec.is_continued else {}),
         "Rounds": rounds,
         "Verifiers": str(len(spec.verifiers)),
         "Data": spec.data.source,
@@ -206,6 +207,11 @@ run's id:
 ```
 
 """
+
+
+def _continues(spec: RunSpec) -> str:
+    named = spec.predecessor
+    return f"run `{named.run_id.hex()}` after manifest `{named.manifest.hex()}`, {named.rounds} rounds in all"
 
 
 def _trained(spec: RunSpec) -> str:

@@ -209,6 +209,8 @@ def _listed_lines(one: ListedRun, now: int) -> Iterator[str]:
     yield f"price     {price}{accept_text(one.accept_ppm)}"
     lot = token_text(one.lot)
     yield f"seats     {one.seats_taken} of {one.seats} taken; a lot of {lot} each"
+    if one.continues is not None:
+        yield f"continues {one.continues.hex()}"
     if one.start_by_s:
         yield f"starts    with {one.least_nodes} nodes by {when_text(one.start_by_s, now)}, or never"
     yield f"escrow    {token_text(one.budget)}, {money_text(one.free)} free"

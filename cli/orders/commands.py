@@ -22,6 +22,7 @@ def add_order_commands(app: typer.Typer) -> None:
     for command in (check, data, quote, place, topup, cancel, refund):
         app.command()(command)
     app.command("show")(show_order)
+    app.command("continue")(continue_order)
     app.command()(examples)
 
 
@@ -177,3 +178,39 @@ def refund(file: ConfigFile, to: PayTo = None, dry_run: DryRun = False, as_json:
     from assay.cli.orders.money import refund_steps
 
     show_steps(refund_steps(file, to, is_dry=dry_run), as_json=as_json)
+
+
+def continue_order(
+    file: ConfigFile,
+    stopped: Annotated[
+        Path,
+        typer.Argument(metavar="STOPPED.toml", help="The buyer's configuration of the run that stopped."),
+    ],
+    members: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Records of the successor's members, as for `place`."),
+    ] = None,
+    copy: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER", help="Another copy of the run, fetched or a participant's; may repeat."
+        ),
+    ] = None,
+    round_id: Annotated[
+        int | None, typer.Option("--round", min=0, help="Go back to this round; default the last certified.")
+    ] = None,
+    days: Annotated[int, typer.Option(help="Days after which the successor closes by itself.")] = 30,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """End a run whose verifiers are gone, and open its successor from the last certified parameters.
+
+    The successor has the rounds that are left, the same terms and other members. Repeating does what is
+    missing: the rest of the stopped run's escrow returns after the close delay.
+
+    Example: assay order continue next/config.toml config.toml --members records --dry-run
+    """
+    from assay.cli.orders.successor import continue_steps
+
+    steps = continue_steps(file, stopped, copy or (), members, round_id=round_id, days=days, is_dry=dry_run)
+    show_steps(steps, as_json=as_json)

@@ -20,7 +20,7 @@ from assay.orders.amounts import accept_text, money_text, parse_money, token_tex
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.place import check_members, described, new_run
-from assay.orders.price.quote import Cost, quote_of
+from assay.orders.price.quote import Cost, Quote, quote_of
 from assay.orders.price.quoted import Quoted
 from assay.orders.purchase import (
     Escrow,
@@ -38,7 +38,7 @@ from assay.orders.purchase import (
     to_top_up,
 )
 from assay.participant.directory.find import announce_run, is_too_large
-from assay.participant.files.record import OWN_RECORD, learn_records, read_record, read_records
+from assay.participant.files.record import OWN_RECORD, SignedRecord, learn_records, read_record, read_records
 from assay.participant.files.run_file import RunFile, write_run_file
 from assay.participant.wallet.account import Account
 from assay.protocol.encoding.codec import digest
@@ -108,9 +108,14 @@ def place_steps(
     if account.run is None:
         made = _new_run(account, order, members)
         account = replace(account, run=made)
+    yield from opened_steps(account, quote, days, is_made=made is not None, is_dry=is_dry)
+
+
+def opened_steps(account: Account, quote: Quote, days: int, *, is_made: bool, is_dry: bool) -> Iterator[Step]:
+    """Open the account's run with the quoted escrow, or find it open; its file is written if it was made."""
     check_place(account, quote)
     spec = account.spec
-    yield told("quote", f"quote     {name}")
+    yield told("quote", f"quote     {quote.name.hex()}")
     yield told("run", f"run       {account.run_id.hex()}")
     root = spec.data.root.hex()[:16]
     yield told("data", f"data      {spec.data.tokens:,} tokens, {spec.data.source}, root {root}")
@@ -144,8 +149,8 @@ def place_steps(
         yield from _announced(account, is_dry=True)
         return
     check_wallet(account, quote.budget)
-    if made is not None:  # before the money moves: what was paid for must never be lost
-        write_run_file(account.config.run, made)
+    if is_made:  # before the money moves: what was paid for must never be lost
+        write_run_file(account.config.run, account.run_file)
         text = f"run file  {account.config.run}: every participant needs a copy, and the data"
         yield done("run-file", text)
     opened = place(account, quote, deadline)
@@ -169,19 +174,13 @@ def _announced(account: Account, *, is_dry: bool) -> Iterator[Step]:
 
 def _new_run(account: Account, order: Order, members: Path | None) -> RunFile:
     """The run of an order with everybody whose record is in a folder, and the buyer."""
-    if members is None:
-        raise ConfigError("expected --members FOLDER, with the records of nodes, verifiers and ledger")
     now_s = int(time.time())
-    own = account.config.keys / OWN_RECORD
-    found = read_records(members, now_s)
-    if own.exists():
-        found |= {one.record.peer: one for one in [read_record(own, now_s)]}
-    learn_records(account.config.records, found.values(), now_s)
+    found = known_records(account, members, now_s)
     with progress("bytes") as tell:
         data, base = described(order, tell)
     return new_run(
         order,
-        found.values(),
+        found,
         deployment_id=Digest(account.deployment.deployment_id),
         data=data,
         base=base,
@@ -190,10 +189,24 @@ def _new_run(account: Account, order: Order, members: Path | None) -> RunFile:
     )
 
 
+def known_records(account: Account, members: Path | None, now_s: int) -> list[SignedRecord]:
+    """The records in a folder, and the account's own; they are kept for its process."""
+    if members is None:
+        raise ConfigError("expected --members FOLDER, with the records of nodes, verifiers and ledger")
+    own = account.config.keys / OWN_RECORD
+    found = read_records(members, now_s)
+    if own.exists():
+        found |= {one.record.peer: one for one in [read_record(own, now_s)]}
+    learn_records(account.config.records, found.values(), now_s)
+    return list(found.values())
+
+
 def status_lines(escrow: Escrow) -> Iterator[str]:
     """A run's terms, and where its money is."""
     run, terms = escrow.run, escrow.terms
     yield f"run       {escrow.run_id.hex()}"
+    if terms.continues is not None:
+        yield f"continues {terms.continues.hex()}"
     yield f"seats     {terms.seats}, {terms.named} for nodes that the buyer named"
     if terms.start_by_s:
         yield f"starts    with {terms.least_nodes} nodes, by {time_text(terms.start_by_s)}, or never"

@@ -59,6 +59,7 @@ class ListedRun:
     closes_at: int
     buyer: str
     data: bytes  # root of the data manifest
+    continues: bytes | None = None  # the run that it continues, whose last rounds may have stayed unpaid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +296,7 @@ def _listed(run: RunFile, escrow: EscrowState, seats_taken: int, as_of: int) -> 
         closes_at=escrow.closes_at,
         buyer=escrow.buyer,
         data=spec.data.root,
+        continues=spec.predecessor.run_id if spec.is_continued else None,
     )
 
 

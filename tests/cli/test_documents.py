@@ -53,6 +53,7 @@ ELSEWHERE = {
     "key sign": "cli/test_sign.py",
     "ledger rebuild": "cli/ledger/test_rebuild.py",
     "network create": "e2e/test_founding.py",
+    "order continue": "cli/orders/test_continue.py",
     "network fund": "e2e/test_founding.py",
     "network rotate": "cli/orders/test_rotation.py",
     "network sign-rotation": "cli/orders/test_rotation.py",

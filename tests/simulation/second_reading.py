@@ -380,7 +380,8 @@ class SecondReading:
         """The digest of the windows drawn for a step, of those that are not held out (2a, 3)."""
         data, tokens = self._spec.data, self._spec.model.context + 1
         trained = [one for one, is_held in enumerate(self._held_out()) if not is_held]
-        head = b"assay/batch/1" + self._spec.seed.to_bytes(8, "big") + commit.round.to_bytes(8, "big")
+        number = self._spec.predecessor.rounds + commit.round  # what was trained before is counted (3.1)
+        head = b"assay/batch/1" + self._spec.seed.to_bytes(8, "big") + number.to_bytes(8, "big")
         drawn: dict[int, None] = {}
         for number in itertools.count():
             if len(drawn) * (tokens - 1) >= commit.tokens:

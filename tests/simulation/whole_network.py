@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import trio
@@ -83,6 +83,7 @@ from tests.simulation.streams import Frame, Network, SimulatedHost, open_simulat
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
+World = TypeVar("World", bound="WholeNetwork")
 CALM_S_MAX = 600.0  # of virtual time, in which a run ends once the storm is over
 FALSE_STEPS = ("random-update", "wrong-data", "no-feedback", *false_trainers.KINDS)
 CHEATS = (*FALSE_STEPS, "withhold-opening", "two-commits")
@@ -289,7 +290,7 @@ class WholeNetwork:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"world {self.seed}")
-        self.spec = the_spec(self.plan, self.rng)
+        self.spec = self.the_spec()
         a_data_folder(self.folder / "data")
         for kind, plan in (("verifier", self.plan.lying_verifier), ("node", self.plan.lying_node)):
             members = (
@@ -344,6 +345,10 @@ class WholeNetwork:
             troubled=self.troubled,
             holds=self._holds,
         )  # fmt: skip
+
+    def the_spec(self) -> RunSpec:
+        """What its members run."""
+        return the_spec(self.plan, self.rng)
 
     def _delay_s(self, one: PeerId, other: PeerId) -> float:
         """Of the frames between two hosts."""
@@ -433,7 +438,7 @@ class WholeNetwork:
         """The process of a member, and the next one when it is killed."""
         HERE.set(one)
         STARTER.set(workers.start)
-        one.folder.mkdir(mode=0o701)
+        one.folder.mkdir(mode=0o701, exist_ok=True)
         await trio.sleep(self.rng.uniform(0, 1))
         if one.peer in self.newcomers:
             await trio.sleep(self.plan.joins_s)
@@ -708,8 +713,13 @@ def _listening(lines: deque[str], warnings: list[str], level: int) -> Iterator[N
         root.propagate = spread
 
 
-def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) -> WholeNetwork:
-    """Run one network to its end.
+def simulate(
+    seed: int,
+    plan: Plan | None = None,
+    level: int = logging.WARNING,
+    network: Callable[[int, Plan, Path], World] = WholeNetwork,  # type: ignore[assignment]
+) -> World:
+    """Run one network to its end, of this kind.
 
     Raises:
         Violation: a promise was broken; its notes are the newest lines of the processes' logs.
@@ -721,7 +731,7 @@ def simulate(seed: int, plan: Plan | None = None, level: int = logging.WARNING) 
         stack.enter_context(workers.arithmetic())
         stack.enter_context(killing_writes())
         stack.enter_context(mock.patch.dict(faulty_trainer.KINDS, false_trainers.KINDS))
-        world = WholeNetwork(seed, plan or planned(seed), Path(folder))
+        world = network(seed, plan or planned(seed), Path(folder))
         stack.enter_context(_listening(world.lines, world.warnings, level))
         stack.enter_context(mock.patch("assay.chain.client.Chain", world.contracts.client))
         stack.enter_context(mock.patch("assay.network.host.open_host", world._open_host))

@@ -87,7 +87,7 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int, tokens: int) -> 
     Args:
         spec: The run.
         node: Whose step it is.
-        round_id: The round.
+        round_id: The round; of a run that continues another, what its runs trained is counted with it.
         tokens: That the step counts for.
 
     Raises:
@@ -100,7 +100,8 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int, tokens: int) -> 
         raise ValueError(
             f"{len(numbers)} {kind} of {spec.window_tokens} tokens to train on, a step needs {count}"
         )
-    head = b"assay/batch/1" + spec.seed.to_bytes(8, "big") + round_id.to_bytes(8, "big") + node
+    _, in_line = spec.in_line(round_id)
+    head = b"assay/batch/1" + spec.seed.to_bytes(8, "big") + in_line.to_bytes(8, "big") + node
     chosen: dict[int, None] = {}  # a set that keeps its order
     counter = 0
     while len(chosen) < count:

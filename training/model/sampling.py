@@ -60,7 +60,8 @@ def step_batch(
     grpo, length = spec.compute.grpo, spec.model.context + 1
     tasks = [task_of(window, grpo) for window in windows]
     each = [task for task in tasks for _ in range(grpo.group)]
-    head = b"assay/gumbel/1" + spec.seed.to_bytes(8, "big") + round_id.to_bytes(8, "big") + node
+    _, in_line = spec.in_line(round_id)
+    head = b"assay/gumbel/1" + spec.seed.to_bytes(8, "big") + in_line.to_bytes(8, "big") + node
     with torch.no_grad():
         p = {**frozen.on(device), **layout.views(torch.from_numpy(theta_P).to(device))}
         rows = spec.compute.micro_sequences or len(each)

@@ -89,6 +89,7 @@ def carried_shares(
     mean: float,
     *,
     slack: float = 1.0,
+    rounds_before: int = 0,
 ) -> Floats:
     """The share of each block's error that a step carries: 1, a power of two below it, or 0.
 
@@ -103,6 +104,7 @@ def carried_shares(
         mean: `mean_block` of all blocks of x.
         slack: Factor on the limits. An auditor of another execution class, whose x differs in the last bits,
             asks on both sides of 1.
+        rounds_before: Trained by the runs that this one continues.
 
     Returns:
         Shape (B,), float32. The same bits on every machine for the same error and x.
@@ -111,7 +113,9 @@ def carried_shares(
     if not rule.compress.keeps_error:
         return share_B
     size_B = row_lengths(before_BC) * (rule.compress.feedback_micro / PPM)
-    limit_B = np.maximum(length_B, mean) * (slack * _room(rule, rounds, round_id))
+    limit_B = np.maximum(length_B, mean) * (
+        slack * _room(rule, rounds_before + rounds, rounds_before + round_id)
+    )
     for block in np.flatnonzero(~(size_B <= limit_B)):
         excess = math.frexp(size_B[block] / limit_B[block])[1] if limit_B[block] > 0 else 1024
         share_B[block] = math.ldexp(1.0, -excess)  # 0 below what float32 can hold

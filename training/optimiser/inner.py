@@ -152,7 +152,7 @@ def run_steps(
         batch = tokens[step * sequences : (step + 1) * sequences]
         loss, slope_P = gradient(state.theta_P, batch)
         losses.append(loss)
-        lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=step)
+        lr = rate(local.schedule, *spec.in_line(round_id), steps=local.steps, step=step)
         state = inner_step(local, layout, lr, state, anchor_P, slope_P)
     return state, float(np.mean(losses))
 

@@ -94,7 +94,7 @@ def apply(spec: RunSpec, layout: Layout, public: OuterState, round_id: int, aggr
     due_round = round_id - rule.apply_lag
     if not due:
         return public
-    lr = rate(rule.outer.schedule, spec.rounds, due_round)
+    lr = rate(rule.outer.schedule, *spec.in_line(due_round))
     if rule.outer.kind is Outer.SIGN:
         sign_P = from_blocks(layout, decode_step(rule, due, layout.blocks))
         return replace(public, theta_P=apply_signs(_decayed(rule.outer, lr, public.theta_P), sign_P, lr))

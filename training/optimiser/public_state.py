@@ -67,6 +67,30 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def read_checkpoint(spec: RunSpec, path: Path) -> OuterState:
+    """The state in a checkpoint's file.
+
+    Raises:
+        Diverged: it holds other arrays than this run's states do.
+    """
+    try:
+        arrays = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise Diverged(f"{path.name} is no checkpoint: {error}") from None
+    shape, count = (layout_of(spec.model).parameters,), BUFFERS[spec.rule.outer.kind]
+    floats = ["theta", *(f"buffer{i}" for i in range(count))]
+    bodies = [f"pending{i}" for i in range(len(arrays) - len(floats))]
+    if (
+        set(arrays) != {*floats, *bodies}
+        or len(bodies) > spec.rule.apply_lag
+        or any(arrays[name].shape != shape or arrays[name].dtype != np.float32 for name in floats)
+        or any(arrays[name].ndim != 1 or arrays[name].dtype != np.uint8 for name in bodies)
+    ):
+        raise Diverged(f"{path.name} holds other arrays than a state of this run: {sorted(arrays)}")
+    theta_P, *buffers = (arrays[name] for name in floats)
+    return OuterState(theta_P, tuple(buffers), tuple(arrays[name].tobytes() for name in bodies))
+
+
 def held_parameters(folder: Path, round_id: int) -> NDArray[np.float32] | None:
     """theta that a process keeps of an old round, see `PublicState.hold`; None if it keeps none."""
     path = _held_path(folder, round_id)
@@ -315,27 +339,7 @@ class PublicState:
         return start_public(self.spec, starting_parameters(self.spec, self._base))
 
     def _load(self, path: Path) -> OuterState:
-        """The state in a checkpoint's file.
-
-        Raises:
-            Diverged: it holds other arrays than this run's states do.
-        """
-        try:
-            arrays = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise Diverged(f"{path.name} is no checkpoint: {error}") from None
-        shape, count = (self.layout.parameters,), BUFFERS[self.spec.rule.outer.kind]
-        floats = ["theta", *(f"buffer{i}" for i in range(count))]
-        bodies = [f"pending{i}" for i in range(len(arrays) - len(floats))]
-        if (
-            set(arrays) != {*floats, *bodies}
-            or len(bodies) > self.spec.rule.apply_lag
-            or any(arrays[name].shape != shape or arrays[name].dtype != np.float32 for name in floats)
-            or any(arrays[name].ndim != 1 or arrays[name].dtype != np.uint8 for name in bodies)
-        ):
-            raise Diverged(f"{path.name} holds other arrays than a state of this run: {sorted(arrays)}")
-        theta_P, *buffers = (arrays[name] for name in floats)
-        return OuterState(theta_P, tuple(buffers), tuple(arrays[name].tobytes() for name in bodies))
+        return read_checkpoint(self.spec, path)
 
     def _save(self, round_id: int) -> None:
         public = self.public

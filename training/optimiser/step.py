@@ -111,7 +111,7 @@ def local(
     """
     if spec.rule.is_gradient:
         loss, slope_P = gradient(theta_P, tokens)
-        lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
+        lr = rate(spec.rule.outer.schedule, *spec.in_line(round_id))
         x_NC = gradient_blocks(spec.rule, layout, slope_P, lr, into_NC)
         return Work(x_NC, loss, rollouts=sampled_digest(spec, tokens))
     start = begin(spec, layout, theta_P, private, round_id)
@@ -191,7 +191,10 @@ def _carried(
     length_N = row_lengths(x_NC)
     mean = mean_block(spec.rule, length_N)
     lengths_B = length_N[blocks]
-    share_B = carried_shares(spec.rule, spec.rounds, base, round_id, blocks, before_BC, lengths_B, mean)
+    share_B = carried_shares(
+        spec.rule, spec.rounds, base, round_id, blocks, before_BC, lengths_B, mean,
+        rounds_before=spec.predecessor.rounds,
+    )  # fmt: skip
     kept_BC = before_BC if uses_up or (share_B == 1).all() else before_BC.copy()
     leave(kept_BC, share_B)
     return kept_BC

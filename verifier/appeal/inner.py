@@ -107,7 +107,7 @@ def judge_round(
             ours, _ = walk(partial(_gradient, spec, layout, frozen))
             if not all(np.isfinite(part_P).all() for part_P in (ours.theta_P, *ours.moments)):
                 raise FloatingPointError(f"inner steps {first} to {last} do not stay finite")
-            lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=last - 1)
+            lr = rate(local.schedule, *spec.in_line(round_id), steps=local.steps, step=last - 1)
             shown = OpenedSegment(None, end.count, rows_of(layout, end_SP), end_SP[0])
             judged = partial(
                 judge_movement,

@@ -263,7 +263,7 @@ def _stepped(
     for state_SP in state:
         _check_shape("an inner state", state_SP, (1 + local.moments, layout.parameters))
         before = InnerState(state_SP[0], tuple(state_SP[1:]), step)
-    lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=step)
+    lr = rate(local.schedule, *spec.in_line(round_id), steps=local.steps, step=step)
     with np.errstate(all="ignore"):
         after = inner_step(local, layout, lr, before, theta_P, slope_P)
     return np.stack((after.theta_P, *after.moments))
@@ -291,7 +291,7 @@ def _inner_holds(
     local, round_id = spec.rule.local, int(commit.round)
     _check_shape("an inner state", state_SP, (1 + local.moments, layout.parameters))
     _check_shape("a widening", wide_N, (layout.blocks,))
-    lr = rate(local.schedule, spec.rounds, round_id, steps=local.steps, step=local.steps - 1)
+    lr = rate(local.schedule, *spec.in_line(round_id), steps=local.steps, step=local.steps - 1)
     ours = InnerState(state_SP[0], tuple(state_SP[1:]), local.steps)
     start, dtype = fresh(local, theta_P), spec.compute.dtype
     walked = ModelledSegment(local, dtype, layout, local.steps, lr, start, ours)

@@ -48,6 +48,7 @@ def carried(
         row_lengths(x_BC[own]),
         mean,
         slack=slack,
+        rounds_before=spec.predecessor.rounds,
     )
     carried_BC = before_BC.copy()
     leave(carried_BC, share_B)

@@ -127,7 +127,7 @@ def judged_blocks(
     """A gradient as audits compare it: what a step adds, or by block, with inner steps. Shape (N, C)."""
     if not spec.rule.is_gradient:
         return to_blocks(layout, slope_P).reshape(layout.blocks, -1)
-    lr = rate(spec.rule.outer.schedule, spec.rounds, round_id)
+    lr = rate(spec.rule.outer.schedule, *spec.in_line(round_id))
     return gradient_blocks(spec.rule, layout, slope_P, lr)
 
 

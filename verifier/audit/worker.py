@@ -391,7 +391,7 @@ class RecomputeWorker(ComputeWorker):
                 return _INCONCLUSIVE
             end, _ = walk(self._reference_gradient)
             recomputed = way_sketch(layout, start, end, commit.parent)
-            lr = rate(local.schedule, spec.rounds, drawn.round, steps=local.steps, step=last - 1)
+            lr = rate(local.schedule, *spec.in_line(drawn.round), steps=local.steps, step=last - 1)
             walked = ModelledSegment(local, spec.compute.dtype, layout, last - first, lr, start, end)
             judged = partial(judge_movement, walked, opened.shown, blocks=blocks, recomputed=recomputed)
             found, measured = judged(limits)
