@@ -30,6 +30,7 @@ LONG = {
     "watchtower", "operator up", "operator show", "operator offer",
     "node run", "verifier run", "ledger serve", "buyer run", "chain dev", "localnet", "redteam", "sim train",
     "audit calibrate", "stake add", "stake lock", "stake release", "claim", "order place", "order data",
+    "order continue",
     "key new", "key card", "key show", "key backup", "key rotate", "key delegate",
     "key sign",
     "network create", "network show", "network fund", "network sign-rotation", "network rotate",
