@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from assay.chain.statements import Address
+from assay.chain.statements import Address, EpochResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +215,16 @@ class ResultProposed(ChainEvent):
     window_ends_at: int
     proposer: Address
     bond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultCertified(ChainEvent):
+    """`result` was proposed with the certificate `cert`, by whichever transaction."""
+
+    run_id: bytes
+    epoch: int
+    result: EpochResult
+    cert: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,7 +475,9 @@ class Gifted(ChainEvent):
 
 
 # Asked for one kind at a time: the books do not read them, whose size strangers decide.
-OTHER_EVENTS: tuple[type[ChainEvent], ...] = (LotLocked, RecordAnnounced, RunAnnounced, Appealed, Cut)
+OTHER_EVENTS: tuple[type[ChainEvent], ...] = (
+    LotLocked, ResultCertified, RecordAnnounced, RunAnnounced, Appealed, Cut,
+)  # fmt: skip
 EVENTS: tuple[type[ChainEvent], ...] = (  # what the books read, all at once
     Staked, UnstakeRequested, UnstakeCancelled, Withdrawn, Slashed, SlashPaid, SlashReversed, BondLocked,
     BondReturned, BondBurnt, RewardCollected, HotKeyDelegated, PayeeNamed, RunOpened, RunToppedUp,

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from eth_abi.abi import decode
-from eth_utils.abi import event_abi_to_log_topic
+from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
@@ -29,8 +29,8 @@ from assay.chain.events import (
     Staked,
 )
 from assay.chain.rpc import Rpc, artefact
-from assay.chain.state import snake
-from assay.chain.statements import Address
+from assay.chain.state import field_names, snake
+from assay.chain.statements import Address, EpochResult
 
 E = TypeVar("E", bound=ChainEvent)
 _TRANSFER = f"0x{keccak(text='Transfer(address,address,uint256)').hex()}"
@@ -161,7 +161,7 @@ def event_of(log: Any) -> ChainEvent | None:
         return None
     kind, inputs = known
     indexed = iter(bytes(topic) for topic in log["topics"][1:])
-    plain = iter(decode([one["type"] for one in inputs if not one["indexed"]], bytes(log["data"])))
+    plain = iter(decode([collapse_if_tuple(one) for one in inputs if not one["indexed"]], bytes(log["data"])))
     fields = {
         snake(one["name"]): _value(one["type"], decode([one["type"]], next(indexed))[0])
         if one["indexed"]
@@ -179,7 +179,13 @@ def event_of(log: Any) -> ChainEvent | None:
 
 
 def _value(solidity: str, value: Any) -> Any:
-    return to_checksum_address(value) if solidity == "address" else value
+    match solidity:
+        case "address":
+            return to_checksum_address(value)
+        case "tuple":  # the only struct in an event
+            return EpochResult(**dict(zip(field_names(EpochResult), value, strict=True)))
+        case _:
+            return value
 
 
 @cache

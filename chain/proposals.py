@@ -1,4 +1,4 @@
-"""Proposals: reads a certified result, and each signature on it, out of a proposal's transaction.
+"""Proposals: certified results that were posted, and whoever signed two of them for one epoch.
 
 Room: chain (pure). Two results for one epoch with a common signer are evidence for the slash court.
 """
@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
-
-from eth_abi.abi import decode
-from eth_abi.exceptions import DecodingError
-from eth_utils.abi import collapse_if_tuple, function_abi_to_4byte_selector
 
 from assay.chain.addresses import Deployment
-from assay.chain.rpc import artefact
-from assay.chain.state import field_names
 from assay.chain.statements import SIGNATURE_BYTES, Address, BadSignatureError, EpochResult, signers
 
 
@@ -37,20 +29,6 @@ class DoubleResult:
     first_signature: bytes
     second: EpochResult
     second_signature: bytes
-
-
-def certified_result_of(data: bytes) -> CertifiedResult | None:
-    """The arguments of `EpochSettlement.propose` in a transaction's data; None for any other call.
-
-    Who pays the bond by a permit calls `permitAndCall`, in which the proposal is.
-    """
-    permitted = _arguments("permitAndCall", data)
-    arguments = _arguments("propose", data if permitted is None else permitted[-1])
-    if arguments is None:
-        return None
-    values, _, certificate = arguments
-    result = EpochResult(**dict(zip(field_names(EpochResult), values, strict=True)))
-    return CertifiedResult(result=result, certificate=bytes(certificate))
 
 
 def double_results(
@@ -96,18 +74,3 @@ def _signatures(deployment: Deployment, certified: CertifiedResult) -> dict[Addr
     return {
         signer: cert[at * SIGNATURE_BYTES : (at + 1) * SIGNATURE_BYTES] for at, signer in enumerate(found)
     }
-
-
-def _arguments(function: str, data: bytes) -> tuple[Any, ...] | None:
-    """Of a call of this function of the settlement; None if the data are no such call."""
-    selector, kinds = _entry(function)
-    try:
-        return decode(kinds, data[4:]) if data[:4] == selector else None
-    except DecodingError:
-        return None
-
-
-@cache
-def _entry(function: str) -> tuple[bytes, list[str]]:
-    entry = next(one for one in artefact("EpochSettlement")["abi"] if one.get("name") == function)
-    return bytes(function_abi_to_4byte_selector(entry)), [collapse_if_tuple(one) for one in entry["inputs"]]

@@ -24,14 +24,14 @@ from assay.chain.events import (
     Cut,
     LotLocked,
     RecordAnnounced,
-    ResultProposed,
+    ResultCertified,
     RunAnnounced,
     UnstakeRequested,
 )
 from assay.chain.logs import E, read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
-from assay.chain.proposals import CertifiedResult, certified_result_of
+from assay.chain.proposals import CertifiedResult
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.signing.signer import Signer
 from assay.chain.state import (
@@ -314,17 +314,9 @@ class ChainReader:
         return int(self._ask("EpochSettlement", "resolveWindow"))
 
     def proposals_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CertifiedResult]:
-        """The results proposed for a run in these blocks, with their certificates, in chain order.
-
-        A proposal that another contract passed on has no certificate in its transaction, and is left out.
-        """
-        eth, found = self._rpc.web3.eth, []
-        for event in self._events_of(ResultProposed, (_word(run_id),), from_block, to_block):
-            sent = self._rpc.read("proposal", lambda event=event: eth.get_transaction(event.tx_hash))  # type: ignore[misc]
-            certified = certified_result_of(bytes(sent["input"]))
-            if certified is not None and self.deployment.digest(certified.result) == event.digest:
-                found.append(certified)
-        return found
+        """The results proposed for a run in these blocks, with their certificates, in chain order."""
+        events = self._events_of(ResultCertified, (_word(run_id),), from_block, to_block)
+        return [CertifiedResult(result=one.result, certificate=one.cert) for one in events]
 
     def cases_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CaseOpened]:
         """The cases opened against members of a run in these blocks, both included, in chain order."""

@@ -134,6 +134,8 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded, PermitAndCall {
         address proposer,
         uint128 bond
     );
+    /// @notice A proposed result with its certificate: who signed two of an epoch is found by these events.
+    event ResultCertified(bytes32 indexed runId, uint64 indexed epoch, EpochResult result, bytes cert);
     event Challenged(
         bytes32 indexed runId, uint64 indexed epoch, address indexed challenger, bytes32 reasonHash, uint128 bond
     );
@@ -211,6 +213,7 @@ contract EpochSettlement is IEpochSettlement, Judge, Guarded, PermitAndCall {
         // slither-disable-next-line unused-return
         (, uint256 signers) = verifierSet.verify(pinned, digest, certType, cert);
         uint128 bond = _keep(e, r, digest, uint64(signers));
+        emit ResultCertified(r.runId, r.epoch, r, cert);
         escrow.reserve(r.runId, r.epoch, r.total);
         // After the escrow, because a cap or a budget is the better answer to a total of any size.
         if (r.total > type(uint88).max) revert AboveTotal(r.total, type(uint88).max);

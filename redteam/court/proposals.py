@@ -8,16 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eth_abi.abi import encode
-from eth_utils.abi import (
-    collapse_if_tuple,
-    function_abi_to_4byte_selector,
-    function_signature_to_4byte_selector,
-)
+from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic, function_signature_to_4byte_selector
 
-from assay.chain.proposals import CertifiedResult, certified_result_of, double_results
+from assay.chain.events import ResultCertified
+from assay.chain.logs import event_of
+from assay.chain.proposals import CertifiedResult, double_results
 from assay.chain.rpc import artefact
-from assay.chain.state import field_names
-from assay.chain.statements import EpochResult, address_of, sign_digest
+from assay.chain.statements import CERT_ECDSA, EpochResult, certificate, sign_digest, values
+from assay.chain.views import view_call
 from assay.protocol.types import NO_DIGEST
 from assay.redteam.attack import Attacks, Outcome, Where
 from assay.redteam.members import GUESS, one_act
@@ -35,31 +33,52 @@ RESULT = EpochResult(
 @PROPOSAL_ATTACKS.attack(
     "two results of an epoch, one posted by a contract",
     26,
-    "none: certificates are read from transactions to the settlement",
-    has_off=False,
+    "the contract tells every proposal's certificate in an event",
 )
 def _posted_by_a_contract(is_defended: bool, seed: int) -> Outcome:
-    """A quorum signs two results, and has the second posted by an account that is a contract."""
-    first, second = (_call(result) for result in (RESULT, replace(RESULT, root=GUESS)))
-    inside = encode(["address", "uint256", "bytes"], [DEPLOYMENT.epoch_settlement, 0, second])
+    """A quorum signs two results, and has the second posted by an account that is a contract.
+
+    Undefended, readers find certificates in the transactions that call the settlement.
+    """
+    first, second = map(_certified, (RESULT, replace(RESULT, root=GUESS)))
+    inside = encode(["address", "uint256", "bytes"], [DEPLOYMENT.epoch_settlement, 0, _call(second)])
     hidden = function_signature_to_4byte_selector("execute(address,uint256,bytes)") + inside
-    posted, found = (len(_signers([first, other])) for other in (second, hidden))
-    harm = f"of {posted} signers of both {found} are found and slashed; a challenge fells the false result"
-    return one_act(found == posted, found < posted, 0.0, harm)
+    sent = {_call(first): first, hidden: second}
+    if is_defended:
+        read = [_told(one) for one in sent.values()]
+    else:
+        read = [one for data, one in sent.items() if data[:4] == _call(one)[:4]]
+    found = len(list(double_results(DEPLOYMENT, read, lambda hot_key: hot_key)))
+    harm = f"of {len(SIGNERS)} signers of both {found} are found and slashed"
+    return one_act(found == len(SIGNERS), found < len(SIGNERS), 0.0, harm)
 
 
-def _call(result: EpochResult) -> bytes:
-    """A proposal of this result with a quorum's certificate."""
-    keys = sorted(map(a_hot_key, SIGNERS), key=lambda key: int(address_of(key), 16))
-    certificate = b"".join(sign_digest(DEPLOYMENT.digest(result), key) for key in keys)
-    entry = next(one for one in artefact("EpochSettlement")["abi"] if one.get("name") == "propose")
-    values = [tuple(getattr(result, name) for name in field_names(EpochResult)), 1, certificate]
-    return function_abi_to_4byte_selector(entry) + encode(
-        [collapse_if_tuple(one) for one in entry["inputs"]], values
+def _certified(result: EpochResult) -> CertifiedResult:
+    """This result with a quorum's certificate."""
+    digest = DEPLOYMENT.digest(result)
+    signatures = [sign_digest(digest, a_hot_key(name)) for name in SIGNERS]
+    return CertifiedResult(result=result, certificate=certificate(digest, signatures))
+
+
+def _call(one: CertifiedResult) -> bytes:
+    """A call that proposes this."""
+    return view_call("EpochSettlement", "propose", (values(one.result), CERT_ECDSA, one.certificate))
+
+
+def _told(one: CertifiedResult) -> CertifiedResult:
+    """What a reader has from the contract's log of this proposal."""
+    entry = next(e for e in artefact("EpochSettlement")["abi"] if e.get("name") == "ResultCertified")
+    plain = [collapse_if_tuple(each) for each in entry["inputs"] if not each["indexed"]]
+    event = event_of(
+        {
+            "topics": [event_abi_to_log_topic(entry), RUN_ID, one.result.epoch.to_bytes(32, "big")],
+            "data": encode(plain, [values(one.result), one.certificate]),
+            "blockNumber": 1,
+            "blockHash": bytes(32),
+            "blockTimestamp": 1,
+            "transactionHash": bytes(32),
+            "logIndex": 0,
+        }
     )
-
-
-def _signers(calls: list[bytes]) -> list[str]:
-    """Who is found to have signed two results, by these transactions."""
-    read: list[CertifiedResult] = [one for one in map(certified_result_of, calls) if one is not None]
-    return [found.signer for found in double_results(DEPLOYMENT, read, lambda hot_key: hot_key)]
+    assert isinstance(event, ResultCertified)
+    return CertifiedResult(result=event.result, certificate=event.cert)

@@ -18,7 +18,6 @@ from assay.chain import permit
 from assay.chain.calls import read_call
 from assay.chain.client import UNIT, Chain, ChainRefused
 from assay.chain.permit import PERMIT_S, Permit, permit_digest
-from assay.chain.proposals import certified_result_of
 from assay.chain.rpc import Rpc
 from assay.chain.signing.unsigned import parse_signed
 from assay.chain.state import AppealPhase, CasePhase
@@ -79,9 +78,7 @@ def test_every_payment_is_one_transaction(world: World):
     assert world.bank.case(case_id).phase is CasePhase.APPEALED
     assert world.bank.appeal(case_id).phase is AppealPhase.OPEN
     (posted,) = world.bank.proposals_of(run_id, 0, world.bank.block_number())
-    assert posted.result == result and posted.certificate == world.cert(
-        result
-    )  # readers find it behind the permit
+    assert (posted.result, posted.certificate) == (result, world.cert(result))
 
 
 def test_a_permit_is_for_what_is_paid_and_for_minutes(world: World):
@@ -272,13 +269,6 @@ def test_the_digest_is_what_wallets_sign():
 def behind(call: bytes) -> bytes:
     kinds = ["uint256", "uint256", "uint8", "bytes32", "bytes32", "bytes"]
     return PERMIT_AND_CALL + encode(kinds, [1, 2, 27, bytes(32), bytes(32), call])
-
-
-@pytest.mark.parametrize(
-    "data", [behind(b""), behind(behind(b"")), behind(b"\0" * 99), PERMIT_AND_CALL, b"", b"\1"]
-)
-def test_what_is_no_proposal_behind_a_permit_is_none(data: bytes):
-    assert certified_result_of(data) is None
 
 
 def test_a_file_to_sign_with_a_call_in_a_call_is_refused(world: World):

@@ -13,7 +13,8 @@ import trio.testing
 from assay.chain.client import UNIT, CasePhase, EpochPhase
 from assay.chain.proofs.payout_tree import Payout, payout_tree
 from assay.chain.proposals import CertifiedResult
-from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Veto
+from assay.chain.statements import CERT_ECDSA, OPERATOR, VERIFIER, EpochResult, Veto, values
+from assay.chain.views import view_call
 from assay.ledger.settlement.duties import (
     Challenge,
     ClearOrphan,
@@ -48,6 +49,9 @@ from tests.contracts.chain_world import BUDGET, MODEL, PURSE, Person, World, a_p
 pytestmark = pytest.mark.slow
 
 EPOCHS = 2
+FORWARDER = "0x" + "11" * 20
+# Calls the address in its data's first 32 bytes with the rest, as accounts that are contracts do.
+FORWARDS = "0x365f5f375f5f6020360360205f5f515af16017575f5ffd5b00"
 
 
 class Town:
@@ -125,6 +129,12 @@ class Town:
         return self.world.bank.epoch_state(self.world.run_id, epoch).phase
 
 
+def forward(world: World, contract: str, call: bytes) -> None:
+    """Has the forwarder make a call."""
+    target = bytes.fromhex(world.deployment.address(contract)[2:])
+    world.bank._rpc.send("forward", {"to": FORWARDER, "data": target.rjust(32, b"\0") + call})
+
+
 @pytest.fixture
 def town(world: World, monkeypatch: pytest.MonkeyPatch) -> Town:
     world.__dict__.pop("run_id", None)
@@ -168,6 +178,27 @@ def test_a_theft_by_a_quorum_is_felled_by_a_jury_and_the_right_result_is_paid(to
     right = world.bank.token_balance(watcher.account) - PURSE
     fees = sum(world.bank.rewards_of(p.account) for p in world.jurors) + 3 * world.params.accuser_fee
     assert right == world.params.challenge_bond // 2 + fees  # the thief's loss, less what the jury had of it
+
+
+def test_signers_of_two_results_are_slashed_whoever_posted_them_and_in_whichever_bytes(town: Town):
+    world, watcher = town.world, town.world.bystander
+    town.post(0, total=7)
+    world.as_(world.buyer).challenge(world.run_id, 0, bytes(32))
+    world.judge(world.run_id, 0, False)
+    right = epoch_result(town.spec, town.settlements[0], Digest(MODEL), NO_DIGEST, 1)
+    proposal = view_call("EpochSettlement", "propose", (values(right), CERT_ECDSA, world.cert(right)))
+    world.rpc("anvil_setCode", FORWARDER, FORWARDS)
+    world.bank.fund_many([FORWARDER], token_amount=PURSE, amount_wei=0)
+    settlement = world.deployment.epoch_settlement
+    forward(world, "AssayToken", view_call("AssayToken", "approve", (settlement, PURSE)))
+
+    odd = proposal[:-1] + b"\1"  # in the certificate's padding, which the contract does not read
+    forward(world, "EpochSettlement", odd)
+    for _ in range(2):
+        town.turn(watcher)
+
+    assert world.bank.epoch_state(world.run_id, 0).proposer == FORWARDER
+    assert [world.bank.is_banned(p.account) for p in world.verifiers] == [True] * 3 + [False]
 
 
 def test_a_challenge_that_nobody_answers_is_timed_out_and_everything_is_paid(town: Town):

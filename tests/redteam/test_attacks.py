@@ -25,7 +25,6 @@ OPEN = {
     "three of four verifiers frame a node",
     "five liars of eight nodes",
     "a score by agreement of more than f (2 ways)",
-    "two results of an epoch, one posted by a contract",
 }
 
 
