@@ -26,7 +26,15 @@ from assay.bundle.read import BUNDLE
 from assay.bundle.steady import TooSlow, pieces, steady_session
 from assay.chain.commit_statement import evm_address
 from assay.ledger.settlement.results import run_id_of
-from assay.participant.files.index import INDEX, OPENINGS, PARTICIPANTS, Index, IntegrityError, read_index
+from assay.participant.files.index import (
+    INDEX,
+    OPENINGS,
+    PARTICIPANTS,
+    Index,
+    IntegrityError,
+    read_index,
+    signer_text,
+)
 from assay.protocol.encoding.codec import decode
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from assay.protocol.params import RunSpec
@@ -74,10 +82,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What was fetched. files_kept: those that were there before. buyer: whose signature the index has."""
+    """What was fetched. files_kept: those that were there before. signed_by: as `Verified.signed_by`."""
 
     run_id: Digest
     buyer: str
+    signed_by: str
     folder: str
     part: Part
     files: int
@@ -151,7 +160,8 @@ def fetch(
     shutil.rmtree(folder / PARTIAL, ignore_errors=True)
     return Fetched(
         run_id=found_id,
-        buyer=index.signer,
+        buyer=evm_address(spec.buyer),
+        signed_by=index.signer,
         folder=str(folder),
         part=part,
         files=len(names),
@@ -188,8 +198,9 @@ def _spec(index: Index, body: bytes) -> RunSpec:
         spec = decode(RunSpec, body)
     except AssayError as error:
         raise IntegrityError(f"{SPEC}: {error}") from None
-    if index.signer != evm_address(spec.buyer):
-        raise IntegrityError(f"{INDEX}: signed by {index.signer}, not by the buyer {evm_address(spec.buyer)}")
+    buyer, signer = evm_address(spec.buyer), evm_address(spec.signer)
+    if index.signer != signer:
+        raise IntegrityError(f"{INDEX}: signed by {index.signer}, not by {signer_text(buyer, signer)}")
     return spec
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from assay.bundle.read import Delivered
 from assay.chain.commit_statement import evm_address
-from assay.participant.files.index import check_index
+from assay.participant.files.index import check_index, signer_text
 from assay.protocol.encoding.codec import digest
 from assay.protocol.types import Digest
 
@@ -23,6 +23,7 @@ class Proved:
     run_id: Digest
     spec_hash: Digest
     buyer: str
+    signed_by: str  # as `Verified.signed_by`
     files: int  # that are there, as the buyer signed them
     manifests: int
     accepted: int  # contributions
@@ -38,11 +39,12 @@ def verify_proof(delivered: Delivered) -> Proved:
         IntegrityError: one is not as the buyer signed it.
     """
     spec, settled = delivered.spec, delivered.settled.values()
-    files = check_index(delivered.root, spec.buyer, is_whole=False)
+    files = check_index(delivered.root, spec.signer, is_whole=False)
     return Proved(
         run_id=delivered.run_id,
         spec_hash=digest(spec),
         buyer=evm_address(spec.buyer),
+        signed_by=evm_address(spec.signer),
         files=files,
         manifests=len(delivered.links),
         accepted=sum(len(link.manifest.commits) for link in delivered.links),
@@ -55,7 +57,7 @@ def verify_proof(delivered: Delivered) -> Proved:
 def proof_lines(found: Proved) -> Iterator[str]:
     """The figures, one line each."""
     yield f"run {found.run_id.hex()}, spec hash {found.spec_hash.hex()}: compare them with the chain's"
-    yield f"index: {found.files} files as the buyer {found.buyer} signed them"
+    yield f"index: {found.files} files as {signer_text(found.buyer, found.signed_by)} signed them"
     yield f"chain: {found.manifests} manifests certified by quorums, {found.accepted} signed contributions"
     yield f"settlements: {found.epochs} epochs, {found.paid} units, recomputed and signed by a quorum"
     yield f"finality: {found.final_epochs} of {found.epochs} results are proved final on chain"

@@ -23,7 +23,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, Diverged
 from assay.protocol.messages import Member
 from assay.protocol.params import NO_ACCEPT, AcceptSpec, Predecessor, RunSpec, check_spec
-from assay.protocol.types import NO_DIGEST, Address, Digest
+from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest
 from assay.training.layout import layout_of
 from assay.training.model.adapter import merged
 from assay.training.model.initial import BASE, frozen_parameters, starting_parameters, state_digest
@@ -170,6 +170,7 @@ def successor_spec(
     nodes: Sequence[Member],
     verifiers: Sequence[Member],
     now_s: int,
+    buyer_key: Address = NO_ADDRESS,
 ) -> RunSpec:
     """The spec of the run that trains what is left, on the same terms, among these members.
 
@@ -181,6 +182,7 @@ def successor_spec(
         nodes: Those that are named. Where these are fewer than the run had to have, it waits for others.
         verifiers: In any order; the last are reserves, as many as the run had.
         now_s: Unix time, from which it waits.
+        buyer_key: Address of the key that signs run file and index; zero: the buyer's own.
 
     Raises:
         ConfigError: these members make no run.
@@ -197,6 +199,7 @@ def successor_spec(
         audit=replace(spec.audit, known_answer_count=tasks),
         money=replace(spec.money, treasury=treasury, accept=_accept_left(stop)),
         buyer=buyer,
+        buyer_key=NO_ADDRESS if buyer_key == buyer else buyer_key,
         least_nodes=max(spec.least_nodes, len(nodes)),
         start_by_s=now_s + START_WITHIN_S if waits else 0,
         nodes=tuple(sorted(nodes, key=lambda member: member.peer)),

@@ -38,7 +38,7 @@ from assay.bundle.write import ANCHOR, PICTURES, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
 from assay.ledger.settlement.ending import ending_of
-from assay.participant.files.index import IntegrityError, check_index
+from assay.participant.files.index import IntegrityError, check_index, signer_text
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json, read_plain
@@ -100,7 +100,7 @@ def verify(
     root, spec = delivered.root, delivered.spec
     if predecessor is not None:
         check_predecessor(spec, predecessor)
-    index_files = check_index(root, spec.buyer)
+    index_files = check_index(root, spec.signer)
     _check_rules(spec)
     if delivered.report is None:
         raise IntegrityError(
@@ -170,6 +170,7 @@ class Verified:
     run_id: Digest
     spec_hash: Digest
     buyer: str
+    signed_by: str  # address of the key that signed the index: the buyer, or what the spec names for it
     files: int  # under the buyer's signature
     manifests: int
     signers: int  # the fewest under any manifest's certificate
@@ -197,6 +198,7 @@ class Verified:
             run_id=run.run_id,
             spec_hash=digest(spec),
             buyer=evm_address(spec.buyer),
+            signed_by=evm_address(spec.signer),
             files=report.index_files,
             manifests=len(run.links),
             signers=min(len(link.certificate.verifiers) for link in run.links),
@@ -222,7 +224,8 @@ def report_lines(report: Report) -> Iterator[str]:
     """The report for a person, one line for each check."""
     run, inputs = report.delivered, report.inputs
     spec, members = run.spec, len(run.spec.verifiers)
-    yield f"index: {report.index_files} files as the buyer {evm_address(spec.buyer)} signed them"
+    signer = signer_text(evm_address(spec.buyer), evm_address(spec.signer))
+    yield f"index: {report.index_files} files as {signer} signed them"
     yield f"run {run.run_id.hex()}, spec hash {digest(spec).hex()}: compare them with the chain's"
     yield f"data: {len(inputs.manifest.sources)} sources, {inputs.manifest.tokens} tokens, as the spec says"
     signers = min(len(link.certificate.verifiers) for link in run.links)

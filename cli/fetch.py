@@ -18,6 +18,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from assay.bundle.fetch import Fetched, Part, fetch
 from assay.bundle.observe import observe
 from assay.cli.progress import progress
+from assay.participant.files.index import signer_text
 from assay.participant.files.run_file import read_run_id
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
@@ -123,7 +124,8 @@ def _tell_slow(line: str) -> None:
 
 def fetched_lines(fetched: Fetched) -> Iterator[str]:
     """What was fetched, and what to do next."""
-    yield f"run {fetched.run_id.hex()}, as its buyer {fetched.buyer} signed it: compare both with the chain's"
+    signer = signer_text(fetched.buyer, fetched.signed_by)
+    yield f"run {fetched.run_id.hex()}, as {signer} signed it: compare both with the chain's"
     found = f"{fetched.files} files ({fetched.part.value}), of which {fetched.files_kept} were there"
     yield f"{fetched.folder}: {found}; {fetched.bytes_fetched:,} bytes fetched"
     part = "" if fetched.part is Part.ALL else " --only proof"

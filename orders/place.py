@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from assay.chain.client import ChainReader
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import OPERATOR, VERIFIER
+from assay.chain.statements import OPERATOR, VERIFIER, address_of
 from assay.chain.text.units import UNIT, money_text
 from assay.orders.data.tokenise import OnBytes, collect_data, nobody
 from assay.orders.model import base_folder
@@ -45,7 +45,7 @@ def new_run(
         deployment_id: Of the contracts that the run is paid through.
         data: As `described` or `data_spec` describe the data.
         base: State digest of the imported starting parameters; zero without.
-        buyer_key: Of the buyer's account, which signs the run file.
+        buyer_key: Signs the run file. The spec names it if it is not the key of the buyer's account.
         now_s: Unix time, from which the time counts for which the run waits for nodes.
 
     Raises:
@@ -73,6 +73,7 @@ def new_run(
         reserves=[one.record.member for one in verifiers[order.run.verifiers :]],
         base=base,
         start_by_s=now_s + order.start_within_s if order.start_within_s else 0,
+        buyer_key=Address(bytes.fromhex(address_of(buyer_key)[2:])),
     )
     return run_file_of(spec, found, buyer_key)
 

@@ -180,8 +180,13 @@ def check_found(escrow: Escrow, quote: Quote, spec: RunSpec) -> None:
         )
 
 
-def deadline_after(account: Account, days: int) -> int:
+def deadline_after(account: Account, days: int, *, to_midnight: bool = False) -> int:
     """The chain time at which a run of this many days from now closes by itself.
+
+    Args:
+        account: The buyer's.
+        days: From now.
+        to_midnight: At the end of the UTC day before: all day long the same, while people carry files.
 
     Raises:
         ConfigError: too soon for the contract, or too far.
@@ -190,9 +195,13 @@ def deadline_after(account: Account, days: int) -> int:
     if not 0 < days <= RUN_DAYS_MAX:
         raise ConfigError(f"{days} days: a run is open for 1 to {RUN_DAYS_MAX}")
     delay = chain.close_delay()
-    if days * DAY_S < delay + MINING_S:
+    now = chain.timestamp()
+    deadline = now + days * DAY_S
+    if to_midnight:
+        deadline -= deadline % DAY_S
+    if deadline - now < delay + MINING_S:
         raise ConfigError(f"{days} days: expected more than the close delay, {span_text(delay)}")
-    return chain.timestamp() + days * DAY_S
+    return deadline
 
 
 def check_start(account: Account, deadline: int) -> None:

@@ -35,7 +35,7 @@ from assay.protocol.params import (
     stratum_faults,
 )
 from assay.protocol.randomness.drand import NO_DRAND
-from assay.protocol.types import NO_DIGEST, Address, Digest
+from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest
 from assay.training.data.batches import describe
 from assay.training.data.shards import DataManifest
 from assay.training.fragments import check_fragments
@@ -196,6 +196,7 @@ def build_spec(
     reserves: Sequence[Member] = (),
     base: Digest = NO_DIGEST,
     start_by_s: int = 0,
+    buyer_key: Address = NO_ADDRESS,
 ) -> RunSpec:
     """The spec of this order, passed by `check_spec`.
 
@@ -210,6 +211,7 @@ def build_spec(
         reserves: Likewise.
         base: State digest of the imported starting parameters; zero to draw them from the seed.
         start_by_s: Unix time by which the nodes must have come that the order waits for; 0 if for none.
+        buyer_key: Address of the key that signs run file and index; zero: the buyer's own.
 
     Raises:
         ConfigError: parts do not fit together, for example two members share an account.
@@ -235,6 +237,7 @@ def build_spec(
         nodes=tuple(sorted(nodes, key=lambda member: member.peer)),
         verifiers=tuple(sorted(verifiers, key=lambda member: member.peer)),
         reserves=tuple(sorted(reserves, key=lambda member: member.peer)),
+        buyer_key=NO_ADDRESS if buyer_key == buyer else buyer_key,
     )
     try:
         check_spec(spec)

@@ -24,7 +24,7 @@ from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.split import Split
-from assay.protocol.types import NO_DIGEST, Address, Digest, PeerId
+from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest, PeerId
 from assay.protocol.update_rule import BLOCK_SIDE as BLOCK_SIDE
 from assay.protocol.update_rule import BLOCK_SIZE as BLOCK_SIZE
 from assay.protocol.update_rule import PPM as PPM
@@ -380,6 +380,7 @@ class RunSpec:
         tuple[Member, ...], Max(VERIFIERS_MAX), Later()
     ] = ()  # may take over a seat; ascending
     predecessor: Annotated[Predecessor, Later()] = NO_PREDECESSOR  # the run that this one continues, if any
+    buyer_key: Annotated[Address, Later()] = NO_ADDRESS  # signs for a buyer without a key; none: its account
 
     @property
     def is_continued(self) -> bool:
@@ -394,6 +395,11 @@ class RunSpec:
         """
         before = self.predecessor.rounds
         return before + self.rounds, before + round_id
+
+    @property
+    def signer(self) -> Address:
+        """Address of the key that signs run file and index: the buyer's account, or the one named for it."""
+        return self.buyer if self.buyer_key == NO_ADDRESS else self.buyer_key
 
     @property
     def tokens_per_step(self) -> int:
@@ -587,6 +593,7 @@ def check_spec(spec: RunSpec) -> None:
         need(False, fault)
     for name in ("slash_ppm", "withheld_ppm", "verifier_slash_ppm"):
         need(0 < getattr(spec.money, name) <= PPM, f"{name} must be above 0 and at most 1")
+    need(spec.buyer_key != spec.buyer, "the buyer's account signs for itself, expected no other key")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(spec.least_nodes >= 1, "a run needs nodes")
     # A proposal must fit one notification of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at

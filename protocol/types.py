@@ -20,4 +20,5 @@ FIXED_BYTES: dict[object, int] = {PeerId: 32, Digest: 32, Signature: 64, HotSign
 
 NO_DIGEST = Digest(bytes(32))
 NO_PEER = PeerId(bytes(32))
+NO_ADDRESS = Address(bytes(20))
 NO_ITERATION = Iteration(0)  # they start at 1

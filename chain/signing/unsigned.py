@@ -224,7 +224,8 @@ class FileSigner:
                 _replace(unsigned, Unsigned(action=action[:ACTION_CHARS_MAX], transaction=asked).to_json())
             raise NotYet(
                 f"{action}: not signed yet. Where the key is, sign {unsigned} (`assay key sign FILE --keys "
-                f"FOLDER`, or a wallet that signs EIP-1559). Put the result at {signed}, and run this again"
+                f"FOLDER`, or a wallet that signs EIP-1559). Put the result at {signed}, and run this again. "
+                "An account that is a contract makes the file's call (to, data, value) itself instead"
             )
         found, raw = read_signed(signed)
         self._check(action, signed, found, asked)

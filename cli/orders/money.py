@@ -130,7 +130,7 @@ def opened_steps(account: Account, quote: Quote, days: int, *, is_made: bool, is
         yield told("deadline", f"deadline  {when_text(found.run.closes_at, found.now)}")
         yield from _announced(account, is_dry=is_dry)
         return
-    deadline = deadline_after(account, days)
+    deadline = deadline_after(account, days, to_midnight=account.keys.signs_by_files)
     check_start(account, deadline)
     check_members(account.chain, spec, deadline)
     for member in (*spec.nodes, *spec.judges):
@@ -184,7 +184,7 @@ def _new_run(account: Account, order: Order, members: Path | None) -> RunFile:
         deployment_id=Digest(account.deployment.deployment_id),
         data=data,
         base=base,
-        buyer_key=account.keys.account_key,
+        buyer_key=account.keys.buyer_key,
         now_s=now_s,
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from assay.bundle.follow import Followed
 from assay.bundle.successor import START_WITHIN_S, Stop, stop_of, successor_spec, write_start
+from assay.chain.statements import address_of
 from assay.cli.account.spending import account_of
 from assay.cli.orders.money import cancel_steps, known_records, opened_steps, refund_steps
 from assay.cli.result import Step, done, told
@@ -104,9 +105,10 @@ def _successor(account: Account, stop: Stop, members: Path | None) -> RunFile:
         stop,
         deployment_id=Digest(account.deployment.deployment_id),
         buyer=Address(account.keys.account_address),
+        buyer_key=Address(bytes.fromhex(address_of(account.keys.buyer_key)[2:])),
         treasury=Address(ledgers[0].record.account),
         nodes=[one.record.member for one in of_role(found, Role.NODE)],
         verifiers=[one.record.member for one in of_role(found, Role.VERIFIER)],
         now_s=now_s,
     )
-    return run_file_of(spec, found, account.keys.account_key)
+    return run_file_of(spec, found, account.keys.buyer_key)

@@ -30,18 +30,18 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import LogAnchored, ResultFinalized, RewardCollected
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.result_anchor import check_result_anchor
-from assay.chain.statements import SlashOrder
+from assay.chain.statements import Address, SlashOrder
 from assay.ledger.settlement.ending import ending_of
 from assay.ledger.settlement.results import epoch_result
 from assay.network.host import Host
 from assay.observer.buyer.parameters import Replay
 from assay.observer.buyer.registrar import register_model, witnessed_point
 from assay.observer.ledger_service.status import AgreementReport, Mismatch, RefundDue, StatusFile
-from assay.participant.config import Config, Participant, open_participant
+from assay.participant.config import Config, Participant, open_participant, read_run
 from assay.participant.files.index import write_index
 from assay.participant.files.shown_list import keep_list, kept_lists, kept_secret
 from assay.participant.follower import Follower
-from assay.participant.keys.keyring import load_keys, release_key
+from assay.participant.keys.keyring import key_of, release_key
 from assay.participant.opening_keeper import OpeningKeeper, keep_openings
 from assay.participant.run import participate
 from assay.participant.task_lists import find_list
@@ -70,19 +70,21 @@ REGISTER_S_MAX = 120.0  # wait for the model's record
 
 
 def sign_delivered(config: Config, folder: Path) -> None:
-    """Sign the index of a delivered run's folder with the buyer's account, for `assay run verify`.
+    """Sign the index of a delivered run's folder as its buyer, for `assay run verify`.
 
     Raises:
-        ConfigError: the keys cannot be opened.
+        ConfigError: the keys cannot be opened, or have not the one that signs for the run's buyer.
     """
-    write_index(folder, load_keys(config.keys, config.password).account_key)
+    spec = read_run(config)[0].spec
+    write_index(folder, key_of(config.keys, config.password, spec.signer))
 
 
 async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
     """Follow a run to its end and write its bundle.
 
     Args:
-        config: A participant whose account is the run's buyer.
+        config: A participant whose account is the run's buyer. If it signs by files, the hot key sends what
+            anybody may send, as far as it has gas; without, that waits for a watchtower or its owner.
         status_path: Where lines are appended; see observer/ledger_service/status.py. A round's `state` is our
             digest of the parameters after it.
         bundle: The folder to make; see bundle/write.py.
@@ -91,7 +93,6 @@ async def run_buyer(config: Config, status_path: Path, bundle: Path) -> None:
         ConfigError: the operator can fix it.
     """
     me = open_participant(config, is_archive=True)
-    me.keys.check_unattended("a buyer's process")
     await Buyer(me, status_path, bundle).run()
 
 
@@ -150,8 +151,13 @@ class Buyer:
         """Rounds and epochs of the run, once its chain is complete."""
         return self.follower.run_state.calendar
 
+    @property
+    def _account(self) -> Address:
+        return evm_address(self.me.keys.account_address)
+
     async def _open_chain(self) -> Chain:
-        return await trio.to_thread.run_sync(open_chain, self.me)
+        keys = self.me.keys
+        return await trio.to_thread.run_sync(open_chain, self.me, keys.hot if keys.signs_by_files else None)
 
     # ---- the model
 
@@ -259,11 +265,13 @@ class Buyer:
         """
         in_thread, run_id = trio.to_thread.run_sync, self.me.run_id
         await self._cases_end(chain)
-        await in_thread(chain.collect)
+        await in_thread(chain.collect, self._account)
         run = await in_thread(chain.run, run_id)
         if run is None:
             raise Unavailable("the escrow contract has no run of this id")
         if self.follower.run_state.has_lapsed and run.closes_at >= run.deadline:
+            if self.me.keys.signs_by_files and await in_thread(chain.timestamp) < run.deadline:
+                raise Unavailable("the run never started, and its account closes it: `assay order cancel`")
             await in_thread(chain.request_close, run_id)  # all of it returns: nothing was done
             run = await in_thread(chain.run, run_id)
             assert run is not None
@@ -284,7 +292,7 @@ class Buyer:
         return sum(
             event.amount
             for event in chain.events(self.me.deployment.block)
-            if isinstance(event, RewardCollected) and event.account == chain.address
+            if isinstance(event, RewardCollected) and event.account == self._account
         )
 
     async def _cases_end(self, chain: Chain) -> None:

@@ -1,8 +1,8 @@
 """Index: signed SHA-256 list of all files of a delivered run, for detecting later changes.
 
 Room: participant (edge: reads a folder). The index shows which file was changed; that
-the contents were right in the first place is shown by the certificates. Signed with the
-buyer's account, which the spec names. The participants' own folders, which a run on one
+the contents were right in the first place is shown by the certificates. Signed by the buyer,
+with the key of the spec's `signer`. The participants' own folders, which a run on one
 machine has beside the bundle, are excluded: their stores and the books keep changing.
 """
 
@@ -33,7 +33,7 @@ class IntegrityError(AssayError):
 
 
 def write_index(folder: Path, key: bytes) -> None:
-    """Hash every file under `folder` and sign the list with an account's key."""
+    """Hash every file under `folder` and sign the list with the key of the spec's signer."""
     files = {name: _sha256(folder / name) for name in _names(folder)}
     signature = sign_digest(_digest(files), key)
     (folder / INDEX).write_bytes(_spelled(files, signature))
@@ -41,7 +41,7 @@ def write_index(folder: Path, key: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A signed list of files. files: SHA-256 in hexadecimal, by name. signer: the account that signed it."""
+    """A signed list of files. files: SHA-256 in hexadecimal, by name. signer: address of its key."""
 
     files: Mapping[str, str]
     signer: Address
@@ -65,6 +65,17 @@ def read_index(text: bytes) -> Index:
         if not _is_name(name) or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
             raise IntegrityError(f"{INDEX}: {name!r} is no file's name with its SHA-256")
     return Index(files, author)
+
+
+def signer_text(buyer: str, signer: str) -> str:
+    """Who signs for a run's buyer, as text. Whether the account agreed to another key, its chain says.
+
+    Args:
+        buyer: Address of the account.
+        signer: Address of the key that signs, `RunSpec.signer`.
+    """
+    account = f"the buyer {buyer}"
+    return account if signer == buyer else f"the key {signer} that the spec names for {account}"
 
 
 def check_index(folder: Path, signer: bytes, *, is_whole: bool = True) -> int:

@@ -1,8 +1,8 @@
 """Run file: what a participant of a run needs besides keys and network: the spec, and all addresses.
 
-Room: participant (pure; `read_run_file` and `write_run_file` touch one file). The buyer's account signs it,
-and the escrow holds the spec's digest, so that nobody else can add a peer or pass on another spec. The
-spec names the data by digest.
+Room: participant (pure; `read_run_file` and `write_run_file` touch one file). The buyer signs it, with its
+account's key or the one that the spec names for an account without a key, and the escrow holds the spec's
+digest, so that nobody else can add a peer or pass on another spec. The spec names the data by digest.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.statements import BadSignatureError, recover, sign_digest
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.armour import from_text, read_text, to_text, write_text
+from assay.participant.files.index import signer_text
 from assay.participant.files.record import Role, SignedRecord, check_record
 from assay.protocol.encoding.codec import Max, digest
 from assay.protocol.errors import ConfigError, MalformedMessage, PeerFault
@@ -45,7 +46,7 @@ class RunContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """A run's content, signed by its buyer's account."""
+    """A run's content, signed by its buyer: with the key of `RunSpec.signer`."""
 
     TAG: ClassVar[bytes] = b"assay/run-file/1"
     content: RunContent
@@ -69,7 +70,7 @@ class RunFile:
 
 
 def run_file_of(spec: RunSpec, records: Sequence[SignedRecord], buyer_key: bytes) -> RunFile:
-    """The run file of this spec and these records, signed with the buyer's account key."""
+    """The run file of this spec and these records, signed with the key of the spec's signer."""
     content = RunContent(
         spec=spec, records=tuple(sorted(records, key=lambda signed: bytes(signed.record.peer)))
     )
@@ -91,8 +92,9 @@ def check_run_file(found: RunFile, now_s: int) -> None:
             check_record(signed, now_s)
     except (ValueError, BadSignatureError, PeerFault) as error:
         raise ConfigError(f"run file: {error}") from None
-    if signer != evm_address(spec.buyer):
-        raise ConfigError(f"run file: signed by {signer}, the spec's buyer is {evm_address(spec.buyer)}")
+    if signer != evm_address(spec.signer):
+        expected = signer_text(evm_address(spec.buyer), evm_address(spec.signer))
+        raise ConfigError(f"run file: signed by {signer}, expected {expected}")
     peers = [record.peer for record in records]
     if peers != sorted(set(peers)):
         raise ConfigError("run file: records must ascend by peer, each once")
@@ -108,7 +110,7 @@ def check_run_file(found: RunFile, now_s: int) -> None:
 
 
 def _digest(content: RunContent) -> bytes:
-    """What the buyer's account signs: the digest of no EIP-712 statement and no transaction."""
+    """What the buyer signs: the digest of no EIP-712 statement and no transaction."""
     return keccak(_TAG + digest(content))
 
 

@@ -134,9 +134,14 @@ class Keys:
         if isinstance(self.account, AccountElsewhere):
             raise ConfigError(
                 f"the key of {self.account.account} is {self.account.where}, which signs "
-                "transactions only: run files, deliveries and `assay key sign` need a key in its folder"
+                "transactions only: `assay key sign` needs a key in its folder"
             )
         return self.account
+
+    @property
+    def buyer_key(self) -> bytes:
+        """The key that signs a buyer's run files and deliveries: the account's, or the hot key without it."""
+        return self.hot if isinstance(self.account, AccountElsewhere) else self.account
 
     @property
     def signs_by_files(self) -> bool:
@@ -251,6 +256,21 @@ def load_keys(folder: Path, password: str) -> Keys:
     )
 
 
+def key_of(folder: Path, password: str, address: bytes) -> bytes:
+    """The account's or hot key of this address in a folder, or the one that was its hot key before.
+
+    Raises:
+        ConfigError: as `load_keys`, or it has no such key.
+    """
+    keys, retired = load_keys(folder, password), folder / _retired_hot(address)
+    for key in (keys.buyer_key, keys.hot):
+        if _address(key) == address:
+            return key
+    if not retired.exists():
+        raise ConfigError(f"{folder} has no key of {evm_address(address)}, which the run's spec names")
+    return _secret_of(retired, read_private(retired), password)
+
+
 def rotate_hot(folder: Path, password: str, work: Work = STRONG) -> tuple[Keys, Path]:
     """Replace the hot key by a fresh one; returns the new keys, and where the old one is kept.
 
@@ -259,7 +279,7 @@ def rotate_hot(folder: Path, password: str, work: Work = STRONG) -> tuple[Keys, 
     """
     old = load_keys(folder, password)
     keys = replace(old, hot=os.urandom(32))
-    kept = _retire(folder / HOT, f"retired-hot-{old.hot_address.hex()}.json")
+    kept = _retire(folder / HOT, _retired_hot(old.hot_address))
     replace_private(folder / HOT, _keystore(keys.hot, password, work))
     return keys, kept
 
@@ -275,6 +295,10 @@ def rotate_peer(folder: Path, password: str, work: Work = STRONG) -> tuple[Keys,
     kept = _retire(folder / PEER, f"retired-peer-{bytes(old.peer.verify_key).hex()}.key")
     replace_private(folder / PEER, _sealed(bytes(keys.peer), password, work))
     return keys, kept
+
+
+def _retired_hot(address: bytes) -> str:
+    return f"retired-hot-{address.hex()}.json"
 
 
 def _retire(path: Path, name: str) -> Path:

@@ -29,10 +29,14 @@ _checked: dict[tuple[str, bytes], float] = {}  # endpoint and deployment -> when
 _checking = threading.Lock()
 
 
-def open_chain(me: Participant) -> Chain:
+def open_chain(me: Participant, key: bytes | None = None) -> Chain:
     """This participant's chain client, checked against its deployment in the last ten minutes.
 
     A dozen tasks of a process open one each, most of them as it starts.
+
+    Args:
+        me: Whose run, endpoint and account.
+        key: Signs in place of the account, what anybody may send.
 
     Raises:
         ConfigError: another chain, or not these contracts.
@@ -42,13 +46,13 @@ def open_chain(me: Participant) -> Chain:
     # import its circles from two places at once.
     from assay.chain.client import Chain
 
-    chain = Chain(me.config.rpc_url, me.deployment, me.keys.signer)
-    key = me.config.rpc_url, me.deployment.deployment_id
+    chain = Chain(me.config.rpc_url, me.deployment, key or me.keys.signer)
+    checked = me.config.rpc_url, me.deployment.deployment_id
     is_alone = _checking.acquire(timeout=WAIT_S)
     try:
-        if time.monotonic() - _checked.get(key, -BELIEVED_S) >= BELIEVED_S:
+        if time.monotonic() - _checked.get(checked, -BELIEVED_S) >= BELIEVED_S:
             chain.check_deployment()
-            _checked[key] = time.monotonic()
+            _checked[checked] = time.monotonic()
     finally:
         if is_alone:
             _checking.release()

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from assay.bundle.fetch import PARTIAL, PIECE_BYTES, Part, Progress, fetch
-from assay.bundle.proof import verify_proof
+from assay.bundle.fetch import PARTIAL, PIECE_BYTES, SPEC, Part, Progress, fetch
+from assay.bundle.proof import proof_lines, verify_proof
 from assay.bundle.read import read
+from assay.bundle.verify import verify
+from assay.chain.commit_statement import evm_address
+from assay.chain.statements import address_of
+from assay.cli.fetch import fetched_lines
 from assay.participant.files.index import INDEX, IntegrityError, write_index
+from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import ConfigError, Unavailable
-from assay.protocol.types import Digest
+from assay.protocol.types import Address, Digest
+from assay.testing.members import an_account_key
 from tests.bundle.a_file_server import Serve, serving
 from tests.test_golden_run import ARCHIVE
 
@@ -77,6 +85,37 @@ def test_the_proof_alone_is_checked_without_updates_and_weights(
     receipt.write_bytes(receipt.read_bytes() + b" ")
     with refused(IntegrityError, receipt.name, "altered"):
         verify_proof(read(tmp_path))
+
+
+def test_the_key_that_a_spec_names_signs_the_index_and_the_buyers_account_does_not(
+    run: Path, serve: Serve, tmp_path: Path
+) -> None:
+    folder, key, whole = tmp_path / "run", an_account_key("hot"), read(run)
+    shutil.copytree(run, folder)
+    spec = replace(whole.spec, buyer_key=Address(bytes.fromhex(address_of(key)[2:])))
+    (folder / SPEC).write_bytes(encode(spec))
+    delivered = replace(whole, root=folder, spec=spec)
+    write_index(folder, key)
+
+    fetched = fetch([serve(folder).url], tmp_path / "copy", part=Part.PROOF)
+    proved = verify_proof(delivered)
+
+    assert (fetched.buyer, fetched.signed_by) == (evm_address(spec.buyer), address_of(key))
+    assert (proved.buyer, proved.signed_by) == (fetched.buyer, fetched.signed_by)
+    words = f"the key {address_of(key)} that the spec names for the buyer {evm_address(spec.buyer)} signed"
+    for lines in (fetched_lines(fetched), proof_lines(proved)):
+        assert any(words in line for line in lines)
+    with refused(IntegrityError, "record.json"):  # of another spec; the index before it passed
+        verify(delivered)
+    write_index(folder, an_account_key("owner"))
+    with refused(IntegrityError, "not by the key", address_of(key)):
+        fetch([serve(folder).url], tmp_path / "other", part=Part.PROOF)
+    for check in (verify_proof, verify):
+        with refused(IntegrityError, INDEX, "not signed by the buyer"):
+            check(delivered)
+    write_index(folder, key)
+    with refused(IntegrityError, "not signed by the buyer"):  # where the spec names nobody
+        verify(replace(delivered, spec=whole.spec))
 
 
 def test_the_model_comes_with_the_proof(serve: Serve, tmp_path: Path) -> None:

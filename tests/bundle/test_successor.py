@@ -25,7 +25,7 @@ from assay.protocol.params import (
     RunSpec,
     check_spec,
 )
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Address, Digest
 from assay.testing.signed import VERIFIERS, a_member
 from assay.training.data.batches import batch_positions
 from assay.training.model.initial import BASE
@@ -273,3 +273,11 @@ def test_the_start_is_written_beside_the_data_and_never_over_another(stopped, tm
     with pytest.raises(ConfigError, match="other parameters"):
         write_start(stop_of([stopped], 1), tmp_path / "data")
     np.testing.assert_array_equal(np.load(tmp_path / "data" / BASE), stop.theta_P)
+
+
+def test_a_buyer_without_a_key_names_another_for_the_successor_or_none(stopped):
+    stop, key = stop_of([stopped]), Address(b"k" * 20)
+    named = the_successor(stop, buyer_key=key)
+    assert named.signer == key and named.buyer == stop.spec.buyer
+    again = replace(stop, spec=named)
+    assert the_successor(again).signer == the_successor(again, buyer_key=named.buyer).signer == named.buyer

@@ -21,7 +21,6 @@ from assay.chain.statements import OPERATOR
 from assay.cli.operator import fleet_config
 from assay.cli.process import read_process_file
 from assay.fleet.service import Fleet
-from assay.observer.buyer.service import run_buyer
 from assay.observer.ledger_service.service import run_ledger_service
 from assay.observer.watchtower import run_watchtower
 from assay.participant.config import Config
@@ -304,10 +303,6 @@ def test_a_folder_of_keys_without_the_accounts_key(assay: Assay, tmp_path: Path)
         (lambda config: trio.run(run_verifier, config), "a verifier"),
         (lambda config: trio.run(run_watchtower, config), "a watchtower"),
         (lambda config: trio.run(run_ledger_service, config, config.folder / "status"), "a ledger service"),
-        (
-            lambda config: trio.run(run_buyer, config, config.folder / "status", config.folder / "b"),
-            "a buyer's process",
-        ),
     ],
 )
 def test_a_process_that_sends_by_itself_refuses_such_an_account(

@@ -22,6 +22,7 @@ from assay.chain.client import LOCALNET, Chain, EpochPhase, deploy
 from assay.chain.commit_statement import evm_address
 from assay.chain.deployment.anvil import Anvil
 from assay.chain.events import ModelRegistered
+from assay.chain.signing.unsigned import FileSigner
 from assay.chain.state import CasePhase
 from assay.chain.statements import (
     VERIFIER,
@@ -40,11 +41,12 @@ from assay.observer.buyer.service import Buyer
 from assay.observer.ledger_service.service import LedgerService
 from assay.observer.watchtower import watch
 from assay.participant.config import Config, Participant
-from assay.participant.keys.keyring import Keys
+from assay.participant.keys.keyring import AccountElsewhere, Keys
 from assay.participant.store import Store
 from assay.participant.wallet import settler
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, digest, encode
+from assay.protocol.errors import NotYet
 from assay.protocol.identity import Domain
 from assay.protocol.messages import (
     CertifiedManifest,
@@ -57,12 +59,13 @@ from assay.protocol.messages import (
 from assay.protocol.params import RunSpec
 from assay.protocol.run_state import RunState, next_chain, start
 from assay.protocol.state_transition import advance
-from assay.protocol.types import NO_DIGEST, Address, Digest, HotSignature, PeerId
+from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest, HotSignature, PeerId
 from assay.testing.members import DEPLOYMENT_ID, a_digest, a_hot_key, a_peer_key, an_account_key, name_of
 from assay.testing.messages import Signed
-from assay.testing.signed import NODES, VERIFIERS, a_certified, a_history, a_manifest, a_member, a_spec
+from assay.testing.signed import NODES, VERIFIERS, a_certified, a_manifest, a_member, a_spec
 from assay.testing.specs import MANIFEST, a_data_folder
 from assay.training.data.inventory import inventory
+from tests.chain.smart_account import SmartAccount
 from tests.network.memory_blobs import MemoryBlobs
 from tests.observer.buyer.test_parameters import AGGREGATES, BLOBS, states
 from tests.observer.ledger_service.test_bookkeeper import settlements_of
@@ -84,12 +87,19 @@ class Run:
 
 
 @pytest.fixture
+def contracts_run(anvil_binary: Path, tmp_path: Path):
+    """A run whose buyer is a contract: of its keys only the hot key is anywhere, and the spec names it."""
+    with Anvil(binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=1) as anvil:
+        yield a_run(anvil, is_contract=True)
+
+
+@pytest.fixture
 def run(anvil_binary: Path, tmp_path: Path):
     with Anvil(binary=anvil_binary, state_dir=tmp_path / "chain", block_time_s=1) as anvil:
         yield a_run(anvil)
 
 
-def a_run(anvil: Anvil) -> Run:
+def a_run(anvil: Anvil, *, is_contract: bool = False) -> Run:
     """Contracts, a funded run, and its complete chain of manifests."""
     members = [a_member(name) for name in VERIFIERS]
     seats = [evm_address(member.account) for member in members]
@@ -110,16 +120,22 @@ def a_run(anvil: Anvil) -> Run:
         list(pool.map(take_seat, VERIFIERS))
     money = replace(a_spec().money, treasury=Address(ledger_service.account))
     changes = {"state_every": 2, "buyer": Address(buyer.account), "money": money}
+    payer = Chain(anvil.rpc_url, deployment, an_account_key("buyer"))
+    terms = {"budget": BUDGET, "epoch_cap": BUDGET, "deadline": bank.timestamp() + 3_600}
+    if is_contract:
+        contract = SmartAccount(bank)
+        bank.fund_many([contract.address], token_amount=BUDGET, amount_wei=0)
+        bank.fund_many([evm_address(buyer.hot)], token_amount=0, amount_wei=10**18)
+        changes |= {"buyer": Address(bytes.fromhex(contract.address[2:])), "buyer_key": buyer.hot}
+        signer = FileSigner(account=contract.address, folder=anvil.state_dir / "to-sign")
+        payer = Chain(anvil.rpc_url, deployment, signer)
     spec = a_spec(**changes)
-    run_id = Digest(
-        Chain(anvil.rpc_url, deployment, an_account_key("buyer")).open_run(
-            digest(spec),
-            budget=BUDGET,
-            epoch_cap=BUDGET,
-            epochs=spec.epochs,
-            deadline=bank.timestamp() + 3_600,
-        )
-    )
+    terms["epochs"] = spec.epochs
+    for _ in ("approve", "open run") if is_contract else ():
+        with pytest.raises(NotYet):
+            payer.open_run(digest(spec), **terms)
+        contract.make(signer.folder)
+    run_id = Digest(payer.open_run(digest(spec), **terms))
     return Run(anvil.rpc_url, deployment, spec, run_id, a_story(start(spec, run_id)), anvil.keys[0])
 
 
@@ -208,9 +224,7 @@ def handlers_of(run: Run, name: str) -> dict[str, Handler]:
 
 
 def a_history_of(run: Run) -> Any:
-    return replace(
-        a_history(state_every=2, buyer=run.spec.buyer, money=run.spec.money), spec=run.spec, run_id=run.run_id
-    )
+    return start(run.spec, run.run_id)
 
 
 @asynccontextmanager
@@ -236,6 +250,13 @@ async def verifiers(run: Run) -> AsyncIterator[dict[PeerId, PeerAddress]]:
         yield found
 
 
+def account_of(run: Run, name: str) -> bytes | AccountElsewhere:
+    """The account's key; of a buyer that is a contract, only its address and a folder for its calls."""
+    if name != "buyer" or run.spec.buyer_key == NO_ADDRESS:
+        return an_account_key(name)
+    return AccountElsewhere(url="file:/nowhere", account=evm_address(run.spec.buyer))
+
+
 def a_participant(run: Run, name: str, folder: Path, addresses: dict[PeerId, PeerAddress]) -> Participant:
     folder.mkdir(exist_ok=True)
     nowhere = folder / "unused"
@@ -252,7 +273,7 @@ def a_participant(run: Run, name: str, folder: Path, addresses: dict[PeerId, Pee
             data=a_data_folder(folder / "data"),
         ),
         keys=Keys(
-            peer=SigningKey(name.encode().ljust(32)), account=an_account_key(name), hot=a_hot_key(name)
+            peer=SigningKey(name.encode().ljust(32)), account=account_of(run, name), hot=a_hot_key(name)
         ),
         spec=run.spec,
         run_id=run.run_id,
@@ -269,8 +290,9 @@ def reports(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_keeper_and_buyer_finish_a_run_to_the_unit_although_they_die_again_and_again(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    contracts_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    run = contracts_run
     monkeypatch.setattr(settler, "CLAIM_FOR_OTHERS_S", 3.0)
     books, goods = tmp_path / "ledger_service", tmp_path / "buyer"
 

@@ -9,14 +9,14 @@ import pytest
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import HotKey
-from assay.chain.statements import OPERATOR, VERIFIER
+from assay.chain.statements import OPERATOR, VERIFIER, address_of
 from assay.orders.load import load_order
 from assay.orders.place import check_members, new_run
 from assay.orders.spec import data_spec
 from assay.participant.files.record import Role
 from assay.participant.files.run_file import check_run_file
 from assay.protocol.errors import ConfigError
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.types import NO_ADDRESS, NO_DIGEST
 from assay.testing.members import an_account_key, peer
 from assay.training.data.shards import write_tokens
 from tests.a_network import NOW, a_record
@@ -51,6 +51,15 @@ def test_a_run_has_the_members_of_the_records_and_pays_the_ledger_service_and_th
     assert bytes(spec.buyer) == RECORDS[8].record.account
     assert len(found.content.records) == len(RECORDS)  # the watchtower's too
     assert (spec.audit.known_answer_count, spec.start_by_s) == (0, 0)
+
+
+def test_a_key_that_is_not_the_accounts_own_is_named_by_the_spec_and_signs():
+    other = an_account_key("the key of a contract")
+    found = made(buyer_key=other)
+
+    check_run_file(found, NOW)
+    assert evm_address(found.spec.signer) == address_of(other) and found.spec.buyer == made().spec.buyer
+    assert made().spec.signer == made().spec.buyer and made().spec.buyer_key == NO_ADDRESS
 
 
 def test_the_last_verifiers_by_the_order_of_their_records_are_the_reserves():

@@ -233,6 +233,15 @@ def test_a_run_is_open_for_1_to_366_days_and_longer_than_the_close_delay():
         deadline_after(an_account(delay=2 * DAY_S - MINING_S + 1), 2)
 
 
+def test_where_files_are_carried_a_run_closes_at_the_same_time_all_day():
+    midnight = NOW - NOW % DAY_S
+    for now in (midnight, midnight + DAY_S - 1):
+        assert deadline_after(an_account(now=now), 2, to_midnight=True) == midnight + 2 * DAY_S
+    late = an_account(now=midnight + DAY_S - 1, delay=DAY_S)
+    with pytest.raises(ConfigError, match="close delay"):
+        deadline_after(late, 2, to_midnight=True)
+
+
 def test_a_run_starts_in_the_future_and_before_it_can_close():
     for start_by in (0, NOW + 1, UNTIL - 1000):
         check_start(an_account(spec=replace(SPEC, start_by_s=start_by)), UNTIL)

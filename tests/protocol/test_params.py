@@ -114,6 +114,11 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
             changed("", verifiers=MEMBERS[:17]),
             "17 verifiers and 0 reserves, at most 16",
         ),
+        (
+            changed("", buyer_key=MEMBERS[0].account),
+            changed("", buyer_key=a_spec().buyer),
+            "signs for itself, expected no other key",
+        ),
         (changed(""), changed("", nodes=MEMBERS[2::-1]), "must ascend by peer"),
         (changed(""), changed("", nodes=(*MEMBERS[:2], MEMBERS[1])), "must ascend by peer, each once"),
         (changed(""), changed("", verifiers=MEMBERS[3::-1]), "must ascend by peer"),

@@ -2,7 +2,7 @@
 // A field with a question mark may be missing at the end of a message: then it is undefined.
 // A test compares both tables with the room `protocol`, where the messages are declared.
 export const LAYOUT = {
-  "RunSpec": ["assay/run-spec/11", "deployment_id", "name", "seed", "rounds", "state_every", "model", "compute", "data", "choices", "rule", "audit", "money", "timing", "buyer", "seats", "least_nodes", "start_by_s", "nodes", "verifiers", "reserves?", "predecessor?"],
+  "RunSpec": ["assay/run-spec/11", "deployment_id", "name", "seed", "rounds", "state_every", "model", "compute", "data", "choices", "rule", "audit", "money", "timing", "buyer", "seats", "least_nodes", "start_by_s", "nodes", "verifiers", "reserves?", "predecessor?", "buyer_key?"],
   "Member": ["assay/member/1", "peer", "account", "hot"],
   "CertifiedManifest": ["assay/certified/13", "manifest", "block", "certificate"],
   "Manifest": ["assay/manifest/14", "run_id", "round", "parent", "time_s", "commits", "inclusion_lists", "beacon_shares", "drand", "drand_next", "is_partial", "commitments", "verdicts", "sketch_openings", "known_answers", "attendance", "admissions", "contradictions", "double_votes", "appraised", "stake_reports", "funding_reports", "evaluations", "disqualified", "aggregate", "chain", "hand_over?", "seat_notices?", "iteration?", "evaluation_commitments?"],

@@ -40,8 +40,15 @@ def test_a_run_file_survives_its_file(tmp_path):
 
 def test_another_than_the_buyer_cannot_sign_one():
     refused(
-        run_file_of(bought(), records_of(), an_account_key("mallory")), "signed by .*, the spec's buyer is"
+        run_file_of(bought(), records_of(), an_account_key("mallory")), "signed by .*, expected the buyer 0x"
     )
+
+
+def test_a_key_that_the_spec_names_signs_in_place_of_the_buyers_account_and_nobody_else():
+    spec = replace(bought(), buyer_key=Address(keys_of("buyer").hot_address))
+
+    check_run_file(run_file_of(spec, records_of(), keys_of("buyer").hot), NOW)
+    refused(signed_by_buyer(spec, records_of()), "signed by .*, expected the key .* that the spec names for")
 
 
 def test_another_spec_or_peer_is_not_covered_by_the_buyers_signature():

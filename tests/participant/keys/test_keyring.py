@@ -81,6 +81,27 @@ def test_a_folder_names_the_files_by_which_the_account_signs(folder, tmp_path):
     assert keyring.restore_keys(tmp_path / "backup", "apart", tmp_path / "there", "fresh", QUICK) == loaded
 
 
+def test_a_folder_has_the_key_of_its_account_and_the_hot_keys_that_it_ever_had(folder):
+    first = keyring.create_keys(folder, "password", QUICK)
+    second, _ = keyring.rotate_hot(folder, "password", QUICK)
+
+    for address, key in (
+        (first.account_address, first.account),
+        (second.hot_address, second.hot),
+        (first.hot_address, first.hot),
+    ):
+        assert keyring.key_of(folder, "password", address) == key
+    with pytest.raises(ConfigError, match=r"no key of 0x.*which the run's spec names"):
+        keyring.key_of(folder, "password", b"\xab" * 20)
+
+
+def test_without_the_accounts_key_the_hot_key_signs_for_a_buyer(folder):
+    keys = keyring.create_keys(folder, "password", QUICK, ELSEWHERE)
+
+    assert keys.buyer_key == keys.hot == keyring.key_of(folder, "password", keys.hot_address)
+    assert replace(keys, account=b"\1" * 32).buyer_key == b"\1" * 32
+
+
 def test_an_accounts_key_is_in_one_place(folder):
     keyring.create_keys(folder, "password", QUICK, ELSEWHERE)
     (folder / "account.json").write_bytes(b"{}")
