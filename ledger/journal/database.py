@@ -32,6 +32,7 @@ VERSION = sa.Table(
     sa.PrimaryKeyConstraint("version_num", name="schema_version_pkc"),
 )
 Place: TypeAlias = Path | str  # a file, or the URL of a PostgreSQL database
+State: TypeAlias = tuple[int, ...]
 
 
 def engine_of(place: Place, busy_s: float = BUSY_S_MAX) -> Engine:
@@ -87,6 +88,11 @@ def open_engine_to_read(place: Place) -> Engine:
     if found != SCHEMA_VERSION:
         raise ConfigError(_other_schema(place, found))
     return engine
+
+
+def closed_state(place: Place) -> State | None:
+    """Differs for different books in a file that nobody has open to write; None of any other."""
+    return journal_sqlite.closed_state(place) if isinstance(place, Path) else None
 
 
 def make_schema(db: Connection) -> None:

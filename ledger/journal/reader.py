@@ -120,10 +120,10 @@ def _entry(head: Any, lines: Sequence[Any], keys: dict[int, str]) -> tuple[Entry
     try:
         if [line.line for line in lines] != list(range(head.lines)):
             raise ValueError(f"{len(lines)} postings, {head.lines} announced")
-        for line in lines:
-            if (account := account_of(line)).code != line.code:
-                raise ValueError(f"account {line.code!r} says it is {account.code!r}")
         entry = entry_of(head, lines, "" if head.reverses is None else keys[head.reverses])
+        for line, posting in zip(lines, entry.postings, strict=True):
+            if posting.account.code != line.code:
+                raise ValueError(f"account {line.code!r} says it is {posting.account.code!r}")
         body = entry.to_bytes()
         if request_hash(body) != head.request_hash:
             raise ValueError("its request hash differs")

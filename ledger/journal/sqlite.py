@@ -38,16 +38,13 @@ def engine_to_read(path: Path) -> Engine:
     """
     if not path.is_file():
         raise ConfigError(f"{path}: there are no books here")
-    location = f"file:{quote(str(path.resolve()))}?mode=ro"
-    journal = path.with_name(path.name + "-wal")
 
     def connect() -> sqlite3.Connection:
         # A database without a write-ahead log is opened as immutable. If there is one, it holds the newest
         # entries, and only a connection that takes part in its locks may read it.
-        is_final = not journal.exists()
-        db = sqlite3.connect(
-            location + "&immutable=1" * is_final, uri=True, timeout=_READ_WAIT_S, isolation_level=None
-        )
+        is_final = not _log_of(path).exists()
+        location = f"file:{quote(str(path.resolve()))}?mode=ro" + "&immutable=1" * is_final
+        db = sqlite3.connect(location, uri=True, timeout=_READ_WAIT_S, isolation_level=None)
         db.text_factory = lambda text: text.decode(errors="replace")  # the audit reports damaged text
         return db
 
@@ -61,10 +58,30 @@ def engine_to_read(path: Path) -> Engine:
     return engine
 
 
+def closed_state(path: Path) -> tuple[int, ...] | None:
+    """Differs for different bytes of a file that nobody has open to write; None of any other.
+
+    What a writer has committed is in the write-ahead log, or in the file once the log is gone.
+    """
+    if _log_of(path).exists():
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def is_busy(error: object) -> bool:
     """Whether this error is SQLite's timeout while waiting for another writer."""
     # Python 3.10 has no sqlite_errorcode.
     return isinstance(error, sqlite3.OperationalError) and "database is locked" in str(error)
+
+
+def _log_of(path: Path) -> Path:
+    """The write-ahead log of a database; SQLite has it beside the file to which a link leads."""
+    real = path.resolve()
+    return real.with_name(real.name + "-wal")
 
 
 def _set_up(connection: Any, _record: Any) -> None:
