@@ -8,11 +8,12 @@ costs only the entries since the last one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -21,15 +22,19 @@ from assay.api.http.problems import Problem
 from assay.bundle.books import Place, find_books, log_origin, run_of
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.database import Place as Database
-from assay.ledger.journal.database import open_engine_to_read, reading
+from assay.ledger.journal.database import State, closed_state, open_engine_to_read, reading
 from assay.ledger.journal.reader import LedgerIntegrityError
 from assay.ledger.journal.tables import TABLES
 from assay.ledger.log.audit import Audited, audit
 from assay.ledger.log.signer import read_published
+from assay.ledger.merkle_log import Edge
 from assay.ledger.queries.lookup import Totals, add_up
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
+
+Head: TypeAlias = tuple[Edge, str]  # what answers from the books depend on: the log, and other text in them
+ReadHead: TypeAlias = Callable[[Connection], Head]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,7 @@ class ServedRun:
     _audit: AuditAnswer | None = None
     _audit_lock: Lock = field(default_factory=Lock)
     _engine: tuple[Database, Engine] | None = None  # and the books that it opens
+    _heads: dict[ReadHead, tuple[State, Head]] = field(default_factory=dict)  # by what read them
 
     @property
     def place(self) -> Place:
@@ -75,6 +81,25 @@ class ServedRun:
             raise Problem(503, f"the books of run {self.name} cannot be opened now") from None
         with reading(kept[1]) as db:
             yield db
+
+    def state(self) -> State | None:
+        """The present state of its books if nobody has them open to write."""
+        try:
+            return closed_state(self.place.books)
+        except ConfigError:
+            return None
+
+    def known_head(self, read: ReadHead, state: State | None) -> Head | None:
+        """What `read` returned when the books were in this state; None if it has to read."""
+        known = self._heads.get(read)
+        return known[1] if known is not None and known[0] == state else None
+
+    def head(self, read: ReadHead, state: State | None, db: Connection) -> Head:
+        """What `read` returns; known from now on if the books are as before `db` was opened."""
+        found = read(db)
+        if state is not None and state == self.state():
+            self._heads[read] = (state, found)
+        return found
 
     def origin(self, db: Connection) -> str:
         """Its log's name."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 
 from pydantic import BaseModel
 from starlette.responses import Response
+
+MAKERS = 2  # answers made at once: forty threads take three times the CPU, over the interpreter's lock
+PATIENCE_S = 2.0  # for which an answer waits for others to be made
 
 
 class Answers:
@@ -23,17 +26,29 @@ class Answers:
         self._bodies: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
+        self._makers = BoundedSemaphore(MAKERS)
 
-    def of(self, tag: str, make: Callable[[], BaseModel]) -> Response:
-        """The answer with this ETag, made only if it is not kept."""
+    def kept(self, tag: str) -> Response | None:
+        """The answer with this ETag, if it is kept."""
         with self._lock:
             body = self._bodies.get(tag)
             if body is not None:
                 self._bodies.move_to_end(tag)
-        if body is None:
+        return None if body is None else _answer(tag, body)
+
+    def of(self, tag: str, make: Callable[[], BaseModel]) -> Response:
+        """The answer with this ETag, made only if it is not kept."""
+        found = self.kept(tag)
+        if found is not None:
+            return found
+        is_counted = self._makers.acquire(timeout=PATIENCE_S)
+        try:
             body = make().model_dump_json().encode()
-            self._keep(tag, body)
-        return Response(body, media_type="application/json", headers={"ETag": tag})
+        finally:
+            if is_counted:
+                self._makers.release()
+        self._keep(tag, body)
+        return _answer(tag, body)
 
     def _keep(self, tag: str, body: bytes) -> None:
         with self._lock:
@@ -41,3 +56,7 @@ class Answers:
             self._bodies[tag] = body
             while self._bytes > self._bytes_max:
                 self._bytes -= len(self._bodies.popitem(last=False)[1])
+
+
+def _answer(tag: str, body: bytes) -> Response:
+    return Response(body, media_type="application/json", headers={"ETag": tag})

@@ -6,16 +6,18 @@ Room: api (edge). The commands print the same values. A run's name is looked up,
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel
+from sqlalchemy.engine import Connection
 from starlette.responses import Response, StreamingResponse
 
 from assay.api.access import Principal
-from assay.api.catalogue import ServedRun
+from assay.api.catalogue import Head, ReadHead, ServedRun
 from assay.api.entries import entry_answer
 from assay.api.http.bodies import StrictRoute
 from assay.api.http.problems import Problem
@@ -33,7 +35,7 @@ from assay.api.schemas import (
     SettlementAnswer,
     UnpaidAnswer,
 )
-from assay.api.server import Reader, TheServer, check_etag
+from assay.api.server import Reader, Server, TheServer, check_etag
 from assay.ledger.journal.leaf import Written
 from assay.ledger.journal.log_store import read_notes
 from assay.ledger.journal.reader import PORTION, read_entries
@@ -118,13 +120,12 @@ def entries(
     account: Annotated[str, Query(max_length=200, description="prefix of the account codes")] = "",
 ) -> Response:
     """The journal, oldest first, page by page; each entry is compared with the log."""
-    with server.run_for(caller, run).opened() as db:
 
-        def page() -> Entries:
-            found = entry_page(db, after=after, limit=limit, account=account)
-            return Entries(entries=[entry_answer(one) for one in found.entries], next=found.next_after)
+    def page(db: Connection) -> Entries:
+        found = entry_page(db, after=after, limit=limit, account=account)
+        return Entries(entries=[entry_answer(one) for one in found.entries], next=found.next_after)
 
-        return server.answers.of(check_etag(request, log_edge(db)), page)
+    return _answer(server, request, server.run_for(caller, run), _log, page)
 
 
 @router.get("/runs/{run}/proof", response_model=ProofAnswer)
@@ -137,21 +138,20 @@ def proof(
 ) -> Response:
     """An entry with its inclusion proof in the signed log."""
     served_run = server.run_for(caller, run)
-    with served_run.opened() as db, missing():
 
-        def proven() -> ProofAnswer:
+    def proven(db: Connection) -> ProofAnswer:
+        with missing():
             found = prove_entry(db, served_run.origin(db), entry)
-            return ProofAnswer(
-                entry=entry_answer(found.written),
-                leaf_index=found.written.number - 1,
-                leaf=found.leaf,
-                proof=[each.hex() for each in found.path],
-                checkpoint=found.note,
-                verifier_key=found.verifier_key,
-            )
+        return ProofAnswer(
+            entry=entry_answer(found.written),
+            leaf_index=found.written.number - 1,
+            leaf=found.leaf,
+            proof=[each.hex() for each in found.path],
+            checkpoint=found.note,
+            verifier_key=found.verifier_key,
+        )
 
-        note = newest_note(db)
-        return server.answers.of(check_etag(request, log_edge(db), note.text if note else ""), proven)
+    return _answer(server, request, served_run, _signed_log, proven)
 
 
 @router.get("/runs/{run}/checkpoints")
@@ -252,6 +252,33 @@ def settlement(server: TheServer, caller: Reader, run: RunName, epoch: Epoch) ->
     run_id = served_run.spec()[1]
     with served_run.opened() as db:
         return payouts(db, run_id, epoch)
+
+
+def _answer(
+    server: Server,
+    request: Request,
+    run: ServedRun,
+    read_head: ReadHead,
+    make: Callable[[Connection], BaseModel],
+) -> Response:
+    """The answer to a request, kept or made from one snapshot of the run's books."""
+    state = run.state()
+    known = run.known_head(read_head, state)
+    kept = None if known is None else server.answers.kept(check_etag(request, *known))
+    if kept is not None:
+        return kept  # without opening the books, which costs more than all else
+    with run.opened() as db:
+        tag = check_etag(request, *run.head(read_head, state, db))
+        return server.answers.of(tag, lambda: make(db))
+
+
+def _log(db: Connection) -> Head:
+    return log_edge(db), ""
+
+
+def _signed_log(db: Connection) -> Head:
+    note = newest_note(db)
+    return log_edge(db), note.text if note else ""
 
 
 def _pieces(lines: Iterator[str]) -> Iterator[str]:

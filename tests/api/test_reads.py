@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from assay.api import quoting
 from assay.api.app import make_app
+from assay.api.catalogue import Head, ServedRun
 from assay.api.quoting import FILE_KEYS, read_order
 from assay.api.routes import books
 from assay.bundle.books import find_books, opened
@@ -24,7 +25,7 @@ from assay.ledger.journal.database import open_engine
 from assay.ledger.journal.reader import read_journal
 from assay.ledger.journal.store import BookStore
 from assay.ledger.log.note import read_checkpoint
-from assay.ledger.merkle_log import append, leaf_hash, verify_inclusion
+from assay.ledger.merkle_log import leaf_hash, verify_inclusion
 from assay.ledger.queries.export import Language, export_lines
 from assay.ledger.queries.lookup import EntryPage, entry_page, log_edge
 from assay.orders.sections import RunFile
@@ -116,8 +117,53 @@ def test_a_page_is_read_once_for_everybody_until_the_books_grow(
     assert again.content == first.content and len(asked) == 1
     assert world_api.get(f"{path}&after=2", reader).json() != first.json() and len(asked) == 2
     assert world_api.ask("GET", path).status_code == 401  # who may not read gets nothing kept either
-    monkeypatch.setattr(books, "log_edge", lambda db: append(log_edge(db), [bytes(32)]))
+    grow(world_api.folder, 1)
     assert world_api.get(path, reader).status_code == 200 and len(asked) == 3
+
+
+@pytest.mark.parametrize("path", ["entries?after=10", "proof?entry=1"])
+def test_closed_books_are_opened_again_only_once_they_have_changed(
+    world_api: ApiWorld, reader: str, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    opened_to_read, own = list[str](), ServedRun.opened
+
+    def counted(run: ServedRun) -> AbstractContextManager[Connection]:
+        opened_to_read.append(run.name)
+        return own(run)
+
+    monkeypatch.setattr(ServedRun, "opened", counted)
+
+    def answers() -> tuple[set[bytes], int]:
+        """The different answers to three requests, and how often the books were opened for them."""
+        opened_to_read.clear()
+        given = {world_api.get(f"/v1/runs/paper/{path}", reader).content for _ in range(3)}
+        return given, len(opened_to_read)
+
+    (first,), times = answers()
+    assert times == 1
+    grow(world_api.folder, 1)
+    (second,), times = answers()
+    assert times == 1
+    with closing(BookStore(the_books(world_api), RUN)):
+        assert answers() == ({second}, 3)
+    assert answers() == ({second}, 0)  # nothing was written
+    assert (first != second) == path.startswith("entries")  # a proof is to the checkpoint, which is as before
+
+
+def test_a_head_that_may_be_newer_than_the_closed_books_is_not_known_as_theirs(world_api: ApiWorld):
+    run = ServedRun("paper", world_api.folder / "paper")
+
+    def read(db: Connection) -> Head:
+        return log_edge(db), ""
+
+    state = run.state()
+    with closing(BookStore(the_books(world_api), RUN)), run.opened() as db:
+        run.head(read, state, db)  # there may be more in the write-ahead log by now
+    assert (run.state(), run.known_head(read, state)) == (state, None)
+    with run.opened() as db:
+        head = run.head(read, state, db)
+
+    assert run.known_head(read, state) == head
 
 
 def test_altered_books_are_an_incident_and_the_audit_says_which_entry(world_api: ApiWorld, reader: str):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
+
 import pytest
 from pydantic import BaseModel
 
-from assay.api.http.answers import Answers
+from assay.api.http import answers as module
+from assay.api.http.answers import MAKERS, Answers
 
 
 class Text(BaseModel):
@@ -44,3 +47,35 @@ def test_an_answer_larger_than_all_room_is_given_and_not_kept():
 
     for text in ("long", "next"):
         assert answers.of("a", lambda text=text: Text(text=text)).body == b'{"text":"%s"}' % text.encode()
+
+
+def test_few_answers_are_made_at_once_unless_those_before_them_wait(monkeypatch: pytest.MonkeyPatch):
+    answers, begun, may_end = Answers(), list[int](), Event()
+
+    def make(at: int) -> BaseModel:
+        begun.append(at)
+        assert may_end.wait(60)
+        return Text(text="long")
+
+    def asked(*numbers: int) -> list[Thread]:
+        threads = [Thread(target=answers.of, args=(str(at), lambda at=at: make(at))) for at in numbers]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    for _ in range(MAKERS):  # which leave their places to others
+        with pytest.raises(ZeroDivisionError):
+            answers.of("none", lambda: Text(text=str(1 // 0)))
+    threads = asked(*range(MAKERS + 3))
+    for thread in threads:
+        thread.join(0.05)
+    assert len(begun) == MAKERS
+    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    threads += asked(99)
+    threads[-1].join(0.5)
+    assert begun[MAKERS:] == [99]
+
+    may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(begun) == [*range(MAKERS + 3), 99]
