@@ -47,8 +47,8 @@ PARTIAL = ".fetch"  # folder of what is being fetched, under the fetched one
 AT_ONCE = 4  # requests
 ANSWER_S_MAX = 30  # to connect, and between two pieces of an answer
 PIECE_BYTES = 1 << 16  # what an answer is written in
-_NO_PROOF = ("updates/", "aggregates/", "model/", "adapter/", "base.npy")
-_NO_MODEL = ("updates/", "aggregates/", "base.npy")
+_NO_PROOF = ("updates/", "aggregates/", "model/", "adapter/", "base.npy", "outer.npy")
+_NO_MODEL = ("updates/", "aggregates/", "base.npy", "outer.npy")
 
 
 class Part(str, enum.Enum):

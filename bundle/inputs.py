@@ -22,7 +22,7 @@ from assay.training.data.shards import CHAT, TOKENIZER, DataManifest, read_manif
 from assay.training.data.tokenizer import byte_tokenizer, load_tokenizer
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import frozen_layout
-from assay.training.model.initial import imported_parameters, starting_parameters
+from assay.training.model.initial import imported_buffers, imported_parameters, starting_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,8 @@ class RunInputs:
     """Inputs checked against the spec.
 
     tokenizer: empty for bytes. base: imported parameters; None if the run imports none. chat: None if no data
-    are conversations. choices: None if the model is scored on no items.
+    are conversations. choices: None if the model is scored on no items. buffers: the outer optimiser's, of a
+    successor that goes on with some.
     """
 
     manifest: DataManifest
@@ -38,6 +39,7 @@ class RunInputs:
     base: NDArray[np.float32] | None
     chat: ChatTemplate | None = None
     choices: Choices | None = None
+    buffers: tuple[NDArray[np.float32], ...] = ()
 
     def start(self, spec: RunSpec) -> NDArray[np.float32]:
         """theta_0 of the run."""
@@ -82,6 +84,7 @@ def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
         base=None if is_drawn else imported_parameters(spec, base),
         chat=chat,
         choices=read_choices(data, spec),
+        buffers=imported_buffers(spec, base),
     )
 
 

@@ -26,7 +26,15 @@ from assay.protocol.params import NO_ACCEPT, AcceptSpec, Predecessor, RunSpec, c
 from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest
 from assay.training.layout import layout_of
 from assay.training.model.adapter import merged
-from assay.training.model.initial import BASE, frozen_parameters, starting_parameters, state_digest
+from assay.training.model.initial import (
+    BASE,
+    OUTER,
+    buffers_digest,
+    frozen_parameters,
+    imported_buffers,
+    starting_parameters,
+    state_digest,
+)
 from assay.training.optimiser.outer import OuterState, apply, public_digest, start_public
 from assay.training.optimiser.public_state import THETA, checkpoints, read_checkpoint, write_array
 
@@ -42,6 +50,7 @@ class Stop:
     round: int  # whose manifest is the last that counts
     predecessor: Predecessor
     theta_P: NDArray[np.float32]  # of the whole model after that round; an adapter is merged into its base
+    buffers: tuple[NDArray[np.float32], ...]  # of the outer optimiser
 
     @property
     def base(self) -> Digest:
@@ -83,6 +92,7 @@ def stop_of(copies: Sequence[Delivered], round_id: int | None = None) -> Stop:
         raise ConfigError(f"run {run.run_id.hex()[:16]} trained all {at + 1} rounds: nothing is left")
     spec, base = run.spec, _base(run)
     public = _public(run, copies, base, at)
+    buffers = () if spec.model.is_adapted else public.buffers  # an adapter is merged, and a new one begins
     return Stop(
         spec=spec,
         round=at,
@@ -90,13 +100,15 @@ def stop_of(copies: Sequence[Delivered], round_id: int | None = None) -> Stop:
             run_id=run.run_id,
             manifest=digest(run.links[at].manifest),
             rounds=spec.in_line(at)[1] + 1,
+            outer=buffers_digest(buffers),
         ),
         theta_P=merged(spec.model, frozen_parameters(spec, base), public.theta_P),
+        buffers=buffers,
     )
 
 
 def _base(run: Delivered) -> Path:
-    return (run.bundle if run.held is None else run.held.data) / BASE
+    return (run.data if run.is_followed else run.bundle) / BASE
 
 
 def _public(run: Delivered, copies: Sequence[Delivered], base: Path, last: int) -> OuterState:
@@ -104,12 +116,14 @@ def _public(run: Delivered, copies: Sequence[Delivered], base: Path, last: int) 
     spec, layout = run.spec, layout_of(run.spec.model)
     begin, public = max((_checkpoint(run, copy, last) for copy in copies), key=lambda found: found[0])
     if public is None:
-        public = start_public(spec, starting_parameters(spec, base))
+        public = start_public(spec, starting_parameters(spec, base), imported_buffers(spec, base))
     for round_id in range(begin, last + 1):
         state = certified_state(run.links[round_id])
         if state is not None and state != public_digest(public):
             raise IntegrityError(f"round {round_id}: the aggregates lead to other parameters than certified")
         public = apply(spec, layout, public, round_id, _aggregate(run, copies, round_id))
+    for waiting in range(spec.rule.apply_lag):  # what is certified and waits is applied, too
+        public = apply(spec, layout, public, last + 1 + waiting, b"")
     return public
 
 
@@ -141,7 +155,7 @@ def _checkpoint(run: Delivered, copy: Delivered, last: int) -> tuple[int, OuterS
 
 
 def write_start(stop: Stop, folder: Path) -> None:
-    """Put the parameters there, in a folder of the run's data, as the successor imports them.
+    """Put parameters and buffers there, in a folder of the run's data, as the successor imports them.
 
     Raises:
         ConfigError: other parameters are there, of the run that stopped or of a third one.
@@ -155,6 +169,8 @@ def write_start(stop: Stop, folder: Path) -> None:
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
+    if stop.buffers:
+        write_array(folder / OUTER, np.stack(stop.buffers))
     write_array(path, stop.theta_P)
 
 
@@ -244,6 +260,7 @@ def check_predecessor(spec: RunSpec, delivered: Delivered) -> None:
     for what, found, expected in (
         ("manifest", named.manifest, stop.predecessor.manifest),
         ("parameters", spec.model.base, stop.base),
+        ("outer buffers", named.outer, stop.predecessor.outer),
         ("data", spec.data.root, delivered.spec.data.root),
         ("seed", spec.seed.to_bytes(8, "big"), delivered.spec.seed.to_bytes(8, "big")),
     ):

@@ -328,7 +328,7 @@ def replay(
             parameters than the updates lead to.
     """
     spec, layout = delivered.spec, layout_of(delivered.spec.model)
-    public = start_public(spec, inputs.start(spec))
+    public = start_public(spec, inputs.start(spec), inputs.buffers)
     reputation, states = Reputation(), [public_digest(public)]
     for round_id, link in enumerate(delivered.links):
         manifest, name = link.manifest, f"{BUNDLE}/links/{round_id:06d}.cbor"

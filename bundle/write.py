@@ -8,6 +8,7 @@ or not at all.
     anchor.json   the ledger's last anchor on chain, if any
     anchors/ proofs that each epoch's result is final, down to a block's hash; chain/proofs/result_anchor.py
     data/    manifest of the data, its tokenizer, chat template and choices    base.npy  imported parameters
+    outer.npy  outer optimiser's buffers of a successor
     model/   what `transformers` loads: config.json, model.safetensors, tokenizer.json
     adapter/ what `peft` loads beside the base, if an adapter was trained; `model` has it merged
     report.json report.html   loss, steps, traffic, audits, time and cost by round; bundle/report/training.py
@@ -60,7 +61,7 @@ from assay.training.model.hugging_face import (
     export_config,
     export_tensors,
 )
-from assay.training.model.initial import BASE
+from assay.training.model.initial import BASE, OUTER
 
 ANCHOR, ADAPTER = "anchor.json", "adapter"
 REPORT_PAGE = "report.html"
@@ -134,6 +135,8 @@ def _write_inputs(folder: Path, inputs: RunInputs) -> None:
         (folder / "data" / CHOICES).write_bytes(inputs.choices.to_json())
     if inputs.base is not None:
         np.save(folder / BASE, inputs.base, allow_pickle=False)
+    if inputs.buffers:
+        np.save(folder / OUTER, np.stack(inputs.buffers), allow_pickle=False)
 
 
 def _write_receipts_and_model(folder: Path, run: Finished, sizes: Mapping[Digest, int]) -> None:

@@ -41,6 +41,7 @@ ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every v
 KNOWN_ANSWERS_MAX = 1000  # of a node: who trains holds its whole list
 LAYERS_MAX = 1024  # whoever reads a stranger's spec lists every layer's parameters: milliseconds
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
+LINE_ROUNDS_MAX = 1 << 32  # of runs that continue each other: a round among them fits into 8 bytes
 BETA_MICRO_MIN, BETA_MICRO_MAX = 1_000, 10_000_000  # 0.001 to 10; papers use 0.01 to 0.5
 
 
@@ -340,16 +341,18 @@ class TimingSpec:
 class Predecessor:
     """The run that a run continues, and the last of its manifests that counts.
 
-    The parameters that the successor starts from, its `model.base`, are those after that manifest.
+    The parameters that the successor starts from, its `model.base`, are those after that manifest and the
+    aggregates that waited then.
     """
 
     TAG: ClassVar[bytes] = b"assay/predecessor/1"
     run_id: Digest
     manifest: Digest
     rounds: int  # of training up to that manifest, with those that its own predecessors trained
+    outer: Digest  # of the outer optimiser's buffers there; zero: they begin at 0, or there are none
 
 
-NO_PREDECESSOR = Predecessor(run_id=NO_DIGEST, manifest=NO_DIGEST, rounds=0)
+NO_PREDECESSOR = Predecessor(run_id=NO_DIGEST, manifest=NO_DIGEST, rounds=0, outer=NO_DIGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -539,7 +542,7 @@ def check_spec(spec: RunSpec) -> None:
         "an adapter is trained on imported parameters, and this run imports none",
     )
     before = spec.predecessor
-    is_whole = before.run_id != NO_DIGEST and before.manifest != NO_DIGEST and before.rounds >= 1
+    is_whole = NO_DIGEST not in (before.run_id, before.manifest) and 1 <= before.rounds < LINE_ROUNDS_MAX
     need(
         not spec.is_continued or (is_whole and spec.model.base != NO_DIGEST),
         "a run that continues another names its id, its last manifest, the rounds trained so far, and the "

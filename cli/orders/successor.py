@@ -74,7 +74,7 @@ def continue_steps(
     if not is_dry:
         write_start(stop, account.config.data)
         yield done(
-            "start", f"start     {account.config.data / BASE}: every participant needs it beside the data"
+            "start", f"start     {account.config.data / BASE}: every participant needs what is new there"
         )
     spec = account.spec
     quote = Quote(

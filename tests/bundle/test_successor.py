@@ -12,9 +12,11 @@ from assay.bundle.follow import Followed
 from assay.bundle.inputs import read_inputs
 from assay.bundle.read import Delivered, read
 from assay.bundle.successor import Stop, check_predecessor, stop_of, successor_spec, write_start
-from assay.bundle.verify import replay
+from assay.bundle.verify import predecessor_line, replay, verify
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import IntegrityError
+from assay.participant.following.snapshots import certified_state
+from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import (
@@ -28,10 +30,13 @@ from assay.protocol.params import (
 from assay.protocol.types import NO_DIGEST, Address, Digest
 from assay.testing.signed import VERIFIERS, a_member
 from assay.training.data.batches import batch_positions
-from assay.training.model.initial import BASE
+from assay.training.layout import layout_of
+from assay.training.model.initial import BASE, OUTER, starting_parameters
+from assay.training.optimiser.outer import apply, start_public
 from assay.training.optimiser.public_state import THETA, PublicState
 from assay.training.optimiser.schedule import rate
 from tests.bundle.a_participant import a_participant
+from tests.training.optimiser.test_outer import a_distance, a_run, aggregate_of
 
 STOPPED = 6  # manifests that were certified
 NOW_S = 1_800_000_000
@@ -108,6 +113,46 @@ def test_a_checkpoint_that_nobody_certified_is_not_believed(stopped, theta):
     np.testing.assert_array_equal(stop_of([stopped]).theta_P, theta[STOPPED])
 
 
+def test_a_state_that_a_commit_contradicts_is_no_start(stopped):
+    at = next(at for at in range(1, STOPPED) if certified_state(stopped.links[at]) is not None)
+    link = stopped.links[at]
+    commits = tuple(
+        replace(signed, commit=replace(signed.commit, state=Digest(b"o" * 32)))
+        for signed in link.manifest.commits
+    )
+    forged = replace(link, manifest=replace(link.manifest, commits=commits))
+    with pytest.raises(IntegrityError, match="other parameters than certified"):
+        stop_of([replace(stopped, links=(*stopped.links[:at], forged, *stopped.links[at + 1 :]))])
+
+
+def test_an_outer_momentum_goes_on_and_what_waits_is_applied(stopped, tmp_path):
+    """Of a chain with the rounds of the recorded run and the aggregates of another rule."""
+    ours = a_run(Outer.NESTEROV, momentum_micro=500_000, lr_nano=700_000_000, apply_lag=1)
+    spec = replace(stopped.spec, rule=ours.rule, model=ours.model)
+    bodies, links = [aggregate_of(a_distance(at)) for at in range(STOPPED)], []
+    public = start_public(spec, starting_parameters(spec, None))
+    for at, (link, body) in enumerate(zip(stopped.links, bodies, strict=True)):
+        manifest = replace(link.manifest, commits=(), aggregate=blob_digest(body))
+        links.append(replace(link, manifest=manifest))
+        stopped.file("aggregates", blob_digest(body)).write_bytes(body)
+        public = apply(spec, layout_of(spec.model), public, at, body)
+    public = apply(spec, layout_of(spec.model), public, STOPPED, b"")
+
+    stop = stop_of([replace(stopped, spec=spec, links=tuple(links))])
+
+    base = tmp_path / "data" / BASE
+    write_start(stop, base.parent)
+    model = replace(spec.model, base=stop.base)
+    successor = replace(the_successor(replace(stop, spec=stopped.spec)), rule=spec.rule, model=model)
+    begun = PublicState(successor, tmp_path / "theta", 1, base).public
+    np.testing.assert_array_equal(begun.theta_P, public.theta_P)
+    np.testing.assert_array_equal(begun.buffers[0], public.buffers[0])
+    assert np.any(begun.buffers[0]) and begun.pending == ()
+    np.save(base.with_name(OUTER), np.zeros((1, len(public.theta_P)), np.float32))
+    with pytest.raises(ConfigError, match="not the buffers"):
+        PublicState(successor, tmp_path / "other", 1, base)
+
+
 def test_an_aggregate_that_was_altered_or_is_missing_is_named(stopped):
     (path,) = aggregates(stopped, range(3, 4))
     path.write_bytes(b"x" + path.read_bytes()[1:])
@@ -155,7 +200,9 @@ def test_the_successor_names_its_predecessor_and_has_what_is_left(stopped):
     stop = stop_of([stopped])
     spec = the_successor(stop)
     manifest = digest(stopped.links[STOPPED - 1].manifest)
-    assert spec.predecessor == Predecessor(run_id=stopped.run_id, manifest=manifest, rounds=STOPPED)
+    assert spec.predecessor == Predecessor(
+        run_id=stopped.run_id, manifest=manifest, rounds=STOPPED, outer=NO_DIGEST
+    )
     assert spec.rounds == stopped.spec.rounds - STOPPED and spec.model.base == stop.base
     assert decode(RunSpec, encode(spec)) == spec and run_id_of(spec) != stopped.run_id
     same = ("name", "seed", "data", "rule", "timing", "seats", "compute")
@@ -170,6 +217,7 @@ def test_a_predecessor_is_named_in_full(stopped):
         replace(spec, predecessor=replace(named, run_id=NO_DIGEST)),
         replace(spec, predecessor=replace(named, manifest=NO_DIGEST)),
         replace(spec, predecessor=replace(named, rounds=0)),
+        replace(spec, predecessor=replace(named, rounds=2**64 - 1)),
         replace(spec, model=replace(spec.model, base=NO_DIGEST)),
     ):
         with pytest.raises(ValueError, match="continues another"):
@@ -245,12 +293,13 @@ def test_a_successor_is_compared_with_the_chain_that_it_continues(stopped):
         check_predecessor(other, stopped)
 
 
-@pytest.mark.parametrize("what", ["manifest", "parameters", "data", "seed"])
+@pytest.mark.parametrize("what", ["manifest", "parameters", "outer buffers", "data", "seed"])
 def test_a_start_that_the_stopped_run_did_not_certify_is_found(stopped, what):
     spec, other = the_successor(stop_of([stopped])), Digest(b"o" * 32)
     false = {
         "manifest": lambda: replace(spec, predecessor=replace(spec.predecessor, manifest=other)),
         "parameters": lambda: replace(spec, model=replace(spec.model, base=other)),
+        "outer buffers": lambda: replace(spec, predecessor=replace(spec.predecessor, outer=other)),
         "data": lambda: replace(spec, data=replace(spec.data, root=other)),
         "seed": lambda: replace(spec, seed=spec.seed + 1),
     }[what]()
@@ -281,3 +330,14 @@ def test_a_buyer_without_a_key_names_another_for_the_successor_or_none(stopped):
     assert named.signer == key and named.buyer == stop.spec.buyer
     again = replace(stop, spec=named)
     assert the_successor(again).signer == the_successor(again, buyer_key=named.buyer).signer == named.buyer
+
+
+def test_verification_says_what_a_run_continues_and_compares_it_where_that_run_is_there(
+    recorded_run, stopped
+):
+    with pytest.raises(ConfigError, match="continues no run"):
+        verify(read(recorded_run), predecessor=stopped)
+    spec = the_successor(stop_of([stopped]))
+    line = predecessor_line(spec, is_checked=False)
+    assert stopped.run_id.hex() in line and f"after {STOPPED} rounds" in line and "--predecessor" in line
+    assert "--predecessor" not in predecessor_line(spec, is_checked=True)

@@ -7,6 +7,7 @@ A run that trains an adapter draws its factors from the seed, and keeps what is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from assay.training.exact import initial_factors, initial_parameters
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import frozen_layout, layout_of
 
-BASE = "base.npy"
+BASE, OUTER = "base.npy", "outer.npy"
 
 
 def state_digest(theta_P: NDArray[np.float32], *rest: bytes | memoryview) -> Digest:
@@ -93,9 +94,40 @@ def imported_parameters(spec: RunSpec, base: Path | None) -> NDArray[np.float32]
     return theta_P
 
 
+def buffers_digest(buffers: Sequence[NDArray[np.float32]]) -> Digest:
+    """BLAKE3 of an outer optimiser's buffers, which are as long as the parameters; zero of none."""
+    return state_digest(np.concatenate(buffers)) if buffers else NO_DIGEST
+
+
+def imported_buffers(spec: RunSpec, base: Path | None) -> tuple[NDArray[np.float32], ...]:
+    """The outer optimiser's buffers that a successor goes on with; none where they begin at 0.
+
+    Args:
+        spec: The run.
+        base: The file of the imported parameters; that of the buffers lies beside it.
+
+    Raises:
+        ConfigError: there is no file, or the spec names other buffers.
+    """
+    named = spec.predecessor.outer
+    if named == NO_DIGEST:
+        return ()
+    if base is None:
+        raise ConfigError("this run continues another; write the file of its parameters as base = PATH")
+    path, count = base.with_name(OUTER), layout_of(spec.model).parameters
+    found_BP = _read(path)
+    if found_BP.dtype != np.float32 or found_BP.shape[1:] != (count,):
+        raise ConfigError(
+            f"outer {path}: {found_BP.dtype} of shape {found_BP.shape}, expected {count} float32"
+        )
+    if buffers_digest(tuple(found_BP)) != named:
+        raise ConfigError(f"outer {path}: not the buffers this run goes on with")
+    return tuple(found_BP)
+
+
 def _read(path: Path) -> NDArray[np.float32]:
     try:
-        theta_P: NDArray[np.float32] = np.load(path, allow_pickle=False)
+        found: NDArray[np.float32] = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as cause:
-        raise ConfigError(f"base {path}: cannot be read ({cause})") from None
-    return theta_P
+        raise ConfigError(f"{path.stem} {path}: cannot be read ({cause})") from None
+    return found

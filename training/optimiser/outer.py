@@ -45,9 +45,10 @@ class OuterState:
     pending: tuple[bytes, ...] = ()
 
 
-def start_public(spec: RunSpec, theta_P: Floats) -> OuterState:
-    """The public state before the first round."""
-    return OuterState(theta_P, tuple(np.zeros_like(theta_P) for _ in range(BUFFERS[spec.rule.outer.kind])))
+def start_public(spec: RunSpec, theta_P: Floats, buffers: tuple[Floats, ...] = ()) -> OuterState:
+    """The public state before the first round; buffers that are not given are zero."""
+    zeros = tuple(np.zeros_like(theta_P) for _ in range(BUFFERS[spec.rule.outer.kind]))
+    return OuterState(theta_P, buffers or zeros)
 
 
 def public_digest(public: OuterState) -> Digest:

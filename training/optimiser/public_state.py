@@ -29,7 +29,7 @@ from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
 from assay.training.layout import layout_of
-from assay.training.model.initial import starting_parameters
+from assay.training.model.initial import imported_buffers, starting_parameters
 from assay.training.model.initial import state_digest as state_digest
 from assay.training.optimiser.outer import (
     BUFFERS,
@@ -336,7 +336,9 @@ class PublicState:
         return self._folder / f"public-{round_id:08d}.safetensors"
 
     def _first(self) -> OuterState:
-        return start_public(self.spec, starting_parameters(self.spec, self._base))
+        return start_public(
+            self.spec, starting_parameters(self.spec, self._base), imported_buffers(self.spec, self._base)
+        )
 
     def _load(self, path: Path) -> OuterState:
         return read_checkpoint(self.spec, path)

@@ -16,6 +16,7 @@ from assay.participant.files.record import Role, write_record
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import Predecessor
+from assay.protocol.types import NO_DIGEST
 from assay.testing.signed import NODES
 from assay.training.layout import layout_of
 from assay.training.model.initial import BASE
@@ -37,9 +38,13 @@ def a_stop(copies: Sequence[Delivered], round_id: int | None) -> Stop:
         spec=delivered.spec,
         round=at,
         predecessor=Predecessor(
-            run_id=delivered.run_id, manifest=digest(delivered.links[at].manifest), rounds=at + 1
+            run_id=delivered.run_id,
+            manifest=digest(delivered.links[at].manifest),
+            rounds=at + 1,
+            outer=NO_DIGEST,
         ),
         theta_P=np.full(layout_of(delivered.spec.model).parameters, at, np.float32),
+        buffers=(),
     )
 
 
