@@ -90,7 +90,7 @@ def stop_of(copies: Sequence[Delivered], round_id: int | None = None) -> Stop:
         raise ConfigError(f"round {at} of run {run.run_id.hex()[:16]}: it was trained up to {last}")
     if at == run.spec.rounds - 1:
         raise ConfigError(f"run {run.run_id.hex()[:16]} trained all {at + 1} rounds: nothing is left")
-    spec, base = run.spec, _base(run)
+    spec, base = run.spec, _base(copies)
     public = _public(run, copies, base, at)
     buffers = () if spec.model.is_adapted else public.buffers  # an adapter is merged, and a new one begins
     return Stop(
@@ -107,8 +107,10 @@ def stop_of(copies: Sequence[Delivered], round_id: int | None = None) -> Stop:
     )
 
 
-def _base(run: Delivered) -> Path:
-    return (run.data if run.is_followed else run.bundle) / BASE
+def _base(copies: Sequence[Delivered]) -> Path:
+    """The file of the run's own imported parameters, in the first copy that has it."""
+    paths = [(copy.data if copy.is_followed else copy.bundle) / BASE for copy in copies]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def _public(run: Delivered, copies: Sequence[Delivered], base: Path, last: int) -> OuterState:

@@ -149,8 +149,25 @@ def test_an_outer_momentum_goes_on_and_what_waits_is_applied(stopped, tmp_path):
     np.testing.assert_array_equal(begun.buffers[0], public.buffers[0])
     assert np.any(begun.buffers[0]) and begun.pending == ()
     np.save(base.with_name(OUTER), np.zeros((1, len(public.theta_P)), np.float32))
+    with pytest.raises(ConfigError, match="1 buffers to go on with, this run's outer optimiser has 0"):
+        start_public(replace(successor, rule=stopped.spec.rule), begun.theta_P, begun.buffers)
     with pytest.raises(ConfigError, match="not the buffers"):
         PublicState(successor, tmp_path / "other", 1, base)
+
+
+def test_a_successor_that_stops_is_continued_from_the_copy_that_has_its_base(stopped, tmp_path):
+    first = stop_of([stopped])
+    write_start(first, tmp_path / "data")
+    spec = replace(stopped.spec, model=replace(stopped.spec.model, base=first.base))
+    unsaid = tuple(replace(link, manifest=replace(link.manifest, commits=())) for link in stopped.links)
+    run = replace(stopped, spec=spec, links=unsaid)
+    ours, bare = (replace(run, held=replace(stopped.held, data=tmp_path / name)) for name in ("data", "none"))
+    public = start_public(spec, first.theta_P)
+    for at in range(STOPPED):
+        public = apply(spec, layout_of(spec.model), public, at, stopped.aggregate(at))
+    np.testing.assert_array_equal(stop_of([bare, ours]).theta_P, public.theta_P)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        stop_of([bare])
 
 
 def test_an_aggregate_that_was_altered_or_is_missing_is_named(stopped):

@@ -25,7 +25,7 @@ from tests.simulation.whole_network import Process, WholeNetwork, simulate
 pytestmark = pytest.mark.slow
 
 ROUNDS, BEFORE = 6, 3
-QUIET_S = 60.0  # of virtual time, in which four leaders are late
+QUIET_S = 20.0  # of virtual time, in which four leaders are late
 
 
 class Stopping(WholeNetwork):
@@ -59,7 +59,7 @@ class Stopping(WholeNetwork):
             for one in gone:
                 one.has_ended, one.kills = False, 1
                 self._nursery.start_soon(self._live, one)
-            with trio.fail_after(5 * QUIET_S):
+            with trio.fail_after(15 * QUIET_S):
                 while (ended := gone[0].run_state) is None or ended.training_rounds == ROUNDS:
                     await trio.sleep(0.1)
             self.late = int(ended.training_rounds)

@@ -17,6 +17,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
 from assay.protocol.update_rule import PPM, Outer, OuterSpec, Transform
@@ -46,8 +47,16 @@ class OuterState:
 
 
 def start_public(spec: RunSpec, theta_P: Floats, buffers: tuple[Floats, ...] = ()) -> OuterState:
-    """The public state before the first round; buffers that are not given are zero."""
+    """The public state before the first round; buffers that are not given are zero.
+
+    Raises:
+        ConfigError: the run's outer optimiser has another number of buffers.
+    """
     zeros = tuple(np.zeros_like(theta_P) for _ in range(BUFFERS[spec.rule.outer.kind]))
+    if buffers and len(buffers) != len(zeros):
+        raise ConfigError(
+            f"{len(buffers)} buffers to go on with, this run's outer optimiser has {len(zeros)}"
+        )
     return OuterState(theta_P, buffers or zeros)
 
 
