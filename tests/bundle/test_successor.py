@@ -28,6 +28,7 @@ from assay.protocol.params import (
     check_spec,
 )
 from assay.protocol.types import NO_DIGEST, Address, Digest
+from assay.protocol.update_rule import Outer
 from assay.testing.signed import VERIFIERS, a_member
 from assay.training.data.batches import batch_positions
 from assay.training.layout import layout_of
