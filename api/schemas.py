@@ -31,7 +31,9 @@ Amount = Annotated[str, BeforeValidator(_written), Field(pattern=r"^-?[0-9]{1,39
 Hash = Annotated[str, BeforeValidator(_written), Field(pattern=r"^(0x)?[0-9a-f]*$", examples=["9e98" * 16])]
 AddressText = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$", examples=["0x" + "52" * 20])]
 HashGiven = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{64}$", examples=["0x" + "9e98" * 16])]
-AmountGiven = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,18}$", examples=["1000000"])]
+AmountGiven = Annotated[
+    str, Field(pattern=r"^[1-9][0-9]{0,18}$", examples=["1000000"], json_schema_extra={"format": "amount"})
+]
 
 
 A = TypeVar("A", bound="Answer")
@@ -302,6 +304,29 @@ class SessionAnswer(Answer):
     token: str = Field(description="send it as `Authorization: Bearer ...`; it is not stored")
     account: str
     expires_at: int
+
+
+class ActionAnswer(Answer):
+    """An action, the function that carries it out, and its parameters.
+
+    takes: Argument that is the sum which the function takes from the account, or a word for a sum that is no
+    argument; empty: it takes none.
+    """
+
+    name: str
+    does: str
+    contract: str
+    function: str
+    selector: str  # of the function, 8 hexadecimal digits
+    inputs: list[dict[str, Any]]  # of the function, as its ABI has them
+    takes: str
+    parameters: dict[str, Any]  # as JSON Schema; format "amount": token units, "unix-time": seconds
+
+
+class ActionsAnswer(Answer):
+    """Every action that an account may have planned."""
+
+    actions: list[ActionAnswer]
 
 
 class PrepareAsked(Asked):

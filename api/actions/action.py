@@ -8,7 +8,7 @@ the calls are rehearsed (`Gateway.unsigned`); a plan itself checks what the summ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from eth_utils.address import to_checksum_address
@@ -23,6 +23,7 @@ from assay.chain.statements import OPERATOR, VERIFIER, Address
 ROLES = {"operator": OPERATOR, "verifier": VERIFIER}
 RoleGiven = Literal["operator", "verifier"]
 NumberGiven = Annotated[int, Field(ge=0, lt=2**63)]
+TimeGiven = Annotated[int, Field(ge=0, lt=2**63, json_schema_extra={"format": "unix-time"})]
 
 
 class Nothing(Asked):
@@ -63,12 +64,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One function of a contract, and how it is planned from an action's parameters."""
+    """One function of a contract, and how it is planned from an action's parameters.
+
+    does: In words, for who chooses among actions. takes: Argument that is the sum which the function takes
+    from the account, or a word for a sum that is no argument; empty: it takes none.
+    """
 
     contract: str
     function: str
     asked: type[Asked]
     plan: Callable[[Owner, Any], Plan]
+    does: str = field(kw_only=True)
+    takes: str = field(default="", kw_only=True)
     gas: int = 300_000  # of a call that pays, where the endpoint cannot rehearse it behind its approval
 
 

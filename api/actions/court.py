@@ -129,11 +129,21 @@ def _named(given: _Defence) -> str:
 
 
 COURT: Mapping[str, Action] = {
-    "case.execute": Action("SlashCourt", "execute", _Case, _execute),
-    "case.payout": Action("SlashCourt", "payOut", _Case, _pay_out),
-    "case.expire": Action("SlashCourt", "expire", _Case, _expire),
-    "appeal.draw": Action("AppealCourt", "drawJury", _Defence, _draw),
-    "appeal.vote": Action("AppealCourt", "vote", _Vote, _vote),
-    "appeal.lapse": Action("AppealCourt", "lapse", _Defence, _lapse),
-    "appeal.conclude": Action("AppealCourt", "conclude", _Case, _conclude),
+    "case.execute": Action(
+        "SlashCourt", "execute", _Case, _execute, does="carries out a slash order after its veto window"
+    ),
+    "case.payout": Action(
+        "SlashCourt", "payOut", _Case, _pay_out, does="ends a slash for ever, after its delay"
+    ),
+    "case.expire": Action(
+        "SlashCourt", "expire", _Case, _expire, does="ends a case that was not carried out in time"
+    ),
+    "appeal.draw": Action("AppealCourt", "drawJury", _Defence, _draw, does="draws the jury of a defence"),
+    "appeal.vote": Action("AppealCourt", "vote", _Vote, _vote, does="answers as a juror of a defence"),
+    "appeal.lapse": Action(
+        "AppealCourt", "lapse", _Defence, _lapse, does="ends a defence whose next move did not come"
+    ),
+    "appeal.conclude": Action(
+        "AppealCourt", "conclude", _Case, _conclude, does="ends an appeal that no defence has beaten"
+    ),
 }

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from assay.api.actions.action import Action, NumberGiven, OfRun, Owner, Plan, checked_address, raw, short
+from assay.api.actions.action import Action, OfRun, Owner, Plan, TimeGiven, checked_address, raw, short
 from assay.api.http.problems import Problem
 from assay.api.schemas import AddressText, AmountGiven, Asked, HashGiven
 from assay.chain.state import EscrowState
@@ -23,7 +23,7 @@ class _Place(Asked):
     budget: AmountGiven
     epoch_cap: AmountGiven
     epochs: Annotated[int, Field(ge=1, lt=2**32)]
-    deadline: NumberGiven
+    deadline: TimeGiven
     lot: AmountGiven
     operators: Annotated[tuple[AddressText, ...], Field(max_length=256, strict=False)]
 
@@ -90,8 +90,22 @@ def opened(owner: Owner, run_id: str) -> EscrowState:
 
 
 ORDERS: Mapping[str, Action] = {
-    "order.place": Action("RunEscrow", "openRun", _Place, _place, gas=400_000),
-    "order.topup": Action("RunEscrow", "topUp", _TopUp, _top_up, gas=200_000),
-    "order.cancel": Action("RunEscrow", "requestClose", OfRun, _cancel),
-    "order.refund": Action("RunEscrow", "refund", OfRun, _refund),
+    "order.place": Action(
+        "RunEscrow", "openRun", _Place, _place, gas=400_000, does="opens a run", takes="budget"
+    ),
+    "order.topup": Action(
+        "RunEscrow",
+        "topUp",
+        _TopUp,
+        _top_up,
+        gas=200_000,
+        does="adds to a run's budget, also a stranger's",
+        takes="amount",
+    ),
+    "order.cancel": Action(
+        "RunEscrow", "requestClose", OfRun, _cancel, does="asks to close a run of the account"
+    ),
+    "order.refund": Action(
+        "RunEscrow", "refund", OfRun, _refund, does="ends a closed run and sends the rest to its buyer"
+    ),
 }

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from eth_utils.abi import function_abi_to_4byte_selector
 from pydantic import ValidationError
 
 from assay.api.actions.action import Action, Owner
@@ -19,7 +21,9 @@ from assay.api.actions.settlement import SETTLEMENT
 from assay.api.actions.stake import STAKE
 from assay.api.http.problems import Problem
 from assay.api.moves import Call
+from assay.api.schemas import ActionAnswer, ActionsAnswer
 from assay.api.server import Server
+from assay.chain.rpc import artefact
 from assay.chain.text.units import token_text
 
 ACTIONS: Mapping[str, Action] = {**STAKE, **ORDERS, **SETTLEMENT, **COURT}
@@ -66,6 +70,24 @@ def _approval(owner: Owner, contract: str, amount: int) -> tuple[Call, ...]:
     if chain.allowance(owner.account, contract) >= amount:
         return ()
     return (chain.call_of("AssayToken", "approve", chain.deployment.address(contract), amount),)
+
+
+@cache
+def actions_answer() -> ActionsAnswer:
+    """Every action with its function and its parameters, for programs that make forms of them."""
+
+    def one(name: str, kind: Action) -> ActionAnswer:
+        abi = artefact(kind.contract)["abi"]
+        (entry,) = (part for part in abi if part["type"] == "function" and part["name"] == kind.function)
+        return ActionAnswer.of(
+            kind,
+            name=name,
+            selector=function_abi_to_4byte_selector(entry).hex(),
+            inputs=entry["inputs"],
+            parameters=kind.asked.model_json_schema(),
+        )
+
+    return ActionsAnswer(actions=[one(name, kind) for name, kind in ACTIONS.items()])
 
 
 def actions_text() -> str:

@@ -166,13 +166,44 @@ def _named(given: OfEpoch) -> str:
 
 
 SETTLEMENT: Mapping[str, Action] = {
-    "claim": Action("EpochSettlement", "claim", _Claim, _claim),
-    "result.challenge": Action("EpochSettlement", "challenge", _Challenge, _challenge),
-    "result.finalize": Action("EpochSettlement", "finalize", OfEpoch, _finalize),
-    "result.clear": Action("EpochSettlement", "clearOrphan", OfEpoch, _clear),
-    "result.sweep": Action("EpochSettlement", "sweepUnclaimed", OfEpoch, _sweep),
-    "challenge.draw": Action("EpochSettlement", "drawJury", OfEpoch, _draw),
-    "challenge.vote": Action("EpochSettlement", "vote", _Vote, _vote),
-    "challenge.lapse": Action("EpochSettlement", "timeoutChallenge", OfEpoch, _lapse),
-    "bond.collect": Action("EpochSettlement", "collectBond", Nothing, _collect),
+    "claim": Action("EpochSettlement", "claim", _Claim, _claim, does="pays rows of an epoch's payout table"),
+    "result.challenge": Action(
+        "EpochSettlement",
+        "challenge",
+        _Challenge,
+        _challenge,
+        does="challenges a result, with a bond",
+        takes="bond",
+    ),
+    "result.finalize": Action("EpochSettlement", "finalize", OfEpoch, _finalize, does="makes a result final"),
+    "result.clear": Action(
+        "EpochSettlement",
+        "clearOrphan",
+        OfEpoch,
+        _clear,
+        does="clears a result whose predecessor was rejected",
+    ),
+    "result.sweep": Action(
+        "EpochSettlement",
+        "sweepUnclaimed",
+        OfEpoch,
+        _sweep,
+        does="returns what nobody claimed in time to the buyer",
+    ),
+    "challenge.draw": Action(
+        "EpochSettlement", "drawJury", OfEpoch, _draw, does="draws the jury of a challenge"
+    ),
+    "challenge.vote": Action(
+        "EpochSettlement", "vote", _Vote, _vote, does="answers as a juror of a challenge"
+    ),
+    "challenge.lapse": Action(
+        "EpochSettlement", "timeoutChallenge", OfEpoch, _lapse, does="ends a challenge that no jury answered"
+    ),
+    "bond.collect": Action(
+        "EpochSettlement",
+        "collectBond",
+        Nothing,
+        _collect,
+        does="collects the account's bonds of results, and its fees as a juror",
+    ),
 }

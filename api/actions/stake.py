@@ -18,6 +18,7 @@ from assay.api.actions.action import (
     Owner,
     Plan,
     RoleGiven,
+    TimeGiven,
     checked_address,
     raw,
     short,
@@ -50,12 +51,12 @@ class _Lot(Asked):
 
 class _Lock(_Lot):
     amount: AmountGiven
-    until: NumberGiven
+    until: TimeGiven
 
 
 class _Delegation(Asked):
     hot_key: AddressText
-    expiry: NumberGiven
+    expiry: TimeGiven
     consent: Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{130}$")]
 
 
@@ -187,14 +188,48 @@ def _commitment(owner: Owner, given: _Lot) -> tuple[bytes, str]:
 
 
 STAKE: Mapping[str, Action] = {
-    "stake.add": Action("StakeVault", "stake", _Stake, _add),
-    "stake.remove": Action("StakeVault", "requestUnstake", _Stake, _remove),
-    "stake.cancel": Action("StakeVault", "cancelUnstake", _Ticket, _cancel),
-    "stake.withdraw": Action("StakeVault", "withdraw", _Ticket, _withdraw),
-    "stake.lock": Action("StakeVault", "lock", _Lock, _lock),
-    "stake.release": Action("StakeVault", "release", _Lot, _release),
-    "stake.collect": Action("StakeVault", "collect", Nothing, _collect),
-    "key.delegate": Action("StakeVault", "delegate", _Delegation, _delegate),
-    "payee.name": Action("RunEscrow", "namePayee", _Payee, _name_payee),
-    "jury.enlist": Action("VerifierSet", "enlist", Nothing, _enlist),
+    "stake.add": Action(
+        "StakeVault", "stake", _Stake, _add, does="stakes as an operator or a verifier", takes="amount"
+    ),
+    "stake.remove": Action(
+        "StakeVault", "requestUnstake", _Stake, _remove, does="starts to leave with free stake"
+    ),
+    "stake.cancel": Action(
+        "StakeVault", "cancelUnstake", _Ticket, _cancel, does="makes what is leaving free stake again"
+    ),
+    "stake.withdraw": Action("StakeVault", "withdraw", _Ticket, _withdraw, does="withdraws what has left"),
+    "stake.lock": Action(
+        "StakeVault",
+        "lock",
+        _Lock,
+        _lock,
+        does="locks free stake for a seat in a run, or a place in a verifier set",
+    ),
+    "stake.release": Action(
+        "StakeVault", "release", _Lot, _release, does="makes the account's own lot free stake again"
+    ),
+    "stake.collect": Action(
+        "StakeVault",
+        "collect",
+        Nothing,
+        _collect,
+        does="collects the account's shares of slashes, and its bonds of cases and appeals",
+    ),
+    "key.delegate": Action(
+        "StakeVault",
+        "delegate",
+        _Delegation,
+        _delegate,
+        does="lets a hot key sign for the account, with that key's consent",
+    ),
+    "payee.name": Action(
+        "RunEscrow",
+        "namePayee",
+        _Payee,
+        _name_payee,
+        does="names the address to which all that the account is owed is paid",
+    ),
+    "jury.enlist": Action(
+        "VerifierSet", "enlist", Nothing, _enlist, does="puts the account on the list of juries"
+    ),
 }

@@ -14,11 +14,12 @@ from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import Response
 
 from assay.api.access import Kept, NoRoom, OverLimit, Principal
-from assay.api.actions.planning import Planned, actions_text, plan
+from assay.api.actions.planning import Planned, actions_answer, actions_text, plan
 from assay.api.http.bodies import StrictRoute
 from assay.api.http.problems import Problem
 from assay.api.moves import MOVE_S, MoveRefused, check_move, check_transaction, typed_data
 from assay.api.schemas import (
+    ActionsAnswer,
     MoveAnswer,
     MoveAsked,
     PrepareAsked,
@@ -62,6 +63,12 @@ def prepare(server: TheServer, caller: Mover, body: PrepareAsked, request: Reque
 def send(server: TheServer, caller: Mover, body: MoveAsked, request: Request) -> Response:
     """Send a prepared move: its statement and its transactions, signed by the account."""
     return once(server, caller, request, body, lambda: (202, _send(server, caller, body)))
+
+
+@router.get("/actions")
+def actions() -> ActionsAnswer:
+    """Every action that a move may be, with its function and its parameters, to make forms of."""
+    return actions_answer()
 
 
 @router.get("/{move_id}")

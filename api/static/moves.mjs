@@ -38,107 +38,159 @@ const coinText = (wei) => decimal(wei, COIN_DECIMALS).replace(/\.?0+$/, "");
 
 // ---- what is asked
 
-const READ = { // each input's text, as the API takes it
-  run: (text, field) => {
-    need(/^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$/.test(text), "expected a run's name as this server has it", field);
-    return text;
-  },
-  run_id: (text, field) => {
-    need(/^(0x)?[0-9a-fA-F]{64}$/.test(text), "expected a run's id, 64 hexadecimal digits", field);
-    return `0x${text.slice(-64).toLowerCase()}`;
-  },
-  role: (text, field) => {
-    need(text in ROLES, "expected operator or verifier", field);
-    return text;
-  },
-  epoch: wholeNumber,
-  index: wholeNumber,
-  ticket: wholeNumber,
-  amount: unitsOf,
-};
-const ROLES = { operator: 0n, verifier: 1n };
+/** The parameters of an action: each one's name, its JSON Schema, and whether it may be left out. */
+export const fieldsOf = ({ parameters: { properties, required = [] } }) => Object.entries(properties).map(
+  ([name, schema]) => ({ name, schema: plain(schema), isOptional: !required.includes(name) }));
 
-function wholeNumber(text, field) {
-  need(/^(0|[1-9][0-9]{0,14})$/.test(text), "expected a number, such as 0 or 12", field); // exact as a number of JSON
-  return Number(text);
+const plain = (schema) => schema.anyOf?.find(({ type }) => type !== "null") ?? schema;
+
+/** What a field expects, in words. */
+export function hintOf(schema) {
+  const digits = /^\^0x\[0-9a-fA-F\]\{([0-9]+)\}\$$/.exec(schema.pattern)?.[1];
+  if (digits) return digits === "40" ? "an address, 0x and 40 hexadecimal digits" : `0x and ${digits} hexadecimal digits`;
+  if (schema.enum || schema.type === "boolean") return choicesOf(schema).join(" or ");
+  if (schema.format === "amount") return "tokens such as 250 or 12.5, digits and one point, at most six decimals";
+  if (schema.format === "unix-time") return "a time, in seconds since 1970 (UTC)";
+  if (schema.type === "integer") return "a number, such as 0 or 12";
+  if (schema.type === "array") return `a list with commas or spaces between, each ${hintOf(schema.items)}`;
+  return "a name of letters, digits, - and _";
 }
 
-// Each action: its inputs; the function that carries it out, by its selector; whether tokens leave the wallet; what
-// the function's arguments have to be.
-const runId = { fields: ["run_id"], wants: ({ run_id: run }) => ({ run }) };
-const stake = { fields: ["role", "amount"], wants: ({ role, amount }) => ({ role, amount: moneyText(amount) }) };
-export const ACTIONS = {
-  claim: { fields: ["run", "epoch", "index"], does: "2ffb708d", wants: ({ epoch, index }) => ({ epoch: String(epoch), row: String(index) }) },
-  "stake.add": { ...stake, does: "dd752e55", isPaying: true },
-  "stake.remove": { ...stake, does: "a0f16bf9" },
-  "stake.withdraw": { fields: ["ticket"], does: "2e1a7d4d", wants: ({ ticket }) => ({ ticket: String(ticket) }) },
-  "order.topup": {
-    fields: ["run_id", "amount"], does: "9f6f687a", isPaying: true,
-    wants: ({ run_id: run, amount }) => ({ run, amount: moneyText(amount) }),
-  },
-  "order.cancel": { ...runId, does: "6bf5fe6f" },
-  "order.refund": { ...runId, does: "7249fbb6" },
-};
-const APPROVE = "095ea7b3";
+/** The only texts that a field may have; none if it is typed. */
+export const choicesOf = (schema) => schema.enum ?? (schema.type === "boolean" ? ["true", "false"] : []);
+
+/** A typed text as the API takes it. */
+function valueOf(schema, text, field) {
+  const holds = (found) => need(found, `expected ${hintOf(schema)}`, field);
+  if (schema.format === "amount") return unitsOf(text, field);
+  if (schema.type === "array") return text.split(/[\s,]+/).filter(Boolean).map((one) => valueOf(schema.items, one, field));
+  if (schema.type === "integer") {
+    holds(/^(0|[1-9][0-9]{0,14})$/.test(text)); // exact as a number of JSON
+    return Number(text);
+  }
+  if (choicesOf(schema).length > 0) holds(choicesOf(schema).includes(text));
+  if (schema.type === "boolean") return text === "true";
+  const whole = schema.pattern?.startsWith("^0x") && /^[0-9a-fA-F]+$/.test(text) ? `0x${text}` : text;
+  if (schema.pattern) holds(new RegExp(schema.pattern, "v").test(whole));
+  return whole;
+}
 
 /** The body of the API's request for an action, from what was typed; refuses what the API would not read. */
 export function askedOf(action, typed) {
-  need(Object.hasOwn(ACTIONS, action), "this page does not offer that action", "action");
-  const parameters = Object.fromEntries(
-    ACTIONS[action].fields.map((field) => [field, READ[field](String(typed[field] ?? "").trim(), field)]));
-  return { action, parameters };
+  const parameters = {};
+  for (const { name, schema, isOptional } of fieldsOf(action)) {
+    const text = String(typed[name] ?? "").trim();
+    if (text !== "" || !isOptional) parameters[name] = valueOf(schema, text, name);
+  }
+  return { action: action.name, parameters };
+}
+
+// ---- call data, as the contract ABI lays it out
+
+const SCALAR = /^(bytes32|address|bool|uint([0-9]+))$/;
+const isArray = ({ type }) => type.endsWith("[]");
+const isDynamic = (input) => isArray(input) || input.type === "bytes" || input.type === "tuple";
+const itemOf = (input) => ({ ...input, type: input.type.slice(0, -2) });
+const wordOf = (value) => BigInt(value).toString(16).padStart(64, "0");
+const countAt = (words, at) => Number(BigInt(`0x${words[at] ?? "f".repeat(64)}`));
+const NOT_SO = "the call data is not laid out as the function's";
+
+/** A value of this type at a place: a scalar is a word, bytes are hexadecimal digits, all else is an array. */
+function readValue(input, words, at) {
+  if (input.type === "tuple") return readTuple(input.components, words, at);
+  if (!isDynamic(input)) return readScalar(input, words[at]);
+  const count = countAt(words, at);
+  if (isArray(input)) {
+    need(count <= words.length, NOT_SO);
+    return readTuple(Array(count).fill(itemOf(input)), words, at + 1);
+  }
+  need(count <= words.length * 32, NOT_SO);
+  return words.slice(at + 1).join("").slice(0, 2 * count);
+}
+
+const readTuple = (inputs, words, base) => inputs.map((input, at) =>
+  readValue(input, words, base + (isDynamic(input) ? countAt(words, base + at) / 32 : at)));
+
+function readScalar({ type }, word) {
+  const bits = type === "address" ? 160 : type === "bool" ? 1 : type === "bytes32" ? 256 : Number(SCALAR.exec(type)?.[2]);
+  need(bits > 0 && word !== undefined && BigInt(`0x${word}`) >> BigInt(bits) === 0n, NOT_SO);
+  return word;
+}
+
+function wordsOf(input, value) {
+  if (input.type === "tuple") return wordsOfTuple(input.components, value);
+  if (isArray(input)) return [wordOf(value.length), ...wordsOfTuple(value.map(() => itemOf(input)), value)];
+  if (input.type !== "bytes") return [value];
+  return [wordOf(value.length / 2), ...(value.match(/.{1,64}/g) ?? []).map((part) => part.padEnd(64, "0"))];
+}
+
+function wordsOfTuple(inputs, values) {
+  const heads = [], tails = [];
+  for (const [at, input] of inputs.entries()) {
+    const words = wordsOf(input, values[at]);
+    if (isDynamic(input)) {
+      heads.push(wordOf(32 * (inputs.length + tails.length)));
+      tails.push(...words);
+    } else heads.push(...words);
+  }
+  return [...heads, ...tails];
+}
+
+/** The function's and the parameters' names are the same but for their spelling: `runId` is `run_id`. */
+const spelt = (name) => name.replace(/[A-Z]/g, (one) => `_${one.toLowerCase()}`);
+
+/** Each scalar in a value, with the name of what holds it, its place, and its text for a person. */
+function leavesOf(input, value, place, schemas) {
+  const name = spelt(input.name);
+  if (isArray(input)) return value.flatMap((one, at) => leavesOf(itemOf(input), one, `${place} ${at + 1}`, schemas));
+  if (input.type === "tuple") return input.components.flatMap((part, at) => leavesOf(part, value[at], `${place} ${spelt(part.name)}`, schemas));
+  return [{ name, place, text: textOf(input.type, value, schemas[name] ?? {}, name) }];
+}
+
+function textOf(type, value, schema, name) {
+  if (type === "address") return `0x${value.slice(24)}`;
+  if (!type.startsWith("uint") && type !== "bool") return `0x${value}`;
+  const number = BigInt(`0x${value}`);
+  if (type === "bool") return String(number === 1n);
+  if (schema.enum) return schema.enum[Number(number)] ?? need(false, `the call data names a ${name} that is none`);
+  return schema.format === "amount" || name === "amount" ? moneyText(number) : String(number);
+}
+
+/** What was asked, as `textOf` says it. */
+const askedText = (schema, value) => schema.format === "amount" ? moneyText(value) : String(value).toLowerCase();
+
+const signatureOf = (inputs) => inputs.map(({ type, components }) => type.replace("tuple", () => `(${signatureOf(components)})`)).join(",");
+
+const APPROVE = {
+  contract: "AssayToken", function: "approve", selector: "095ea7b3",
+  inputs: [{ name: "spender", type: "address" }, { name: "amount", type: "uint256" }], parameters: { properties: {} },
+};
+
+/** The function that call data is for, and its scalars by their places: whatever the data hold is one of them. */
+function readCall(data, functions) {
+  need(/^0x[0-9a-f]{8}([0-9a-f]{64})*$/.test(data), "the call data is not made of words");
+  const selector = data.slice(2, 10), words = data.slice(10).match(/.{64}/g) ?? [];
+  const called = functions.find((one) => one.selector === selector);
+  need(called, `the function ${selector} belongs to no move of this page`);
+  const values = readTuple(called.inputs, words, 0), { inputs } = called;
+  need(wordsOfTuple(inputs, values).join() === words.join(), NOT_SO); // no second layout, and nothing beside it
+  const schemas = Object.fromEntries(fieldsOf(called).map(({ name, schema }) => [name, schema]));
+  const leaves = inputs.flatMap((input, at) => leavesOf(input, values[at], spelt(input.name), schemas));
+  return {
+    selector, schemas, leaves, contract: called.contract, name: `${called.function}(${signatureOf(inputs)})`,
+    arguments: Object.fromEntries(leaves.map(({ place, text }) => [place, text])),
+  };
 }
 
 // ---- what was prepared
 
-// Each word of the call data, with its name and how it is read; a word without a name has that one value.
-const hash = (word) => `0x${word}`;
-const number = (word) => String(BigInt(`0x${word}`));
-const money = (word) => moneyText(BigInt(`0x${word}`));
-const address = (word) => {
-  need(/^0{24}/.test(word), "the call data has an address that is none");
-  return `0x${word.slice(24)}`;
-};
-const role = (word) => {
-  const found = Object.keys(ROLES).find((name) => ROLES[name] === BigInt(`0x${word}`));
-  need(found, "the call data names a role that is none");
-  return found;
-};
-const only = (value) => (word) => need(BigInt(`0x${word}`) === BigInt(value), "the call data is not laid out as the function's");
-
-/** The functions that a move may call, by their selectors. */
-export const FUNCTIONS = {
-  [APPROVE]: { contract: "AssayToken", name: "approve(address,uint256)", words: [["spender", address], ["amount", money]] },
-  dd752e55: { contract: "StakeVault", name: "stake(uint8,uint256)", words: [["role", role], ["amount", money]] },
-  a0f16bf9: { contract: "StakeVault", name: "requestUnstake(uint8,uint256)", words: [["role", role], ["amount", money]] },
-  "2e1a7d4d": { contract: "StakeVault", name: "withdraw(uint256)", words: [["ticket", number]] },
-  "9f6f687a": { contract: "RunEscrow", name: "topUp(bytes32,uint128)", words: [["run", hash], ["amount", money]] },
-  "6bf5fe6f": { contract: "RunEscrow", name: "requestClose(bytes32)", words: [["run", hash]] },
-  "7249fbb6": { contract: "RunEscrow", name: "refund(bytes32)", words: [["run", hash]] },
-  "2ffb708d": {
-    contract: "EpochSettlement", name: "claim(bytes32,uint64,(uint256,address,uint128,bytes32[])[])",
-    words: [["run", hash], ["epoch", number], [null, only(96)], [null, only(1)], [null, only(32)],
-      ["row", number], ["account", address], ["amount", money], [null, only(128)]],
-    hasProof: true,
-  },
-};
-
-/** The function that call data is for, and its arguments as text, by their names. */
-function readCall(data) {
-  need(/^0x[0-9a-f]{8}([0-9a-f]{64})*$/.test(data), "the call data is not made of words");
-  const selector = data.slice(2, 10), words = data.slice(10).match(/.{64}/g) ?? [];
-  need(Object.hasOwn(FUNCTIONS, selector), `the function ${selector} belongs to no move of this page`);
-  const called = FUNCTIONS[selector], read = called.words.length;
-  if (called.hasProof) need(number(words[read] ?? "0") === String(words.length - read - 1), "the call data is not a proof's");
-  else need(words.length === read, "the call data is longer or shorter than the function's");
-  const named = called.words.map(([name, kind], at) => [name, kind(words[at])]).filter(([name]) => name !== null);
-  return { selector, ...called, arguments: Object.fromEntries(named) };
-}
+/** The actions that the API offers, by their names. */
+export const readActions = ({ actions }) => new Map(actions.map((one) => [one.name, one]));
 
 /** The chain and the contracts that the API says it is for; refuses an answer that names no address for one of them. */
-export function readDeployment({ chain_id: chainId, contracts }) {
+export function readDeployment({ chain_id: chainId, contracts }, actions) {
   need(Number.isSafeInteger(chainId) && chainId > 0, "the API names no chain");
-  for (const { contract } of Object.values(FUNCTIONS)) {
+  for (const { contract } of [APPROVE, ...actions.values()]) {
     need(/^0x[0-9a-fA-F]{40}$/.test(contracts?.[contract]), `the API names no address for ${contract}`);
   }
   return { chainId, contracts };
@@ -148,12 +200,12 @@ const NUMBERS = ["type", "chainId", "nonce", "value", "gas", "maxFeePerGas", "ma
 const isSame = (one, other) => String(one).toLowerCase() === String(other).toLowerCase();
 const hex = (value) => `0x${BigInt(value).toString(16)}`;
 
-function readTransaction(given, account, deployment) {
+function readTransaction(given, account, deployment, functions) {
   for (const name of NUMBERS) need(Number.isSafeInteger(given[name]) && given[name] >= 0, `its ${name} is no number`);
   need(given.type === 2, `its type is ${given.type}, expected 2 (EIP-1559)`);
   need(given.chainId === deployment.chainId, `it is for chain ${given.chainId}, expected ${deployment.chainId}`);
   need(given.value === 0, `it would pay ${coinText(given.value)} of the chain's coin, expected nothing`);
-  const call = readCall(given.data), to = deployment.contracts[call.contract];
+  const call = readCall(given.data, functions), to = deployment.contracts[call.contract];
   need(isSame(given.to, to), `it is for ${given.to}, expected ${call.contract} at ${to}`);
   return {
     ...call,
@@ -172,25 +224,28 @@ function readTransaction(given, account, deployment) {
  * The transactions of a prepared move, in order, read from their bytes: exactly what was asked, by this account, to
  * contracts of this deployment, without coin; an approval is for the amount that the next call takes.
  */
-export function readPrepared(prepared, asked, account, deployment) {
-  const { does, isPaying, wants } = ACTIONS[asked.action], given = prepared.transactions;
+export function readPrepared(prepared, asked, account, deployment, action) {
+  const { selector, takes } = action, given = prepared.transactions;
   need(prepared.action === asked.action && isSame(prepared.account, account), "the API prepared another move than was asked for");
-  need(Array.isArray(given) && given.length >= 1 && given.length <= (isPaying ? 2 : 1), "the API prepared more or fewer transactions than the move has");
+  need(Array.isArray(given) && given.length >= 1 && given.length <= (takes ? 2 : 1), "the API prepared more or fewer transactions than the move has");
   const found = given.map((one, at) => {
     try {
-      return readTransaction(one, account, deployment);
+      return readTransaction(one, account, deployment, [APPROVE, action]);
     } catch (error) {
       throw new Refused(`transaction ${at + 1} that the API prepared is refused: ${error.message}`);
     }
   });
   const last = found.at(-1);
-  need(last.selector === does, `the API prepared ${last.name} for ${asked.action}`);
-  for (const [name, value] of Object.entries(wants(asked.parameters))) {
-    need(last.arguments[name] === value, `the API prepared ${name} ${last.arguments[name]}, asked was ${value}`);
+  need(last.selector === selector, `the API prepared ${last.name} for ${asked.action}`);
+  for (const [name, value] of Object.entries(asked.parameters)) {
+    const texts = last.leaves.filter((one) => one.name === name).map(({ text }) => text).sort();
+    const wanted = (Array.isArray(value) ? value : texts.map(() => value)).map((one) => askedText(last.schemas[name], one)).sort();
+    const isArgument = action.inputs.some((input) => spelt(input.name) === name && input.type !== "tuple[]") || texts.length > 0;
+    need(!isArgument || texts.join() === wanted.join(), `the API prepared ${name} ${texts.join(", ")}, asked was ${wanted.join(", ")}`);
   }
   if (found.length === 2) {
-    const { selector, arguments: { spender, amount } } = found[0];
-    need(selector === APPROVE && isSame(spender, last.to) && amount === last.arguments.amount,
+    const { selector: first, arguments: { spender, amount } } = found[0], taken = last.arguments[takes] ?? amount;
+    need(first === APPROVE.selector && isSame(spender, last.to) && amount === taken,
       "the first transaction is no approval of the amount that the second one takes");
   }
   return found;

@@ -1,11 +1,12 @@
 // Wallet page: a person connects a wallet, signs in, has the API prepare a move, reads it, and has the wallet send it.
 // The sign-in and the move are held here and nowhere else. Nothing happens without a click, and texts go in as text.
-import { ACTIONS, Refused, askedOf, readDeployment, readPrepared } from "./moves.mjs";
+import { Refused, askedOf, choicesOf, fieldsOf, hintOf, readActions, readDeployment, readPrepared } from "./moves.mjs";
 import { accountOf, ask, chainOf, chooseChain, receiptOf, watchWallets, wordsOf } from "./wallets.mjs";
 
 const element = (id) => document.getElementById(id);
-const FIELDS = [...new Set(Object.values(ACTIONS).flatMap(({ fields }) => fields))];
-const LINKED_CHARS_MAX = 100;
+const LINKED_CHARS_MAX = 200;
+const typed = new Map(); // what every field had last, by its name: a field keeps it when the action changes
+let actions = new Map(); // what the API offers, by name
 let deployment = null; // what the API says that it is for
 let wallet = null; // {provider, account, listeners} once one is connected
 let signedIn = null; // the session's token
@@ -53,9 +54,34 @@ function showWallets(wallets) {
   show();
 }
 
+const spaced = (name) => `${name[0].toUpperCase()}${name.slice(1).replaceAll("_", " ")}`;
+
+const chosen = () => actions.get(element("action").value);
+
+
+function fieldFor({ name, schema, isOptional }) {
+  const label = made("label", `${spaced(name)}${schema.format === "amount" ? " in aUSD" : ""}`), choices = choicesOf(schema);
+  label.htmlFor = name;
+  const input = document.createElement(choices.length > 0 ? "select" : "input");
+  for (const text of choices) input.append(new Option(text, text));
+  if (isOptional && choices.length > 0) input.prepend(new Option("", ""));
+  if (typed.has(name) || choices.length === 0) input.value = typed.get(name) ?? "";
+  [input.id, input.name, input.autocomplete, input.spellcheck] = [name, name, "off", false];
+  input.setAttribute("aria-describedby", `${name}-hint ${name}-error`);
+  const hint = made("p", `${isOptional ? "May be left out; else" : "Expected:"} ${hintOf(schema)}.`);
+  const error = made("p", "");
+  [hint.className, hint.id, error.className, error.id] = ["hint", `${name}-hint`, "error", `${name}-error`];
+  const field = made("div", "", [label, input, hint, error]);
+  field.className = "field";
+  return field;
+}
+
 function showFields() {
-  const { fields } = ACTIONS[element("action").value];
-  for (const name of FIELDS) element(name).closest(".field").hidden = !fields.includes(name);
+  element("fields").replaceChildren(...fieldsOf(chosen()).map(fieldFor));
+}
+
+function showActions() {
+  element("action").replaceChildren(...[...actions.values()].map(({ name, does }) => new Option(`${name}: ${does}`, name)));
 }
 
 function showError(field, words) {
@@ -79,7 +105,7 @@ function showMove(summary) {
     made("dl", "", listOf([
       ["Contract", `${one.contract} at ${one.to}`],
       ["Function", one.name],
-      ...Object.entries(one.arguments).map(([name, text]) => [`${name[0].toUpperCase()}${name.slice(1)}`, named(text)]),
+      ...Object.entries(one.arguments).map(([name, text]) => [spaced(name), named(text)]),
       ["Gas", `at most ${one.gas}`],
       ["Fee", `at most ${one.fee} of the chain's coin`],
       ["Value", "0: no coin is paid"],
@@ -201,8 +227,9 @@ async function signIn(still) {
 
 async function prepare(still) {
   move = null;
-  FIELDS.forEach((name) => showError(name, ""));
-  const asked = askedOf(element("action").value, Object.fromEntries(FIELDS.map((name) => [name, element(name).value])));
+  const action = chosen(), names = fieldsOf(action).map(({ name }) => name);
+  names.forEach((name) => showError(name, ""));
+  const asked = askedOf(action, Object.fromEntries(names.map((name) => [name, element(name).value])));
   const before = edits;
   tell("The server prepares it.");
   const prepared = await still(api("POST", "/v1/moves/prepare", asked, signedIn));
@@ -210,7 +237,7 @@ async function prepare(still) {
     tell("The values changed meanwhile: prepare it again.");
     return;
   }
-  move = readPrepared(prepared, asked, wallet.account, deployment);
+  move = readPrepared(prepared, asked, wallet.account, deployment, action);
   tell("Prepared. Nothing is sent yet.");
   showMove(String(prepared.typed_data?.message?.summary).slice(0, 300));
 }
@@ -260,21 +287,25 @@ async function send(still) {
 const visible = (text) => text.slice(0, LINKED_CHARS_MAX).replace(/[^ -~]/gu, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);
 
 function fillIn(query) {
-  for (const name of ["action", ...FIELDS].filter((one) => query.has(one))) {
+  const fill = (name) => {
+    if (!query.has(name)) return;
     const input = element(name), text = visible(query.get(name));
     element("linked").hidden = false;
-    if (input.tagName === "INPUT") input.value = text;
-    else if ([...input.options].some(({ value }) => value === text)) input.value = text;
+    if (input.tagName === "INPUT" || [...input.options].some(({ value }) => value === text)) input.value = text;
     else showError(name, `the link asks for “${text}”, which this page does not offer`);
-  }
+  };
+  fill("action");
+  showFields();
+  for (const { name } of fieldsOf(chosen())) fill(name);
 }
 
 async function start() {
-  fillIn(new URLSearchParams(location.search));
-  showFields();
   watchWallets(showWallets);
   try {
-    deployment = readDeployment(await api("GET", "/v1/deployment"));
+    actions = readActions(await api("GET", "/v1/moves/actions"));
+    showActions();
+    fillIn(new URLSearchParams(location.search));
+    deployment = readDeployment(await api("GET", "/v1/deployment"), actions);
   } catch (error) {
     tell(wordsOf(error));
     return;
@@ -296,9 +327,10 @@ element("form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (signedIn !== null) act(prepare);
 });
-element("form").addEventListener("input", () => {
+element("form").addEventListener("input", ({ target }) => {
   edits += 1;
-  showFields();
+  if (target.id === "action") showFields();
+  else typed.set(target.id, target.value);
   if (move !== null) {
     move = null; // what was prepared is no longer what the form says
     tell("The values changed: prepare it again.");

@@ -17,8 +17,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from eth_utils.abi import function_abi_to_4byte_selector
-from eth_utils.crypto import keccak
 from pydantic import ValidationError
 
 from assay.api.actions import settlement
@@ -34,7 +32,6 @@ from assay.api.schemas import PayoutAnswer, SettlementAnswer
 from assay.api.signin import SignIn
 from assay.bundle import books
 from assay.chain.addresses import CONTRACTS
-from assay.chain.rpc import artefact
 from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.chain.text.units import parse_money
@@ -78,7 +75,9 @@ class Site:
         self.browser.called.clear()
         self.browser.open(f"{self.url}/wallet{query}")
         self.browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
-        return Wallet(self.browser, self.world, person or self.world.operators[0], **more)
+        found = Wallet(self.browser, self.world, person or self.world.operators[0], **more)
+        found.until("document.getElementById('fields').children.length > 0")
+        return found
 
     def sessions(self) -> int:
         with closing(sqlite3.connect(self.api.folder / "access.db")) as db:
@@ -311,17 +310,18 @@ def test_a_wallet_is_found_and_its_name_is_text(site: Site, kind: str):
 
 @in_browser
 def test_what_a_link_fills_in_is_text_and_begins_nothing(site: Site):
-    named = ("action", "role", "run", "run_id", "amount", "epoch", "index", "ticket", "__proto__")
+    named = ("action", "role", "run", "amount", "ticket", "__proto__")
     wallet = site.wallet(query="?" + "&".join(f"{name}={quote(HOSTILE)}" for name in named))
     shown = HOSTILE.replace("\u202e", "\\u{202e}")
 
     assert wallet.text("action-error") == f"✕ the link asks for “{shown}”, which this page does not offer"
-    assert site.browser.run("document.getElementById('run').value") == shown
+    assert wallet.text("role-error") == wallet.text("action-error")
+    assert site.browser.run("document.getElementById('amount').value") == shown
     assert site.browser.run("document.querySelectorAll('img, b, main script').length") == 0
     wallet.sign_in()
     assert wallet.prepare().startswith("One value is not as expected")
-    assert "expected a run's name" in wallet.text("run-error")
-    assert site.browser.run("document.activeElement.id") == "run"
+    assert "expected tokens such as" in wallet.text("amount-error")
+    assert site.browser.run("document.activeElement.id") == "amount"
     assert site.requests("/v1/moves/prepare") == 0
 
 
@@ -405,7 +405,7 @@ LIES = {
     "only an approval": "the API prepared approve(address,uint256) for stake.add",
     "three": "more or fewer transactions than the move has",
     "none": "more or fewer transactions than the move has",
-    "more data": "longer or shorter than the function's",
+    "more data": "not laid out as the function's",
     "half a word more": "not made of words",
 }
 
@@ -454,42 +454,46 @@ def test_a_transaction_with_another_field_is_refused(
 
 @in_browser
 def test_every_word_of_a_claim_is_shown_or_has_one_value(site: Site):
-    """All but the proof, which the contract checks."""
     run, account, proof = b"r" * 32, site.world.bystander.account, [b"p" * 32, b"q" * 32]
     chain = site.api.server.chain()
     data = chain.call_of("EpochSettlement", "claim", run, 7, [(5, account, 1_234_567, proof)]).data
     words = [data[at : at + 64] for at in range(10, len(data), 64)]
     others = [
         data[:10] + "".join([*words[:at], f"{int(word, 16) ^ bit:064x}", *words[at + 1 :]])
-        for at, word in enumerate(words[: -len(proof)])
+        for at, word in enumerate(words)
         for bit in (1, 1 << 200)
     ]
     others += [data + words[0], data[:-64], data[:10], data.upper(), data.replace("0x", "")]
     site.wallet()
 
     whole, *changed = site.browser.run(
-        f"""import("/wallet/moves.mjs").then(({{ readPrepared, readDeployment }}) =>
-        fetch("/v1/deployment").then((answer) => answer.json()).then(readDeployment).then((deployment) =>
-        {json.dumps([data, *others])}.map((data) => {{
+        f"""import("/wallet/moves.mjs").then(({{ readActions, readPrepared, readDeployment }}) =>
+        Promise.all(["moves/actions", "deployment"].map((name) => fetch("/v1/" + name)))
+        .then((answers) => Promise.all(answers.map((one) => one.json())))
+        .then(([offered, told]) => [readActions(offered), told])
+        .then(([actions, told]) => [actions.get("claim"), readDeployment(told, actions)])
+        .then(([action, deployment]) => {json.dumps([data, *others])}.map((data) => {{
           const one = {{ type: 2, chainId: 31337, nonce: 0, value: 0, gas: 1, maxFeePerGas: 1,
             maxPriorityFeePerGas: 1, to: deployment.contracts.EpochSettlement, data }};
           const prepared = {{ action: "claim", account: "0x1", transactions: [one] }};
           const asked = {{ action: "claim", parameters: {{ run: "paper", epoch: 7, index: 5 }} }};
-          try {{ return readPrepared(prepared, asked, "0x1", deployment)[0].arguments }}
+          try {{ return readPrepared(prepared, asked, "0x1", deployment, action)[0].arguments }}
           catch (error) {{ return error.message }}
         }})))"""
     )
     assert whole == {
-        "run": f"0x{run.hex()}",
+        "run_id": f"0x{run.hex()}",
         "epoch": "7",
-        "row": "5",
-        "account": account.lower(),
-        "amount": "1.234567 aUSD",
+        "rows 1 index": "5",
+        "rows 1 account": account.lower(),
+        "rows 1 amount": "1.234567 aUSD",
+        "rows 1 proof 1": f"0x{proof[0].hex()}",
+        "rows 1 proof 2": f"0x{proof[1].hex()}",
     }
     allowed = [one for one in changed if isinstance(one, dict)]
-    assert len(changed) == 2 * 10 + 5 and whole not in changed
+    assert len(changed) == 2 * len(words) + 5 and whole not in changed
     assert {name for one in allowed for name in whole if one[name] != whole[name]} == {
-        "run", "account", "amount"
+        "run_id", "rows 1 account", "rows 1 amount", "rows 1 proof 1", "rows 1 proof 2"
     }  # fmt: skip
 
 
@@ -497,21 +501,68 @@ def test_every_word_of_a_claim_is_shown_or_has_one_value(site: Site):
 
 
 @in_browser
-def test_the_pages_actions_and_functions_are_the_apis_and_the_contracts(site: Site):
+def test_the_page_offers_every_action_with_a_field_for_each_parameter(site: Site):
+    wallet = site.wallet()
+    ids = set(re.findall(r'id="([^"]+)"', PAGE.read_text()))
+    offered = site.browser.run("[...document.getElementById('action').options].map(({ value }) => value)")
+
+    assert offered == list(ACTIONS)
+    for name, action in ACTIONS.items():
+        wallet.fill_in(action=name)
+        fields = site.browser.run(
+            "[...document.querySelectorAll('#fields :is(input, select)')].map(({ id }) => id)"
+        )
+        assert fields == list(action.asked.model_fields), name
+        assert not {*fields} & ids, "an element of the page has this name"
+
+
+@in_browser
+def test_what_is_typed_is_what_the_api_reads(site: Site):
+    """Each kind of parameter, of the longest form: an order."""
+    account = "0x" + "5A" * 20
+    typed = {
+        "spec_hash": "ab" * 32, "budget": "2.5", "epoch_cap": "1", "epochs": "3", "deadline": "1796000000",
+        "lot": "0.000001", "operators": f"{account}, 0x{'6b' * 20}\n",
+    }  # fmt: skip
     site.wallet()
-    actions, functions, options = site.browser.run(
-        """import("/wallet/moves.mjs").then(({ ACTIONS, FUNCTIONS }) => [
-        Object.entries(ACTIONS).map(([name, { fields }]) => [name, fields]), Object.entries(FUNCTIONS),
-        [...document.getElementById("action").options].map(({ value }) => value)])"""
-    )
-    for name, fields in actions:
-        known = ACTIONS[name].asked.model_fields
-        assert {one for one in known if known[one].is_required()} <= set(fields) <= set(known), name
-    assert options == [name for name, _ in actions]
-    for selector, function in functions:
-        abi = artefact(function["contract"])["abi"]
-        known = {function_abi_to_4byte_selector(one).hex() for one in abi if one["type"] == "function"}
-        assert selector in known and keccak(text=function["name"])[:4].hex() == selector
+    read = f"""import("/wallet/moves.mjs").then(({{ readActions, askedOf }}) => fetch("/v1/moves/actions")
+        .then((answer) => answer.json()).then(readActions).then((actions) => [
+          ["order.place", {json.dumps(typed)}], ["order.place", {json.dumps({**typed, "operators": "0x12"})}],
+          ["claim", {{ run: "paper", epoch: "7", rows: "1 2,5" }}], ["claim", {{ run: "paper" }}],
+          ["challenge.vote", {{ run_id: "{"0" * 64}", epoch: "0", digest: "{"1" * 64}", is_right: "false" }}],
+        ].map(([name, given]) => {{
+          try {{ return askedOf(actions.get(name), given).parameters }}
+          catch (error) {{ return error.field }}
+        }})))"""
+    order, wrong, claim, lacking, vote = site.browser.run(read)
+
+    assert order == {
+        **typed, "spec_hash": "0x" + "ab" * 32, "budget": "2500000", "epoch_cap": "1000000", "epochs": 3,
+        "deadline": 1796000000, "lot": "1", "operators": [account, "0x" + "6b" * 20],
+    }  # fmt: skip
+    assert (wrong, lacking) == ("operators", "epoch")
+    assert claim == {"run": "paper", "epoch": 7, "rows": [1, 2, 5]}
+    assert vote["is_right"] is False
+    for name, given in (("order.place", order), ("claim", claim), ("challenge.vote", vote)):
+        ACTIONS[name].asked.model_validate(given)
+
+
+@in_browser
+def test_a_new_action_goes_from_the_form_to_the_chain(site: Site, world: World):
+    """A lot is locked, and its argument `commitment` is what the server made of the run's id."""
+    wallet, run_id = site.wallet(), b"r" * 32
+    world.as_(wallet.person).stake(OPERATOR, STAKE)
+    until = world.bank.timestamp() + 86_400
+    wallet.sign_in()
+    wallet.prepare(action="stake.lock", role="operator", run_id=run_id.hex(), amount="5000", until=str(until))
+    shown = wallet.text("review")
+    assert wallet.told() == "Prepared. Nothing is sent yet."
+    assert "lock(uint8,bytes32,uint128,uint64)" in shown and f"0x{run_id.hex()}" in shown
+
+    wallet.press("#send")
+    wallet.until("document.getElementById('told').textContent.startsWith('Done')")
+    lot = world.bank.lot_of(wallet.person.account, OPERATOR, run_id)
+    assert (lot.amount, lot.until) == (STAKE, until)
 
 
 @in_browser
@@ -522,10 +573,12 @@ def test_amounts_are_exactly_those_of_the_command_line(site: Site):
     ]  # fmt: skip
     site.wallet()
     found = site.browser.run(
-        f"""import("/wallet/moves.mjs").then(({{ askedOf }}) => {json.dumps(texts)}.map((amount) => {{
-          try {{ return askedOf("stake.add", {{ role: "operator", amount }}).parameters.amount }}
+        f"""import("/wallet/moves.mjs").then(({{ readActions, askedOf }}) => fetch("/v1/moves/actions")
+        .then((told) => told.json()).then(readActions)
+        .then((actions) => {json.dumps(texts)}.map((amount) => {{
+          try {{ return askedOf(actions.get("stake.add"), {{ role: "operator", amount }}).parameters.amount }}
           catch (error) {{ return error.field }}
-        }}))"""
+        }})))"""
     )
     for text, units in zip(texts, found, strict=True):
         try:
