@@ -79,9 +79,9 @@ def _rates(like: Tuning, *rates: float) -> tuple[Tuning, ...]:
 
 _DILOCO = Tuning(0, 10, 0.7, 0.6)
 GRIDS: Mapping[str, tuple[Tuning, ...]] = {
-    "muon": _rates(Tuning(0), 2e-2, 1.2e-2),
+    "muon": _rates(Tuning(0), 2e-2, 1.4e-2, 3e-2),
     "adamw": _rates(Tuning(0, warmup=70), 3e-3, 2e-3),
-    "muloco": _rates(Tuning(0, 5), 2e-2),
+    "muloco": _rates(Tuning(0, 5), 2e-2, 3e-2),
     "muloco, long rounds": _rates(Tuning(0, 50), 2e-2),
     "demo": _rates(Tuning(0, warmup=70, beta=0.98), 2e-3),
     "diloco": _rates(_DILOCO, 1e-3, 2e-3),
