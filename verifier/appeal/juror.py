@@ -63,7 +63,6 @@ class Juror:
         self._judged: dict[JudgeOperator, bool] = {}
         self._unable: dict[JudgeOperator, tuple[float, AssayError]] = {}  # since when, and why
         self._met: set[PeerId] = set()  # accused nodes that are not among our addresses
-        self._heeded: set[bytes] = set()  # cases with an appeal, at the last look
         self._wanted, self._wanting = trio.open_memory_channel[Wanted](ASKED_MAX)
 
     def knows(self, peer: PeerId) -> bool:
@@ -77,15 +76,15 @@ class Juror:
                 nursery.start_soon(self._fetch, host, nursery, nodes, request, path)
 
     def heed(self, appeals: Sequence[AppealView]) -> None:
-        """With a seat: get what jurors of these appeals may ask for, and drop what jurors of others did."""
+        """With a seat: get what jurors of these appeals may ask for, and drop what we got for others."""
         if self._me.me not in self._me.spec.seat_peers:
             return
         folder, open_now = self._me.config.folder, {view.case_id for view in appeals}
         for path in evidence_files(folder):
-            if any(path.name.startswith(gone.hex()) for gone in self._heeded - open_now):
+            is_open = any(path.name.startswith(case_id.hex()) for case_id in open_now)
+            if not is_open and notice_path(path).exists():  # without one its owner put it there
                 path.unlink()
-                notice_path(path).unlink(missing_ok=True)
-        self._heeded = open_now
+                notice_path(path).unlink()
         for view in appeals:
             for defence in view.defences:
                 path = evidence_path(folder, view.case_id, defence.state.first)

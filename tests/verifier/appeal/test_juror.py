@@ -82,7 +82,7 @@ def a_notice(*, by: str = "accused", **changes: Any) -> bytes:
 
 def a_juror(folder: Path, *, is_verifier: bool = True) -> Juror:
     """The juror's side, of a run that the accused is in."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     spec: Any = SimpleNamespace(**{name: getattr(SPEC, name) for name in ("model", "rule", "rounds")})
     spec.seat_peers = (JUROR, VERIFIER) if is_verifier else (VERIFIER,)
     me: Any = SimpleNamespace(
@@ -245,9 +245,12 @@ def test_a_juror_that_cannot_reach_the_accused_gets_what_a_verifier_kept(
             nursery.cancel_scope.cancel()
 
     run(whole)
-    verifier.heed([])  # the appeal has ended
-    assert not list((tmp_path / "verifier" / "appeals").iterdir())
-    assert fetched(juror)
+    by_hand = evidence_path(tmp_path / "verifier", CASE, INDEX + 1)
+    by_hand.write_bytes(BODY)
+    for one in (a_juror(tmp_path / "verifier"), juror):  # the verifier started again since
+        one.heed([])  # the appeal has ended
+    assert list((tmp_path / "verifier" / "appeals").iterdir()) == [by_hand]
+    assert fetched(juror), "nobody asks a juror without a seat"
 
 
 def test_a_verifier_asks_again_for_what_the_accused_wrote_later_and_leaves_what_its_owner_put_there(
