@@ -56,7 +56,7 @@ class ServedRun:
     _totals: Totals | None = None
     _audit: AuditAnswer | None = None
     _audit_lock: Lock = field(default_factory=Lock)
-    _engine: tuple[Database, Engine] | None = None  # and the books that it opens
+    _engine: tuple[Database, tuple[int, ...], Engine] | None = None  # and the books that it opens, which file
     _heads: dict[ReadHead, tuple[State, Head]] = field(default_factory=dict)  # by what read them
 
     @property
@@ -75,11 +75,12 @@ class ServedRun:
             kept, books = self._engine, self.place.books
             # An engine on a file keeps no file open, but its compiled statements, which cost more than most
             # answers; a database server's engine keeps its pool.
-            if kept is None or kept[0] != books:
-                self._engine = kept = (books, open_engine_to_read(books))
-        except ConfigError:
+            file = _file_of(books)
+            if kept is None or kept[:2] != (books, file):  # a rebuilt file may be of another schema
+                self._engine = kept = (books, file, open_engine_to_read(books))
+        except (ConfigError, OSError):
             raise Problem(503, f"the books of run {self.name} cannot be opened now") from None
-        with reading(kept[1]) as db:
+        with reading(kept[2]) as db:
             yield db
 
     def state(self) -> State | None:
@@ -182,3 +183,11 @@ def make_catalogue(runs: Mapping[str, str], base: Path) -> RunCatalogue:
     """The runs of a configuration; paths are relative to `base`."""
     places = {name: where if "://" in where else base / where for name, where in runs.items()}
     return RunCatalogue({name: ServedRun(name, where) for name, where in places.items()})
+
+
+def _file_of(books: Database) -> tuple[int, ...]:
+    """Differs for another file at the same path; empty of a database server's."""
+    if isinstance(books, str):
+        return ()
+    found = books.stat()
+    return found.st_dev, found.st_ino

@@ -150,6 +150,24 @@ def test_closed_books_are_opened_again_only_once_they_have_changed(
     assert (first != second) == path.startswith("entries")  # a proof is to the checkpoint, which is as before
 
 
+def test_books_of_another_schema_in_the_place_of_open_ones_cannot_be_read_and_say_so(
+    world_api: ApiWorld, reader: str
+):
+    books = the_books(world_api)
+    assert world_api.get("/v1/runs/paper/entries", reader).status_code == 200
+    other = books.with_name("other.db")
+    shutil.copy(books, other)
+    edit(other, "PRAGMA user_version = 1")
+    own = books.rename(books.with_name("own.db"))
+    other.rename(books)
+
+    answer = world_api.get("/v1/runs/paper/entries?after=1", reader)
+
+    assert answer.status_code == 503 and "the books of run paper cannot be opened now" in answer.text
+    own.rename(books)
+    assert world_api.get("/v1/runs/paper/entries", reader).status_code == 200
+
+
 def test_a_head_that_may_be_newer_than_the_closed_books_is_not_known_as_theirs(world_api: ApiWorld):
     run = ServedRun("paper", world_api.folder / "paper")
 
