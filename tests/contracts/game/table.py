@@ -146,6 +146,9 @@ class Knowing:
         found = (one for one in self.table.cheats if one.case_id == case_id)
         return next(found, None) if "who signed an order defends it" in self.table.rules else None
 
+    def heed(self, appeals: Sequence[AppealView]) -> None:
+        """Nothing is passed on: each juror of these has the evidence at hand."""
+
     async def is_right(self, view: AppealView, defence: DefenceView) -> bool | None:
         (framed,) = [one for one in self.table.appealed() if one.case_id == view.case_id]
         return defence.state.end == framed.position(defence.state.last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +71,9 @@ class Hands:
 
     def statement(self, _case_id: bytes) -> Any:
         return self.court.statement
+
+    def heed(self, appeals: Sequence[AppealView]) -> None:
+        """Nothing is passed on: each juror of these has the evidence at hand."""
 
     async def is_right(self, view: AppealView, defence: Any) -> bool | None:
         party = self.court.party
