@@ -707,9 +707,7 @@ class EvidenceNotice:
     operator: int
     evidence: Digest
     evidence_bytes: int
-    written_ns: (
-        int  # Unix nanoseconds, by the node's clock: of two files about an operator the later one counts
-    )
+    written_ns: int  # Unix time by the node's clock; of two files about an operator the later counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,6 +146,7 @@ async def keep(
     notice = shown.notice
     body = await fetch_blob(host, notice.evidence, holders, deadline_s, notice.evidence_bytes)
     path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)  # after a crash there may be a notice without evidence, never with another's
     notice_path(path).write_bytes(encode(shown))
     part = path.with_suffix(".part")
     await trio.to_thread.run_sync(part.write_bytes, body)

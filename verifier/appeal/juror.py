@@ -83,8 +83,9 @@ class Juror:
         for path in evidence_files(folder):
             is_open = any(path.name.startswith(case_id.hex()) for case_id in open_now)
             if not is_open and notice_path(path).exists():  # without one its owner put it there
-                path.unlink()
-                notice_path(path).unlink()
+                with suppress(OSError):  # tried again at the next look; the settler goes on
+                    path.unlink()
+                    notice_path(path).unlink()
         for view in appeals:
             for defence in view.defences:
                 path = evidence_path(folder, view.case_id, defence.state.first)

@@ -280,6 +280,33 @@ def test_a_verifier_asks_again_for_what_the_accused_wrote_later_and_leaves_what_
     run(whole)
 
 
+def test_a_disk_that_fails_leaves_no_evidence_beside_another_s_notice_and_stops_no_settler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(juror_module, "ASK_AGAIN_S", 0.05)
+    server, blobs = an_accused(tmp_path / "accused", (INDEX, BODY))
+    verifier = a_juror(tmp_path / "verifier")
+    path = evidence_path(tmp_path / "verifier", CASE, INDEX)
+    path.with_suffix(".part").mkdir(parents=True)  # writing there fails
+    path.write_bytes(b"older")
+    notice_path(path).write_bytes(a_notice())
+
+    async def whole() -> None:
+        async with court(verifier, server.answer, blobs):
+            verifier.heed([an_appeal()])
+            await until(lambda: not path.exists())
+            path.with_suffix(".part").rmdir()
+            while not path.exists():
+                verifier.heed([an_appeal()])
+                await trio.sleep(0.02)
+            assert path.read_bytes() == BODY
+
+    run(whole)
+    notice_path(path).unlink()
+    notice_path(path).mkdir()
+    verifier.heed([])
+
+
 @pytest.mark.parametrize(
     ("shown", "reason"),
     [
