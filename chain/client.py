@@ -210,7 +210,7 @@ class Chain(ChainReader):
 
         def send() -> Sent:
             version = self.set_version() if set_version is None else set_version
-            backing = lot or int(self._ask("StakeVault", "minStake", statements.OPERATOR))
+            backing = lot or self.minimum_stake(statements.OPERATOR)
             seats = sorted(operators, key=lambda account: int(account, 16))
             terms = (spec_hash, budget, epoch_cap, epochs, deadline, version, backing, seats)
             return self._spend(budget, "open run", "RunEscrow", "openRun", *terms)

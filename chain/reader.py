@@ -206,8 +206,12 @@ class ChainReader:
             active=active,
             free=self._ask("StakeVault", "freeOf", account, role),
             unbonding=unbonding,
-            minimum=self._ask("StakeVault", "minStake", role),
+            minimum=self.minimum_stake(role),
         )
+
+    def minimum_stake(self, role: int) -> int:
+        """The least stake, and the least lot of a verifier, that counts in a role."""
+        return int(self._ask("StakeVault", "minStake", role))
 
     def lot_of(self, account: str, role: int, commitment: bytes) -> LotState:
         """What an account has locked for a commitment.

@@ -311,14 +311,14 @@ class EvidenceSubmission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StakeReport:
-    """A verifier's statement whether the stake behind a node is still complete."""
+    """A verifier's statement whether the stake behind a node, or a verifier's seat, is still complete."""
 
     TAG: ClassVar[bytes] = b"assay/stake-report/1"
     run_id: Digest
     round: RoundId  # of the newest final manifest at the time of the report
-    node: PeerId
+    node: PeerId  # or whoever holds a verifier's seat, or may
     verifier: PeerId
-    is_whole: bool  # the operator's active stake is what it was at first, and at least the vault's minimum
+    is_whole: bool  # the lot is what the run or the set asks for, and a verifier's account has a hot key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

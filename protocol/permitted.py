@@ -95,7 +95,9 @@ def may_report_stake(run_state: RunState, report: StakeReport) -> bool:
     """
     if report.run_id != run_state.run_id or report.verifier not in run_state.spec.verifier_peers:
         return False
-    if report.node not in run_state.nodes or run_state.nodes[report.node].banned:
+    record = run_state.nodes.get(report.node)
+    is_seat = bool(run_state.spec.reserves) and report.node in run_state.spec.seat_peers
+    if record.banned if record is not None else not is_seat:
         return False
     known = run_state.stake_reports.get((report.node, report.verifier))
     if known is None:

@@ -306,11 +306,18 @@ class RunState:
         if not self.spec.reserves or not self.is_training or self._next_holder is None:
             return ()
         faulty = self._at_fault
-        return tuple(seat for seat in peers if seat in faulty or rotation.has_cause(seat, len(peers)))
+        return tuple(
+            seat
+            for seat in peers
+            if seat in faulty
+            or rotation.has_cause(seat, len(peers))
+            or not self.has_whole_stake(self.key(seat))
+        )
 
     @property
     def _next_holder(self) -> PeerId | None:
-        return self.rotation.next_holder(self.spec.reserve_peers, int(self.round))
+        backed = filter(self.has_whole_stake, self.spec.reserve_peers)
+        return self.rotation.next_holder(backed, int(self.round))
 
     @property
     def _retiring(self) -> tuple[PeerId, ...]:
@@ -351,7 +358,7 @@ class RunState:
         return granted[need - 1] if len(granted) >= need else PPM
 
     def has_whole_stake(self, node: PeerId) -> bool:
-        """Whether at most f verifiers report that stake behind this node was withdrawn."""
+        """Whether at most f verifiers report that stake behind this node, or holder of a seat, has left."""
         known = self.spec.verifier_peers
         reports = (self.stake_reports.get((node, verifier)) for verifier in known)
         return sum(one is not None and not one.is_whole for one in reports) <= faults_tolerated(len(known))

@@ -136,14 +136,15 @@ def _collect(owner: Owner, given: Nothing) -> Plan:
 
 def _delegate(owner: Owner, given: _Delegation) -> Plan:
     hot_key, now_s = checked_address(given.hot_key), owner.chain.timestamp()
-    if not now_s < given.expiry <= now_s + DAYS_MAX * DAY_S:
+    if given.expiry > now_s + DAYS_MAX * DAY_S:
         raise Problem(409, f"a delegation ends within {DAYS_MAX} days from now")
     before = owner.chain.hot_key_of(owner.account)
     instead = "" if before in (hot_key, _NOBODY) else f", instead of {before}, which counts no more"
+    over = "; it is over, so verifiers' seats of this account go to reserves" if given.expiry <= now_s else ""
     return Plan(
         arguments=(hot_key, given.expiry, raw(given.consent)),
-        summary=f"let the key {hot_key} sign for this account until {time_text(given.expiry)}{instead}: "
-        "whoever holds that key can have this account's whole stake slashed",
+        summary=f"let the key {hot_key} sign for this account until {time_text(given.expiry)}"
+        f"{over}{instead}: whoever holds that key can have this account's whole stake slashed",
     )
 
 

@@ -197,9 +197,14 @@ def card(
 @stepwise
 def delegate(
     file: ConfigFile,
-    days: Annotated[int, typer.Option(help="Days until it ends; repeat the command to renew it.")] = 90,
+    days: Annotated[
+        int, typer.Option(help="Days until it ends, 0: at once; repeat the command to renew it.")
+    ] = 90,
 ) -> Iterator[Step]:
-    """Let the hot key sign for the account, on chain, for some days.
+    """Let the hot key sign for the account, on chain, for some days; with 0 the account gives up its seats.
+
+    A verifier's seat whose account's delegation is over goes to a reserve of its run. Whoever has lost the
+    keys of a seat delegates new ones for 0 days.
 
     Example: assay key delegate config.toml --days 90
     """
@@ -210,6 +215,8 @@ def delegate(
     now = account.chain.timestamp()
     sent, expiry = delegate_for(account.chain, account.keys, days, now)
     text = f"{account.hot_address} signs for {account.address} until {when_text(expiry, now)}"
+    if expiry <= now:
+        text = f"the delegation of {account.address} is over: verifiers' seats of it go to reserves"
     yield told("delegation", text)
     yield done("delegate", sent_text(sent), sent=sent)
 

@@ -38,14 +38,14 @@ def delegate(chain: Chain, keys: Keys, days: int, now_s: int) -> tuple[Sent, int
     Args:
         chain: A client with the account's key.
         keys: The hot key consents.
-        days: 1 to `DAYS_MAX`; to the end of a UTC day, if the account signs by files.
+        days: 0, which ends it, to `DAYS_MAX`; to the end of a UTC day, if the account signs by files.
         now_s: The chain's time.
 
     Raises:
-        ConfigError: too few days, or too many. ChainRefused: another account has this hot key.
+        ConfigError: too many days, or less than none. ChainRefused: another account has this hot key.
     """
-    if not 0 < days <= DAYS_MAX:
-        raise ConfigError(f"{days} days: a delegation lasts 1 to {DAYS_MAX}")
+    if not 0 <= days <= DAYS_MAX:
+        raise ConfigError(f"{days} days: a delegation lasts 1 to {DAYS_MAX}, and 0 ends it")
     expiry, hot = now_s + days * DAY_S, evm_address(keys.hot_address)
     if keys.signs_by_files:
         expiry = -(-expiry // DAY_S) * DAY_S  # all day long the same, while it is carried to the key

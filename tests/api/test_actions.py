@@ -185,6 +185,8 @@ def test_a_hot_key_is_delegated_with_a_warning(world_api: ApiWorld, world: World
     refused(
         world_api, person, 409, "within 366 days", "key.delegate", **consent(other, expiry + 400 * 86_400)
     )
+    over = carried_out(world_api, person, "key.delegate", **consent(other, expiry - 60 * 86_400))
+    assert "it is over, so verifiers' seats of this account go to reserves" in over
     forged = {**consent(other, expiry), "consent": hex_of(world.signed(world.said(), other.hot))}
     refused(world_api, person, 409, "BadConsent", "key.delegate", **forged)
 

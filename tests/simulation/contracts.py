@@ -163,8 +163,12 @@ class Client:
         """Nobody is, but in runs."""
         return False
 
+    def minimum_stake(self, _role: int) -> int:
+        """Of a lot."""
+        return 1
+
     def hot_key(self, key: str) -> HotKey | None:
-        """Whose hot key this is, for ever."""
+        """Whose hot key this is, and until when."""
         return self._contracts.hot_keys.get(key)
 
     # ---- the settlement

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
@@ -85,6 +85,7 @@ class SecondReading:
         self._holders = {seat: seat for seat in self._peers}
         self._held: set[PeerId] = set()  # reserves
         self._resigned: set[PeerId] = set()
+        self._doubting: dict[PeerId, set[PeerId]] = defaultdict(set)  # who says that its stake has left
         self._ready: dict[PeerId, int] = {}  # reserves, and the round of their notice
         self._silent: dict[PeerId, tuple[int, set[PeerId]]] = {}  # manifests without it, their leaders
         self._audits: dict[Step, Audit] = {}  # after the last manifest
@@ -173,18 +174,19 @@ class SecondReading:
 
     def _leaving(self, now: int) -> tuple[list[PeerId], PeerId | None]:
         """The seats with a cause while a reserve is ready, and the reserve."""
+        f = faults_tolerated(len(self._peers))
+        unbacked = {one for one, verifiers in self._doubting.items() if len(verifiers) > f}
         fit = [
             one for one, said in self._ready.items()
-            if now <= said + READY_ROUNDS and one not in self._resigned | self._held
+            if now <= said + READY_ROUNDS and one not in self._resigned | self._held | unbacked
         ]  # fmt: skip
         if not fit or now >= self.rounds:
             return [], None
-        f = faults_tolerated(len(self._peers))
         absent = {
             seat for seat, (count, leaders) in self._silent.items()
             if count >= ABSENT_MANIFESTS and len(leaders) > f
         }  # fmt: skip
-        left = {seat for seat, holder in self._holders.items() if holder in self._resigned}
+        left = {seat for seat, holder in self._holders.items() if holder in self._resigned | unbacked}
         place = b"assay/reserve/1" + _random(self._first_drand)
         holder = min(fit, key=lambda one: hashlib.sha256(place + one).digest())
         return [seat for seat in self._peers if seat in absent | left | self._at_fault], holder
@@ -231,6 +233,9 @@ class SecondReading:
                 self._ready[signed.notice.holder] = int(signed.notice.round)
             else:
                 self._resigned.add(signed.notice.holder)
+        for report in (signed.stake_report for signed in manifest.stake_reports):
+            doubting = self._doubting[report.node]
+            (doubting.discard if report.is_whole else doubting.add)(report.verifier)
         for one in manifest.hand_over:
             self._holders[one.seat] = one.holder
             for record in (self._silent, self._missed, self._away):

@@ -143,6 +143,13 @@ def test_one_of_two_newcomers_takes_the_free_seat_trains_and_is_paid():
 
 
 @pytest.mark.slow
+def test_a_seat_whose_account_ends_its_delegation_is_handed_over():
+    world = simulate(1, replace(CALM, rounds=12, resigns_s=1.0, is_revoked=True))
+    (handed,) = (one for link in world.promises.chain.values() for one in link.manifest.hand_over)
+    assert {handed.seat} == set(world.promises.leaving)
+
+
+@pytest.mark.slow
 def test_an_epoch_whose_model_misses_its_milestone_costs_less():
     world = simulate(1, replace(CALM, rounds=3, most_loss_micro=1))
     assert world.promises.settled[0].total == 8 * 32_000 * 7 // 10

@@ -47,6 +47,7 @@ from assay.protocol.params import (
     ACCEPT_PPM_MAX,
     NO_ACCEPT,
     AcceptSpec,
+    Member,
     Milestone,
     RunSpec,
     TimingSpec,
@@ -67,7 +68,7 @@ from assay.testing.members import (
 )
 from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
 from assay.verifier.consensus.types import State
-from assay.verifier.service import chain_duties, funding_watch, standby
+from assay.verifier.service import chain_duties, funding_watch, stake_watch, standby
 from assay.verifier.service import process as verifier_process
 from assay.verifier.service.process import Service as Verifier
 from assay.verifier.service.standby import RESIGN
@@ -158,6 +159,7 @@ class Plan:
     resigns_s: float = (
         0.0  # when an honest verifier is asked to give up its seat to a reserve; 0: there is none
     )
+    is_revoked: bool = False  # whether nobody asks it: its account ends its delegation
     leaves_s: float = 0.0  # when an honest node is asked to leave; 0: never
     slow: int  # a process whose links are slow
     is_apart: bool = False  # whether of a slow verifier only those with verifiers are
@@ -223,6 +225,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         topped_s=rng.choice((0.0, 0.0, 25.0)),
         cancelled_s=late_s + rng.uniform(2, 6) if rng.random() < 0.2 and not resigns_s else 0.0,
         resigns_s=resigns_s,
+        is_revoked=random.Random(f"revokes {seed}").random() < 0.4,
         leaves_s=late_s + rng.uniform(1, 6) if rng.random() < 0.15 else 0.0,
         damages=rng.randint(0, 8) if storm_s else 0,
     )
@@ -327,9 +330,8 @@ class WholeNetwork:
         )
         if self.plan.cancelled_s:
             self.contracts.cancelled_s = BEGUN_S + self.plan.cancelled_s
-        for member in map(a_member, self.newcomers):
-            hot_key = HotKey(account=evm_address(member.account), expiry=FOREVER_S + 1)
-            self.contracts.hot_keys[evm_address(member.hot)] = hot_key
+        for member in (*map(a_member, self.newcomers), *self.spec.judges):
+            self._delegate(member, FOREVER_S + 1)
         self.copier = Copier()
         self.network = Network(self.rng, self._sent, self._arrived)
         self.network.delay_of = self._delay_s
@@ -499,12 +501,20 @@ class WholeNetwork:
         for one in self.processes.values():
             one.fuse = 0
 
+    def _delegate(self, member: Member, until_s: int) -> None:
+        """The account of a member lets its hot key sign until then."""
+        hot_key = HotKey(account=evm_address(member.account), expiry=until_s)
+        self.contracts.hot_keys[evm_address(member.hot)] = hot_key
+
     async def _ask(self, at_s: float, what: str, peers: Sequence[PeerId]) -> None:
         """Ask one honest member, by a file as its operator does, to give up its seat."""
         if at_s:
             await trio.sleep_until(at_s)
             one = self.rng.choice([self.processes[peer] for peer in peers if self.processes[peer].is_honest])
-            (one.folder / what).write_bytes(b"")
+            if what == RESIGN and self.plan.is_revoked:
+                self._delegate(a_member(one.peer), int(now_s()))
+            else:
+                (one.folder / what).write_bytes(b"")
             self.promises.leaving[one.peer] = len(self.promises.chain)
             self.lines.append(f"{trio.current_time():8.2f} {one.name}: asked to {what}")
 
@@ -741,6 +751,7 @@ def simulate(
         stack.enter_context(mock.patch.object(pruning, "FULL_SHARE", SCARCE))
         stack.enter_context(mock.patch.object(pruning, "PRUNE_S", 1.0))
         stack.enter_context(mock.patch.object(standby, "REPEAT_S", 0.5))
+        stack.enter_context(mock.patch.object(stake_watch, "POLL_S", 2.0))
         stack.enter_context(drand.published(world.is_dark))
         stack.enter_context(false_auditors.few_verdicts(world.leading_inventor))
         stack.enter_context(world.promises.watching())

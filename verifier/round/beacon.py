@@ -29,10 +29,11 @@ def valid_shares(
 
     Those of verifiers that are away may only where one that is due is missing: the beacon is partial then.
     """
+    seats = run_state.spec.verifier_peers
     holding = (
         next((beacon_share for beacon_share in beacon_shares if _holds(run_state, beacon_share)), None)
         for verifier, beacon_shares in sorted(pool.items())
-        if verifier in run_state.spec.verifier_peers
+        if verifier in seats
     )
     held = tuple(beacon_share for beacon_share in holding if beacon_share is not None)
     return held if lacks_shares(run_state, held) else _due(run_state, held)
@@ -61,7 +62,8 @@ def is_partial(run_state: RunState, shares: Sequence[BeaconShare], drand: bytes)
 
 
 def _due(run_state: RunState, shares: Sequence[BeaconShare]) -> tuple[BeaconShare, ...]:
-    return tuple(beacon_share for beacon_share in shares if beacon_share.verifier in run_state.beacon)
+    due = run_state.beacon
+    return tuple(beacon_share for beacon_share in shares if beacon_share.verifier in due)
 
 
 def pooled(
@@ -91,7 +93,9 @@ def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> 
     for beacon_share in manifest.beacon_shares:
         if beacon_share.run_id != run_state.run_id or beacon_share.round != run_state.round - 1:
             raise MalformedMessage("manifest carries a reveal of another round")
-        verify(run_state.key(beacon_share.verifier), alpha, beacon_share.proof)
+        given = run_state.key(beacon_share.verifier), alpha, beacon_share.proof
+        if not _vrf_holds(*given):
+            verify(*given)  # raises what is wrong with it
     shares = manifest.beacon_shares
     may_count = run_state.spec.verifier_peers if lacks_shares(run_state, shares) else run_state.beacon
     if not {beacon_share.verifier for beacon_share in shares} <= set(may_count):

@@ -1,8 +1,10 @@
-"""Stake watch: reports whether the lot behind each node is whole.
+"""Stake watch: reports whether the lot behind each node, and each verifier's seat, is whole.
 
 Room: verifier (edge: the chain, in threads). An operator's stake deters as far as it is locked for this run.
 Once more than f verifiers report that a lot was never locked, was cut by a slash, or was discharged although
 its node has a seat, every step of the node is audited until it is whole; it then begins on probation.
+A verifier's seat whose lot is below the set's minimum, or whose account has let its delegation end, goes to a
+reserve: so an account gives up a seat whose keys it has lost, or somebody else has, too.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.statements import OPERATOR
+from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.wallet.claims import open_chain
@@ -33,7 +35,7 @@ POLL_S = 60.0  # a lot is cut by a case of days
 
 
 class StakeWatch:
-    """One verifier's watch of operators' lots."""
+    """One verifier's watch of others' lots."""
 
     def __init__(
         self, me: Participant, follower: Follower, broadcast: Callable[[SignedStakeReport], None]
@@ -48,7 +50,7 @@ class StakeWatch:
         self._chain: Chain | None = None
 
     async def run(self) -> None:
-        """Poll every operator's lot; ends only by cancellation."""
+        """Poll every lot; ends only with the run, or by cancellation."""
         while not self._follower.run_state.is_complete:
             try:
                 whole = await trio.to_thread.run_sync(self._whole)
@@ -86,7 +88,25 @@ class StakeWatch:
             for peer, record in self._follower.run_state.nodes.items()
             if record.is_seated
         }
-        return {peer: lot.amount >= run.lot and lot.until >= run.deadline for peer, lot in lots.items()}
+        return {
+            **{peer: lot.amount >= run.lot and lot.until >= run.deadline for peer, lot in lots.items()},
+            **self._backed(chain),
+        }
+
+    def _backed(self, chain: Chain) -> dict[PeerId, bool]:
+        """Of whoever may hold a seat that can change hands: whether its account still stands for it."""
+        spec = self._me.spec
+        if not spec.reserves:
+            return {}
+        term, now_s = term_of(chain.set_version_of(self._me.run_id)), chain.timestamp()
+        least = chain.minimum_stake(VERIFIER)
+        found = {}
+        for member in spec.judges:
+            account = evm_address(member.account)
+            hot_key = chain.hot_key(chain.hot_key_of(account))
+            speaks = hot_key is not None and hot_key.expiry > now_s
+            found[member.peer] = speaks and chain.lot_of(account, VERIFIER, term).amount >= least
+        return found
 
 
 def _is_due(run_state: RunState, report: StakeReport) -> bool:

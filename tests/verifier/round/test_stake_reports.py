@@ -8,12 +8,20 @@ import pytest
 
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import sign
-from assay.protocol.messages import STAKE_REPORTS_MAX, SignedStakeReport, StakeReport
-from assay.protocol.permitted import STAKE_REPORT_ROUNDS
+from assay.protocol.messages import (
+    STAKE_REPORTS_MAX,
+    HandOver,
+    SeatNotice,
+    SeatNoticeKind,
+    SignedSeatNotice,
+    SignedStakeReport,
+    StakeReport,
+)
+from assay.protocol.permitted import STAKE_REPORT_ROUNDS, may_report_stake
 from assay.protocol.run_state import RunState
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, RoundId
-from assay.testing.members import DOMAIN, RUN_ID, a_peer_key, peer
+from assay.testing.members import DOMAIN, RUN_ID, a_member, a_peer_key, peer
 from assay.testing.signed import NODES, STATE, VERIFIERS
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
@@ -67,6 +75,38 @@ def test_a_manifest_takes_so_many_and_the_oldest_first():
 
     assert len(carried) == STAKE_REPORTS_MAX and old in carried
     examine(a_round(later), (), the_next(later, NODES, stake_reports=carried))
+
+
+@pytest.mark.parametrize("reserves", [(), ("rosa",)])
+def test_a_seat_is_reported_where_it_may_change_hands(reserves: tuple[str, ...]):
+    start = the_start(reserves=tuple(a_member(peer(name)) for name in reserves))
+    run_state = advance(start, the_next(start, NODES))
+    about = [a_report(run_state, node=name).stake_report for name in (*VERIFIERS, "rosa", "nobody")]
+
+    taken = [may_report_stake(run_state, one) for one in about]
+
+    assert taken == [bool(reserves)] * (len(VERIFIERS) + 1) + [False]
+
+
+def test_a_seat_retires_once_more_than_f_say_that_its_account_left_it():
+    start = the_start(reserves=(a_member(peer("rosa")),))
+    ready = SeatNotice(run_id=RUN_ID, holder=peer("rosa"), round=RoundId(0), kind=SeatNoticeKind.READY)
+    run_state = advance(
+        start,
+        replace(
+            the_next(start, NODES),
+            seat_notices=(SignedSeatNotice(notice=ready, signature=sign(a_peer_key("rosa"), DOMAIN, ready)),),
+        ),
+    )
+    left, *others = VERIFIERS
+    said = [a_report(run_state, other, left) for other in others[:2]]
+    spare = [a_report(run_state, other, "rosa") for other in others[:2]]
+    handed = (HandOver(seat=peer(left), holder=peer("rosa")),)
+
+    for reports, expected in ((said[:1], ()), (said, handed), (said + spare[:1], handed), (said + spare, ())):
+        carried = tuple(sorted(reports, key=lambda one: (one.stake_report.node, one.stake_report.verifier)))
+        after = advance(run_state, replace(the_next(run_state, NODES), stake_reports=carried))
+        assert (after.disqualified, after.hand_over) == (tuple(one.seat for one in expected), expected)
 
 
 def test_a_report_is_pooled_as_long_as_a_manifest_may_carry_it():

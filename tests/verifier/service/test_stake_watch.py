@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from assay.chain.state import LotState
+from assay.chain.state import HotKey, LotState
+from assay.chain.statements import Address
 from assay.protocol.messages import StakeReport
 from assay.protocol.run_state import RunState
 from assay.protocol.state_transition import advance
-from assay.testing.members import RUN_ID, peer
+from assay.testing.members import RUN_ID, a_member, peer
 from assay.testing.signed import NODES
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
@@ -72,7 +73,33 @@ def test_a_lot_is_whole_that_has_the_runs_amount_and_binds_to_its_deadline(
         lot_of=lambda *_place: LotState(amount=amount, until=until, cases=0),
     )
     monkeypatch.setattr(stake_watch, "open_chain", lambda _me: chain)
-    follower: Any = SimpleNamespace(run_state=the_start())
-    watch = StakeWatch(SimpleNamespace(run_id=RUN_ID), follower, lambda _: None)  # type: ignore[arg-type]
+    run_state = the_start()
+    me: Any = SimpleNamespace(run_id=RUN_ID, spec=run_state.spec)
+    follower: Any = SimpleNamespace(run_state=run_state)
 
-    assert watch._whole() == dict.fromkeys(map(peer, NODES), is_whole)
+    assert StakeWatch(me, follower, lambda _: None)._whole() == dict.fromkeys(map(peer, NODES), is_whole)
+
+
+@pytest.mark.parametrize(
+    ("amount", "expiry", "is_whole"), [(7, 41, True), (6, 41, False), (7, 40, False), (7, None, False)]
+)
+def test_a_seat_is_backed_by_the_sets_minimum_and_an_account_that_some_hot_key_speaks_for(
+    monkeypatch: pytest.MonkeyPatch, amount: int, expiry: int | None, is_whole: bool
+):
+    def hot_key(_key: str) -> HotKey | None:
+        return None if expiry is None else HotKey(account=Address("0x"), expiry=expiry)
+
+    chain = SimpleNamespace(
+        run=lambda _run_id: SimpleNamespace(lot=1, deadline=0),
+        lot_of=lambda *_place: LotState(amount=amount, until=50, cases=0),
+        set_version_of=lambda _run_id: 1, timestamp=lambda: 40, minimum_stake=lambda _role: 7,
+        hot_key_of=lambda _account: "0x", hot_key=hot_key,
+    )  # fmt: skip
+    monkeypatch.setattr(stake_watch, "open_chain", lambda _me: chain)
+    run_state = the_start(reserves=(a_member(peer("rosa")),))
+    me: Any = SimpleNamespace(run_id=RUN_ID, spec=run_state.spec)
+    follower: Any = SimpleNamespace(run_state=run_state)
+
+    whole = StakeWatch(me, follower, lambda _: None)._whole()
+
+    assert whole == dict.fromkeys(map(peer, NODES), True) | dict.fromkeys(run_state.spec.seat_peers, is_whole)
