@@ -21,6 +21,7 @@ import trio.testing
 from trio._core import _run as scheduler
 
 from assay.protocol.randomness import vrf
+from assay.training.compiled import compile_all
 from assay.verifier.round import beacon
 from tests.simulation.remembered import made_once
 
@@ -49,7 +50,11 @@ async def _in_line(call: Callable[..., T], *args: Any, **_options: Any) -> T:
 
 @contextmanager
 def one_thread(seed: int) -> Iterator[None]:
-    """While this lasts, a `trio.run` depends on nothing but the seed and the order of Python's sets."""
+    """While this lasts, a `trio.run` depends on nothing but the seed and the order of Python's sets.
+
+    Kernels are compiled before: numba keeps each under a name from `os.urandom`, by `os.replace`.
+    """
+    compile_all()
     state, order = random.getstate(), scheduler._r.getstate()
     random.seed(seed)
     scheduler._r.seed(seed)

@@ -79,6 +79,17 @@ def test_the_same_seed_gives_the_same_frames():
     assert first == again != other
 
 
+def test_a_simulated_process_finds_all_kernels_compiled():
+    """What compiles one in a simulation draws from the seed's chance and may die of a write."""
+    call = (
+        "from tests.simulation.one_thread import one_thread; from assay.training import compiled\n"
+        "from tests.simulation.whole_network import planned, simulate\n"
+        "with one_thread(0): known = set(compiled._made)\n"
+        "simulate(0, planned(0, faults=False)); assert set(compiled._made) == known != set()"
+    )
+    subprocess.run([sys.executable, "-c", call], cwd=ROOT, check=True)
+
+
 @pytest.mark.slow
 def test_a_lying_node_is_convicted_and_taken_to_court():
     world = simulate(2, replace(CALM, rounds=3, lying_node="random-update"))
