@@ -176,7 +176,7 @@ def test_verifiers_that_forget_what_they_signed_are_found(monkeypatch):
     plan = {"rounds": 4, "storm_s": 20.0, "kills": 40, "cuts": 3}
     assert any(
         "signed two" in found or "DUMMY and FINALISE" in found or "from us" in found
-        for found in (broken(seed, **plan) for seed in range(40))
+        for found in (broken(seed, **plan) for seed in range(6, 40))
     )
 
 
@@ -360,7 +360,7 @@ def test_windows_that_overlap_what_is_held_out_are_found(monkeypatch):
 @pytest.mark.slow
 def test_a_step_that_a_leader_clears_by_few_verdicts_is_found(monkeypatch):
     monkeypatch.setattr(rules, "_are_revealed", lambda _audit: True)
-    said = [broken(seed, rounds=4, lying_verifier="inventor") for seed in range(1, 4)]
+    said = (broken(seed, rounds=4, lying_verifier="inventor") for seed in range(2, 5))
     assert any("is cleared while verdicts about it are shut" in one for one in said)
 
 

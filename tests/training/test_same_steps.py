@@ -51,9 +51,8 @@ MACHINES = {
 }
 if platform.machine() == "x86_64":
     flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
-    for name, needed in {"nehalem": "sse4_2", "haswell": "avx2", "skylake-avx512": "avx512vl"}.items():
-        if needed in flags:
-            MACHINES[name] = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
+    if "avx2" in flags:  # the first with fused products
+        MACHINES["haswell"] = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
 FUSED = re.compile(r"\b(vfn?m(add|sub)\w*|fn?m(add|sub)|fml[as])\b")
 COMPILED = [
     one
