@@ -13,7 +13,8 @@ class SimRound:
     """One simulated round. loss: mean over the honest nodes' batches. validation: in rounds that measure it.
 
     stratum_losses: `validation` of each stratum, where seats have data of their own and some is held out.
-    frozen_ppm: parameters that did not move. aggregate_bytes: 0 for a decoded rule, which has no wire form.
+    found: attackers of whom an audit has found a lie. frozen_ppm: parameters that did not move.
+    aggregate_bytes: 0 for a decoded rule, which has no wire form.
     """
 
     round: int
@@ -23,3 +24,4 @@ class SimRound:
     aggregate_bytes: int
     frozen_ppm: int
     stratum_losses: tuple[float, ...] = ()
+    found: int = 0

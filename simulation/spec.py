@@ -44,6 +44,8 @@ class SimSection(Section):
     nodes: Annotated[int, Field(ge=1, le=128)] = 8
     liars: Annotated[int, Field(ge=0, le=63)] = 0  # the last ones; they replace honest nodes
     attack: AttackName = "none"
+    lies_from: Annotated[int, Field(ge=0)] = 0  # the first round of the attack; they are honest before
+    audited: bool = False  # by the rates of an order's defaults: who is found lying is gone
     rule: RuleName | None = None  # default: the method's rule
     f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes the rule tolerates; default: liars
     rounds: Positive = 100
@@ -92,8 +94,8 @@ def sim_of(file: SimFile, folder: Path) -> SimSpec:
     if sim.rule is not None:
         comm = comm.model_copy(update={"aggregation": sim.rule})
     run = RunSection(name="sim", seed=sim.seed, rounds=sim.rounds, nodes=sim.nodes)
-    unaudited = VerifySection(limits="none")
-    tables = RunFile(run=run, model=file.model, data=file.data, train=file.train, comm=comm, verify=unaudited)
+    verify = VerifySection(limits="none")
+    tables = RunFile(run=run, model=file.model, data=file.data, train=file.train, comm=comm, verify=verify)
     return SimSpec(sim, resolve(tables, folder))
 
 

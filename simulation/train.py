@@ -1,17 +1,18 @@
 """Simulated training: a network's training in one process, with any aggregation rule under any attack.
 
 Room: simulation (edge: reads the data, prints, writes CSV and plot). Nodes run the production step functions
-of `training`, one after another; there are no messages, audits or money. The attackers are the last nodes.
-They also train honestly, so that they know their honest updates, and see all honest updates before they
-choose theirs.
+of `training`, one after another; there are no messages and no money. The attackers are the last nodes. They
+also train honestly, so that they know their honest updates, and see all honest updates before they choose
+theirs. Audits are draws: a lie that is drawn is found, for what recomputing finds is measured elsewhere.
 """
 
 from __future__ import annotations
 
 import csv
+import random
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from rich.table import Table
 from assay.orders.amounts import bytes_text
 from assay.orders.data.tokenise import collect_data, write_base
 from assay.orders.spec import data_spec
+from assay.protocol.auditing.draws import audit_rate_ppm
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import BLOCK_SIZE, PPM, RunSpec
 from assay.protocol.types import PeerId
@@ -50,27 +52,40 @@ from assay.verifier.aggregation.registry import rule_of as named_rule
 from assay.verifier.aggregation.reputation import Reputation, admitted, observe
 
 Updates = Mapping[PeerId, Update]
-Rule = Callable[[Updates, int], Aggregate | NDArray[np.int8]]
+Rule = Callable[[Updates, int, int], Aggregate | NDArray[np.int8]]  # of updates, blocks and tolerated nodes
 
 
-def rule_of(name: str, f: int, seed: int, stratum_of: Callable[[PeerId], int]) -> Rule:
-    """The rule of this name, parametrised to tolerate f Byzantine nodes, whose data are of these strata."""
-    if name in DECODED_NAMES:
-        return decoded_rule_of(name, f)
-    plain = named_rule(name, f, seed.to_bytes(8, "big"))
-    if not uses_reputation(name):
-        return plain
+def rule_of(name: str, seed: int, stratum_of: Callable[[PeerId], int]) -> Rule:
+    """The rule of this name, for nodes whose data are of these strata; it keeps reputation between rounds."""
     reputation = Reputation()
 
-    def judged(updates: Updates, block_count: int) -> Aggregate:
-        """The rule over the nodes that reputation leaves in; keeps reputation from round to round."""
+    def judged(updates: Updates, block_count: int, f: int) -> Aggregate | NDArray[np.int8]:
         nonlocal reputation
-        reputation = observe(reputation, updates, block_count)
-        return plain(
-            {peer: updates[peer] for peer in admitted(reputation, f=f, stratum_of=stratum_of)}, block_count
-        )
+        if name in DECODED_NAMES:
+            return decoded_rule_of(name, f)(updates, block_count)
+        if uses_reputation(name):
+            reputation = observe(reputation, updates, block_count)
+            updates = {peer: updates[peer] for peer in admitted(reputation, f=f, stratum_of=stratum_of)}
+        return named_rule(name, f, seed.to_bytes(8, "big"))(updates, block_count)
 
     return judged
+
+
+class Audits:
+    """Which attackers are drawn, by an order's rates, and which have been found lying."""
+
+    def __init__(self, run: RunSpec, seed: int) -> None:
+        self._spec, self._random = run.audit, random.Random(f"audits {seed}")
+        self._clean: Counter[PeerId] = Counter()
+        self.found: set[PeerId] = set()
+
+    def draw(self, false: Mapping[PeerId, bool]) -> None:
+        """One round's draws among these nodes' steps, of which each is false or not."""
+        for peer, is_false in false.items():
+            if self._random.randrange(PPM) < audit_rate_ppm(self._spec, self._clean[peer]):
+                self._clean[peer] += 1
+                if is_false:
+                    self.found.add(peer)
 
 
 def simulate(
@@ -93,7 +108,8 @@ def simulate(
         ConfigError: the rule refuses its input; the message is the rule's. Or the base is not the run's.
     """
     sim, layout = spec.sim, layout_of(run.model)
-    rule, attack = rule_of(spec.rule, spec.tolerated, sim.seed, run.stratum_of), ATTACKS[sim.attack]
+    rule, attack = rule_of(spec.rule, sim.seed, run.stratum_of), ATTACKS[sim.attack]
+    audits = Audits(run, sim.seed)
     peers = [member.peer for member in run.nodes]
     honest_count = sim.nodes - sim.liars
     public = start_public(run, starting_parameters(run, base))
@@ -117,13 +133,15 @@ def simulate(
 
     rounds: list[SimRound] = []
     for number in range(run.rounds):
-        losses, sent, sizes = [], [], []
+        losses, sizes = [], []
+        sent: dict[PeerId, Update] = {}
         direction = np.zeros((layout.blocks, BLOCK_SIZE), np.float32)
         for node, peer in enumerate(peers):
             batch = step_batch(
                 run, layout, recent[0], tokens, peer, number, run.tokens_per_step, frozen=frozen
             )
-            if sim.attack == "label-flip" and node >= honest_count:
+            flips = sim.attack == "label-flip" and number >= sim.lies_from
+            if flips and node >= honest_count:
                 batch = flipped_labels(batch, run.model.vocabulary)
             work = local(run, layout, recent[0], private[node], batch, number, gradient)
             if node < honest_count:
@@ -133,24 +151,30 @@ def simulate(
                     direction += (private[node].error_NC * beta + work.x_NC) / np.float32(honest_count)
             private[node], body = encode(run, layout, number, private[node], work)
             sizes.append(len(body))
-            sent.append(decode_contribution(run, layout, number, body))
+            sent[peer] = decode_contribution(run, layout, number, body)
+        lying = [peer for peer in peers[honest_count:] if peer not in audits.found]
         scene = Scene(
-            honest=sent[:honest_count],
-            own=sent[honest_count:],
+            honest=[sent[peer] for peer in peers[:honest_count]],
+            own=[sent[peer] for peer in lying],
             block_count=layout.blocks,
             k=run.rule.compress.k,
             seed=(sim.seed * run.rounds + number) % 2**63,
             direction_NC=direction,
             round=number,
         )
+        told = dict(zip(lying, scene.own, strict=True))
         try:
-            sent[honest_count:] = attack(scene)
+            if lying and number >= sim.lies_from:
+                told = dict(zip(lying, attack(scene), strict=True))
         except ValueError as refusal:
             raise ConfigError(
                 f'round {number}: attack "{sim.attack}" cannot be carried out: {refusal}'
             ) from None
+        told = {peer: sent[peer] for peer in peers[:honest_count]} | told
+        if sim.audited:
+            audits.draw({peer: flips or told[peer] is not sent[peer] for peer in lying})
         try:
-            result = rule(dict(zip(peers, sent, strict=True)), layout.blocks)
+            result = rule(told, layout.blocks, max(spec.tolerated - (sim.liars - len(lying)), 0))
         except ValueError as refusal:
             raise ConfigError(f'round {number}: rule "{spec.rule}" refuses: {refusal}') from None
         before_P = public.theta_P
@@ -169,6 +193,7 @@ def simulate(
                 stratum_losses=tuple(held_out_loss(public.theta_P, one) for one in strata_held_out if is_due),
                 update_bytes=float(np.mean(sizes)),
                 aggregate_bytes=len(aggregate),
+                found=len(audits.found),
                 frozen_ppm=int(np.count_nonzero(public.theta_P == before_P)) * PPM // len(before_P),
             )
         )

@@ -49,7 +49,7 @@ def a_file(folder: Path, **sim: object) -> Path:
     )
     (folder / "text.txt").write_text(words)
     chosen = {"nodes": 5, "rounds": 3, "validate_every": 3, "validation_sequences": 4, **sim}
-    lines = [f'{key} = "{v}"' if isinstance(v, str) else f"{key} = {v}" for key, v in chosen.items()]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in chosen.items()]
     file = folder / "spec.toml"
     file.write_text("\n".join(["[sim]", *lines, TINY]))
     return file
@@ -131,6 +131,17 @@ def test_every_attack_can_be_named(attack, honest_loss, tmp_path):
 
     is_asleep = attack == "sleeper"  # for its first rounds
     assert (honest_loss == attacked[-1].validation) == is_asleep
+
+
+@pytest.mark.parametrize("attack", ["sign-flip", "label-flip"])
+def test_audited_attackers_are_found_in_their_first_lie_on_probation_and_are_gone(attack, tmp_path):
+    plan = {"rounds": 10, "liars": 2, "attack": attack, "lies_from": 2}
+
+    free, audited = (rounds_of(load_sim(a_file(tmp_path, **plan, audited=on))) for on in (False, True))
+
+    assert [one.found for one in audited] == [0, 0] + [2] * 8 and not free[-1].found
+    assert [one.loss for one in free[:3]] == [one.loss for one in audited[:3]]
+    assert audited[-1].loss < free[-1].loss
 
 
 @pytest.mark.parametrize(
