@@ -11,7 +11,7 @@ import time
 from tests.simulation.promises import Violation
 from tests.simulation.whole_network import planned, simulate
 
-_ORDERED = {**os.environ, "PYTHONHASHSEED": "0"}
+ORDERED = {**os.environ, "PYTHONHASHSEED": "0"}
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     if (
         os.environ.get("PYTHONHASHSEED") != "0"
     ):  # sets of bytes have an order of their own in each interpreter
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation.rounds", *sys.argv[1:]], _ORDERED)
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation.rounds", *sys.argv[1:]], ORDERED)
     broken_count = 0
     for seed in chosen.these or range(chosen.start, chosen.start + chosen.seeds):
         begun_s, plan = time.process_time(), planned(seed, faults=not chosen.calm)

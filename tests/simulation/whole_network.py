@@ -106,6 +106,7 @@ KNOWN_ANSWER_ROUNDS = 6  # in which each node has one task
 START_S = 60.0  # in which a newcomer has a seat, so that a run that needs it starts
 JOIN_ROUNDS = 5  # more of training, in which newcomers catch up and train
 ROTATION_ROUNDS = 8  # more of training, so that the audits of a seat that retires end in it
+NODES = 4  # but newcomers
 WORK_S = (0.01, 0.05, 0.1)  # of a worker for a request: all audits of a dispute fit into `collect_ms`
 
 
@@ -239,7 +240,7 @@ def _liar(behaviour: str, most_loss_micro: int, asking: random.Random) -> str:
 
 def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
     """A run of a few rounds by four verifiers and four nodes, in which most steps are audited."""
-    nodes = peers("node", 4)
+    nodes = peers("node", NODES)
     spec = a_spec(
         rounds=plan.rounds,
         audit=an_audit_spec(
