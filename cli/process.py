@@ -86,6 +86,7 @@ class ProcessFile(BaseModel):
     password_file: Path | None = None  # by default `password` beside the folder of keys
     folder: Path = Path(".")  # for the store, blobs and books
     data: Path = Path("data")
+    own_data: Path | None = None  # a node's: tokens that only it has, for a run that asks for such
     port: Annotated[int, Field(ge=1, le=65535)] | None = None  # by default that of the keys' own record
     ip: Annotated[str, Field(max_length=64)] | None = None  # to listen on; by default as the record suggests
     rpc_url: Annotated[str, Field(pattern=r"^https?://", max_length=2048)] | None = (
@@ -152,6 +153,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         rpc_urls=given.rpc_urls,
         one_rpc_suffices=given.one_rpc_suffices,
         data=base / given.data,
+        own_data=placed(given.own_data),
         limits=placed(given.limits),
         attestation=placed(given.attestation),
         collateral=placed(given.collateral),

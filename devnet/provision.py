@@ -36,6 +36,9 @@ from assay.participant.wallet.founding import found_network
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.params import DataSpec, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.batches import read_tokens
+from assay.training.data.mask import visible
+from assay.training.data.shards import write_tokens
 from assay.verifier.audit.limits import LIMITS
 from assay.verifier.service.appraiser import POLICY
 
@@ -45,6 +48,7 @@ FINALITY_S = 15  # a local chain's finalised block is this far behind, on a mach
 BONDS_MAX = 10  # of results and challenges that each participant can have at the same time
 CASES_MAX = 10  # for which each participant can put up a bond at the same time
 NETWORK, RUN = "network.txt", "run.assay"
+OWN_DATA = "own-data"  # in a node's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +183,7 @@ def establish(
     step("configuration")
     network = ProvisionedNetwork(root=root, spec=spec, run_id=made.run_id, seats=tuple(seats))
     _write_files(network, order)
+    _write_own_data(network)
     return network
 
 
@@ -243,7 +248,22 @@ def _write_files(network: ProvisionedNetwork, order: Order) -> None:
             lines["attester_key"] = str(member.attester)
         if member.role in ("ledger", "buyer"):
             lines["status"] = "status.jsonl"
+        if network.spec.brings_data(member.record.record.peer):
+            lines["own_data"] = OWN_DATA
         if member.role == "buyer":
             lines["bundle"] = "../../bundle"
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
         member.config_path.write_text(text)
+
+
+def _write_own_data(network: ProvisionedNetwork) -> None:
+    """Data for the nodes that bring some: here a part of the run's tokens for each."""
+    data = network.spec.data
+    bringing = [one for one in network.seats if network.spec.brings_data(one.record.record.peer)]
+    if not bringing:
+        return
+    tokens = read_tokens(network.root / "data", data)
+    size = len(tokens) // len(bringing)
+    for number, member in enumerate(bringing):
+        part = visible(tokens[number * size : (number + 1) * size])
+        write_tokens(member.folder / OWN_DATA, [part], vocabulary=data.vocabulary, tokenizer=data.tokenizer)

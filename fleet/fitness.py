@@ -60,6 +60,8 @@ def spec_fault(spec: RunSpec, deployment_id: bytes, data: Path | None, machine: 
         return "is of another network"
     if data is None:
         return "its data are not here"
+    if not spec.takes_newcomers:
+        return "all its seats are of nodes that bring data of their own"
     if spec.model.base != NO_DIGEST and not (data / BASE).is_file():
         return "the parameters that it starts from are not here"
     try:

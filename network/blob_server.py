@@ -36,11 +36,13 @@ class BlobServer:
         self,
         *,
         blobs: BlobSource,
+        may_read: Callable[[PeerId, Digest], bool] = lambda _peer, _digest: True,
         on_fault: Callable[[PeerFault], None],
         cpu_time: CpuTime,
         timing: limits.Timing,
     ) -> None:
         self._blobs = blobs
+        self._may_read = may_read
         self._on_fault = on_fault
         self._cpu_time = cpu_time
         self._timing = timing
@@ -121,6 +123,8 @@ class BlobServer:
             await frames.write_frame(stream, Kind.CHUNK, frames.pack_id(index, chunk))
 
     async def _list_of(self, peer: PeerId, digest: Digest) -> ChunkList | None:
+        if not self._may_read(peer, digest):
+            return None
         known = self._lists.get(digest)
         if known is not None:
             self._lists.move_to_end(digest)

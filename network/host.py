@@ -235,6 +235,7 @@ async def open_host(
     is_member: Callable[[PeerId], bool],
     handlers: Mapping[str, Handler],
     blobs: BlobSource,
+    may_read: Callable[[PeerId, Digest], bool] = lambda _peer, _digest: True,
     public: Mapping[str, Handler] | None = None,
     takes_strangers: Callable[[], bool] = lambda: False,
     listen_ip: str = "127.0.0.1",
@@ -252,6 +253,7 @@ async def open_host(
         public: The same, for everybody.
         takes_strangers: Whether others than members may connect now, for a short time, to call the latter.
         blobs: Source of served blobs.
+        may_read: Whether a member may be served a blob; called for each pull.
         listen_ip: IPv4 or IPv6; `::` takes connections of both.
         on_fault: Called with every fault of a peer, also if the call around it succeeds.
         timing: All timeouts; tests shorten them.
@@ -287,7 +289,9 @@ async def open_host(
     )
     protocols = _Protocols(network_id)
     host._protocols, host._timing, host._on_fault = protocols, timing, report
-    host._blob_server = server = BlobServer(blobs=blobs, on_fault=report, cpu_time=cpu_time, timing=timing)
+    host._blob_server = server = BlobServer(
+        blobs=blobs, may_read=may_read, on_fault=report, cpu_time=cpu_time, timing=timing
+    )
     peers.serve(protocols.ctl, request_server.serve, members_only=not open_to_all)
     peers.serve(protocols.blob, server.serve, members_only=True)
     trio.lowlevel.add_instrument(cpu_time)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from assay.participant.compute import Workplace
+from assay.participant.compute import PATH_CHARS_MAX, Workplace
 from assay.protocol.encoding.codec import INT_MAX, Later, Max
-from assay.protocol.messages import Commit
+from assay.protocol.messages import NO_OWN_DATA, Commit, OwnData
 from assay.protocol.params import KNOWN_ANSWERS_MAX, RunSpec
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.protocol.update_rule import SEGMENTS_MAX
@@ -38,6 +38,8 @@ class TrainerStart:
     salt_key: Digest  # from which it derives the salts of its commitments
     workplace: Workplace
     known_answers: Annotated[tuple[RoundId, ...], Max(KNOWN_ANSWERS_MAX)]  # rounds of its known-answer tasks
+    own_data: Annotated[str, Max(PATH_CHARS_MAX), Later()] = ""  # folder of data that only it has, if any
+    own: Annotated[OwnData, Later()] = NO_OWN_DATA  # what binds it to them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

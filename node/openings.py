@@ -41,6 +41,7 @@ from assay.protocol.permitted import may_commit_verdict
 from assay.protocol.run_state import RunState, StepId
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
+from assay.training.data.own_data import OwnStream
 from assay.training.layout import layout_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Openings:
     """What a node shows of its drawn steps.
 
     `host` is asked for when something is sent, as the node has none before it runs; `fetch` gets a blob from
-    others.
+    others. `own` are the data that only this node has, if it trains on such.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class Openings:
         *,
         host: Callable[[], Host],
         fetch: Callable[[Digest], Awaitable[bytes]],
+        own: OwnStream | None = None,
     ) -> None:
         self.me, self.follower, self.state_sync, self.steps = me, follower, state_sync, steps
-        self.tasks, self._host, self._fetch = tasks, host, fetch
+        self.tasks, self._host, self._fetch, self._own_data = tasks, host, fetch, own
         self._layout = layout_of(me.spec.model)
         self._opened: dict[StepId, OpeningNotice] = {}
         self._locks = defaultdict[RoundId, trio.Lock](trio.Lock)
@@ -168,7 +170,12 @@ class Openings:
         update = await self._own(audit.commit.update)
         live = [int(b) for b in decode_contribution(spec, self._layout, round_id, update).blocks_B]
         blocks = opened_blocks(audit.seed, audit.node, spec.audit, audit.rate_ppm, self._layout.blocks, live)
-        return await trio.to_thread.run_sync(self.steps.opening, round_id, list(blocks), audit.segment)
+
+        def opening() -> bytes:
+            shown = () if self._own_data is None else self._own_data.shown(audit.commit, audit.segment)
+            return self.steps.opening(round_id, list(blocks), audit.segment, shown)
+
+        return await trio.to_thread.run_sync(opening)
 
     async def _own(self, update: Digest) -> bytes:
         """An update of ours; if our disk has lost it, others have it for as long as it may be opened."""

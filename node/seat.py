@@ -1,7 +1,7 @@
 """Seat: how a node takes a free seat in a run, returns to it after an outage, and leaves it for good.
 
 Room: node (edge). What verifiers and chain make of it is `protocol.membership`. As soon as it has its seat it
-announces its known-answer tasks, if the run orders any.
+announces its known-answer tasks, if the run orders any, and what binds it to its own data, if it brings some.
 
     application --> guest: catches up --> application, ready --> admitted by a quorum --> trains
     `assay node leave` --> leave, in a manifest --> opens what is drawn of it --> discharged, ends
@@ -29,13 +29,13 @@ from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import AssayError, Diverged, Unavailable
 from assay.protocol.identity import sign
 from assay.protocol.membership import is_drained, may_announce
-from assay.protocol.messages import Attendance, AttendanceKind, SignedAttendance
+from assay.protocol.messages import NO_OWN_DATA, Attendance, AttendanceKind, OwnData, SignedAttendance
 from assay.protocol.run_state import RunState
 from assay.protocol.types import NO_DIGEST, Digest
 
 log = logging.getLogger(__name__)
 APPLY_S = 2.0  # between two applications to the same verifier
-ATTEND_S = 3.0  # between two attempts to say that we are back, or leave, or have drawn our tasks
+ATTEND_S = 3.0  # between two attempts to say that we are back, or leave, or what binds us
 LOOK_S = 1.0
 TOLD_S = 300  # after the time by which a run had to start, until which we may learn what became of it
 LEAVE = "leave"  # in the node's folder: a file by which its operator asks it to leave
@@ -159,6 +159,13 @@ async def announce_tasks(me: Participant, follower: Follower, root: Digest, say:
         await trio.sleep(ATTEND_S)
 
 
+async def announce_data(me: Participant, follower: Follower, own: OwnData, say: Say) -> None:
+    """Bind ourselves to data that only we have, until the chain has it; at once if we bring none."""
+    while me.me in follower.run_state.unannounced and follower.run_state.is_training:
+        await say(_signed(me, follower.run_state, AttendanceKind.DATA, own=own))
+        await trio.sleep(ATTEND_S)
+
+
 async def drained(me: Participant, follower: Follower) -> None:
     """Wait until no step of ours can be drawn or judged any more."""
     while not follower.run_state.is_complete and not is_drained(follower.run_state, me.me):
@@ -166,7 +173,13 @@ async def drained(me: Participant, follower: Follower) -> None:
 
 
 def _signed(
-    me: Participant, run_state: RunState, kind: AttendanceKind, tasks: Digest = NO_DIGEST
+    me: Participant,
+    run_state: RunState,
+    kind: AttendanceKind,
+    tasks: Digest = NO_DIGEST,
+    own: OwnData = NO_OWN_DATA,
 ) -> SignedAttendance:
-    attendance = Attendance(run_id=me.run_id, round=run_state.round, node=me.me, kind=kind, tasks=tasks)
+    attendance = Attendance(
+        run_id=me.run_id, round=run_state.round, node=me.me, kind=kind, tasks=tasks, own=own
+    )
     return SignedAttendance(attendance=attendance, signature=sign(me.keys.peer, me.domain, attendance))

@@ -24,6 +24,7 @@ from assay.node.messages import StepRecord, TakeStep, TrainerStart, WorkAhead
 from assay.node.openings import Openings
 from assay.node.progress import report_rounds
 from assay.node.seat import (
+    announce_data,
     announce_tasks,
     drained,
     leave_when_asked,
@@ -61,7 +62,9 @@ from assay.protocol.known_answers import drawn_tasks, task_secret
 from assay.protocol.membership import bound_by
 from assay.protocol.messages import (
     INLINE_UPDATE_BYTES,
+    NO_OWN_DATA,
     Commit,
+    OwnData,
     SignedCommit,
     SignedReceipt,
     SignedRefusal,
@@ -72,6 +75,7 @@ from assay.protocol.params import MoneySpec
 from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId, RoundId
 from assay.training.codec.contribution import aggregate_bytes_max
+from assay.training.data.own_data import OwnStream, read_own_data
 from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import kept_rounds
 
@@ -95,6 +99,36 @@ async def run_node(config: Config) -> None:
     me = open_participant(config)
     check_price(me.spec.money, config.least_price)
     await Service(me).run()
+
+
+def own_data_of(me: Participant) -> OwnStream | None:
+    """The data that only this node has, which it trains on in this run; None if it trains on the run's.
+
+    Raises:
+        ConfigError: the run asks for them, and the configuration names none that fit it.
+    """
+    if not me.spec.brings_data(me.me):
+        return None
+    if me.config.own_data is None:
+        raise ConfigError(
+            "own_data: our seat in this run trains on data that only we have: name the folder of their tokens"
+        )
+    secret = derived_salt(bytes(me.keys.peer), b"own data", me.run_id)
+    return read_own_data(me.config.own_data, me.spec, me.run_id, secret)
+
+
+def check_bound(run_state: RunState, node: PeerId, own: OwnData) -> None:
+    """Do nothing unless a node has bound itself to other data than it has now.
+
+    Raises:
+        ConfigError: it has; whatever it would train on now is a lie.
+    """
+    bound = run_state.nodes[node].own
+    if bound not in (own, NO_OWN_DATA):
+        raise ConfigError(
+            f"own_data: {own.windows} windows under root {own.root.hex()[:8]}, and this node bound itself to "
+            f"{bound.windows} under {bound.root.hex()[:8]}: name the folder as it was then"
+        )
 
 
 def check_price(money: MoneySpec, least: int) -> None:
@@ -127,6 +161,8 @@ class Service:
         self.me = me
         self._task_secret = task_secret(bytes(me.keys.peer), me.run_id)
         self.tasks = drawn_tasks(self._task_secret, me.spec, me.run_id, me.me)
+        self.own_data = own_data_of(me)
+        self.own = NO_OWN_DATA if self.own_data is None else self.own_data.bound
         self.follower = Follower(me.spec, me.run_id, me.store)
         self.layout = layout_of(me.spec.model)
         self.pushes = Pushes(aggregate_bytes_max(me.spec, self.layout.blocks))
@@ -166,6 +202,7 @@ class Service:
             self.tasks,
             host=lambda: self._host,
             fetch=self._fetch,
+            own=self.own_data,
         )
 
     def _trainer(self) -> tuple[str, Message]:
@@ -177,6 +214,8 @@ class Service:
             salt_key=derived_salt(bytes(self.me.keys.peer), b"trainer", self.me.run_id),
             workplace=self.me.workplace,
             known_answers=tuple(sorted(map(RoundId, self.tasks.shown))),
+            own_data="" if self.own_data is None else str(self.me.config.own_data),
+            own=self.own,
         )
 
     async def run(self) -> None:
@@ -203,6 +242,8 @@ class Service:
             log.info("node is up", extra={"peer": self.me.me.hex()[:8]})
             if not await take_seat(self.me, self.follower, self.state_sync, host):
                 return
+            check_bound(self.follower.run_state, self.me.me, self.own)
+            nursery.start_soon(announce_data, self.me, self.follower, self.own, self.openings.say)
             nursery.start_soon(self._fetch_ahead)
             pruner = Pruner(self.me.spec, self.me.store, self.me.blobs, kept_rounds(self.me.spec))
             nursery.start_soon(prune, self.follower, pruner)
@@ -250,6 +291,13 @@ class Service:
                 log.info(
                     "waiting for other nodes: the run has not started",
                     extra={"needed": self.me.spec.least_nodes, "until_s": self.me.spec.start_by_s},
+                )
+                await self.follower.grown(int(run_state.round))
+                continue
+            if self.me.me in run_state.unannounced:
+                log.info(
+                    "waiting: the chain has not bound us to our data yet",
+                    extra={"windows": self.own.windows, "root": self.own.root.hex()[:16]},
                 )
                 await self.follower.grown(int(run_state.round))
                 continue

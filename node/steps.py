@@ -25,7 +25,7 @@ from assay.protocol.encoding.codec import INT_MAX, decode, encode
 from assay.protocol.encoding.merkle import Tree
 from assay.protocol.errors import Diverged, MalformedMessage
 from assay.protocol.messages import Commit, SketchOpening
-from assay.protocol.openings import InnerBlocks, InnerOpening, Opening
+from assay.protocol.openings import InnerBlocks, InnerOpening, Opening, OwnWindow
 from assay.protocol.openings import Path as MerklePath
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
@@ -124,8 +124,12 @@ class StepFiles:
             raise _gone(int(commit.round))
         return open_commitment(commit, record.salt, record.sketches, segment)
 
-    def opening(self, round_id: int, blocks: list[int], segment: int = 0) -> bytes:
+    def opening(
+        self, round_id: int, blocks: list[int], segment: int = 0, windows: tuple[OwnWindow, ...] = ()
+    ) -> bytes:
         """The encoded opening of a recent step for the blocks and the segment drawn.
+
+        windows: Of the node's own data, which that part of the step took, if it brings some.
 
         Raises:
             Diverged: that step is absent or damaged.
@@ -148,6 +152,7 @@ class StepFiles:
             after=after,
             paths_before=_paths(tree_before, blocks),
             paths_after=_paths(tree_after, blocks),
+            windows=windows,
         )
         if self._rule.is_gradient:
             return encode(opening)

@@ -25,10 +25,10 @@ from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.known_answers import trained_as
-from assay.protocol.messages import LOSS_MICRO_MAX, Commit
+from assay.protocol.messages import LOSS_MICRO_MAX, NO_OWN_DATA, Commit, OwnData
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
-from assay.training.data.batches import batch_positions, batch_root, read_tokens
+from assay.training.data.batches import batch_positions, batch_root, read_own_tokens, read_tokens
 from assay.training.exact import is_finite
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
@@ -74,16 +74,19 @@ class Trainer(ComputeWorker):
         base: Path | None = None,
         device: str = "cpu",
         known_answers: frozenset[int] = frozenset(),
+        own: OwnData = NO_OWN_DATA,
     ) -> None:
+        """data: The folder of the run's tokens or, where `own` binds the node to some, of its own."""
         keep = kept_rounds(spec)
         parameters = PublicState(spec, folder / THETA, keep, base, holds_rest=True)
         super().__init__(parameters, frozen_parameters(spec, base))
         self.spec, self.run_id, self.node = spec, run_id, node
-        self.device, self.known_answers = device, known_answers
+        self.device, self.known_answers, self.own = device, known_answers, own
         self._tasks_from = 0
         self._salt_key = salt_key
         self.layout = self.parameters.layout
-        self.tokens = read_tokens(data, spec.data)
+        is_own = own != NO_OWN_DATA
+        self.tokens = read_own_tokens(data, spec.data) if is_own else read_tokens(data, spec.data)
         self.steps = StepFiles(
             folder, run_id=run_id, node=node, rule=spec.rule, layout=self.layout, keep=keep
         )
@@ -102,7 +105,8 @@ class Trainer(ComputeWorker):
             run_id=start.run_id,
             node=start.node,
             salt_key=start.salt_key,
-            data=Path(place.data),
+            data=Path(start.own_data or place.data),
+            own=start.own,
             folder=Path(place.folder),
             base=place.base_path,
             device=place.device,
@@ -214,7 +218,7 @@ class Trainer(ComputeWorker):
             node=self.node,
             parent=parent,
             state=state,
-            batch_root=batch_root(self.spec, batch_positions(self.spec, self.node, round_id, tokens)),
+            batch_root=self._batch_root(round_id, tokens),
             update=blob_digest(update),
             update_bytes=len(update),
             base=base,
@@ -291,8 +295,12 @@ class Trainer(ComputeWorker):
         """The sequences of a step of `tokens` tokens, at the parameters that its work starts from."""
         return step_batch(
             self.spec, self.layout, theta_P, self.tokens, self.node, round_id, tokens,
-            device=self.device, frozen=self.frozen,
+            device=self.device, frozen=self.frozen, own=self.own,
         )  # fmt: skip
+
+    def _batch_root(self, round_id: int, tokens: int) -> Digest:
+        positions = batch_positions(self.spec, self.node, round_id, tokens, self.own)
+        return batch_root(self.spec, positions, self.own)
 
     def is_task(self, round_id: int) -> bool:
         """Whether this round's step is a known-answer task that the node's announcement covers."""

@@ -103,6 +103,7 @@ def check_order(path: Path | None, on_bytes: OnBytes = nobody) -> OrderReport:
         "text": f"{sum(one.bytes for one in manifest.sources):,} bytes in "
         f"{sum(one.documents for one in manifest.sources):,} documents, {tokenizer_words(data)}",
         "strata": stratum_words(data, order.rule.aggregation.f),
+        "own data": own_data_words(order),
         "chat": manifest.chat_words,
         "loss": loss_words(order),
         "compute": f"{order.compute.dtype}, "
@@ -168,14 +169,31 @@ def size_words(order: Order) -> str:
 
 def stratum_words(data: DataSpec, f: int) -> str:
     """Which seats train on what; empty if all train on everything."""
-    if not data.strata:
+    seats = [stratum.seats for stratum in data.strata if not stratum.is_own and stratum.seats]
+    if not data.strata or len(seats) < min(2, len(data.strata)):
         return ""
-    seats = [stratum.seats for stratum in data.strata]
     words = f"{' + '.join(map(str, seats))} seats, each on its own source"
     small = sum(1 for count in seats if count <= 2 * f)
     if small:
         words += f"; in {small} of {len(seats)}, {f} liars can be the majority: bounded by the others' nodes"
     return words
+
+
+def own_data_words(order: Order) -> str:
+    """What is different with nodes that bring data of their own; empty without any."""
+    bring, public = order.run.own_data, order.seats - order.run.own_data
+    if not bring:
+        return ""
+    windows = order.rule.most_sequences_per_round
+    drawn = (
+        windows if order.rule.is_gradient else windows // order.rule.local.steps * order.rule.local.segment
+    )
+    others = f"the other {public} on the order's" if public else "the order's are only held out"
+    return (
+        f"{bring} of the named nodes train on data that only they have, {others}; a drawn step shows "
+        f"{drawn:,} windows of them to its auditors and to nobody else. Without known-answer tasks, "
+        "receipts, appeals and accusations"
+    )
 
 
 def accept_words(order: Order) -> str:
@@ -364,6 +382,8 @@ def appeal_words(order: Order, model: ModelSpec) -> str:
     compute, rule, least = compute_spec(order), order.rule, order.rule.local.sequences
     has_limits = order.limits is not None
     reason = why_never(model, compute, rule, least, has_limits=has_limits)
+    if reason is None and order.run.own_data == order.seats:
+        reason = "every node trains on data that only it has"
     if reason is not None:
         return f"of no step: {reason}"
     words = (

@@ -365,7 +365,19 @@ def _wrong_grpo(order: Order) -> Iterator[ConfigProblem]:
 
 
 def _wrong_domains(order: Order) -> Iterator[ConfigProblem]:
-    """Sources of which some have seats of their own and some not, or seats that are not all of the run's."""
+    """Sources of which some have seats of their own and some not, or seats that are not all of the run's.
+
+    Also more nodes that bring data than are named, or data that cannot be brought.
+    """
+    bring, public = order.run.own_data, order.seats - order.run.own_data
+    if bring > order.run.nodes:
+        reason = f"of the {order.run.nodes} nodes that are named; expected no more"
+        yield ConfigProblem(("run", "own_data"), bring, reason)
+    if bring and (order.is_dpo or order.is_grpo):
+        reason = (
+            "preference pairs and tasks hold more than their text, which would be the node's word: expected 0"
+        )
+        yield ConfigProblem(("run", "own_data"), bring, reason)
     named = [source.seats for source in order.data if source.seats is not None]
     if not named:
         return
@@ -373,8 +385,9 @@ def _wrong_domains(order: Order) -> Iterator[ConfigProblem]:
         if source.seats is None:
             reason = "another source has seats of its own; expected some for every source, or for none"
             yield ConfigProblem(("data", index, "seats"), None, reason)
-    if len(named) == len(order.data) and sum(named) != order.seats:
-        reason = f"the sources have {sum(named)} seats together, expected the run's {order.seats}"
+    if len(named) == len(order.data) and sum(named) != public:
+        own = f", less {bring} with data of their own" if bring else ""
+        reason = f"the sources have {sum(named)} seats together, expected the run's {order.seats}{own}"
         yield ConfigProblem(("data", 0, "seats"), named[0], reason)
 
 

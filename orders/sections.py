@@ -22,6 +22,7 @@ from assay.protocol.params import (
     KNOWN_ANSWERS_MAX,
     MILESTONES_MAX,
     PPM,
+    STRATA_MAX,
 )
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format
@@ -82,6 +83,7 @@ class RunSection(Section):
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 20261120
     rounds: Positive = 60
     nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 5  # that the buyer names
+    own_data: Annotated[int, Field(ge=0, le=STRATA_MAX - 1)] = 0  # of these: train on data only they have
     least_nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than these: the run waits
     start_within_s: Annotated[int, Field(ge=1, le=START_S_MAX)] = 86_400  # for others, or never starts
     seats: Annotated[int, Field(ge=1, le=NODES_MAX)] | None = None  # more than needed: others may join

@@ -173,15 +173,24 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
         licence=_bounded(
             " AND ".join(dict.fromkeys(one.licence for one in manifest.sources)), LICENCE_MAX, "licence"
         ),
-        strata=tuple(
-            Stratum(tokens=source.tokens, seats=section.seats)
-            for section, source in zip(order.data, manifest.sources, strict=True)
-            if section.seats is not None
-        ),
+        strata=_strata(order, manifest),
     )
     for fault in stratum_faults(data, seats=order.seats, window=drawn, windows_per_round=count):
         raise ConfigError(f"data: {fault}")
     return data
+
+
+def _strata(order: Order, manifest: DataManifest) -> tuple[Stratum, ...]:
+    """Who trains on what; nothing where all train on everything."""
+    bring = order.run.own_data
+    public = tuple(
+        Stratum(tokens=source.tokens, seats=section.seats)
+        for section, source in zip(order.data, manifest.sources, strict=True)
+        if section.seats is not None
+    )
+    if bring and not public:
+        public = (Stratum(tokens=manifest.tokens, seats=order.seats - bring),)
+    return (Stratum(tokens=0, seats=1),) * bring + public
 
 
 def build_spec(

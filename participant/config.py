@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from assay.participant.files.invitation import read_invitation
 from assay.participant.files.record import Record, Role, SignedRecord, read_records, takes_place_of
 from assay.participant.files.run_file import RunFile, read_run_file
 from assay.participant.keys.keyring import Keys, load_keys
+from assay.participant.openings import KEPT, KeptOpening
 from assay.participant.telemetry.readings import Readings
 from assay.participant.telemetry.traces import OFF, Traces, traces_of
 from assay.protocol.encoding.codec import Message, decode
@@ -60,6 +62,7 @@ class Config:
     rpc_urls: tuple[str, ...] = ()  # more endpoints, which the ledger service compares with it
     one_rpc_suffices: bool = False  # while others do not answer
     data: Path  # a data set's folder; training/data/shards.py
+    own_data: Path | None = None  # a node's: likewise, of data that only it has, for runs that ask for such
     books: str | None = None  # URL of the ledger service's PostgreSQL database; None: a file in its folder
     limits: Path | None = None  # calibration that the spec names, if it is not the one of this build
     attestation: Path | None = None  # attestation policy, if the spec names one
@@ -258,6 +261,20 @@ class Door:
     knows: Callable[[PeerId], bool]  # whether a peer is no stranger any more
 
 
+def may_read(me: Participant, peer: PeerId, blob: Digest) -> bool:
+    """Whether a member may be served a blob: what shows data that only one node has, verifiers alone.
+
+    Others learn an opening's digest from verdicts, and whoever judged it has a record of it by then.
+    """
+    spec = me.spec
+    if peer in spec.seat_peers or not spec.bringing_nodes:
+        return True
+    if spec.brings_data(me.me):
+        return False
+    kept = me.store.value(f"{KEPT}{blob.hex()}")
+    return kept is None or not spec.brings_data(decode(KeptOpening, kept).node)
+
+
 @asynccontextmanager
 async def open_network(
     me: Participant, handlers: Mapping[str, Handler], door: Door | None = None
@@ -275,5 +292,6 @@ async def open_network(
         public=None if door is None else door.handlers,
         takes_strangers=lambda: door is not None and door.is_open(),
         blobs=me.blobs,
+        may_read=partial(may_read, me),
     ) as host:
         yield host

@@ -22,6 +22,7 @@ from assay.network.blob_store import DiskBlobs
 from assay.network.host import Host
 from assay.participant.follower import Follower, fetch_blob
 from assay.participant.openings import (
+    KEPT,
     KINDS,
     KeptOpening,
     check_step,
@@ -39,7 +40,6 @@ from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
-KEPT = "opening/"  # keys of what is kept
 LOOK_S = 30.0  # between two looks where the chain stands still
 FETCH_S = 20.0
 FETCHES_MAX = 4  # at a time: one that nobody serves holds up no other, and each is in memory once
@@ -160,7 +160,9 @@ async def keep_openings(
     def is_ours(audit: Audit, opening: Digest) -> bool:
         named = named_opening(audit)
         is_named = named is not None and named.opening == opening
-        return is_named and (keeps_all or follower.run_state.seat_of(me) in keepers(spec, audit, opening))
+        # A buyer is no verifier, and nobody else is shown what of a node's own data an opening holds.
+        keeps = keeps_all and not spec.brings_data(audit.node)
+        return is_named and (keeps or follower.run_state.seat_of(me) in keepers(spec, audit, opening))
 
     limit = trio.CapacityLimiter(FETCHES_MAX)
 

@@ -23,6 +23,8 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 KINDS: dict[bytes, type[Opening] | type[InnerOpening]] = {kind.TAG: kind for kind in (Opening, InnerOpening)}
 
+KEPT = "opening/"  # and its digest: keys of the store's records of what is kept
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOpening:

@@ -17,8 +17,10 @@ import hashlib
 from collections.abc import Iterable
 
 from assay.protocol.agreement.quorum import quorum
+from assay.protocol.encoding.merkle import LEAVES_MAX
 from assay.protocol.messages import (
     JOINS_MAX,
+    NO_OWN_DATA,
     Admission,
     Attendance,
     AttendanceKind,
@@ -38,9 +40,12 @@ RETURN_PAUSE_S = 60  # agreed time between a node's first return and its second
 def may_join(run_state: RunState, member: Member) -> bool:
     """Whether a seat is free, and neither this member's keys nor its account have a part in the run already.
 
-    A reserve has one: with a verifier's seat it would judge its own steps.
+    A reserve has one: with a verifier's seat it would judge its own steps. Nobody joins a run whose seats all
+    have data that only the nodes it names bring.
     """
     spec = run_state.spec
+    if not spec.takes_newcomers:
+        return False
     known = [*(record.member for record in run_state.nodes.values()), *spec.verifiers, *spec.reserves]
     return run_state.free_seats > 0 and all(
         member.peer != one.peer and member.account != one.account and member.hot != one.hot for one in known
@@ -110,10 +115,12 @@ def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool
     record = run_state.nodes.get(attendance.node)
     if record is None or record.banned or attendance.run_id != run_state.run_id:
         return False
-    is_list = attendance.kind is AttendanceKind.TASKS
-    if is_list != (attendance.tasks != NO_DIGEST):
+    is_list, is_data = (attendance.kind is kind for kind in (AttendanceKind.TASKS, AttendanceKind.DATA))
+    if is_list != (attendance.tasks != NO_DIGEST) or is_data != (attendance.own != NO_OWN_DATA):
         return False
     if is_list and not may_announce(run_state, record):
+        return False
+    if is_data and not may_bring(run_state, attendance):
         return False
     if attendance.kind is not AttendanceKind.RETURN:
         is_recent = run_state.round - SAID_ROUNDS <= attendance.round <= run_state.round
@@ -127,8 +134,20 @@ def may_attend(run_state: RunState, attendance: Attendance, time_s: int) -> bool
 
 
 def may_announce(run_state: RunState, record: NodeRecord) -> bool:
-    """Whether a node has a seat and has announced no list yet, in a run that orders known-answer tasks."""
-    return run_state.spec.audit.known_answer_count > 0 and record.is_seated and record.tasks == NO_DIGEST
+    """Whether a node has a seat and has announced no list yet, in a run that orders known-answer tasks.
+
+    One with data of its own has none: nobody could make such a step again once its list is shown.
+    """
+    spec = run_state.spec
+    is_asked = spec.audit.known_answer_count > 0 and not spec.brings_data(record.member.peer)
+    return is_asked and record.is_seated and record.tasks == NO_DIGEST
+
+
+def may_bring(run_state: RunState, attendance: Attendance) -> bool:
+    """Whether a node binds itself to data of its own for the first time, and has enough for one step."""
+    least, own = run_state.spec.most_windows_per_round, attendance.own
+    is_new = attendance.node in run_state.unannounced
+    return is_new and own.root != NO_DIGEST and least <= own.windows <= LEAVES_MAX
 
 
 def is_drained(run_state: RunState, node: PeerId) -> bool:

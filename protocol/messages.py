@@ -192,11 +192,24 @@ class AttendanceKind(enum.IntEnum):
     RETURN = 1  # it is back: it opens every step of its own that is overdue
     LEAVE = 2  # it takes no further step, for good; what it did can be audited as before
     TASKS = 3  # it has drawn its known-answer tasks: a step of a later round may be shown to be one
+    DATA = 4  # it binds itself to the data that only it has, and may train from the next round on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnData:
+    """What binds a node to data that only it has: the Merkle root over its windows, and their number."""
+
+    TAG: ClassVar[bytes] = b"assay/own-data/1"
+    root: Digest
+    windows: int
+
+
+NO_OWN_DATA = OwnData(root=NO_DIGEST, windows=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attendance:
-    """A node's statement that it is back, that it leaves, or which list binds its known-answer tasks."""
+    """A node's statement that it is back, that it leaves, or what binds its tasks or its own data."""
 
     TAG: ClassVar[bytes] = b"assay/attendance/1"
     run_id: Digest
@@ -204,6 +217,7 @@ class Attendance:
     node: PeerId
     kind: AttendanceKind
     tasks: Annotated[Digest, Later()] = NO_DIGEST  # of TASKS: `known_answer_root` of its list; else zero
+    own: Annotated[OwnData, Later()] = NO_OWN_DATA  # of DATA; else none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

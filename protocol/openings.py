@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from assay.protocol.encoding.codec import Max
+from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.types import Digest, PeerId, RoundId
 
 OPENED_BLOCKS_MAX = 1 << 15  # 512 MiB of each root
 PROOF_HASHES_MAX = 26
 INNER_BYTES_MAX = 512 * 1024 * 1024  # parameters of an opened inner state: 128 million of float32
+WINDOWS_MAX = 1 << 16  # shown of a node's own data
+WINDOW_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,18 @@ class Path:
 
     TAG: ClassVar[bytes] = b"assay/path/1"
     hashes: Annotated[tuple[Digest, ...], Max(PROOF_HASHES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWindow:
+    """A window of data that only its node has, and what binds it to the root that the node announced."""
+
+    TAG: ClassVar[bytes] = b"assay/own-window/1"
+    salt: (
+        Digest  # without it the hash of a window would tell whoever guesses the text that the guess is right
+    )
+    tokens: Annotated[bytes, Max(WINDOW_BYTES_MAX)]  # little-endian, as wide as those of the run's data
+    path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +51,8 @@ class Opening:
     after: Annotated[bytes, Max(OPENED_BLOCKS_MAX * 16384)]
     paths_before: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
     paths_after: Annotated[tuple[Path, ...], Max(OPENED_BLOCKS_MAX)]
+    # of a node that trains on data of its own: those that the drawn part of the step took, in its order
+    windows: Annotated[tuple[OwnWindow, ...], Max(WINDOWS_MAX), Later()] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

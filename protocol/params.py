@@ -21,7 +21,7 @@ from assay.protocol.encoding.codec import Later, Max
 from assay.protocol.grpo import NO_GRPO, GrpoSpec, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX, Score
 from assay.protocol.messages import Member as Member
-from assay.protocol.openings import OPENED_BLOCKS_MAX
+from assay.protocol.openings import OPENED_BLOCKS_MAX, WINDOW_BYTES_MAX, WINDOWS_MAX
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.split import Split
 from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest, PeerId
@@ -161,8 +161,13 @@ class Stratum:
     """A part of the data on which the nodes of some seats train, and no others."""
 
     TAG: ClassVar[bytes] = b"assay/stratum/1"
-    tokens: int  # from where the stratum before it ends
+    tokens: int  # from where the stratum before it ends; 0: its one seat's node brings data of its own
     seats: int
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is data that only one node has, of which the spec says nothing."""
+        return self.tokens == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,6 +440,11 @@ class RunSpec:
         return (self.model.context + 1) * self.compute.drawn_sequences
 
     @property
+    def window_bytes(self) -> int:
+        """Length in bytes of the tokens of a window."""
+        return self.window_tokens * self.data.token_bytes
+
+    @property
     def most_windows_per_round(self) -> int:
         """Most windows that a node trains on in one round; with GRPO, prompts that it completes."""
         return self.rule.most_sequences_per_round // self.compute.trained_per_window
@@ -448,7 +458,7 @@ class RunSpec:
         """The number of the stratum that a node trains on; 0 if all train on everything.
 
         Nodes that the spec names take the seats of the strata in order. One that joins later is assigned
-        by its key, with each stratum's share of the seats as its probability.
+        by its key, with each public stratum's share of the seats as its probability.
         """
         strata = self.data.strata
         if not strata:
@@ -457,10 +467,26 @@ class RunSpec:
         if node in named:
             seat = named.index(node)
         else:
+            own = len(self.bringing_nodes)
             head = b"assay/stratum-of/1" + self.seed.to_bytes(8, "big") + node
-            seat = int.from_bytes(hashlib.sha256(head).digest()[:16], "big") % self.seats
+            seat = own + int.from_bytes(hashlib.sha256(head).digest()[:16], "big") % (self.seats - own)
         ends = itertools.accumulate(stratum.seats for stratum in strata)
         return next(number for number, end in enumerate(ends) if seat < end)
+
+    @property
+    def bringing_nodes(self) -> tuple[PeerId, ...]:
+        """The nodes that train on data of their own: the first that the spec names."""
+        own = sum(stratum.is_own for stratum in self.data.strata)
+        return tuple(member.peer for member in self.nodes[:own])
+
+    def brings_data(self, node: PeerId) -> bool:
+        """Whether a node trains on data that only it has."""
+        return node in self.bringing_nodes
+
+    @property
+    def takes_newcomers(self) -> bool:
+        """Whether there is a seat for a node that the spec does not name: all such train on public data."""
+        return len(self.bringing_nodes) < self.seats
 
     def training_windows(self, node: PeerId) -> range:
         """The numbers, among the windows trained on, of those that a node trains on."""
@@ -657,11 +683,14 @@ def check_spec(spec: RunSpec) -> None:
         spec.data.vocabulary <= 1 << (8 * spec.data.token_bytes),
         f"{spec.data.vocabulary} different tokens do not fit {spec.data.token_bytes} bytes",
     )
-    for fault in stratum_faults(
-        spec.data,
-        seats=spec.seats,
-        window=spec.window_tokens,
-        windows_per_round=spec.most_windows_per_round,
+    for fault in (
+        *stratum_faults(
+            spec.data,
+            seats=spec.seats,
+            window=spec.window_tokens,
+            windows_per_round=spec.most_windows_per_round,
+        ),
+        *own_data_faults(spec),
     ):
         need(False, fault)
     need(
@@ -705,18 +734,38 @@ def stratum_faults(data: DataSpec, *, seats: int, window: int, windows_per_round
     if not strata or not data.split(window).held:
         return ()
     given = sum(one.seats for one in strata), sum(one.tokens for one in strata)
-    if given != (seats, data.tokens) or min(one.seats for one in strata) < 1:
+    own = [one for one in strata if one.is_own]
+    least = 0 if own else 1  # where every seat has data of its own, the spec's data are only held out
+    if given != (seats, data.tokens) or min(one.seats for one in strata) < least:
         return (
             f"strata of {given[0]} seats and {given[1]} tokens, "
             f"expected {seats} and {data.tokens}, and a seat in each",
         )
+    if list(strata[: len(own)]) != own or any(one.seats != 1 for one in own):
+        return ("strata without tokens come first, with one seat each, whose node brings data of its own",)
     counts = [len(data.training_windows(number, window)) for number in range(len(strata))]
     return tuple(
         f"stratum {number} has {count} windows of {window} tokens to train on, "
         f"a step needs {windows_per_round}"
         for number, count in enumerate(counts)
-        if count < windows_per_round
+        if strata[number].seats and not strata[number].is_own and count < windows_per_round
     )
+
+
+def own_data_faults(spec: RunSpec) -> Iterator[str]:
+    """Errors in what a run asks of nodes with data of their own, as text; none where there are none."""
+    own, named = sum(one.is_own for one in spec.data.strata), len(spec.nodes)
+    if own > named:
+        yield f"{own} seats with data of their own, and {named} nodes named: who brings data is named"
+    if own and (spec.compute.is_dpo or spec.compute.is_grpo):
+        yield (
+            "data that only one node has are trained on for the next token: what DPO and GRPO read beside it "
+            "would be the node's word"
+        )
+    if own and spec.most_windows_per_round > WINDOWS_MAX:
+        yield f"a step takes {spec.most_windows_per_round} windows, an opening shows at most {WINDOWS_MAX}"
+    if own and (size := spec.window_bytes) > WINDOW_BYTES_MAX:
+        yield f"a window of {size} bytes, an opening shows at most {WINDOW_BYTES_MAX} of one"
 
 
 def _milestone_faults(one: Milestone, *, has_choices: bool) -> Iterator[str]:

@@ -18,6 +18,7 @@ from assay.protocol.calendar import Calendar
 from assay.protocol.encoding.codec import digest
 from assay.protocol.funding import closing, funded_epochs
 from assay.protocol.messages import (
+    NO_OWN_DATA,
     NODES_MAX,
     Appraisal,
     Closing,
@@ -25,6 +26,7 @@ from assay.protocol.messages import (
     FundingReport,
     HandOver,
     Member,
+    OwnData,
     Score,
     StakeReport,
     Verdict,
@@ -61,6 +63,7 @@ class NodeRecord:
     has_contradicted: bool = False  # whether that fault is equivocation: two commits for one round
     tasks: Digest = NO_DIGEST  # root of its list of known-answer tasks; zero before it announced one
     tasks_from: int = 0  # the first round of which a step on that list may be shown: after the announcement
+    own: OwnData = NO_OWN_DATA  # what binds it to its own data; none before it announced them
 
     @property
     def banned(self) -> bool:
@@ -240,8 +243,20 @@ class RunState:
         """Nodes whose commits the next manifest may take, ascending; none in that which starts a run."""
         if not self.is_training or self.awaits_nodes:
             return ()
+        silent = self.unannounced
         return tuple(
-            node for node, record in self.nodes.items() if record.is_seated and node not in self.late
+            node
+            for node, record in self.nodes.items()
+            if record.is_seated and node not in self.late and node not in silent
+        )
+
+    @property
+    def unannounced(self) -> frozenset[PeerId]:
+        """Nodes with a seat that train on data of their own, and have not bound themselves to them yet."""
+        return frozenset(
+            node
+            for node in self.spec.bringing_nodes
+            if self.nodes[node].is_seated and self.nodes[node].own == NO_OWN_DATA
         )
 
     @property

@@ -58,7 +58,7 @@ def advance(run_state: RunState, manifest: Manifest, name: Digest | None = None)
     if manifest.round:
         _take_beacon(after, run_state, manifest)
     _take_evidence(after, run_state, manifest)
-    _take_tasks_and_returns(after, manifest)
+    _take_announcements_and_returns(after, manifest)
     _rule_on_audits(after, run_state, manifest, here)
     _take_verdicts(after, run_state, manifest)
     _take_reports(after, run_state, manifest)
@@ -186,8 +186,10 @@ def _said(manifest: Manifest, kind: AttendanceKind) -> Iterator[Attendance]:
     return (one.attendance for one in manifest.attendance if one.attendance.kind is kind)
 
 
-def _take_tasks_and_returns(after: _After, manifest: Manifest) -> None:
+def _take_announcements_and_returns(after: _After, manifest: Manifest) -> None:
     now, nodes = int(manifest.round), after.nodes
+    for one in _said(manifest, AttendanceKind.DATA):
+        nodes[one.node] = replace(nodes[one.node], own=one.own)
     for one in _said(manifest, AttendanceKind.TASKS):
         nodes[one.node] = replace(nodes[one.node], tasks=one.tasks, tasks_from=now + 1)
     for node in {one.node for one in _said(manifest, AttendanceKind.RETURN)}:

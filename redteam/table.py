@@ -17,6 +17,7 @@ from assay.redteam.nodes.byzantine_nodes import LIAR_ATTACKS
 from assay.redteam.nodes.false_positives import Honest, total
 from assay.redteam.nodes.false_state import STATE_ATTACKS
 from assay.redteam.nodes.malformed import BYTES_ATTACKS
+from assay.redteam.nodes.own_data import OWN_DATA_ATTACKS
 from assay.redteam.nodes.steps import STEP_ATTACKS
 from assay.redteam.nodes.trust import TRUST_ATTACKS
 from assay.redteam.verifiers.absences import ABSENCE_ATTACKS
@@ -28,9 +29,9 @@ from assay.redteam.verifiers.rounds import ROUND_ATTACKS
 from assay.redteam.verifiers.seats import SEAT_ATTACKS
 
 ATTACKS: tuple[Attack, ...] = (
-    *STEP_ATTACKS, *STATE_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS, *APPEAL_ATTACKS,
-    *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS, *LEAVING_ATTACKS, *ABSENCE_ATTACKS,
-    *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS, *PROPOSAL_ATTACKS, *CONTRACT_ATTACKS,
+    *STEP_ATTACKS, *STATE_ATTACKS, *OWN_DATA_ATTACKS, *TRUST_ATTACKS, *LIAR_ATTACKS, *JUDGE_ATTACKS,
+    *APPEAL_ATTACKS, *ACCUSATION_ATTACKS, *MILESTONE_ATTACKS, *SEAT_ATTACKS, *LEAVING_ATTACKS,
+    *ABSENCE_ATTACKS, *ROUND_ATTACKS, *BEACON_ATTACKS, *BYTES_ATTACKS, *PROPOSAL_ATTACKS, *CONTRACT_ATTACKS,
 )  # fmt: skip
 
 

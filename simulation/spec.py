@@ -113,6 +113,8 @@ def load_sim(path: Path, **changes: object) -> SimSpec:
     except ConfigError as fault:
         raise ConfigError(f"{path}: {fault}") from None
     sim, faults = spec.sim, []
+    if spec.order.run.own_data:
+        faults.append("[run] own_data: a simulation has the order's data alone, expected 0")
     if sim.nodes <= 2 * max(sim.liars, spec.tolerated):
         faults.append(f"[sim] nodes = {sim.nodes}: expected more than twice liars and f")
     if sim.attack != "none" and not sim.liars:

@@ -17,12 +17,14 @@ from assay.protocol.auditing.audits import Audit, AuditStatus, may_open_sketch, 
 from assay.protocol.identity import sign
 from assay.protocol.membership import may_attend
 from assay.protocol.messages import (
+    NO_OWN_DATA,
     Attendance,
     AttendanceKind,
     Commit,
     KnownAnswer,
     Manifest,
     Outcome,
+    OwnData,
     SignedAttendance,
     Verdict,
 )
@@ -306,10 +308,16 @@ class Network:
 
 
 def an_attendance(
-    run_state: RunState, node: PeerId, kind: AttendanceKind, tasks: Digest = NO_DIGEST
+    run_state: RunState,
+    node: PeerId,
+    kind: AttendanceKind,
+    tasks: Digest = NO_DIGEST,
+    own: OwnData = NO_OWN_DATA,
 ) -> SignedAttendance:
     """What a node says of itself to the next manifest, signed."""
-    one = Attendance(run_id=run_state.run_id, round=run_state.round, node=node, kind=kind, tasks=tasks)
+    one = Attendance(
+        run_id=run_state.run_id, round=run_state.round, node=node, kind=kind, tasks=tasks, own=own
+    )
     return SignedAttendance(attendance=one, signature=sign(a_peer_key(name_of(node)), DOMAIN, one))
 
 

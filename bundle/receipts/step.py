@@ -341,6 +341,8 @@ def _commit(
         raise IntegrityError(f"commit: {error}") from None
     if (commit.run_id, commit.round, commit.parent) != (run_id, round_id, link.manifest.parent):
         raise IntegrityError("commit: of another run, round or parent than its manifest")
+    if spec.brings_data(node):
+        raise IntegrityError("commit: its batch is of data that only its node has, which no receipt shows")
     try:
         positions = batch_positions(spec, node, round_id, commit.tokens)
     except ValueError as fault:

@@ -116,11 +116,12 @@ def spot_lines(check: SpotCheck) -> Iterator[str]:
 
 
 def _steps(delivered: Delivered) -> list[tuple[int, PeerId]]:
-    """Accepted steps that can be recomputed, by round and node."""
+    """Accepted steps that can be recomputed, by round and node: none on data that only its node has."""
     found = list[tuple[int, PeerId]]()
     for at, link in enumerate(delivered.links[:-1]):  # whether the last one is audited is not decided yet
         commits = [one.commit for one in link.manifest.commits]
-        found += [(at, one.node) for one in commits if delivered.has(one.update)]
+        here = [one for one in commits if delivered.has(one.update)]
+        found += [(at, one.node) for one in here if not delivered.spec.brings_data(one.node)]
         if link.manifest.aggregate != NO_DIGEST and not delivered.has(link.manifest.aggregate):
             break  # the next round's parameters are not here
     return found

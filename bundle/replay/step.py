@@ -40,7 +40,7 @@ from assay.protocol.auditing.draws import (
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import AssayError, ConfigError, Diverged, MalformedMessage
 from assay.protocol.known_answers import false_rounds, trained_as
-from assay.protocol.messages import Commit, Outcome
+from assay.protocol.messages import Commit, Outcome, OwnData
 from assay.protocol.params import PPM
 from assay.protocol.state_transition import beacon_of, judges_of
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
@@ -77,6 +77,7 @@ class Replayed:
     is_task: bool = False  # a known-answer task, by its audit or by the list that its node has shown
     lacks_list: bool = False  # the node announced known-answer tasks, and its list is not here
     found: Finding | None = None
+    is_own: bool = False  # whether its node trains on data that only it has
     opening: str = ""  # where it was, or why there is none
     is_behind: bool = False  # whether the private state before it is not what its earlier steps lead to
     remade: str = ""  # how far the private state could be recomputed
@@ -218,7 +219,11 @@ def _replayed(
         raise ConfigError(f"no accepted step of node {peer.hex()[:8]} in round {round_id}; there are {there}")
     if round_id + 1 == len(delivered.links):
         raise ConfigError(f"round {round_id} is the newest: the next manifest decides whether it is audited")
-    commit = commits[round_id]
+    commit, is_own = commits[round_id], spec.brings_data(peer)
+    if is_own and from_start:
+        raise ConfigError(
+            f"node {peer.hex()[:8]} trains on data that only it has: nobody else can make its steps again"
+        )
     use_threads(threads)
     with tempfile.TemporaryDirectory() as scratch:
         base = (delivered.bundle if not delivered.is_followed else delivered.data) / BASE
@@ -230,7 +235,7 @@ def _replayed(
             base=base if base.is_file() else None,
             limits=agreed_limits(spec, limits if limits.is_file() else None),
         )
-        done = Replayed(commit=commit)
+        done = Replayed(commit=commit, is_own=is_own)
         done.is_same_class = commit.exec_class == execution_class(spec.compute)
         tasks = _tasks_of(delivered, peer)
         announced = delivered.run_states[-1].nodes[peer].tasks != NO_DIGEST
@@ -239,7 +244,7 @@ def _replayed(
         rounds = {int(one.round) for one in lineage(commit, commits.get, rule, tasks)}
         began = commits[min(rounds)].base
         remake = Remake(recompute_worker.parameters, recompute_worker.batch, recompute_worker.gradient, began)
-        is_remade = from_start or len(rounds) == 1
+        is_remade = not is_own and (from_start or len(rounds) == 1)
         for number in range(round_id + 1):
             if is_remade and number in rounds:
                 is_compared = not began or number == round_id
@@ -253,7 +258,8 @@ def _replayed(
         _judge(done, delivered, recompute_worker, update, use_opening=use_opening)
         if done.found is None and is_remade:
             done.remade, done.verdict = _remade(done, remake, round_id, is_fresh=not began)
-        _compare_signs(done, delivered, recompute_worker, remake)
+        if not is_own:
+            _compare_signs(done, delivered, recompute_worker, remake)
     return done
 
 
@@ -306,6 +312,8 @@ def _verdict_words(done: Replayed) -> str:
     if done.first_false is not None:
         return f"it rests on a false step: that of round {done.first_false}"
     if done.verdict is None:
+        if done.is_own:
+            return "none: what opens it shows data that only its node has, and stays with its auditors"
         return "none: evidence, and no proof either way (no opening here; try --from-start)"
     if done.verdict is Outcome.INCONCLUSIVE:
         return (
@@ -364,8 +372,9 @@ def _check_public(
         done.faults.append(
             f"state {commit.state.hex()[:16]} committed, the aggregates lead to {done.theta.hex()[:16]}"
         )
-    done.positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens)
-    root = batch_root(spec, done.positions)
+    own = _own_of(delivered, commit)
+    done.positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens, own)
+    root = batch_root(spec, done.positions, own)
     if commit.batch_root != root:
         done.faults.append(
             f"batch root {commit.batch_root.hex()[:16]} committed, the spec assigns {root.hex()[:16]}"
@@ -433,6 +442,7 @@ def _judge(
             done.segment,
             committed=committed,
             drawn_by=done.drawn_by,
+            own=_own_of(delivered, commit),
         )
     except (Diverged, MalformedMessage) as error:
         done.opening = f"none that the commit binds: {error}"
@@ -440,6 +450,11 @@ def _judge(
     done.opening = f"{whence}, {len(body):,} bytes, {len(done.blocks)} blocks"
     is_judged = done.is_same_class or recompute_worker.limits is not None
     done.verdict = done.found.outcome if is_judged else Outcome.INCONCLUSIVE
+
+
+def _own_of(delivered: Delivered, commit: Commit) -> OwnData:
+    """What binds the node of a commit to data of its own; none where it trains on the run's."""
+    return delivered.run_states[-1].nodes[commit.node].own
 
 
 def _own_opening(
@@ -451,6 +466,8 @@ def _own_opening(
         Diverged, MalformedMessage: they do not fit the commit.
     """
     commit, seat = done.commit, local_nodes(delivered.root).get(done.commit.node)
+    if delivered.spec.brings_data(commit.node):  # its own records have no text
+        return None
     if seat is None or not (seat.folder / "steps").is_dir():
         return None
     steps = StepFiles(

@@ -191,6 +191,13 @@ def test_a_step_that_rounds_do_not_wait_for_is_not_served(tmp_path):
         assert (spec_fault(one, one.deployment_id, tmp_path, MACHINE) is None) == is_served
 
 
+def test_a_run_all_of_whose_nodes_bring_data_has_no_seat_for_others(tmp_path, monkeypatch):
+    spec = judged()
+    assert spec_fault(spec, spec.deployment_id, tmp_path, MACHINE) is None
+    monkeypatch.setattr(type(spec), "takes_newcomers", False)
+    assert "bring data of their own" in spec_fault(spec, spec.deployment_id, tmp_path, MACHINE)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -88,6 +88,27 @@ def test_a_blob_arrives_whole_from_one_holder():
     run(main)
 
 
+def knows(reader):
+    return lambda peer, _digest: peer == reader.peer
+
+
+def test_who_may_not_read_a_blob_is_told_that_it_is_not_here():
+    """Also where somebody else has just read it, so that its chunk list is known."""
+
+    async def main() -> None:
+        async with (
+            a_host("reader") as reader,
+            a_host("stranger") as stranger,
+            a_host("holder", blobs=CountingBlobs(DATA), may_read=knows(reader)) as holder,
+            connected(reader, stranger, holder),
+        ):
+            assert await fetch(reader, holder) == DATA
+            with pytest.raises(Unavailable):
+                await fetch(stranger, holder, deadline_s=2)
+
+    run(main)
+
+
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1])
 def test_sizes_at_the_edges_of_a_chunk_arrive(size):
     async def main() -> None:

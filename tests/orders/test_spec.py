@@ -307,6 +307,47 @@ def test_a_stratum_too_small_for_one_step_is_refused_before_anybody_pays(tmp_pat
         check_order(order)
 
 
+def an_order_of_own_data(folder: Path, own: int, *seats: int | None, nodes: int = 4) -> Path:
+    """The same, of whose nodes so many bring data of their own."""
+    path = an_order_of_strata(folder, *seats, nodes=nodes)
+    path.write_text(path.read_text().replace("[run]\n", f"[run]\nown_data = {own}\n"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("own", "seats", "strata"),
+    [
+        (2, (None,), [(0, 1), (0, 1), (4001, 2)]),
+        (4, (None,), [(0, 1)] * 4 + [(4001, 0)]),  # the order's text is only held out
+        (1, (2, 1), [(0, 1), (4001, 2), (4002, 1)]),
+    ],
+)
+def test_nodes_that_bring_data_have_a_stratum_each_of_which_the_spec_says_nothing(
+    tmp_path, own, seats, strata
+):
+    path = an_order_of_own_data(tmp_path, own, *seats)
+    order = load_order(path)
+    data = data_spec(order, collect_data(order, None))
+
+    assert [(one.tokens, one.seats) for one in data.strata] == strata
+    said = check_order(path).rows["own data"]
+    others = "the order's are only held out" if own == 4 else f"the other {4 - own} on the order's"
+    assert said.startswith(f"{own} of the named nodes train on data that only they have, {others}; ")
+    assert "a drawn step shows 2 windows" in said
+
+
+@pytest.mark.parametrize(
+    ("own", "seats", "reason"),
+    [
+        (5, (None,), "of the 4 nodes that are named; expected no more"),
+        (1, (2, 2), "4 seats together, expected the run's 4, less 1 with data of their own"),
+    ],
+)
+def test_more_own_data_than_nodes_or_seats_is_refused(tmp_path, own, seats, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_order(an_order_of_own_data(tmp_path, own, *seats))
+
+
 def test_the_check_refuses_an_order_without_its_data(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('[[data]]\nsource = "nowhere"')

@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from assay.chain.client import EpochPhase
 from assay.network.blob_store import DiskBlobs
 from assay.participant import opening_keeper
+from assay.participant.config import may_read
 from assay.participant.opening_keeper import OpeningKeeper, is_undisputable, keep_openings
 from assay.participant.openings import (
     KeptOpening,
@@ -274,6 +275,42 @@ def test_a_buyer_keeps_them_all(world: World) -> None:
     world.look(PeerId(b"b" * 32), keeps_all=True)
 
     assert set(world.keeper.kept) == set(world.served)
+
+
+def test_a_buyer_keeps_no_opening_that_shows_data_which_only_a_node_has(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(SPEC), "brings_data", lambda _spec, node: node == NODES[1])
+    audits = [judged(an_audit(node=at), 0) for at in range(3)]
+    world.served = {name_of(audit): an_opening(audit) for audit in audits}
+    world.ended(*audits)
+
+    world.look(PeerId(b"b" * 32), keeps_all=True)
+
+    assert set(world.keeper.kept) == {name_of(audits[0]), name_of(audits[2])}
+
+
+def test_what_shows_data_that_only_a_node_has_is_served_to_verifiers_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audits = [judged(an_audit(node=at), 0) for at in range(2)]
+    for audit in audits:
+        held_by(world, audit)
+    monkeypatch.setattr(type(SPEC), "bringing_nodes", NODES[1:2])
+    public, private = map(name_of, audits)
+    update = world.blobs.put(b"an update")
+
+    def readers(me: PeerId, blob: Digest) -> set[PeerId]:
+        here: Any = SimpleNamespace(spec=SPEC, me=me, store=world.store)
+        members = (*SPEC.seat_peers, *NODES, PeerId(b"b" * 32))
+        return {peer for peer in members if may_read(here, peer, blob)}
+
+    everybody = {*SPEC.seat_peers, *NODES, PeerId(b"b" * 32)}
+    assert readers(VERIFIERS[0], public) == readers(VERIFIERS[0], update) == everybody
+    assert readers(VERIFIERS[0], private) == {*SPEC.seat_peers}
+    assert readers(NODES[1], private) == readers(NODES[1], update) == {*SPEC.seat_peers}
+    world.keeper = world.again()  # after a restart
+    assert readers(VERIFIERS[0], private) == {*SPEC.seat_peers}
 
 
 def test_what_is_kept_is_known_after_a_restart_and_outlives_the_audit(world: World) -> None:

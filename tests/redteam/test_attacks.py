@@ -21,6 +21,7 @@ SEEDS = (1, 2, 3)  # who is drawn, and by whom, is chance: one seed may never as
 OPEN = {
     "momentum injection, one block, once",
     "steer by one false state",
+    "own data: worthless data",
     "two of four verifiers pass a node's lies",
     "three of four verifiers frame a node",
     "five liars of eight nodes",

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from assay.ledger.settlement.payouts import Settlement, UnpaidReason
 from assay.node.progress import round_line
 from assay.participant.follower import Follower
-from assay.participant.opening_keeper import KEPT, OpeningKeeper
-from assay.participant.openings import KeptOpening
+from assay.participant.opening_keeper import OpeningKeeper
+from assay.participant.openings import KEPT, KeptOpening
 from assay.participant.store import Store
 from assay.protocol.agreement.configurations import before_first, number_of
 from assay.protocol.auditing.audits import Audit, AuditStatus
@@ -482,6 +482,8 @@ class Promises:
             expected = begins if link.manifest.hand_over else expected + 1
             seated = self.nodes | {node for node, first in joined.items() if first + BEHIND_ROUNDS <= number}
             lost = seated - set(self.leaving) - {signed.commit.node for signed in link.manifest.commits}
+            if not number:  # they bind themselves to their data first
+                lost -= set(self._spec.bringing_nodes)
             is_waiting = not number and self._spec.start_by_s > 0  # nobody may train in it
             if number < self.trained and lost and not is_waiting:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")

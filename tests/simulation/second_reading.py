@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
@@ -24,6 +24,7 @@ from assay.protocol.messages import (
     Commit,
     Manifest,
     Outcome,
+    OwnData,
     Score,
     SeatNoticeKind,
     Verdict,
@@ -79,6 +80,9 @@ class SecondReading:
         self.has_lapsed = False  # it did not start in time
         self.joined: dict[PeerId, int] = {}  # nodes that the spec does not name, by their first round
         self.left: set[PeerId] = set()
+        own = sum(stratum.tokens == 0 for stratum in spec.data.strata)
+        self._brings = sorted(node.peer for node in spec.nodes)[:own]  # data that only they have
+        self._own: dict[PeerId, OwnData] = {}  # what binds them
         self._sealed: dict[tuple[int, PeerId], bytes] = {}  # digests of evaluations, by epoch and verifier
         self._scores: dict[tuple[int, PeerId], Score] = {}  # of those that were opened
         self._measured: dict[tuple[int, PeerId], PeerId] = {}  # who held the seat then
@@ -149,6 +153,7 @@ class SecondReading:
         yield from self._accepted(manifest, after)
         yield from self._joined(manifest, after)
         yield from self._returned(manifest)
+        yield from self._bound(manifest)
         if self._spec.start_by_s and not now:
             yield from self._started(manifest, after)
         self._time_s = manifest.time_s
@@ -368,7 +373,9 @@ class SecondReading:
             yield "it takes commits of an epoch that is not funded"
         for signed in manifest.commits:
             commit, record = signed.commit, after.nodes[signed.commit.node]
-            if commit.batch_root != self._batch_root(commit):
+            if (commit.node in self._brings) != (commit.node in self._own):
+                yield f"it takes a commit of {commit.node.hex()[:8]}, which is not bound to its data"
+            elif commit.batch_root != self._batch_root(commit):
                 yield f"it takes a commit of {commit.node.hex()[:8]} over other windows than are drawn for it"
             if self.joined.get(commit.node, 0) > now or commit.node in self.left:
                 yield f"it takes a commit of {commit.node.hex()[:8]}, which has no seat"
@@ -384,17 +391,20 @@ class SecondReading:
     def _batch_root(self, commit: Commit) -> Digest:
         """The digest of the windows drawn for a step, of those that are not held out (2a, 3)."""
         data, tokens = self._spec.data, self._spec.model.context + 1
-        trained = [one for one, is_held in enumerate(self._held_out()) if not is_held]
+        own = self._own.get(commit.node)
+        trained: Sequence[int] = [one for one, is_held in enumerate(self._held_out()) if not is_held]
+        trained, root = (trained, data.root) if own is None else (range(own.windows), own.root)
         number = self._spec.predecessor.rounds + commit.round  # what was trained before is counted (3.1)
         head = b"assay/batch/1" + self._spec.seed.to_bytes(8, "big") + number.to_bytes(8, "big")
         drawn: dict[int, None] = {}
         for number in itertools.count():
             if len(drawn) * (tokens - 1) >= commit.tokens:
                 break
-            chance = hashlib.sha256(head + commit.node + number.to_bytes(8, "big")).digest()[:16]
+            who = commit.node + (b"" if own is None else own.root)
+            chance = hashlib.sha256(head + who + number.to_bytes(8, "big")).digest()[:16]
             drawn[trained[int.from_bytes(chance, "big") % len(trained)]] = None
         starts = b"".join((one * tokens).to_bytes(8, "big") for one in drawn)
-        return Digest(hashlib.sha256(b"assay/batch-root/1" + data.root + starts).digest())
+        return Digest(hashlib.sha256(b"assay/batch-root/1" + root + starts).digest())
 
     def _held_out(self) -> list[bool]:
         """Of each window, whether nobody trains on it (2a)."""
@@ -437,6 +447,17 @@ class SecondReading:
                 if times_s and manifest.time_s < times_s[-1] + RETURN_PAUSE_S * 2 ** (len(times_s) - 1):
                     yield f"{one.node.hex()[:8]} returns at {manifest.time_s}, after {times_s}"
                 times_s.append(manifest.time_s)
+
+    def _bound(self, manifest: Manifest) -> Iterator[str]:
+        """Who binds itself to data of its own: those that bring some, once, and to enough for a step (2a)."""
+        for one in (signed.attendance for signed in manifest.attendance):
+            if one.kind is not AttendanceKind.DATA:
+                continue
+            is_due = one.node in self._brings and one.node not in self._own
+            least = self._spec.rule.local.steps * self._spec.rule.local.most_sequences
+            if not is_due or not least <= one.own.windows <= 1 << 26:
+                yield f"{one.node.hex()[:8]} binds itself to {one.own}"
+            self._own[one.node] = one.own
 
     def _started(self, manifest: Manifest, after: RunState) -> Iterator[str]:
         """Whether the first manifest of a run that waited for nodes starts, lapses or closes it (3b.6)."""

@@ -451,3 +451,9 @@ def test_keys_in_an_open_folder_are_found_by_whoever_is_not_told(monkeypatch):
 def test_a_list_of_tasks_that_no_manifest_carries_is_found(monkeypatch):
     monkeypatch.setattr("assay.protocol.membership.SAID_ROUNDS", -1)
     assert "no manifest carries TASKS of" in broken(rounds=6, has_known_answers=True, topped_s=25.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [1, 4])
+def test_nodes_train_on_data_that_only_they_have_and_every_promise_holds(own):
+    assert broken(rounds=3, own=own) == ""

@@ -50,6 +50,7 @@ from assay.protocol.params import (
     Member,
     Milestone,
     RunSpec,
+    Stratum,
     TimingSpec,
     check_spec,
 )
@@ -66,7 +67,8 @@ from assay.testing.members import (
     name_of,
     peers,
 )
-from assay.testing.specs import a_data_folder, a_money_spec, a_spec, an_audit_spec
+from assay.testing.specs import TEXT, a_data_folder, a_money_spec, a_spec, an_audit_spec
+from assay.training.data.shards import write_tokens
 from assay.verifier.consensus.types import State
 from assay.verifier.service import chain_duties, funding_watch, stake_watch, standby
 from assay.verifier.service import process as verifier_process
@@ -172,6 +174,7 @@ class Plan:
     has_sizes: bool = False  # whether nodes choose how many sequences a step takes
     loses: bool = False  # whether the first leader's store is lost as it proposes
     has_known_answers: bool = False  # whether each node has a step that is false on order
+    own: int = 0  # nodes that train on data of their own
 
 
 def planned(seed: int, *, faults: bool = True) -> Plan:
@@ -262,6 +265,11 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
         compute = replace(spec.compute, micro_sequences=2)
         spec = replace(spec, rule=replace(spec.rule, local=local), compute=compute)
         check_spec(spec)
+    if plan.own:
+        strata = (Stratum(tokens=0, seats=1),) * plan.own
+        rest = Stratum(tokens=spec.data.tokens, seats=spec.seats - plan.own)
+        spec = replace(spec, data=replace(spec.data, strata=(*strata, rest)))
+        check_spec(spec)
     # One task of a node needs twenty rounds in an order: that would take too long here.
     return replace(spec, audit=replace(spec.audit, known_answer_count=int(plan.has_known_answers)))
 
@@ -296,6 +304,7 @@ class WholeNetwork:
         self.rng = random.Random(f"world {self.seed}")
         self.spec = self.the_spec()
         a_data_folder(self.folder / "data")
+        write_tokens(self.folder / "own", [TEXT[::-1]])
         for kind, plan in (("verifier", self.plan.lying_verifier), ("node", self.plan.lying_node)):
             members = (
                 self.spec.verifier_peers if kind == "verifier" else [one.peer for one in self.spec.nodes]
@@ -411,7 +420,7 @@ class WholeNetwork:
         config = Config(
             keys=one.folder, password="", network=one.folder / "none", run=one.folder / "none",
             records=one.folder, folder=one.folder, port=1, rpc_url="simulated", data=self.folder / "data",
-            drand=(drand.URL,) if self.plan.has_drand else (),
+            drand=(drand.URL,) if self.plan.has_drand else (), own_data=self.folder / "own",
         )  # fmt: skip
         return Participant(
             config=config,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.errors import ConfigError
+from assay.protocol.messages import NO_OWN_DATA, OwnData
 from assay.protocol.params import DataSpec, RunSpec, Stratum
 from assay.protocol.types import Digest, PeerId
 from assay.training.data.shards import DataManifest, ShardedTokens, checked_shards, read_manifest
@@ -69,6 +70,25 @@ def read_tokens(folder: Path, spec: DataSpec) -> ShardedTokens:
     return ShardedTokens(folder, manifest)
 
 
+def read_own_tokens(folder: Path, spec: DataSpec) -> ShardedTokens:
+    """A node's own token stream from disk, as `read_tokens` reads the run's, if it may train on it.
+
+    Raises:
+        ConfigError: something is missing or modified, or the tokens are none that this run can train on.
+    """
+    manifest = read_manifest(folder)
+    if (manifest.tokenizer, manifest.vocabulary) != (spec.tokenizer, spec.vocabulary):
+        raise ConfigError(
+            f"own data {folder}: {manifest.vocabulary} different tokens by tokenizer "
+            f"{manifest.tokenizer.hex()[:8]}, this run has {spec.vocabulary} by {spec.tokenizer.hex()[:8]}"
+        )
+    if manifest.chat is not None:
+        raise ConfigError(f"own data {folder}: has masked tokens, and every token of them is trained on")
+    for _ in checked_shards(folder, manifest):
+        pass
+    return ShardedTokens(folder, manifest)
+
+
 def _starts(spec: RunSpec, windows: Iterable[int]) -> tuple[int, ...]:
     """Where the sequences of these windows begin."""
     length = spec.model.context + 1
@@ -79,21 +99,35 @@ def _starts(spec: RunSpec, windows: Iterable[int]) -> tuple[int, ...]:
     )
 
 
-def batch_positions(spec: RunSpec, node: PeerId, round_id: int, tokens: int) -> tuple[int, ...]:
+def batch_positions(
+    spec: RunSpec, node: PeerId, round_id: int, tokens: int, own: OwnData = NO_OWN_DATA
+) -> tuple[int, ...]:
     """Starts of the sequences a node trains on in a round: distinct, uniform in its stratum, from a PRF.
 
-    Those of a larger step begin with those of a smaller one.
+    Those of a larger step begin with those of a smaller one. They are starts in the run's stream, or in the
+    node's own.
 
     Args:
         spec: The run.
         node: Whose step it is.
         round_id: The round; of a run that continues another, what its runs trained is counted with it.
         tokens: That the step counts for.
+        own: What binds the node to data of its own, if the spec says that it brings some. The draws follow
+            from the root, so that nobody can put the windows of a round where it will be drawn.
 
     Raises:
-        ValueError: no step counts for these tokens, or the training part has fewer windows than it needs.
+        ValueError: no step counts for these tokens, the training part has fewer windows than it needs, or
+            the node brings data and is not bound to any.
     """
-    split, numbers = spec.split, spec.training_windows(node)
+    is_own = spec.brings_data(node)
+    if is_own != (own != NO_OWN_DATA):
+        raise ValueError(
+            "its batch is of data that only its node has, which has announced none"
+            if is_own
+            else "its node brings no data"
+        )
+    split = spec.split
+    numbers = range(own.windows) if is_own else spec.training_windows(node)
     count = spec.step_sequences(tokens) * spec.rule.local.steps // spec.compute.trained_per_window
     if len(numbers) < count:
         kind = "pairs" if spec.compute.is_dpo else "sequences"
@@ -102,18 +136,21 @@ def batch_positions(spec: RunSpec, node: PeerId, round_id: int, tokens: int) -> 
         )
     _, in_line = spec.in_line(round_id)
     head = b"assay/batch/1" + spec.seed.to_bytes(8, "big") + in_line.to_bytes(8, "big") + node
+    if is_own:
+        head += own.root
     chosen: dict[int, None] = {}  # a set that keeps its order
     counter = 0
     while len(chosen) < count:
         block = hashlib.sha256(head + counter.to_bytes(8, "big")).digest()
         chosen[numbers[int.from_bytes(block[:16], "big") % len(numbers)]] = None  # 128 bits: bias below 2^-64
         counter += 1
-    return _starts(spec, (split.training(number) for number in chosen))
+    return _starts(spec, chosen if is_own else (split.training(number) for number in chosen))
 
 
-def batch_root(spec: RunSpec, positions: tuple[int, ...]) -> Digest:
-    """The digest in a commit that binds its batch: of the data root and the positions."""
-    body = spec.data.root + b"".join(at.to_bytes(8, "big") for at in positions)
+def batch_root(spec: RunSpec, positions: tuple[int, ...], own: OwnData = NO_OWN_DATA) -> Digest:
+    """The digest in a commit that binds its batch: of the data's root, or its node's, and the positions."""
+    root = spec.data.root if own == NO_OWN_DATA else own.root
+    body = root + b"".join(at.to_bytes(8, "big") for at in positions)
     return Digest(hashlib.sha256(b"assay/batch-root/1" + body).digest())
 
 

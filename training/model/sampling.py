@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from assay.protocol.messages import NO_OWN_DATA, OwnData
 from assay.protocol.params import RunSpec
 from assay.protocol.types import PeerId
 from assay.training.data.batches import Tokens, batch_positions, batch_tokens
@@ -36,6 +37,7 @@ def step_batch(
     *,
     device: str = "cpu",
     frozen: Frozen = ALL_TRAINED,
+    own: OwnData = NO_OWN_DATA,
 ) -> NDArray[np.int64]:
     """The sequences that a node trains on in a round: of the data or, with GRPO, rollouts of its prompts.
 
@@ -43,17 +45,18 @@ def step_batch(
         spec: The run.
         layout: Order and shapes of the parameters.
         theta_P: Where the round's gradient is taken. Shape (P,), float32; not modified.
-        tokens: The run's data.
+        tokens: The run's data, or the node's own.
         node: Whose step it is.
         round_id: The round.
         step_tokens: That the step counts for.
         device: "cpu" or "cuda"; of rollouts, whose bits are of an execution class.
         frozen: What the model leaves as it is.
+        own: What binds the node to data of its own, if it brings some.
 
     Returns:
         Inputs and targets together; a masked token t is ~t. Shape (sequences, context + 1), int64.
     """
-    positions = batch_positions(spec, node, round_id, step_tokens)
+    positions = batch_positions(spec, node, round_id, step_tokens, own)
     windows = batch_tokens(tokens, positions, spec.model.context)
     if not spec.compute.is_grpo:
         return windows

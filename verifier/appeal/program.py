@@ -80,6 +80,8 @@ def why_not(spec: RunSpec, limits: Limits | None, commit: Commit) -> str | None:
         commit: The step.
     """
     rule = spec.rule
+    if spec.brings_data(commit.node):
+        return "it was trained on data that only its node has, which no juror may be shown"
     try:
         sequences = spec.step_sequences(commit.tokens)
     except ValueError as fault:

@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar
 
 from assay.chain.state import DefenceState
 from assay.participant.compute import PATH_CHARS_MAX, Workplace
-from assay.protocol.encoding.codec import INT_MAX, Max
-from assay.protocol.messages import Commit, Outcome
-from assay.protocol.openings import OPENED_BLOCKS_MAX
+from assay.protocol.encoding.codec import INT_MAX, Later, Max
+from assay.protocol.messages import NO_OWN_DATA, Commit, Outcome, OwnData
+from assay.protocol.openings import OPENED_BLOCKS_MAX, PROOF_HASHES_MAX
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.protocol.update_rule import RuleSpec
@@ -23,6 +23,7 @@ from assay.training.reference.narrowing import START
 
 BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
 HEAD_BYTES_MAX = 4 << 10  # of an opening, beside its blocks and its whole states
+WINDOW_PROOF_BYTES_MAX = 128 + 34 * PROOF_HASHES_MAX  # beside the tokens of a window of a node's own data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Examine:
     pattern: Digest
     drawn_by: Digest
     in_reference: bool  # although the step may be of this machine's own class
+    own: Annotated[OwnData, Later()] = NO_OWN_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,16 @@ def opening_bytes_max(rule: RuleSpec, layout: Layout, block_count: int) -> int:
     return 4 * sum(start_counts(rule, layout)) + 3 * blocks
 
 
+def shown_bytes_max(spec: RunSpec) -> int:
+    """Upper bound in bytes of what an opening shows of a node's own data; 0 where no node has any."""
+    if not spec.bringing_nodes:
+        return 0
+    local, windows = spec.rule.local, spec.most_windows_per_round
+    drawn = windows if spec.rule.is_gradient else windows // local.steps * local.segment
+    return drawn * (spec.window_bytes + WINDOW_PROOF_BYTES_MAX)
+
+
 def longest_opening(spec: RunSpec) -> int:
     """Upper bound in bytes of any opening of a run."""
-    return opening_bytes_max(spec.rule, layout_of(spec.model), max(spec.audit.blocks, spec.audit.wide_blocks))
+    blocks = max(spec.audit.blocks, spec.audit.wide_blocks)
+    return opening_bytes_max(spec.rule, layout_of(spec.model), blocks) + shown_bytes_max(spec)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from assay.participant.compute import ComputeWorker
 from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.encoding.codec import Message, decode, digest
-from assay.protocol.errors import Diverged, Unavailable
-from assay.protocol.messages import Commit, Outcome
+from assay.protocol.errors import Diverged, MalformedMessage, Unavailable
+from assay.protocol.messages import NO_OWN_DATA, Commit, Outcome, OwnData
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import NO_ACCEPT, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
@@ -33,6 +33,7 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.codec.wire import Update
 from assay.training.data.batches import read_tokens, validation_tokens
 from assay.training.data.choices import read_choices
+from assay.training.data.own_data import own_batch
 from assay.training.execution.execution_class import execution_class
 from assay.training.execution.threads import prepare
 from assay.training.layout import to_blocks
@@ -45,6 +46,7 @@ from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.public_state import THETA, PublicState, kept_rounds
 from assay.training.optimiser.schedule import rate
 from assay.training.optimiser.step import begin, gradient_sketch, sampled_digest, way_sketch
+from assay.training.reference.narrowing import START as START_POSITION
 from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import in_basis
 from assay.verifier.audit.bias_memory import BiasMemory
@@ -68,6 +70,7 @@ from assay.verifier.audit.messages import (
     Traced,
     TraceStep,
     opening_bytes_max,
+    shown_bytes_max,
 )
 from assay.verifier.audit.remake import Remake
 from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
@@ -94,11 +97,11 @@ _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A drawn step, and what its recompute begins with. sent: its message. opening: encoded, unchecked."""
+    """A drawn step, and what its recompute begins with. sent: its message. opening: not checked yet."""
 
     commit: Commit
     sent: Update
-    opening: bytes
+    opening: Opening | InnerOpening
     blocks: list[int]
     segment: int
     drawn_by: Digest
@@ -199,7 +202,7 @@ class RecomputeWorker(ComputeWorker):
             raise Unavailable(f"opening {request.opening}: {error.strerror}") from None
         seen = request.commit, request.update, opening, list(request.blocks), request.segment
         is_own = request.commit.exec_class == self.exec_class
-        asked = {name: getattr(request, name) for name in ("committed", "pattern", "drawn_by")}
+        asked = {name: getattr(request, name) for name in ("committed", "pattern", "drawn_by", "own")}
         judge_in = partial(self.examine, *seen, **asked)
         found = judge_in(in_reference=request.in_reference)
         if is_own and request.in_reference and found.outcome is Outcome.INCONCLUSIVE:
@@ -258,6 +261,7 @@ class RecomputeWorker(ComputeWorker):
         pattern: Digest = NO_DIGEST,
         drawn_by: Digest = NO_DIGEST,
         in_reference: bool = False,
+        own: OwnData = NO_OWN_DATA,
     ) -> Finding:
         """Recompute the drawn part of a step and judge the opened blocks against it.
 
@@ -272,6 +276,8 @@ class RecomputeWorker(ComputeWorker):
             pattern: In a dispute, the pattern that the witness sketch is drawn from.
             drawn_by: The seed that drew the step, see `jitter_seed`.
             in_reference: Judge in the reference class although the step is of this machine's own.
+            own: What binds the node to data of its own, if it brings some: the opening shows what of them
+                the drawn part of the step took.
 
         Raises:
             MalformedMessage: these bytes are not the opening the commit binds. The fault is the
@@ -282,9 +288,13 @@ class RecomputeWorker(ComputeWorker):
         if not is_exact and self.limits is None:
             return _INCONCLUSIVE
         round_id = int(commit.round)
-        theta_P, batch = self.parameters.read(round_id), self.batch(commit)
-        sent = decode_contribution(spec, layout, round_id, update)
-        drawn = _Drawn(commit, sent, opening, blocks, segment, drawn_by, theta_P, batch)
+        theta_P, sent = self.parameters.read(round_id), decode_contribution(spec, layout, round_id, update)
+        opened = self._decoded(opening, len(blocks))
+        shown = (opened if isinstance(opened, Opening) else opened.opening).windows
+        if own == NO_OWN_DATA and shown:
+            raise MalformedMessage("opening: windows of data that are everybody's")
+        batch = self.batch(commit) if own == NO_OWN_DATA else own_batch(spec, commit, own, shown, segment)
+        drawn = _Drawn(commit, sent, opened, blocks, segment, drawn_by, theta_P, batch)
         if not is_exact and not spec.rule.is_gradient:
             return self._between_classes(drawn, pattern)
         redo = self._one_gradient if spec.rule.is_gradient else self._one_segment
@@ -333,10 +343,17 @@ class RecomputeWorker(ComputeWorker):
                 witness=witness,
             )
 
+    def _decoded(self, opening: bytes, block_count: int) -> Opening | InnerOpening:
+        spec = self.spec
+        size_max = opening_bytes_max(spec.rule, self.parameters.layout, block_count) + shown_bytes_max(spec)
+        if spec.rule.is_gradient:
+            return decode(Opening, opening, size_max)
+        return decode(InnerOpening, opening, size_max)
+
     def _one_gradient(self, drawn: _Drawn, gradient: Gradient) -> Redone:
         """The gradient of the whole step."""
-        spec, layout, blocks = self.spec, self.parameters.layout, drawn.blocks
-        opened = decode(Opening, drawn.opening, opening_bytes_max(spec.rule, layout, len(blocks)))
+        spec, layout, blocks, opened = self.spec, self.parameters.layout, drawn.blocks, drawn.opening
+        assert isinstance(opened, Opening), "of a rule without inner steps"
         before, after = check_opening(opened, drawn.commit, blocks, spec.rule, layout.blocks)
         _loss, slope_P = gradient(drawn.theta_P, drawn.batch)
         x_NC = judged_blocks(spec, layout, drawn.round, slope_P)
@@ -427,7 +444,8 @@ class RecomputeWorker(ComputeWorker):
             MalformedMessage: it is not what the commit binds.
         """
         spec, layout, commit, blocks = self.spec, self.parameters.layout, drawn.commit, drawn.blocks
-        opened = decode(InnerOpening, drawn.opening, opening_bytes_max(spec.rule, layout, len(blocks)))
+        opened = drawn.opening
+        assert isinstance(opened, InnerOpening), "of a rule with inner steps"
         before_BC, after_BC = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
         shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, drawn.segment)
         start = shown.start
@@ -454,7 +472,12 @@ class RecomputeWorker(ComputeWorker):
         return Remade(differs=differs, is_behind=is_behind, exec_class=self.exec_class)
 
     def _trace(self, commit: Commit) -> bytes:
-        """The positions before a step's finding; empty where no program decides the step."""
+        """The positions before a step's finding; empty where no program decides the step.
+
+        No juror may be shown data that only one node has, so no claim about a step on them is right.
+        """
+        if self.spec.brings_data(commit.node):
+            return bytes(START_POSITION)
         if self.limits is None:
             return b""
         answers = importlib.import_module(_APPEALS)

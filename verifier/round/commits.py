@@ -54,10 +54,12 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
         f"diverged: used parameters {commit.state.hex()[:8]}, expected {expected.hex()[:8]}",
     )
     try:
-        positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens)
+        own = run_state.nodes[commit.node].own
+        positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens, own)
     except ValueError as fault:
         raise PeerFault(commit.node, f"Commit of round {commit.round}: {fault}") from None
-    need(commit.batch_root == batch_root(spec, positions), "trained on another batch than the assigned one")
+    is_assigned = commit.batch_root == batch_root(spec, positions, own)
+    need(is_assigned, "trained on another batch than the assigned one")
     need(
         commit.update_bytes <= contribution_bytes_max(spec.rule, rules.block_count),
         f"an update of {commit.update_bytes} bytes",

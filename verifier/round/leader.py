@@ -67,6 +67,8 @@ def _missing_now(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> 
             lacking.append(f"{absent} commits")
         if not _carried_lists(state):
             lacking.append("inclusion lists")
+        if _awaits_data(state):
+            lacking.append("announcements of data")
     if lacks_shares(run_state, valid_shares(state.beacon_shares, run_state)):
         lacking.append(SHARES)
     if outside.is_waited_for(run_state, state.drand):
@@ -144,6 +146,16 @@ def _expected(state: Round) -> frozenset[PeerId]:
         if run_state.nodes[node].missed < MISSED_MAX
         or (node in state.heard and run_state.round - state.heard[node] < MISSED_MAX)
     )
+
+
+def _awaits_data(state: Round) -> bool:
+    """Whether a node that brings data has not sent what binds it to them, and is worth waiting for.
+
+    In the first rounds, and as long as there are no others: rounds without work would else pass at once.
+    """
+    run_state = state.run_state
+    is_new = run_state.round < MISSED_MAX or run_state.is_deserted
+    return is_new and bool(run_state.unannounced - state.attendance.keys())
 
 
 def lacking_commits(state: Round) -> Mapping[PeerId, tuple[PeerId, ...]]:

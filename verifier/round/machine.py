@@ -339,7 +339,7 @@ def _is_new(run_state: RunState, said: Attendance) -> bool:
             return said.node in run_state.late
         case AttendanceKind.LEAVE:
             return record.is_seated
-        case AttendanceKind.TASKS:
+        case AttendanceKind.TASKS | AttendanceKind.DATA:
             return may_attend(run_state, said, run_state.time_s)
 
 

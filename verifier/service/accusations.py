@@ -155,6 +155,8 @@ class Accusations:
         """
         accusation = decode(Accusation, body)
         run_state = self._follower.run_state
+        if self._me.spec.brings_data(accusation.node):
+            raise Refused("its node trains on data that only it has: nobody else can make its steps again")
         bound = None if run_state.is_settled else bound_by(run_state, accusation.node)
         if bound is not None:
             raise NotYet(f"the run is not over: its own audits go on, and the node is bound to it: {bound}")

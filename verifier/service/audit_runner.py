@@ -48,7 +48,7 @@ from assay.protocol.run_state import RunState, StepId
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.training.codec.contribution import decode_contribution
 from assay.training.layout import layout_of
-from assay.verifier.audit.messages import Examine, Examined, Finding, opening_bytes_max
+from assay.verifier.audit.messages import Examine, Examined, Finding, opening_bytes_max, shown_bytes_max
 from assay.verifier.service.driver import Driver
 from assay.verifier.service.proposer import GetUpdate
 
@@ -267,6 +267,7 @@ class AuditRunner:
                     pattern=audit.pattern,
                     drawn_by=audit.seed,
                     in_reference=self._in_reference(audit),
+                    own=run_state.nodes[audit.node].own,
                 )
                 began = trio.current_time()
                 examined = await self._state_sync.child.call(request, Examined)
@@ -352,7 +353,8 @@ class AuditRunner:
         self, audit: Audit, opened: OpeningNotice, block_count: int, deadline: float
     ) -> bool:
         """Have the opening in the store; whether it was fetched for this."""
-        blobs, size_max = self._me.blobs, opening_bytes_max(self._me.spec.rule, self._layout, block_count)
+        blobs, spec = self._me.blobs, self._me.spec
+        size_max = opening_bytes_max(spec.rule, self._layout, block_count) + shown_bytes_max(spec)
         if opened.opening_bytes > size_max:
             raise PeerFault(
                 audit.node, f"an opening of {opened.opening_bytes} bytes, at most {size_max} expected"

@@ -276,6 +276,13 @@ def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
         make_receipt(SPEC, RUN, DEPLOYMENT, [links[0], without, *links[2:]], pays, 1, peer("nora"))
 
 
+def test_there_is_no_receipt_of_a_step_on_data_that_only_its_node_has(text, monkeypatch):
+    """Nothing in it shows the batch."""
+    monkeypatch.setattr(RunSpec, "brings_data", lambda _spec, node: node == peer("nora"))
+    with pytest.raises(IntegrityError, match="data that only its node has"):
+        checked(text)
+
+
 def flip(hexadecimal: str, at: int = -1) -> str:
     body = bytearray(bytes.fromhex(hexadecimal))
     body[at] ^= 1

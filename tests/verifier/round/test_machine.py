@@ -29,6 +29,7 @@ from assay.protocol.messages import (
     Evaluation,
     KnownAnswer,
     Outcome,
+    OwnData,
     Score,
     SignedAdmission,
     SignedAppraisal,
@@ -36,13 +37,14 @@ from assay.protocol.messages import (
     SignedCommit,
     SignedInclusionList,
 )
-from assay.protocol.params import AcceptSpec, ComputeSpec, Milestone, Precision
+from assay.protocol.params import AcceptSpec, ComputeSpec, Milestone, Precision, Stratum
 from assay.protocol.permitted import may_commit_verdict
 from assay.protocol.run_state import next_chain
 from assay.protocol.state_transition import BEACON_PAUSE, advance, beacon_of
 from assay.protocol.types import NO_DIGEST, Digest, RoundId
 from assay.testing.members import DOMAIN, RUN_ID, a_deployment, a_digest, a_peer_key, name_of, peer
 from assay.testing.messages import SIGNED, a_sketch_opening, an_evaluation_commitment
+from assay.testing.run import an_attendance as said_by
 from assay.testing.signed import (
     NODES,
     STATE,
@@ -775,6 +777,28 @@ def test_a_leader_waits_for_every_active_node():
     state, _ = step(state, a_signed_commit(NODES[2], run_state))
     assert missing(state) == ()
     assert may_propose(state, (), 0, follows=True)
+
+
+def test_a_leader_waits_in_the_first_rounds_for_who_has_to_bind_itself_to_its_data(monkeypatch):
+    """And as long as nobody else may train: rounds without work would else pass at once."""
+    waited = ("announcements of data",)
+    for number, own, is_awaited in ((0, 1, True), (1, 1, True), (2, 1, False), (2, 3, True)):
+        run_state = grown(the_start(), number)
+        parts = (*[Stratum(tokens=0, seats=1)] * own, Stratum(tokens=40_000, seats=3 - own))
+        spec = replace(run_state.spec, data=replace(run_state.spec.data, strata=parts))
+        run_state = replace(run_state, spec=spec)
+        free = [name for name in NODES if peer(name) in run_state.active]
+        assert len(free) == 3 - own
+        state = after(run_state, *everything(run_state, nodes=free))
+        assert missing(state) == (waited if is_awaited else ())
+        if own == 3 or number == 0:
+            late = run_state.spec.timing.collect_ms
+            assert not may_propose(state, (), late - 1, follows=True)
+            assert may_propose(state, (), late, follows=True)
+        for node in spec.bringing_nodes:
+            bound = OwnData(root=a_digest("root"), windows=300)
+            state, _ = step(state, said_by(run_state, node, AttendanceKind.DATA, own=bound))
+        assert missing(state) == ()
 
 
 def test_a_leader_does_not_wait_for_a_barred_node():

@@ -78,6 +78,17 @@ def test_of_a_node_that_is_bound_to_the_run_nothing_is_heard_before_its_end(chan
     assert found.made == [0]
 
 
+def test_of_a_node_with_data_of_its_own_nothing_is_heard(monkeypatch):
+    """Nobody else can make its steps again."""
+    past = a_left_run(1)
+    monkeypatch.setattr(type(past[0].spec), "brings_data", lambda _spec, node: node == peer(NODE))
+
+    found = answered(1, [(FINDER, LIE)], false={LIE}, past=past)
+
+    assert found.answers == ["its node trains on data that only it has: nobody else can make its steps again"]
+    assert found.made == [0]
+
+
 SECRET = a_digest("secret")
 SHOWN = TaskList(run_id=RUN_ID, node=peer(NODE), secret=SECRET)
 

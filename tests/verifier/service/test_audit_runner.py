@@ -211,6 +211,7 @@ def test_what_was_here_and_was_not_looked_into_is_not_recorded_as_an_opening(
     runner._keeper = SimpleNamespace(judged=lambda _commit, opening: judged.append(opening))
     runner._me.keys, runner._me.domain = SimpleNamespace(peer=a_peer_key("vera")), DOMAIN
     runner._me.me, runner._me.run_id, runner._me.verifiers = VERIFIER, RUN_ID, ()
+    runner._follower.run_state = grow(a_start(), 2)
 
     async def update(*_: object) -> bytes:
         return b""
