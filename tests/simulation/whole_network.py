@@ -207,7 +207,9 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         lying_node = "half-open"
     if lying_verifier == "pass-all" and random.Random(f"invents {seed}").random() < 0.5:
         lying_verifier = INVENTOR
+    bringing = random.Random(f"own data {seed}")
     return Plan(
+        own=bringing.randint(1, 4) if bringing.random() < 0.12 else 0,
         has_drand=has_drand,
         dark_s=(dark_s[0], dark_s[1]) if has_drand else (0.0, 0.0),
         most_loss_micro=most_loss_micro,
