@@ -170,7 +170,8 @@ class Service:
 
     def _trainer(self) -> tuple[str, Message]:
         """The module of our trainer and its start, see `WorkerProcess`."""
-        return "assay.node.trainer", TrainerStart(
+        module = "assay.node.device_trainer" if self.me.config.device == "cuda" else "assay.node.trainer"
+        return module, TrainerStart(
             spec=self.me.spec,
             run_id=self.me.run_id,
             node=self.me.me,

@@ -103,6 +103,23 @@ def loss_and_gradient(
     Returns:
         The loss and the gradient, shape (P,), float32. Same bits within an execution class.
     """
+    loss, gradient = gradient_on_device(
+        model, layout, theta_P, tokens, compute=compute, device=device, frozen=frozen
+    )
+    return loss, gradient.cpu().numpy()
+
+
+def gradient_on_device(
+    model: ModelSpec,
+    layout: Layout,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    *,
+    compute: ComputeSpec,
+    device: str = "cpu",
+    frozen: Frozen = ALL_TRAINED,
+) -> tuple[float, Tensor]:
+    """`loss_and_gradient`, whose gradient stays where it is computed: on the first device."""
     frozen.check(model)
     rows, targets = compute.micro_sequences or len(tokens), _weight(tokens, compute)
     groups = [tokens[at : at + rows] for at in range(0, len(tokens), rows)]
@@ -129,7 +146,7 @@ def loss_and_gradient(
 
     gradient = torch.zeros_like(thetas[on[0]])
     if len(on) == 1:
-        return add(groups, device, gradient), gradient.cpu().numpy()
+        return add(groups, device, gradient), gradient
 
     def alone(at: int) -> tuple[float, Tensor]:
         place = on[at % len(on)]
@@ -141,7 +158,7 @@ def loss_and_gradient(
         for loss, part in in_order(alone, len(groups), len(on)):
             total += loss
             gradient += part.to(gradient.device)
-    return total, gradient.cpu().numpy()
+    return total, gradient
 
 
 def mean_loss(
