@@ -170,8 +170,11 @@ class Service:
 
     def _trainer(self) -> tuple[str, Message]:
         """The module of our trainer and its start, see `WorkerProcess`."""
-        module = "assay.node.device_trainer" if self.me.config.device == "cuda" else "assay.node.trainer"
-        return module, TrainerStart(
+        config = self.me.config
+        is_there = (
+            config.device == "cuda" and config.processes == 1
+        )  # the whole gradient, where it is computed
+        return "assay.node.device_trainer" if is_there else "assay.node.trainer", TrainerStart(
             spec=self.me.spec,
             run_id=self.me.run_id,
             node=self.me.me,

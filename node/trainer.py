@@ -98,7 +98,13 @@ class Trainer(ComputeWorker):
     def open(cls: type[T], start: TrainerStart) -> T:
         """The trainer that a start describes; sets this process up to compute."""
         place = start.workplace
-        prepare(Path(place.folder), device=place.device, threads=place.threads, replicas=place.replicas)
+        prepare(
+            Path(place.folder),
+            device=place.device,
+            threads=place.threads,
+            replicas=place.replicas,
+            processes=place.processes,
+        )
         return cls(
             spec=start.spec,
             run_id=start.run_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,10 +193,15 @@ def test_a_method_that_is_not_covered_is_trained_with_the_hosts_transforms(
     assert type(open_worker(start)) is kind
 
 
-@pytest.mark.parametrize(("device", "module"), [("cpu", "trainer"), ("cuda", "device_trainer")])
-def test_a_nodes_device_decides_which_of_both_it_starts(device: str, module: str):
+@pytest.mark.parametrize(
+    ("device", "processes", "module"),
+    [("cpu", 1, "trainer"), ("cuda", 1, "device_trainer"), ("cuda", 2, "trainer")],
+)
+def test_where_a_nodes_gradient_lies_decides_which_of_both_it_starts(
+    device: str, processes: int, module: str
+):
     me = SimpleNamespace(
-        config=SimpleNamespace(device=device),
+        config=SimpleNamespace(device=device, processes=processes),
         keys=SimpleNamespace(peer=bytes(32)),
         spec=DEMO,
         run_id=RUN_ID,
@@ -203,6 +209,8 @@ def test_a_nodes_device_decides_which_of_both_it_starts(device: str, module: str
         workplace=Workplace(data="", folder="", base="", device=device, threads=1),
     )
 
-    found, _ = Service._trainer(SimpleNamespace(me=me, tasks=SimpleNamespace(shown=())))
+    node: Any = SimpleNamespace(me=me, tasks=SimpleNamespace(shown=()))
+
+    found, _ = Service._trainer(node)
 
     assert found == f"assay.node.{module}"
