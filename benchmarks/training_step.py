@@ -3,7 +3,9 @@
     python -m benchmarks.training_step [--models gpt-125m llama-1b] [--tokens 8192] [--threads 16]
 
 Wall time, since a step uses a device and all cores: the median of the repeats after one that warms up.
-Random tokens and starting parameters; the node is alone, so the aggregate is its own message.
+Random tokens and starting parameters; the node is alone, so the aggregate is its own message. Beside each
+transform of the host's is that of `training/transform/on_device.py` on the device, of the same gradient, with
+the same bits: else the command ends.
 """
 
 from __future__ import annotations
@@ -17,19 +19,22 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from assay.protocol.encoding import merkle
 from assay.protocol.params import BLOCK_SIZE, ComputeSpec, Precision
 from assay.protocol.types import Digest, PeerId
+from assay.protocol.update_rule import RuleSpec
 from assay.training.codec.wire import encode_update
 from assay.training.exact import apply_signs, initial_parameters, is_finite
-from assay.training.layout import from_blocks, layout_of
+from assay.training.layout import Layout, from_blocks, layout_of
 from assay.training.methods.choices import Choices, method_rule
-from assay.training.model.loss import check_device, loss_and_gradient, use_threads
+from assay.training.model.loss import check_device, gradient_on_device, use_threads
 from assay.training.model.presets import PRESETS
 from assay.training.optimiser.aggregate import step_signs
-from assay.training.optimiser.carry import carried_shares, mean_block
+from assay.training.optimiser.carry import carried_shares, leave, mean_block, shares_by_length
 from assay.training.optimiser.momentum_root import momentum_leaves
+from assay.training.transform import on_device
 from assay.training.transform.blocked_dct import row_lengths
 from assay.training.transform.compress import gradient_blocks, transition, work_sketch
 from assay.verifier.aggregation.mean import mean_over_senders
@@ -44,14 +49,16 @@ class Stages:
     """Seconds of every stage, by name."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    on_device: dict[str, list[float]] = field(default_factory=dict)
 
-    def time(self, name: str, work: Callable[[], T]) -> T:
+    def time(self, name: str, work: Callable[[], T], *, on_device: bool = False) -> T:
         """Do some work and keep its time."""
+        found = self.on_device if on_device else self.seconds
         since_s = time.perf_counter()
         done = work()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.seconds.setdefault(name, []).append(time.perf_counter() - since_s)
+        found.setdefault(name, []).append(time.perf_counter() - since_s)
         return done
 
 
@@ -73,11 +80,15 @@ def main() -> None:
         print(f"device: {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}")
     for name in args.models:
         stages = _stages(name, args)
-        medians = {stage: statistics.median(found[1:]) for stage, found in stages.seconds.items()}
+        medians, there = (
+            {stage: statistics.median(found[1:]) for stage, found in one.items()}
+            for one in (stages.seconds, stages.on_device)
+        )
         whole = sum(medians.values())
         print(f"{name}, {args.tokens} tokens, {args.dtype}, {args.threads} threads: {whole * 1e3:.0f} ms")
         for stage, found in medians.items():
-            print(f"  {stage:32} {found * 1e3:10.1f} ms {found / whole:6.1%}")
+            beside = f"{there[stage] * 1e3:10.1f} ms by torch" if stage in there else ""
+            print(f"  {stage:32} {found * 1e3:10.1f} ms {found / whole:6.1%} {beside}")
 
 
 def _stages(name: str, args: argparse.Namespace) -> Stages:
@@ -91,14 +102,16 @@ def _stages(name: str, args: argparse.Namespace) -> Stages:
     rng = np.random.default_rng(0)
     stages, lr = Stages(), np.float32(1e-3)
     x = np.zeros_like(momentum)
+    error_there = torch.zeros(momentum.shape, device=args.device)
     for round_id in range(args.repeats + 1):
         tokens = rng.integers(0, model.vocabulary, (sequences, model.context + 1))
-        _, slope = stages.time(
-            "forward, backward, copies",
-            lambda tokens=tokens, theta=theta: loss_and_gradient(
+        _, slope_there = stages.time(
+            "forward, backward",
+            lambda tokens=tokens, theta=theta: gradient_on_device(
                 model, layout, theta, tokens, compute=compute, device=args.device
             ),
         )
+        slope = stages.time("gradient or error to the host", lambda slope=slope_there: slope.cpu().numpy())
         x = stages.time(
             "clipping, equalising, DCT", lambda slope=slope, x=x: gradient_blocks(rule, layout, slope, lr, x)
         )
@@ -110,8 +123,7 @@ def _stages(name: str, args: argparse.Namespace) -> Stages:
             shares = carried_shares(
                 rule, 1000, 100 + round_id, 100 + round_id, every, momentum, lengths, mean
             )
-            less = np.flatnonzero(shares != 1)
-            momentum[less] *= shares[less, None]
+            leave(momentum, shares)
 
         stages.time("bounds of the error", carry)
         moved = stages.time(
@@ -131,7 +143,39 @@ def _stages(name: str, args: argparse.Namespace) -> Stages:
             return apply_signs(theta, from_blocks(layout, step_signs(rule, found, layout.blocks)), lr)
 
         theta = stages.time("apply", applied)
+        kept = _on_device(stages, rule, layout, slope_there, lr, error_there, 100 + round_id)
+        if kept.tobytes() != momentum.tobytes():
+            raise AssertionError("the device's transforms have other bits than the host's")
     return stages
+
+
+def _on_device(
+    stages: Stages,
+    rule: RuleSpec,
+    layout: Layout,
+    slope_P: torch.Tensor,
+    lr: np.float32,
+    error_NC: torch.Tensor,
+    round_id: int,
+) -> NDArray[np.float32]:
+    """The same step's transforms on the device; the error after it, which lies there, on the host."""
+
+    def time(name: str, work: Callable[[], T]) -> T:
+        return stages.time(name, work, on_device=True)
+
+    x_NC = time("clipping, equalising, DCT", lambda: on_device.gradient_blocks(rule, layout, slope_P, lr))
+    length_N = time("lengths of blocks", lambda: on_device.row_lengths(x_NC))
+
+    def carry() -> None:
+        every, before_N = np.arange(layout.blocks), on_device.row_lengths(error_NC)
+        mean = mean_block(rule, length_N)
+        share_N = shares_by_length(rule, 1000, round_id, round_id, every, before_N, length_N, mean)
+        on_device.leave(error_NC, share_N)
+
+    time("bounds of the error", carry)
+    time("momentum, choice, feedback", lambda: on_device.transition(rule.compress, error_NC, x_NC))
+    time("sketch", lambda: on_device.work_sketch(RUN, x_NC))
+    return time("gradient or error to the host", lambda: error_NC.cpu().numpy())
 
 
 if __name__ == "__main__":

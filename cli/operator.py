@@ -148,7 +148,9 @@ def fleet_config(file: Path) -> FleetConfig:
     except ValueError as error:
         raise ConfigError(f"{file}: [operator] {error} in reserve and lots") from None
     memory, disk = default_bytes(folder)
-    runs = table.runs or max((os.cpu_count() or 1) // (max(config.threads, 1) * config.replicas), 1)
+    runs = table.runs or max(
+        (os.cpu_count() or 1) // (max(config.threads, 1) * config.replicas * config.processes), 1
+    )
     bounds = Bounds(
         reserve=reserve,
         lots_most=lots,
@@ -164,6 +166,7 @@ def fleet_config(file: Path) -> FleetConfig:
         "device": given.device,
         "threads": given.threads,
         "replicas": given.replicas,
+        "processes": given.processes,
         "blob_gb": given.blob_gb,
         "attester_command": list(given.attester_command) or None,
         "traces": given.traces,

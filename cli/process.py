@@ -62,7 +62,9 @@ class OperatorSection(BaseModel):
     lots: Annotated[float, Field(gt=0)]  # most that may be locked in lots, of runs that are over too
     folder: Path = Path("runs")  # for the runs' nodes
     data: tuple[Path, ...] = (Path("data"),)  # data sets, or folders of them: no other data are used
-    runs: Annotated[int, Field(ge=1, le=64)] | None = None  # at once; by default cores / (threads * replicas)
+    runs: Annotated[int, Field(ge=1, le=64)] | None = (
+        None  # at once; by default cores / (threads * replicas * processes)
+    )
     ports: Annotated[int, Field(ge=1, le=65_472)] | None = None  # the first; by default the record's
     memory_gb: Annotated[float, Field(gt=0)] | None = None  # for all runs; by default what is free
     disk_gb: Annotated[float, Field(gt=0)] | None = None  # likewise
@@ -97,6 +99,7 @@ class ProcessFile(BaseModel):
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Annotated[int, Field(ge=1, le=THREADS_MAX)] | Literal["auto"] = 1
     replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1  # passes side by side; on cuda a device each
+    processes: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] = 1  # that share one model; on cuda a device each
     metrics: Annotated[str, Field(max_length=80)] | None = (
         None  # "127.0.0.1:9100": Prometheus is answered there
     )
@@ -171,6 +174,7 @@ def read_process_file(path: Path) -> tuple[Config, ProcessFile]:
         device=given.device,
         threads=0 if given.threads == "auto" else given.threads,
         replicas=given.replicas,
+        processes=given.processes,
     )
     return config, given
 

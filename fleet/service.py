@@ -94,7 +94,7 @@ class Fleet:
                 self._machine = Machine(
                     flop_per_s=speed,
                     blob_bytes=base.blob_bytes,
-                    replicas=base.replicas if base.device == "cpu" else 1,
+                    replicas=base.replicas * base.processes if base.device == "cpu" else 1,
                 )
                 log.info("operator is up", extra={"account": self._chain.address, "flop_per_s": speed})
                 await self._serve()

@@ -207,7 +207,10 @@ class Service:
 
     def _trainer(self) -> tuple[str, Message]:
         """The module of our trainer and its start, see `WorkerProcess`."""
-        return "assay.node.trainer", TrainerStart(
+        config = self.me.config
+        is_alone = config.processes == 1  # then the whole gradient is where it was computed
+        on_device = config.device == "cuda" and is_alone
+        return "assay.node.device_trainer" if on_device else "assay.node.trainer", TrainerStart(
             spec=self.me.spec,
             run_id=self.me.run_id,
             node=self.me.me,

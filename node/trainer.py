@@ -8,6 +8,7 @@ same step, so a crash can never lead to two different commits for one round.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,7 @@ class _Ahead:
 
 
 T = TypeVar("T", bound="Trainer")
+R = TypeVar("R")
 
 
 class Trainer(ComputeWorker):
@@ -99,7 +101,13 @@ class Trainer(ComputeWorker):
     def open(cls: type[T], start: TrainerStart) -> T:
         """The trainer that a start describes; sets this process up to compute."""
         place = start.workplace
-        prepare(Path(place.folder), device=place.device, threads=place.threads, replicas=place.replicas)
+        prepare(
+            Path(place.folder),
+            device=place.device,
+            threads=place.threads,
+            replicas=place.replicas,
+            processes=place.processes,
+        )
         return cls(
             spec=start.spec,
             run_id=start.run_id,
@@ -162,8 +170,7 @@ class Trainer(ComputeWorker):
             work, tokens = ahead.work, ahead.tokens
         elif work is None:
             work = self._work(round_id, before, tokens)
-        parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
-        if not (np.isfinite(work.loss) and all(is_finite(part) for part in parts)):
+        if not (np.isfinite(work.loss) and self._is_finite(work)):
             # If sent, its states could not be opened, and withholding an opening is slashed.
             raise Unavailable(f"round {round_id}: the gradient is not finite, so there is nothing to send")
         state = NO_DIGEST if round_id % self.spec.state_every else self.parameters.digest()
@@ -211,7 +218,7 @@ class Trainer(ComputeWorker):
         tree = self.steps.tree(after)
         place = round_id.to_bytes(8, "big") + parent + root_before
         salt = derived_salt(self._salt_key, b"commit", place)
-        sketches = rules.sketches(self.layout, work, parent)
+        sketches = self._sketches(work, parent)
         commit = Commit(
             run_id=self.run_id,
             round=RoundId(round_id),
@@ -271,25 +278,42 @@ class Trainer(ComputeWorker):
 
     def _work(self, round_id: int, before: NodeState, tokens: int) -> rules.Work:
         """A round's local work on `tokens` tokens, from the private state before it."""
-        theta, began, spent = self._read(round_id), time.monotonic(), self._spent_s
-        batch = self._batch(self._trained_as(round_id), theta, tokens)
+        theta, spent = self._read(round_id), self._spent_s
+        batch = self._timed(lambda: self._batch(self._trained_as(round_id), theta, tokens))
+        work = self._local(round_id, before, theta, batch)
+        took_us = int((self._spent_s - spent) * 1e6)
+        self._sequence_us = max(took_us * self.spec.model.context // tokens, 1)
+        return work
+
+    def _timed(self, work: Callable[[], R]) -> R:
+        """Do what takes its time by the sequence."""
+        began = time.monotonic()
+        done = work()
         self._spent_s += time.monotonic() - began
+        return done
+
+    def _local(
+        self, round_id: int, before: NodeState, theta_P: NDArray[np.float32], batch: NDArray[np.int64]
+    ) -> rules.Work:
+        """A round's local work on this batch."""
 
         def gradient(
             theta_P: NDArray[np.float32], rows: NDArray[np.int64]
         ) -> tuple[float, NDArray[np.float32]]:
-            began = time.monotonic()
-            found = self._gradient(theta_P, rows)
-            self._spent_s += time.monotonic() - began
-            return found
+            return self._timed(lambda: self._gradient(theta_P, rows))
 
         # No two works are in use at once: work done ahead is used or discarded before the next.
-        work = rules.local(self.spec, self.layout, theta, before, batch, round_id, gradient, self._room)
-        took_us = int((self._spent_s - spent) * 1e6)
-        self._sequence_us = max(took_us * self.spec.model.context // tokens, 1)
+        work = rules.local(self.spec, self.layout, theta_P, before, batch, round_id, gradient, self._room)
         if self.spec.rule.is_gradient and work.x_NC.nbytes <= ROOM_BYTES_MAX:
             self._room = work.x_NC
         return work
+
+    def _is_finite(self, work: rules.Work) -> bool:
+        parts = (work.x_NC, *(part for end in work.ends for part in (end.theta_P, *end.moments)))
+        return all(is_finite(part) for part in parts)
+
+    def _sketches(self, work: rules.Work, pattern: Digest) -> tuple[Digest, ...]:
+        return rules.sketches(self.layout, work, pattern)
 
     def _batch(self, round_id: int, theta_P: NDArray[np.float32], tokens: int) -> NDArray[np.int64]:
         """The sequences of a step of `tokens` tokens, at the parameters that its work starts from."""

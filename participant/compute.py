@@ -30,6 +30,7 @@ class Workplace:
     device: Annotated[str, Max(64)]
     threads: int
     replicas: int = 1  # groups of a batch that are computed side by side
+    processes: int = 1  # that a model is divided among
 
     @property
     def base_path(self) -> Path | None:

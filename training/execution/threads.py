@@ -21,6 +21,7 @@ import torch
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
 from assay.training.exact import initial_parameters
+from assay.training.execution.processes import start
 from assay.training.layout import layout_of
 from assay.training.model.loss import FLOAT32_WHOLE, check_device, loss_and_gradient, use_threads
 from assay.training.model.presets import PRESETS
@@ -36,7 +37,7 @@ SMALL = PRESETS["llama-1m"]
 SMALL_TOKENS = 4 * SMALL.context
 
 
-def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1) -> int:
+def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1, processes: int = 1) -> int:
     """Set this process up to compute; returns its thread count. Call once, before any work.
 
     Args:
@@ -44,18 +45,31 @@ def prepare(folder: Path, *, device: str, threads: int, replicas: int = 1) -> in
         device: "cpu" or "cuda".
         threads: A number, or `AUTO` to probe at the first start. Of each replica.
         replicas: How many groups of a batch are computed side by side.
+        processes: How many processes the model is divided among, this one included.
 
     Raises:
-        ConfigError: the devices cannot be used, or the kept choice cannot be read.
+        ConfigError: the devices cannot be used, replicas and processes are both asked for, or the kept choice
+            cannot be read.
     """
     use_threads(max(threads, 1))
     check_device(device)
     if threads == AUTO:
         threads = _kept(folder / KEPT) or _probe(folder / KEPT)
         use_threads(threads)
+    if replicas > 1 and processes > 1:
+        raise ConfigError(f"replicas = {replicas} and processes = {processes}: expected one of them to be 1")
     use_replicas(replicas, device)
+    if processes > 1:
+        start(processes, device, threads)
     log.info(
-        "computing", extra={"device": device, "threads": threads, "replicas": replicas, "cores": cores()}
+        "computing",
+        extra={
+            "device": device,
+            "threads": threads,
+            "replicas": replicas,
+            "processes": processes,
+            "cores": cores(),
+        },
     )
     return threads
 

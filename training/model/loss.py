@@ -8,7 +8,7 @@ Parameters and gradients are float32 on the CPU whatever a pass is computed in a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -29,6 +29,7 @@ from assay.training.layout import Layout
 from assay.training.model.gpt import gpt_logits
 from assay.training.model.llama import llama_logits
 from assay.training.model.replicas import in_order, places
+from assay.training.model.sharded import Sharded, current
 
 DEVICES = ("cpu", "cuda")
 FLOAT32_WHOLE = ComputeSpec(dtype=Precision.FLOAT32, micro_sequences=0)
@@ -103,9 +104,31 @@ def loss_and_gradient(
     Returns:
         The loss and the gradient, shape (P,), float32. Same bits within an execution class.
     """
+    loss, gradient = gradient_on_device(
+        model, layout, theta_P, tokens, compute=compute, device=device, frozen=frozen
+    )
+    return loss, gradient.cpu().numpy()
+
+
+def gradient_on_device(
+    model: ModelSpec,
+    layout: Layout,
+    theta_P: NDArray[np.float32],
+    tokens: NDArray[np.int64],
+    *,
+    compute: ComputeSpec,
+    device: str = "cpu",
+    frozen: Frozen = ALL_TRAINED,
+) -> tuple[float, Tensor]:
+    """`loss_and_gradient`, whose gradient stays where it is computed: on the first device."""
     frozen.check(model)
-    rows, targets = compute.micro_sequences or len(tokens), _weight(tokens, compute)
-    groups = [tokens[at : at + rows] for at in range(0, len(tokens), rows)]
+    if (whole := current()) is not None and not model.is_adapted:
+        for other in whole.others:
+            other.send((model, layout, tokens, compute))
+        total, found = sharded_pass(whole, model, layout, tokens, compute, theta_P)
+        assert found is not None, "rank 0 gets the gradient"
+        return total, found
+    groups, targets = _groups(tokens, compute), _weight(tokens, compute)
     on = places(device, len(groups))
     thetas = {one: torch.from_numpy(theta_P).to(one) for one in on}
 
@@ -129,7 +152,7 @@ def loss_and_gradient(
 
     gradient = torch.zeros_like(thetas[on[0]])
     if len(on) == 1:
-        return add(groups, device, gradient), gradient.cpu().numpy()
+        return add(groups, device, gradient), gradient
 
     def alone(at: int) -> tuple[float, Tensor]:
         place = on[at % len(on)]
@@ -141,7 +164,37 @@ def loss_and_gradient(
         for loss, part in in_order(alone, len(groups), len(on)):
             total += loss
             gradient += part.to(gradient.device)
-    return total, gradient.cpu().numpy()
+    return total, gradient
+
+
+def sharded_pass(
+    parts: Sharded,
+    model: ModelSpec,
+    layout: Layout,
+    tokens: NDArray[np.int64],
+    compute: ComputeSpec,
+    theta_P: NDArray[np.float32] | None = None,
+) -> tuple[float, Tensor | None]:
+    """One process's share of `gradient_on_device` by several; its result at rank 0.
+
+    Groups are taken in turns, each process one. theta_P: the parameters, at rank 0.
+    """
+    parts.begin(layout, theta_P)
+    groups, targets, total = _groups(tokens, compute), _weight(tokens, compute), 0.0
+    taught = [(group, count) for group in groups if (count := _weight(group, compute))]
+    is_half = compute.dtype is Precision.BFLOAT16
+    for at in range(0, len(taught), parts.count):
+        own = at + parts.rank
+        is_idle = own >= len(taught)
+        group, count = taught[at if is_idle else own]
+        with parts.group(is_half=is_half, is_idle=is_idle):
+            given = torch.from_numpy(group).to(parts.device)
+            with _repeatable(given):
+                loss, share = _loss(model, parts, given, compute), count / targets
+                torch.autograd.backward([loss * share if share != 1 else loss])
+        for loss_there in parts.each(0.0 if is_idle else float(loss.detach()) * share):
+            total += loss_there
+    return total, parts.end(layout)
 
 
 def mean_loss(
@@ -172,6 +225,11 @@ def mean_loss(
     return total / weights if weights else 0.0
 
 
+def _groups(tokens: NDArray[np.int64], compute: ComputeSpec) -> list[NDArray[np.int64]]:
+    rows = compute.micro_sequences or len(tokens)
+    return [tokens[at : at + rows] for at in range(0, len(tokens), rows)]
+
+
 def _weight(tokens: NDArray[np.int64], compute: ComputeSpec) -> int:
     """What the loss is a mean over: pairs with DPO, rollouts with GRPO, else targets."""
     if compute.is_grpo:
@@ -179,7 +237,7 @@ def _weight(tokens: NDArray[np.int64], compute: ComputeSpec) -> int:
     return len(tokens) // 2 if compute.is_dpo else target_count(tokens)
 
 
-def logits_of(model: ModelSpec, p: dict[str, Tensor], inputs: Tensor, precision: Precision) -> Tensor:
+def logits_of(model: ModelSpec, p: Mapping[str, Tensor], inputs: Tensor, precision: Precision) -> Tensor:
     """Logits of the next token at every position, by a training run's kernels.
 
     Args:
@@ -202,7 +260,7 @@ def _repeatable(on: Tensor) -> AbstractContextManager[None]:
     return sdpa_kernel(_REPEATABLE) if on.is_cuda else nullcontext()
 
 
-def _loss(model: ModelSpec, p: dict[str, Tensor], tokens: Tensor, compute: ComputeSpec) -> Tensor:
+def _loss(model: ModelSpec, p: Mapping[str, Tensor], tokens: Tensor, compute: ComputeSpec) -> Tensor:
     inputs = torch.where(tokens < 0, ~tokens, tokens)[:, :-1]
     targets = tokens[:, 1:].clone().masked_fill_(tokens[:, 1:] < 0, _IGNORED)
     found = logits_of(model, p, inputs, compute.dtype)

@@ -27,11 +27,20 @@ def use_replicas(count: int, device: str) -> None:
     Raises:
         ConfigError: this machine has fewer such devices, or they differ.
     """
+    check_devices("replicas", count, device)
+    _most[0] = count
+
+
+def check_devices(setting: str, count: int, device: str) -> None:
+    """Do nothing if this machine has so many devices of one kind; a CPU is as many as one likes.
+
+    Raises:
+        ConfigError: it has fewer, or they differ.
+    """
     if device == "cuda" and count > 1:
         names = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())][:count]
         if len(names) < count or len(set(names)) > 1:
-            raise ConfigError(f"replicas = {count}: expected as many devices of one kind, found {names}")
-    _most[0] = count
+            raise ConfigError(f"{setting} = {count}: expected as many devices of one kind, found {names}")
 
 
 def places(device: str, groups: int) -> list[str]:

@@ -109,10 +109,30 @@ def carried_shares(
     Returns:
         Shape (B,), float32. The same bits on every machine for the same error and x.
     """
-    share_B = np.ones(len(before_BC), np.float32)
     if not rule.compress.keeps_error:
-        return share_B
-    size_B = row_lengths(before_BC) * (rule.compress.feedback_micro / PPM)
+        return np.ones(len(before_BC), np.float32)
+    return shares_by_length(
+        rule, rounds, base, round_id, blocks, row_lengths(before_BC), length_B, mean,
+        slack=slack, rounds_before=rounds_before,
+    )  # fmt: skip
+
+
+def shares_by_length(
+    rule: RuleSpec,
+    rounds: int,
+    base: int,
+    round_id: int,
+    blocks: NDArray[np.int64],
+    before_B: NDArray[np.float64],
+    length_B: NDArray[np.float64],
+    mean: float,
+    *,
+    slack: float = 1.0,
+    rounds_before: int = 0,
+) -> Floats:
+    """`carried_shares` of a rule that keeps an error, by the `row_lengths` of that before the step."""
+    share_B = np.ones(len(before_B), np.float32)
+    size_B = before_B * (rule.compress.feedback_micro / PPM)
     limit_B = np.maximum(length_B, mean) * (
         slack * _room(rule, rounds_before + rounds, rounds_before + round_id)
     )

@@ -138,7 +138,12 @@ def gradient_sketch(pattern: Digest, x_NC: Floats, rollouts: Digest = NO_DIGEST)
 
     Where all completions of a group earn the same, its gradient is 0, which anybody can say without sampling.
     """
-    own = sketch_digest(work_sketch(pattern, x_NC))
+    return bound_sketch(pattern, work_sketch(pattern, x_NC), rollouts)
+
+
+def bound_sketch(pattern: Digest, sketch: bytes, rollouts: Digest = NO_DIGEST) -> Digest:
+    """`gradient_sketch` by the `work_sketch` of the gradient."""
+    own = sketch_digest(sketch)
     return (
         own if rollouts == NO_DIGEST else sketch_digest(b"assay/rollout-sketch/1" + pattern + own + rollouts)
     )

@@ -25,7 +25,7 @@ Scale = tuple[NDArray[np.float32], NDArray[np.float32]]
 Scales = list[Scale]
 Piece = tuple[NDArray[np.float32], NDArray[np.float32], "Scale | None"]
 
-_LANES = 64  # sums that a length is added up in
+LANES = 64  # sums that a length is added up in
 
 
 def transformed_blocks(
@@ -103,7 +103,7 @@ def spectra(blocks_BSS: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def length(flat_P: NDArray[np.float32]) -> float:
     """Euclidean length of a vector: squares, exact in float64, are added in one order, on one thread."""
-    lane = np.zeros(_LANES)
+    lane = np.zeros(LANES)
     return math.sqrt(_squares(floats(flat_P), lane))
 
 
@@ -116,23 +116,23 @@ def row_lengths(rows_BC: NDArray[np.float32]) -> NDArray[np.float64]:
 
 @compiled(DOUBLE, READ_1, FILL_DOUBLE_1)
 def _squares(flat_P: NDArray[np.float32], lane: NDArray[np.float64]) -> float:
-    whole = len(flat_P) // _LANES * _LANES
-    for at in range(0, whole, _LANES):
-        for i in range(_LANES):
+    whole = len(flat_P) // LANES * LANES
+    for at in range(0, whole, LANES):
+        for i in range(LANES):
             one = np.float64(flat_P[at + i])
             lane[i] += one * one
     for at in range(whole, len(flat_P)):
         one = np.float64(flat_P[at])
         lane[at - whole] += one * one
     total = 0.0
-    for i in range(_LANES):
+    for i in range(LANES):
         total += lane[i]
     return total
 
 
 @compiled(None, READ_2, FILL_DOUBLE_1)
 def _row_squares(rows_BC: NDArray[np.float32], square_B: NDArray[np.float64]) -> None:
-    lane = np.empty(_LANES)
+    lane = np.empty(LANES)
     for row in range(len(rows_BC)):
         lane[:] = 0.0
         square_B[row] = _squares(rows_BC[row], lane)

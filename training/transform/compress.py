@@ -36,7 +36,7 @@ from assay.training.transform.equalise import equalised, equalising
 from assay.training.transform.low_rank import compress_lowrank
 from assay.training.transform.top_k import add_and_choose, largest
 
-_GROUP_BLOCKS = 32  # so much of the error, of x and of their sizes fits in a core's own cache
+GROUP_BLOCKS = 32  # so much of the error, of x and of their sizes fits in a core's own cache
 _COLUMNS = 512  # of a sketch, that one thread adds up at least: two pages of memory
 _ALL = np.arange(BLOCK_SIZE)
 
@@ -65,15 +65,18 @@ def gradient_blocks(
 
     `into_NC` may be filled with it, and is then what is returned.
     """
-    factor = float(lr)
-    if rule.local.clip_micro:
-        factor *= min(rule.local.clip_micro / PPM / max(length(gradient_P), 1e-12), 1.0)
+    factor = clipped(rule, lr, length(gradient_P)) if rule.local.clip_micro else float(lr)
     if rule.compress.transform is Transform.DCT:
         scales = equalising(layout, gradient_P) if rule.local.equalises else None
         return transformed_blocks(layout, gradient_P, factor, into_NC, scales)
     if rule.local.equalises:
         gradient_P = equalised(layout, gradient_P)
     return to_blocks(layout, gradient_P * np.float32(factor)).reshape(-1, BLOCK_SIZE)
+
+
+def clipped(rule: RuleSpec, lr: np.float32, length: float) -> float:
+    """The factor on a gradient of this length, which it brings down to the rule's if it is longer."""
+    return float(lr) * min(rule.local.clip_micro / PPM / max(length, 1e-12), 1.0)
 
 
 def distance_blocks(
@@ -138,7 +141,7 @@ def _send_largest(
     moved_BK = flat[at_BK]
     written = quantise(compress.values, moved_BK)
     flat[at_BK] = moved_BK - written.sent_BK
-    return Transition(_update(live_B, index_BK, written), after_BC)
+    return Transition(update_of(live_B, index_BK, written), after_BC)
 
 
 def _send_all(compress: CompressSpec, after_BC: NDArray[np.float32]) -> Transition:
@@ -150,11 +153,11 @@ def _send_all(compress: CompressSpec, after_BC: NDArray[np.float32]) -> Transiti
     written = quantise(compress.values, after_BC)
     after_BC -= written.sent_BK
     every = np.arange(len(after_BC))
-    return Transition(_update(every, np.broadcast_to(_ALL, after_BC.shape), written), after_BC)
+    return Transition(update_of(every, np.broadcast_to(_ALL, after_BC.shape), written), after_BC)
 
 
 def _groups(count: int) -> list[slice]:
-    return [slice(start, min(start + _GROUP_BLOCKS, count)) for start in range(0, count, _GROUP_BLOCKS)]
+    return [slice(start, min(start + GROUP_BLOCKS, count)) for start in range(0, count, GROUP_BLOCKS)]
 
 
 def _add(
@@ -171,7 +174,7 @@ def _add(
     into_BC += x_BC
 
 
-def _update(blocks_B: NDArray[np.int64], index_BK: NDArray[np.int64], written: Quantised) -> Update:
+def update_of(blocks_B: NDArray[np.int64], index_BK: NDArray[np.int64], written: Quantised) -> Update:
     """The message, without the dead blocks."""
     kept, scales = written.is_live_B, (written.exponent_B, written.mantissa_B)
     if kept.all():
@@ -188,10 +191,6 @@ def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:
             prepared; or one drawn when a dispute opened, so that none can be copied.
         x_NC: The gradient as the step adds it, or the displacement of one segment of inner steps.
     """
-    patterns = np.frombuffer(
-        hashlib.shake_256(b"assay/sketch/1" + pattern).digest(BLOCK_SIZE // 8 * 64), np.uint8
-    )
-    signs = np.unpackbits(patterns).reshape(64, BLOCK_SIZE).astype(np.float64) * 2 - 1
     column_sums = np.zeros(BLOCK_SIZE)
     if x_NC.shape[1] != BLOCK_SIZE:
         raise ValueError(f"blocks of {x_NC.shape[1]} coefficients, expected {BLOCK_SIZE}")
@@ -200,6 +199,15 @@ def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:
         lambda columns: _add_columns(x_NC, columns.start, column_sums[columns]),
         parallel.parts(BLOCK_SIZE, _COLUMNS),
     )
+    return signed_sums(pattern, column_sums)
+
+
+def signed_sums(pattern: Digest, column_sums: NDArray[np.float64]) -> bytes:
+    """The sketch of a step's work by the sums of its coefficients over all blocks."""
+    patterns = np.frombuffer(
+        hashlib.shake_256(b"assay/sketch/1" + pattern).digest(BLOCK_SIZE // 8 * 64), np.uint8
+    )
+    signs = np.unpackbits(patterns).reshape(64, BLOCK_SIZE).astype(np.float64) * 2 - 1
     sketch: bytes = (signs * column_sums).sum(axis=1).astype("<f8").tobytes()
     assert len(sketch) == SKETCH_BYTES
     return sketch
@@ -209,9 +217,9 @@ def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:
 def _add_columns(x_NC: NDArray[np.float32], left: int, sum_C: NDArray[np.float64]) -> None:
     """Add the columns from `left` on to `sum_C`, group by group of rows, each added up in order first."""
     part_C = np.empty(len(sum_C))
-    for top in range(0, len(x_NC), _GROUP_BLOCKS):
+    for top in range(0, len(x_NC), GROUP_BLOCKS):
         part_C[:] = x_NC[top, left : left + len(sum_C)]
-        for row in range(top + 1, min(top + _GROUP_BLOCKS, len(x_NC))):
+        for row in range(top + 1, min(top + GROUP_BLOCKS, len(x_NC))):
             x_C = x_NC[row, left : left + len(sum_C)]
             for i in range(len(part_C)):
                 part_C[i] += x_C[i]

@@ -37,7 +37,7 @@ Sizes = NDArray[np.float64]
 
 # of the matrix: smaller rows count as this large, so that nothing grows by more than 2^10
 QUIETEST = 2.0**-10
-_LANES = 8  # sums that a row is added up in
+LANES = 8  # sums that a row is added up in
 _ROWS = 8  # that are added up side by side, so that a processor's vectors are full
 
 
@@ -54,12 +54,15 @@ def equalising(layout: Layout, gradient_P: Floats) -> Scales:
     ends = np.cumsum([math.prod(shape) for shape in layout.shapes])
     flat = np.split(floats(gradient_P), ends[:-1])
     parts = [part.reshape(shape) for part, shape in zip(flat, layout.shapes, strict=True)]
-    vectors = iter(_of_vectors([part for part in parts if part.ndim == 1]))
+    vectors = iter(vector_factors([part for part in parts if part.ndim == 1]))
     matrices = {i: part for i, part in enumerate(parts) if part.ndim > 1}
     found: dict[int, Scale] = {}
 
     def work(number: int) -> None:
-        found[number] = _of_matrix(matrices[number])
+        high, wide = matrices[number].shape
+        row_R, column_K = np.zeros(high), np.zeros(wide)
+        total = _squares(matrices[number], row_R, column_K)
+        found[number] = matrix_factors(total, row_R, column_K)
 
     parallel.each(work, sorted(matrices, key=lambda number: -matrices[number].size))
     return [found[i] if i in found else next(vectors) for i in range(len(parts))]
@@ -82,7 +85,7 @@ def equalised(layout: Layout, gradient_P: Floats) -> Floats:
     return scaled(layout, gradient_P, equalising(layout, gradient_P))
 
 
-def _of_vectors(parts: list[Floats]) -> Scales:
+def vector_factors(parts: list[Floats]) -> Scales:
     """The factors of all vectors, which are the rows of one matrix."""
     if not parts:
         return []
@@ -95,11 +98,10 @@ def _of_vectors(parts: list[Floats]) -> Scales:
     return [(row_R[i : i + 1], np.ones(count, np.float32)) for i, count in enumerate(counts)]
 
 
-def _of_matrix(entries_RK: Floats) -> Scale:
-    """The factors of one matrix's rows and columns."""
-    high, wide = entries_RK.shape
-    row_R, column_K = np.zeros(high), np.zeros(wide)
-    whole = math.sqrt(_squares(entries_RK, row_R, column_K) / (high * wide))
+def matrix_factors(total: float, row_R: Sizes, column_K: Sizes) -> Scale:
+    """The factors of one matrix's rows and columns, by the sums of its squares: of all, and of each."""
+    high, wide = len(row_R), len(column_K)
+    whole = math.sqrt(total / (high * wide))
     return _factors(np.sqrt(row_R / wide), whole), _factors(np.sqrt(column_K / high), whole)
 
 
@@ -111,22 +113,22 @@ def _squares(entries_RK: Floats, row_R: Sizes, column_K: Sizes) -> float:
     rows'. The columns follow each group of rows, while it lies in a core's own cache.
     """
     high, wide = entries_RK.shape
-    panel, lane = np.zeros(_ROWS * _LANES, np.float32), np.empty(_ROWS * _LANES)
+    panel, lane = np.zeros(_ROWS * LANES, np.float32), np.empty(_ROWS * LANES)
     total = 0.0
     for top in range(0, high, _ROWS):
         rows = min(_ROWS, high - top)
         lane[:] = 0.0
-        for left in range(0, wide, _LANES):
-            if rows == _ROWS and left + _LANES <= wide:  # bounds that are known when this is compiled
+        for left in range(0, wide, LANES):
+            if rows == _ROWS and left + LANES <= wide:  # bounds that are known when this is compiled
                 for row in range(_ROWS):
-                    for i in range(_LANES):
-                        panel[row * _LANES + i] = entries_RK[top + row, left + i]
+                    for i in range(LANES):
+                        panel[row * LANES + i] = entries_RK[top + row, left + i]
             else:
                 panel[:] = 0  # and a sum of squares plus 0 is that sum
                 for row in range(rows):
-                    for i in range(min(_LANES, wide - left)):
-                        panel[row * _LANES + i] = entries_RK[top + row, left + i]
-            for i in range(_ROWS * _LANES):
+                    for i in range(min(LANES, wide - left)):
+                        panel[row * LANES + i] = entries_RK[top + row, left + i]
+            for i in range(_ROWS * LANES):
                 one = np.float64(panel[i])
                 lane[i] += one * one
         for row in range(rows):
@@ -134,8 +136,8 @@ def _squares(entries_RK: Floats, row_R: Sizes, column_K: Sizes) -> float:
                 one = np.float64(entries_RK[top + row, at])
                 column_K[at] += one * one
         for row in range(rows):
-            for i in range(_LANES):
-                row_R[top + row] += lane[row * _LANES + i]
+            for i in range(LANES):
+                row_R[top + row] += lane[row * LANES + i]
             total += row_R[top + row]
     return total
 

@@ -31,7 +31,7 @@ from assay.training.compiled import (
 Chosen = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 _GROUPS_PER_CHOSEN = 4  # then about 1.15 k elements reach the bound, if the large ones lie anyhow
-_INFINITY = 0x7F800000  # the bits of infinity: above are those of NaN
+INFINITY = 0x7F800000  # the bits of infinity: above are those of NaN
 
 
 def largest(moved_BC: NDArray[np.float32], k: int) -> Chosen:
@@ -167,7 +167,7 @@ def _choose_all(
         bits_C = moved_BC[block].view(np.int32)
         for i in range(width):
             size = bits_C[i] & 0x7FFFFFFF
-            size_C[i] = size if size <= _INFINITY else 0
+            size_C[i] = size if size <= INFINITY else 0
         is_live_B[block] = _choose(size_C, k, groups, top_C, hit_C, few_C, at_C, index_BK[block])
 
 

@@ -592,7 +592,13 @@ def _steps_of(spec: RunSpec, segment: int) -> tuple[int, int]:
 def open_worker(start: RecomputeStart) -> RecomputeWorker:
     """The recompute worker that a start describes; sets this process up to compute."""
     place, folder = start.workplace, Path(start.workplace.folder)
-    prepare(folder, device=place.device, threads=place.threads, replicas=place.replicas)
+    prepare(
+        folder,
+        device=place.device,
+        threads=place.threads,
+        replicas=place.replicas,
+        processes=place.processes,
+    )
     return RecomputeWorker(
         spec=start.spec,
         data=Path(place.data),
