@@ -166,10 +166,11 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
             f"data: {manifest.tokens} tokens, {validation} of them held out for validation; "
             f"one {what} needs {drawn}; use more data or a larger [train] validation_share"
         )
+    own = [f"what {order.run.own_data} nodes have of their own"] if order.run.own_data else []
     data = describe(
         manifest,
         validation_tokens=validation,
-        source=_bounded(" + ".join(one.source for one in manifest.sources), SOURCE_MAX, "source"),
+        source=_bounded(" + ".join([*(one.source for one in manifest.sources), *own]), SOURCE_MAX, "source"),
         licence=_bounded(
             " AND ".join(dict.fromkeys(one.licence for one in manifest.sources)), LICENCE_MAX, "licence"
         ),

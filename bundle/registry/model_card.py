@@ -104,9 +104,20 @@ source with its licence and every shard of the data by its hash.
 {_ADAPTER_USE if model.is_adapted else ""}
 ## Limits
 
-The model has seen nothing but the data named above and repeats what it holds. Nobody has tested it for
+{_seen(spec)} Nobody has tested it for
 any use.
 """
+
+
+def _seen(spec: RunSpec) -> str:
+    """What the model may repeat."""
+    own = len(spec.bringing_nodes)
+    if not own:
+        return "The model has seen nothing but the data named above and repeats what it holds."
+    return (
+        f"{own} of its nodes trained on data that only they have, bound by Merkle roots in `links/`. The\n"
+        "model repeats what it holds of these too, and nobody else can say what they are."
+    )
 
 
 def _licence(declared: str) -> str:

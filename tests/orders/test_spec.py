@@ -330,6 +330,7 @@ def test_nodes_that_bring_data_have_a_stratum_each_of_which_the_spec_says_nothin
     data = data_spec(order, collect_data(order, None))
 
     assert [(one.tokens, one.seats) for one in data.strata] == strata
+    assert data.source.endswith(f" + what {own} nodes have of their own")
     said = check_order(path).rows["own data"]
     others = "the order's are only held out" if own == 4 else f"the other {4 - own} on the order's"
     assert said.startswith(f"{own} of the named nodes train on data that only they have, {others}; ")

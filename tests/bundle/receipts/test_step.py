@@ -279,7 +279,7 @@ def test_there_is_no_receipt_of_a_step_that_was_not_accepted(chain):
 def test_there_is_no_receipt_of_a_step_on_data_that_only_its_node_has(text, monkeypatch):
     """Nothing in it shows the batch."""
     monkeypatch.setattr(RunSpec, "brings_data", lambda _spec, node: node == peer("nora"))
-    with pytest.raises(IntegrityError, match="data that only its node has"):
+    with pytest.raises(IntegrityError, match="which no receipt shows"):
         checked(text)
 
 

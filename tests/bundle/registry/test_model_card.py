@@ -116,3 +116,11 @@ def test_a_name_that_is_yaml_stays_a_name() -> None:
     text = model_card(run, a_report(HELD_OUT))
 
     assert yaml.safe_load(text.split("\n---\n")[0])["model_name"] == 'x"\nlicense: mit\n---'
+
+
+def test_a_card_says_that_nodes_trained_on_data_which_only_they_have(monkeypatch):
+    run = finished()
+    assert "seen nothing but the data named above" in model_card(run, a_report())
+    monkeypatch.setattr(type(run.spec), "bringing_nodes", (run.spec.nodes[0].peer,))
+    card = model_card(run, a_report())
+    assert "1 of its nodes trained on data that only they have" in card and "nothing but" not in card
