@@ -20,10 +20,11 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import Precision, RunSpec
-from assay.protocol.types import Digest
+from assay.protocol.types import NO_DIGEST, Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.nodes.test_bed import INNER_STEPS, Floats, StepClaim, TestBed, lab_of, lab_with_inner_steps
 from assay.testing.learned import learned_by_heart
+from assay.training.frozen import ALL_TRAINED
 from assay.training.layout import Layout
 from assay.training.model.initial import state_digest
 from assay.training.optimiser.inner import InnerState
@@ -33,8 +34,9 @@ from assay.training.reference.narrowing import START, claimed, ends_of, first_wr
 from assay.training.reference.operators import Array, Operator, run_one
 from assay.training.reference.trace import output_digest, trace_of
 from assay.training.transform.compress import distance_blocks
+from assay.verifier.appeal.answers import positions_of
 from assay.verifier.appeal.evidence import StepSources, compared_rows, evidence_of, holds, parse_evidence
-from assay.verifier.appeal.program import FINDING, HOLDS, STATE, program_of
+from assay.verifier.appeal.program import FINDING, HOLDS, STATE, program_of, why_not
 from assay.verifier.audit.limits import Limits, shipped
 from assay.verifier.audit.segment_limits import MeasuredSegment, Regime, Seen
 from assay.verifier.audit.tolerance import Doubles
@@ -211,6 +213,28 @@ def _cheats_with_kept_moments(is_defended: bool, seed: int) -> Outcome:
         except MalformedMessage:  # nothing is shown, and the jury's time passes
             caught += is_defended
     return tallied(len(starts), caught, 0.0, "none: the bond is lost beside the stake")
+
+
+@APPEAL_ATTACKS.attack(
+    "appeal where no program decides the step (3 ways)", 26, "signers doubt every claim about it"
+)
+def _cheats_without_a_program(is_defended: bool, seed: int) -> Outcome:
+    """A cheat appeals about a step that appeals do not cover; undefended, no signer has a trace of it."""
+    lab = lab_of(seed)
+    trial = Trial(lab, _noise(lab))
+    spec, commit, limits = trial.spec, trial.commit, shipped()
+    ways = (
+        (replace(spec, rule=replace(spec.rule, read_lag=1)), commit),
+        (replace(spec, audit=replace(spec.audit, limits=NO_DIGEST)), commit),
+        (spec, replace(commit, state=NO_DIGEST)),
+    )
+    caught = 0
+    for run, step in ways:
+        theta_P, tokens = trial.sources.theta_P, lab.trainer.tokens
+        known = positions_of(run, limits, step, theta_P, tokens, ALL_TRAINED) if is_defended else b""
+        caught += known != b"" and why_not(run, limits, step) is not None  # by which a jury finds it wrong
+    harm = "none: the bond is lost beside the stake" if is_defended else "nobody comes: it keeps its stake"
+    return tallied(len(ways), caught, 0.0, harm)
 
 
 def _inner_trial(seed: int, *, is_honest: bool, keeps_moments: bool = False) -> Trial:

@@ -31,9 +31,13 @@ def positions_of(
     tokens: Tokens,
     frozen: Frozen,
 ) -> bytes:
-    """The positions before a step's finding, from public sources; empty where no program decides it."""
+    """The positions before a step's finding, from public sources.
+
+    Where no program decides it, that before the first operator alone: every claim about it is wrong. Who held
+    such a step for beyond doubt, and did not defend its conviction, would let any cheat win its appeal.
+    """
     if why_not(spec, limits, commit):
-        return b""
+        return bytes(START)
     program = program_of(spec, limits, commit)[:-1]
     if not program:  # all of it follows from what only the node has
         return bytes(START)

@@ -472,14 +472,12 @@ class RecomputeWorker(ComputeWorker):
         return Remade(differs=differs, is_behind=is_behind, exec_class=self.exec_class)
 
     def _trace(self, commit: Commit) -> bytes:
-        """The positions before a step's finding; empty where no program decides the step.
+        """The positions before a step's finding; none behind the first where no program decides the step.
 
-        No juror may be shown data that only one node has, so no claim about a step on them is right.
+        No juror may be shown data that only one node has.
         """
-        if self.spec.brings_data(commit.node):
+        if self.limits is None or self.spec.brings_data(commit.node):
             return bytes(START_POSITION)
-        if self.limits is None:
-            return b""
         answers = importlib.import_module(_APPEALS)
         theta_P = self.parameters.read(int(commit.round))
         found: bytes = answers.positions_of(self.spec, self.limits, commit, theta_P, self.tokens, self.frozen)

@@ -20,6 +20,7 @@ from assay.training.codec.contribution import decode_contribution
 from assay.training.data.batches import batch_positions, batch_tokens, read_tokens
 from assay.training.data.shards import write_tokens
 from assay.training.execution.execution_class import execution_class
+from assay.training.frozen import ALL_TRAINED
 from assay.training.layout import layout_of
 from assay.training.model.loss import use_one_thread
 from assay.training.model.presets import gpt_spec
@@ -30,6 +31,7 @@ from assay.training.reference.operators import run_one
 from assay.training.reference.trace import Trace, output_digest, trace_of
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.appeal import program
+from assay.verifier.appeal.answers import positions_of
 from assay.verifier.appeal.evidence import (
     StepSources,
     batch_of,
@@ -232,7 +234,10 @@ def test_what_no_program_decides_says_why(honest):
     assert "limits" in why_not(spec, None, commit)
     assert "limits" in why_not(replace(spec, audit=replace(spec.audit, limits=NO_DIGEST)), limits, commit)
     assert "state_every" in why_not(spec, limits, replace(commit, state=NO_DIGEST))
-    assert "other parameters" in why_not(replace(spec, rule=replace(spec.rule, read_lag=1)), limits, commit)
+    lagging = replace(spec, rule=replace(spec.rule, read_lag=1))
+    assert "other parameters" in why_not(lagging, limits, commit)
+    theta_P = honest.sources.theta_P
+    assert positions_of(lagging, limits, commit, theta_P, honest.tokens, ALL_TRAINED) == bytes(START)
 
 
 def test_the_evidence_about_every_operator_is_within_what_jurors_accept(honest):

@@ -61,10 +61,10 @@ class Hands:
     def __init__(self, court: Court, *, is_honest: bool) -> None:
         self.court, self.is_honest = court, is_honest
 
-    async def positions(self, _case_id: bytes) -> list[bytes]:
+    async def positions(self, _case_id: bytes) -> list[bytes] | None:
         known = self.court.positions
         if self.is_honest:
-            return known
+            return known or None  # who has no position has not traced the step
         ends = ends_of(0, len(self.court.party.program))
         wide = next(end for end, before in zip(ends[1:], ends, strict=False) if end - before > 1)
         return known[:wide]  # so that it names a part that has to be cut again
@@ -244,6 +244,18 @@ def test_a_cheats_appeal_fails_and_costs_its_bond(court_of, friends: int, method
     assert world.lot_of(court.accused) == STAKE - STAKE * world.params.case_ppm_max // 10**6
     with pytest.raises(ChainRefused, match="AlreadyAppealed"):
         world.raw(court.accused, "AppealCourt", "appeal", court.case_id, 1, [bytes(32)])
+
+
+def test_a_cheats_appeal_fails_where_no_program_decides_its_step(court_of):
+    court = court_of("random-update")
+    world, spec = court.world, court.party.spec
+    court.party.spec = replace(spec, rule=replace(spec.rule, read_lag=1))
+    for person in (*world.verifiers[:3], *world.jurors):
+        court.seat(person, is_honest=True)
+
+    told = court.conduct(court.lied())
+
+    assert told[-1] == "the appeal has ended: LOST" and court.gain(court.accused) < 0
 
 
 def test_a_cheat_that_bends_its_trace_loses_where_it_bent_it(court_of):
