@@ -98,6 +98,9 @@ def test_a_delegation_is_renewed_and_its_end_is_told(assay: Assay, market: Marke
     code, out, err = assay("key", "delegate", file)
     assert code == 0 and wallet("stranger") in out and ("(in 89 d 23 h)" in out or "(in 90 d)" in out), err
     assert "(in 200 d)" in assay("key", "delegate", file, "--days", 200).out.replace("199 d 23 h", "200 d")
+    assert "verifiers' seats of it go to reserves" in assay("key", "delegate", file, "--days", 0).out
+    ended = market.bank.hot_key(market.bank.hot_key_of(wallet("stranger")))
+    assert ended is not None and ended.expiry <= market.bank.timestamp()
     code, _, err = assay("key", "delegate", file, "--days", 367)
     assert code == 2 and "1 to 366" in err
 
