@@ -74,7 +74,7 @@ class Appeals:
         self._me.store.set_value(_trace_name(case_id), positions)
 
     async def _trace(self, case_id: Digest, commit: Commit) -> None:
-        if self._me.store.value(_trace_name(case_id)) is not None:
+        if self._me.store.value(_trace_name(case_id)):
             return
         try:
             found = await self._state_sync.child.call(TraceStep(commit=commit), Traced)
