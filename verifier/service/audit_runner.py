@@ -190,7 +190,8 @@ class AuditRunner:
                 except OutOfPhase:
                     return  # our own round has to follow first; `run` comes back to it
                 except AssayError as error:
-                    log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
+                    if self._is_wanted(audit, task):  # else its opening may be deleted, as it has ended
+                        log.warning("audit not done", extra={"round": int(audit.round), "reason": str(error)})
                 await trio.sleep(1)
                 if not self._is_wanted(audit, task):
                     return

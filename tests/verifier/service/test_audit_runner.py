@@ -15,7 +15,7 @@ from assay.network.blob_store import DiskBlobs
 from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus, CommittedVerdict, may_commit_verdict
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import PeerFault
+from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
 from assay.protocol.run_state import StepId, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
@@ -260,3 +260,20 @@ def test_a_verifier_that_cannot_repeat_the_largest_steps_in_time_says_so_once(
         runner._tell_pace(commit, took_s)
 
     assert found == said
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_an_audit_that_cannot_be_done_is_a_warning_only_while_it_is_wanted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_ended: bool
+) -> None:
+    """Once it has ended its opening may be deleted, under the hands of whoever reads it late."""
+    runner, audit, left = an_audit_runner(tmp_path), an_open_audit(), [True, False]
+
+    async def find(_audit: Audit) -> None:
+        raise Unavailable("opening: no such file")
+
+    runner._kept, runner._find = lambda _audit: None, find
+    runner._is_wanted = lambda _audit, _task: not has_ended and left.pop(0)
+    trio.run(runner._bind, audit, "task", clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert ("audit not done" in caplog.text) is not has_ended
