@@ -202,7 +202,7 @@ def may_give_notice(run_state: RunState, notice: SeatNotice) -> bool:
 
 
 def awaited(run_state: RunState) -> tuple[StepId, ...]:
-    """Audits with a missing message for which the next manifest is the last chance."""
+    """Audits with a missing message for which the next manifest may be the last chance."""
     return tuple(
         step
         for step, audit in sorted(run_state.audits.items())

@@ -302,7 +302,9 @@ def judges_in_reference(audit: Audit) -> bool:
 
 
 def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:
-    """The messages for which the manifest of `at` is the last chance; a leader should wait for them.
+    """The messages that an honest leader of the manifest of `at` should wait for: it may be their last chance.
+
+    It is if all leaders after it lie, and leave out what they hold: at most f, since leaders take turns.
 
     Returns:
         Verifiers whose commitment is missing, verifiers whose verdict is, and whether something of the node's
@@ -310,17 +312,18 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
     """
     commitments: frozenset[PeerId] = frozenset()
     verdicts: frozenset[PeerId] = frozenset()
-    if audit.open_from < 0 and at >= last_commitment(rules, audit):
+    last = at + audit.f
+    if audit.open_from < 0 and last >= last_commitment(rules, audit):
         able = (v for v in audit.order if may_commit_verdict(rules, audit, v, at))
         # One commitment suffices before a dispute; in a dispute the whole committee is awaited.
         is_needed = audit.ruling is AuditStatus.DISPUTED or not audit.commitments
         commitments = frozenset(able) if is_needed else frozenset()
-    if audit.is_open and 0 <= audit.open_from <= at and at >= last_verdict(rules, audit):
+    if audit.is_open and 0 <= audit.open_from <= at and last >= last_verdict(rules, audit):
         committed = (commitment.verifier for commitment in audit.commitments)
         verdicts = frozenset(v for v in committed if not audit.has_judged(v))
     wants_sketch = audit.ruling is AuditStatus.OPEN and audit.sketch is None and bool(verdicts)
     wants_task = (
-        _may_be_known_answer(rules, audit) and bool(audit.adverse) and at >= last_verdict(rules, audit)
+        _may_be_known_answer(rules, audit) and bool(audit.adverse) and last >= last_verdict(rules, audit)
     )
     return commitments, verdicts, wants_sketch or (audit.ruling is AuditStatus.DISPUTED and wants_task)
 

@@ -290,20 +290,21 @@ def test_no_committee_judges_what_an_honest_auditor_could_not(unsure):
     assert audit.ruling is (AuditStatus.DISPUTED, AuditStatus.EXPIRED)[unsure - 1]
 
 
-def test_a_leader_waits_for_an_audits_last_chance_and_for_no_other():
+def test_a_leader_waits_where_only_liars_may_lead_what_is_left_and_no_earlier():
     run_state, order = audited()
     rules = run_state.spec.audit
 
     def waits(run_state):
         return awaits(rules, run_state.audits[STEP], int(run_state.round))
 
-    assert waits(run_state) == (frozenset(), frozenset(), False)
-    assert waits(grow(run_state, 3))[0] == set(VERIFIERS)
-    committed = grow(run_state, 4, {STEP: {order[0]: MATCH}}, mute=[order[0], NODE])
-    assert waits(committed) == (frozenset(), {order[0]}, True)
+    for rounds, able in enumerate((0, 0, 3, 4)):  # one of four may lie: the last two that may bind an auditor
+        assert waits(grow(run_state, rounds)) == (set(order[:able]), frozenset(), False)
+    committed = {STEP: {order[0]: MATCH}}
+    for rounds, late in ((2, frozenset()), (3, {order[0]}), (4, {order[0]})):
+        found = waits(grow(run_state, rounds, committed, mute=[order[0], NODE]))
+        assert found == (frozenset(), late, bool(late))
     alarmed = grow(run_state, 3, {STEP: {order[0]: MISMATCH}})
-    assert waits(alarmed)[0] == frozenset()
-    assert waits(grow(alarmed, 1))[0] == set(order[1:])
+    assert [waits(grow(alarmed, rounds))[0] for rounds in (0, 1, 2)] == [set(order[1:])] * 2 + [frozenset()]
 
 
 # ---- the dispute ----
@@ -660,7 +661,7 @@ def test_a_quorum_of_auditors_convicts_nobody_before_a_task_can_be_shown_to_be_o
     before_last = grow(run_state, last - int(run_state.round), votes)
     audit = before_last.audits[STEP]
     assert int(before_last.round) == last and len(audit.verdicts) == len(order)
-    assert awaits(rules, audit, last - 1)[2] is False and awaits(rules, audit, last)[2] is True
+    assert [awaits(rules, audit, last - left)[2] for left in (2, 1, 0)] == [False, True, True]
     assert show(before_last, {}).audits[STEP].ruling is AuditStatus.KNOWN_ANSWER
 
     after = grow(before_last, 1, votes)

@@ -276,10 +276,11 @@ def test_a_run_seats_no_more_than_1024_nodes_in_all_however_many_have_left():
         assert replace(run_state, nodes={**run_state.nodes, **left}).free_seats == free
 
 
-def test_an_audit_is_awaited_in_the_last_manifest_that_may_bind_its_auditors():
+def test_an_audit_is_awaited_in_the_last_two_manifests_that_may_bind_its_auditors():
     run_state, awaited_rounds = grow(start(a_spec(audit_rounds=6), RUN_ID), 2), {}
     for _ in range(5):
         awaited_rounds[int(run_state.round)] = [int(round_id) for round_id, _ in awaited(run_state)]
         run_state = grow(run_state, 1)
 
-    assert awaited_rounds == {2: [], 3: [], 4: [], 5: [0] * len(NODES), 6: [1] * len(NODES)}
+    last, one = [0] * len(NODES), [1] * len(NODES)
+    assert awaited_rounds == {2: [], 3: [], 4: last, 5: [*last, *one], 6: [*one, *(2 for _ in NODES)]}
