@@ -230,7 +230,7 @@ def _file(text: str, method: str, tuning: Tuning, seed: int, steps: int) -> SimF
     else:
         warmup = tuning.warmup // tuning.local
         train |= {"steps": tuning.local, "inner_lr": tuning.lr, "inner_warmup": warmup, "lr": tuning.outer}
-        comm["momentum"] = tuning.momentum
+        comm |= {"momentum": tuning.momentum, **({"outer": "nesterov"} if tuning.momentum else {})}
         if tuning.fresh:
             train |= {"keep_moments": False, "segment": tuning.local}
     rounds = steps // tuning.local

@@ -31,7 +31,7 @@ from assay.protocol.agreement.quorum import faults_tolerated, least_audit_rounds
 from assay.protocol.grpo import DIGIT, NO_GRPO, GrpoSpec, Reward, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX
 from assay.protocol.params import ComputeSpec, ModelSpec, Precision, size_faults
-from assay.protocol.update_rule import RuleSpec, check_rule
+from assay.protocol.update_rule import Outer, RuleSpec, check_rule
 from assay.training.data.chat_template import ChatTemplate
 from assay.training.data.choices import Choices
 from assay.training.data.tokenizer import Tokenizer
@@ -253,6 +253,10 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         )
         yield ConfigProblem(("compute", "dtype"), order.compute.dtype, reason)
     rule, faults = order.rule, list[str]()
+    if order.comm.momentum and rule.outer.kind in (Outer.SGD, Outer.SIGN):
+        named = rule.outer.kind.name.lower()
+        reason = f'the outer step "{named}" has none; expected outer = "nesterov", "adam" or "yogi"'
+        yield ConfigProblem(("comm", "momentum"), order.comm.momentum, reason)
     check_rule(rule, lambda holds, reason: None if holds else faults.append(reason))
     try:
         check_start(rule, layout_of(order.sizes))

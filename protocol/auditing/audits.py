@@ -302,7 +302,7 @@ def judges_in_reference(audit: Audit) -> bool:
 
 
 def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], frozenset[PeerId], bool]:
-    """The messages that an honest leader of the manifest of `at` should wait for: it may be their last chance.
+    """The messages that an honest leader of the manifest of `at` waits for: it may be their last chance.
 
     It is if all leaders after it lie, and leave out what they hold: at most f, since leaders take turns.
 

@@ -138,6 +138,7 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
         ("[comm]\nbeta = 1", "as it is set up here: beta is 1000000 millionths, expected below 1"),
         ("[comm]\nbeta = 1.5", "run.toml: [comm] beta = 1.5: expected at most 1"),
         ('[comm]\nvalues = "sign"\nouter = "sgd"', "SIGN sends no amplitude"),
+        ("[comm]\nmomentum = 0.6", 'the outer step "sign" has none; expected outer = "nesterov", "adam"'),
         ("[comm]\nf = 3", "f = 3 needs more than twice as many nodes, not 5"),
         ('[comm]\nmethod = "sparseloco"\n[train]\nsteps = 4\nsegment = 5', "segments of 5 of 4 inner steps"),
         (
