@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.update_rule import PPM, LocalSpec
+from assay.training.compiled import FILL_2, compiled
 from assay.training.layout import Layout
 from assay.training.optimiser.matrices import matrices, rest_of
 from assay.training.reference.product import Shape, multiply
@@ -36,6 +37,7 @@ Floats = NDArray[np.float32]
 NEWTON_SCHULZ_STEPS = 5
 _A, _B, _C = (np.float32(one) for one in (3.4445, -4.7750, 2.0315))
 _SCALE = 0.2  # of a step's root mean square, as large as Adam's usually is
+_TILE = 32  # both halves of one fit into a core's first cache
 ROOM = 10.0  # times the present gradient, that the moments of the rest may hold
 
 
@@ -106,8 +108,20 @@ def _symmetric(a_RC: Floats, b_CR: Floats) -> Floats:
     """A product that is known to be symmetric: its lower half is computed, and mirrored."""
     product_RR = np.empty((a_RC.shape[0], b_CR.shape[1]), np.float32)
     multiply(a_RC[None], b_CR[None], product_RR[None], Shape.LOWER_RESULT)
-    lower_RR = np.tril(product_RR)
-    return lower_RR + np.tril(lower_RR, -1).T
+    _mirror(product_RR)
+    return product_RR
+
+
+@compiled(None, FILL_2)
+def _mirror(square_RR: Floats) -> None:
+    """Fill what is above the diagonal with what is below it, tile by tile; no zero keeps its minus."""
+    size = len(square_RR)
+    for top in range(0, size, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, size)):
+                for j in range(left, min(left + _TILE, i + 1)):
+                    one = square_RR[i, j] + np.float32(0)
+                    square_RR[i, j], square_RR[j, i] = one, one
 
 
 def _share(part: Floats, limit: float) -> np.float32:
