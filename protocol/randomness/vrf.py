@@ -151,7 +151,9 @@ def _times(scalar: int, point: bytes) -> bytes:
 
 
 def _times_small(scalar: int, point: bytes) -> bytes:
-    """scalar * point for any point on the curve, by doubling and adding; both are public."""
+    """scalar * point for any point on the curve, of which libsodium multiplies no other; both are public."""
+    if _is_full_order(point):
+        return _times(scalar, point)
     total = _IDENTITY
     for bit in range(_CHALLENGE_BYTES * 8):
         if scalar >> bit & 1:
