@@ -453,10 +453,14 @@ class Service:
         | SignedEvaluationCommitment
         | SignedSeatNotice,
     ) -> None:
-        """Pass what we found to our round, and to all verifiers."""
+        """Pass what we found to our round, and to all verifiers.
+
+        Our round opens some time after the manifest that gave us our seat is final; until then it counts
+        statements of the seat as the former holder's, and ours come again.
+        """
         try:
             self.driver.take(signed)
-        except OutOfPhase as late:
+        except (OutOfPhase, PeerFault) as late:
             log.debug("report out of phase", extra={"reason": str(late)})
         self.driver.broadcast(encode(signed))
 
