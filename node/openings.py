@@ -45,6 +45,7 @@ from assay.training.data.own_data import OwnStream
 from assay.training.layout import layout_of
 
 log = logging.getLogger(__name__)
+LOOK_S = 2.0  # until what was damaged meanwhile is made again: the next manifest may wait for it
 REPEATS_MAX = 3  # of one step, whose files were damaged; beyond, a disk is not worth the computing
 TELL_S = 10.0
 
@@ -100,7 +101,8 @@ class Openings:
                     s for s in self._opened if (a := run_state.audits.get(s)) is None or a.has_ended
                 ]:
                     self.me.blobs.remove(self._opened.pop(step).opening)
-                await self.follower.grown(int(run_state.round))
+                with trio.move_on_after(LOOK_S):
+                    await self.follower.grown(int(run_state.round))
 
     async def say(self, message: SignedAttendance) -> None:
         """Tell every holder of a seat, once; who cannot be reached is not told."""
