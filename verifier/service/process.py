@@ -321,7 +321,8 @@ class Service:
                 self.driver.take(message)
             case _:
                 said, seat = rounds.said_in(message), self.follower.run_state.seat_of(notification.peer)
-                if seat == NO_PEER:  # it held one a moment ago, or will: one of us has not heard of it yet
+                is_seated = seat != NO_PEER and self.driver.round.run_state.key(seat) == notification.peer
+                if not is_seated:  # it held one a moment ago, or will: one of us has not heard of it yet
                     raise OutOfPhase(notification.peer, f"{type(message).__name__} without a seat")
                 if isinstance(message, SignedSeatNotice) or seat != said.verifier:
                     raise PeerFault(
