@@ -488,7 +488,9 @@ class Promises:
             if number < self.trained and lost and not is_waiting:
                 raise Violation(f"round {number} has no commits of {_names(lost)}")
         for audit in self.audits.values():
-            kept, by = self._keepers(audit) if audit.has_ended else (NO_DIGEST, set())
+            # Where the last manifest ends an audit, all may be settled already, and nothing is kept any more.
+            is_disputable = audit.has_ended and audit.closed_round < max(self.chain)
+            kept, by = self._keepers(audit) if is_disputable else (NO_DIGEST, set())
             if lacking := {one for one in by & self.honest if (one, kept) not in self._kept}:
                 raise Violation(f"{_names(lacking)} never kept the opening of {audit.node.hex()[:8]}")
         drand, released_s = self._spec.audit.drand, self._reading.released_s
@@ -503,7 +505,8 @@ class Promises:
             raise Violation(
                 f"a seat is free, nodes ask for it from {self.coming_s} on to {trains_s}, none joins"
             )
-        ordered = self.nodes if self._spec.audit.known_answer_count else ()
+        own = set(self._spec.bringing_nodes)  # who trains on data of its own takes no tasks
+        ordered = self.nodes - own if self._spec.audit.known_answer_count else ()
         due_s = [(node, AttendanceKind.TASKS, 0.0) for node in ordered]
         due_s += [
             (node, AttendanceKind.LEAVE, self.came_s[asked])
