@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from assay.network.blob_store import DiskBlobs
 from assay.node.messages import RepeatStep, TakeStep
-from assay.node.openings import REPEATS_MAX, Openings
+from assay.node.openings import LOOK_S, REPEATS_MAX, Openings
 from assay.node.service import Sent, Service
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode
@@ -127,7 +129,7 @@ class Steps:
 
     def __init__(self, blobs: DiskBlobs, *, can_repeat: bool = True) -> None:
         self.blobs, self.can_repeat, self.is_whole, self.repeated = blobs, can_repeat, False, 0
-        self.me = SimpleNamespace(blobs=blobs)
+        self.me = SimpleNamespace(blobs=blobs, me=NORA)
         self.state_sync = SimpleNamespace(child=self, reach=self.reach)
         self.follower = SimpleNamespace(run_state=SimpleNamespace(round=ROUND))
         self.at = 0  # the worker's round
@@ -207,15 +209,29 @@ def test_an_update_that_our_disk_lost_is_fetched_from_others(tmp_path: Path, roo
     assert fetched == [name] * (1 if room else 2)
 
 
-def test_an_opening_that_was_found_damaged_is_made_again(tmp_path: Path):
-    blobs = DiskBlobs(tmp_path, bytes_max=1 << 20)
-    node = Steps(blobs)
+def test_an_opening_that_was_found_damaged_is_made_again_though_no_manifest_comes(tmp_path: Path):
+    blobs, audit = DiskBlobs(tmp_path, bytes_max=1 << 20), an_audit()
+    audit.has_ended = False
+    node: Any = Steps(blobs)
     node.is_whole = True
-    notice = trio.run(Openings.opening, node, an_audit())
-    assert trio.run(Openings.opening, node, an_audit()) == notice
+    notice = trio.run(Openings.opening, node, audit)
+    assert trio.run(Openings.opening, node, audit) == notice
 
-    blobs.discard_damaged(notice.opening)
-    trio.run(Openings._reopen, node, an_audit())
+    async def grown(_round: int) -> None:  # the next manifest waits for the opening
+        await trio.sleep_forever()
+
+    run_state = SimpleNamespace(round=3, audits={(audit.round, NORA): audit}, holders=())
+    node.follower = SimpleNamespace(run_state=run_state, grown=grown)
+    node._due_messages, node._reopen = lambda *_: (), partial(Openings._reopen, node)
+
+    async def main() -> None:
+        with trio.move_on_after(LOOK_S + 1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Openings.run, node)
+                await trio.sleep(0.5)
+                blobs.discard_damaged(notice.opening)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert blobs.load(notice.opening) == b"an opening"
 
 
