@@ -32,10 +32,16 @@ ELSEWHERE = (BlobPiece, CertifiedManifest, *CONSENSUS, *EVIDENCE)
 STATEMENTS = [kind for kind in FACTS.values() if kind not in (*ELSEWHERE, SignedSeatNotice)]
 
 
-def taken(message: Any, peer: PeerId, *verifiers: PeerId, reserves: tuple[PeerId, ...] = ()) -> list[Any]:
-    """What the driver gets of a message that this peer sends."""
+def taken(
+    message: Any, peer: PeerId, *verifiers: PeerId, reserves: tuple[PeerId, ...] = (), former: Any = None
+) -> list[Any]:
+    """What the driver gets of a message that this peer sends.
+
+    former: Who holds the peer's seat for the driver, where this is a manifest behind.
+    """
     got: list[Any] = []
-    driver = SimpleNamespace(take=got.append, receive=got.append, synced=got.extend)
+    opened = SimpleNamespace(run_state=SimpleNamespace(key=lambda seat: former or seat))
+    driver = SimpleNamespace(take=got.append, receive=got.append, synced=got.extend, round=opened)
     service: Any = SimpleNamespace(
         driver=driver,
         follower=SimpleNamespace(
@@ -64,6 +70,15 @@ def test_a_statement_of_a_peer_without_a_seat_is_not_taken_and_no_fault(kind):
 
     with pytest.raises(OutOfPhase, match="without a seat"):
         taken(message, author, OTHER, reserves=(author,))
+
+
+@pytest.mark.parametrize("kind", STATEMENTS, ids=lambda kind: kind.__name__)
+def test_a_statement_of_a_seats_new_holder_is_early_where_the_round_before_is_open(kind):
+    message = sample(kind)
+    author = said_in(message).verifier
+
+    with pytest.raises(OutOfPhase, match="without a seat"):
+        taken(message, author, author, OTHER, former=OTHER)
 
 
 def test_a_seat_notice_is_taken_from_its_holder_alone_who_may_be_a_reserve():
