@@ -16,13 +16,20 @@ from typing import Any
 import assay.participant.links
 import assay.protocol.auditing.audits
 import assay.protocol.state_transition
-from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus, judges_in_reference
+from assay.protocol.auditing.audits import (
+    REFERENCE,
+    Audit,
+    AuditStatus,
+    judges_in_reference,
+    last_verdict,
+)
 from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.auditing.draws import auditors, is_replicated
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome as Found
-from assay.protocol.messages import SignedVerdict, SignedVerdictCommitment
+from assay.protocol.messages import SignedVerdict, SignedVerdictCommitment, Verdict
 from assay.protocol.params import PPM, AuditSpec
+from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId, Signature
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
 from assay.redteam.members import (
@@ -292,6 +299,42 @@ def _late_accomplice(is_defended: bool, seed: int) -> Outcome:
     record = network.run_state.nodes[NODE]
     harm = f"{record.accepted} false steps accepted, paid {paid}"
     return one_act(record.banned, not record.banned and paid > 0, 0.0, harm)
+
+
+@JUDGE_ATTACKS.attack(
+    "lead a dispute's last manifest, and leave a slow verdict out",
+    25,
+    "the last f + 1 leaders wait for verdicts",
+)
+def _left_out(is_defended: bool, seed: int) -> Outcome:
+    """A node's steps are false; its accomplice passes them, and leads the last manifest of every dispute.
+
+    The last honest verifier of an audit's order is slow: a manifest has its verdict if its leader waits.
+    Undefended, leaders wait in the last manifest alone.
+    """
+    network = a_network(seed=seed, dispute_rounds=4)
+    network.false, network.minds[LIAR] = all_steps(24), always(MATCH, recomputed=GUESS, witness=GUESS)
+    rules, sound = network.run_state.spec.audit, assay.protocol.auditing.audits.awaits
+
+    def is_left_out(verdict: Verdict) -> bool:
+        audit, at = network.run_state.audits[(verdict.round, verdict.node)], int(network.run_state.round)
+        slow = [one for one in audit.order if one != LIAR][-1]
+        _, waited_for, _ = assay.protocol.auditing.audits.awaits(rules, audit, at)
+        is_there = verdict.verifier in waited_for and at < last_verdict(rules, audit)
+        return audit.ruling is AuditStatus.DISPUTED and verdict.verifier == slow and not is_there
+
+    def in_the_last(rules: AuditSpec, audit: Audit, at: int) -> Any:
+        return sound(rules, audit, at - audit.f)
+
+    with without(assay.protocol.auditing.audits, "awaits", in_the_last, unless=is_defended):
+        while not network.run_state.is_complete:
+            manifest = network.manifest()
+            carried = tuple(one for one in manifest.verdicts if not is_left_out(one.verdict))
+            network.run_state = advance(network.run_state, replace(manifest, verdicts=carried))
+    found = [audit.ruling for audit in network.run_state.audits.values() if audit.node == NODE]
+    lapsed = found.count(AuditStatus.EXPIRED)
+    is_banned = network.run_state.nodes[NODE].banned
+    return one_act(is_banned, not is_banned and lapsed > 0, 0.0, f"{lapsed} disputes end without a finding")
 
 
 @JUDGE_ATTACKS.attack("buy one auditor of four", 26, "auditors are drawn; 20 % of audits replicated")
