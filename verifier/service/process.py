@@ -454,25 +454,26 @@ class Service:
         | SignedEvaluationCommitment
         | SignedSeatNotice,
     ) -> None:
-        """Pass what we found to our round, and to all verifiers.
+        """Pass what we found to our round, and to all verifiers."""
+        self._take_own(signed)
+        self.driver.broadcast(encode(signed))
 
-        Our round opens some time after the manifest that gave us our seat is final; until then it counts
-        statements of the seat as the former holder's, and ours come again.
+    def _report_funding(self, signed: SignedFundingReport) -> None:
+        """Pass our own reading of the escrow to our round, to all verifiers and to whoever follows us."""
+        self._take_own(signed)
+        for peer in self._host.connected():
+            self._host.post(peer, encode(signed))
+
+    def _take_own(self, signed: rounds.Event) -> None:
+        """Give our round what we found, if it is time for that.
+
+        Our round opens some time after the manifest that gave us our seat is final; until then it takes
+        statements of the seat for the former holder's, and ours come again.
         """
         try:
             self.driver.take(signed)
         except (OutOfPhase, PeerFault) as late:
             log.debug("report out of phase", extra={"reason": str(late)})
-        self.driver.broadcast(encode(signed))
-
-    def _report_funding(self, signed: SignedFundingReport) -> None:
-        """Pass our own reading of the escrow to our round, to all verifiers and to whoever follows us."""
-        try:
-            self.driver.take(signed)
-        except OutOfPhase as late:
-            log.debug("funding report out of phase", extra={"reason": str(late)})
-        for peer in self._host.connected():
-            self._host.post(peer, encode(signed))
 
     def _released(self, number: int, signature: bytes) -> None:
         self.driver.take(DrandRound(number, signature))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,8 @@ from assay.protocol.messages import (
     DoubleVote,
     Proposal,
     QuorumCertificate,
+    SignedEvaluationCommitment,
+    SignedFundingReport,
     SignedSeatNotice,
     SignedVote,
 )
@@ -104,3 +107,23 @@ def test_only_verifiers_send_them(kind):
 def test_certified_manifests_are_taken_from_everybody_and_pieces_from_nodes():
     assert taken(sample(CertifiedManifest), STRANGER, OTHER) == [sample(CertifiedManifest)]
     assert not taken(sample(BlobPiece), STRANGER, OTHER)
+
+
+@pytest.mark.parametrize("late", [OutOfPhase(OTHER, "later"), PeerFault(OTHER, "not its key")], ids=str)
+@pytest.mark.parametrize(
+    "kind", [SignedEvaluationCommitment, SignedFundingReport], ids=lambda kind: kind.__name__
+)
+def test_what_our_own_round_is_not_ready_for_is_said_to_others_and_ends_nothing(kind, late):
+    said: list[bytes] = []
+
+    def take(_message: Any) -> None:
+        raise late
+
+    driver = SimpleNamespace(take=take, broadcast=said.append)
+    host = SimpleNamespace(connected=lambda: (OTHER,), post=lambda _peer, body: said.append(body))
+    service: Any = SimpleNamespace(driver=driver, _host=host)
+    service._take_own = partial(Service._take_own, service)
+    say = Service._report_funding if kind is SignedFundingReport else Service._report
+    say(service, sample(kind))
+
+    assert said == [encode(sample(kind))]
