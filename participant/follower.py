@@ -18,7 +18,7 @@ from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.auditing.audits import Audit, AuditStatus, Fault
 from assay.protocol.encoding.codec import decode, encode, encode_list
-from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
+from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault, Unavailable
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import (
     CertifiedManifest,
@@ -86,10 +86,14 @@ class Follower:
         """Keep a verifier's newest report on the escrow until a manifest carries it.
 
         Raises:
+            OutOfPhase: the sender gave its seat up, or will have it: one of us has not heard of it yet.
             PeerFault, MalformedMessage: it is not the sender's, who must be a verifier of this run.
         """
         report, spec = signed.funding_report, self.run_state.spec
-        if self.run_state.seat_of(sender) != report.verifier or report.verifier == NO_PEER:
+        seat = self.run_state.seat_of(sender)
+        if seat == NO_PEER and sender in spec.seat_peers:
+            raise OutOfPhase(sender, "FundingReport without a seat")
+        if seat != report.verifier or seat == NO_PEER:
             raise PeerFault(sender, f"sends a FundingReport of {report.verifier.hex()[:8]}")
         verify(sender, Domain(spec.deployment_id, self.run_state.run_id), report, signed.signature)
         known = self._reports.get(sender)

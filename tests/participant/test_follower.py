@@ -16,7 +16,7 @@ from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.agreement.configurations import FIRST
 from assay.protocol.encoding.codec import decode, encode
-from assay.protocol.errors import AssayError, MalformedMessage, PeerFault
+from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import sign
 from assay.protocol.messages import HandOver, ManifestRange, SignedFundingReport, StepRequest
 from assay.protocol.types import NO_DIGEST, NO_PEER, PeerId
@@ -250,3 +250,5 @@ def test_the_report_of_who_gave_a_seat_up_since_funds_nothing(store):
     rotation = replace(one.run_state.rotation, configuration=FIRST.after((given,)), handed=(1,))
     one.run_state = replace(one.run_state, rotation=rotation)
     assert not one.is_funded
+    with pytest.raises(OutOfPhase, match="without a seat"):  # we know already, and it does not yet
+        one.hear(peer(VERIFIERS[0]), a_funding_report(VERIFIERS[0], epochs=1, block=9))
