@@ -45,7 +45,7 @@ from assay.training.data.own_data import OwnStream
 from assay.training.layout import layout_of
 
 log = logging.getLogger(__name__)
-LOOK_S = 2.0  # until what was damaged meanwhile is made again: the next manifest may wait for it
+LOOK_S = 2.0  # between two looks for openings that were found damaged
 REPEATS_MAX = 3  # of one step, whose files were damaged; beyond, a disk is not worth the computing
 TELL_S = 10.0
 
@@ -80,6 +80,7 @@ class Openings:
         """Send each auditor what it needs, as the chain asks for it; ends only by cancellation."""
         notified: set[tuple[StepId, Digest, PeerId]] = set()
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reopen_damaged)
             while True:
                 run_state = self.follower.run_state
                 for step, audit in run_state.audits.items():
@@ -91,9 +92,6 @@ class Openings:
                             and (step, audit.pattern, verifier) not in notified
                         ):
                             nursery.start_soon(self._send_opening, verifier, audit, notified)
-                    opened = self._opened.get(step)
-                    if opened is not None and self.me.blobs.size(opened.opening) is None:
-                        nursery.start_soon(self._reopen, audit)
                     for message in self._due_messages(run_state, audit, nursery):
                         for verifier in run_state.holders:
                             nursery.start_soon(self._send_message, verifier, message)
@@ -101,8 +99,15 @@ class Openings:
                     s for s in self._opened if (a := run_state.audits.get(s)) is None or a.has_ended
                 ]:
                     self.me.blobs.remove(self._opened.pop(step).opening)
-                with trio.move_on_after(LOOK_S):
-                    await self.follower.grown(int(run_state.round))
+                await self.follower.grown(int(run_state.round))
+
+    async def _reopen_damaged(self) -> None:
+        """Make again what auditors found damaged as they read it: the next manifest may wait for that."""
+        while True:
+            for step, opened in list(self._opened.items()):
+                if self.me.blobs.size(opened.opening) is None and step in self.follower.run_state.audits:
+                    await self._reopen(self.follower.run_state.audits[step])
+            await trio.sleep(LOOK_S)
 
     async def say(self, message: SignedAttendance) -> None:
         """Tell every holder of a seat, once; who cannot be reached is not told."""
@@ -227,7 +232,6 @@ class Openings:
         return opened
 
     async def _reopen(self, audit: Audit) -> None:
-        """Make an opening again that was found damaged when an auditor read it."""
         try:
             await self.opening(audit)
         except AssayError as error:

@@ -222,7 +222,9 @@ def test_an_opening_that_was_found_damaged_is_made_again_though_no_manifest_come
 
     run_state = SimpleNamespace(round=3, audits={(audit.round, NORA): audit}, holders=())
     node.follower = SimpleNamespace(run_state=run_state, grown=grown)
-    node._due_messages, node._reopen = lambda *_: (), partial(Openings._reopen, node)
+    node._due_messages = lambda *_: ()
+    for name in ("_reopen", "_reopen_damaged"):
+        setattr(node, name, partial(getattr(Openings, name), node))
 
     async def main() -> None:
         with trio.move_on_after(LOOK_S + 1):
