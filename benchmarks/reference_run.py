@@ -1,4 +1,4 @@
-"""The reference run (docs/results/reference-run.md): its text, and plain Muon on the same tokens.
+"""A reference run of 15 million parameters (reference_run.toml): its text, and plain Muon on the same tokens.
 
     npm pack chinese-poetry@2.0.1 --pack-destination runs/texts
     python -m benchmarks.reference_run text
@@ -30,7 +30,7 @@ from assay.training.optimiser.inner import fresh, inner_step
 from assay.training.optimiser.schedule import rate
 from benchmarks.texts import text_table
 
-MICRO_SEQUENCES = 16  # of one pass: what fits into a core's caches
+MICRO_SEQUENCES = 16  # of one pass, so that a step of all nodes takes no more memory than one node's
 
 
 def main() -> None:
