@@ -8,6 +8,7 @@ could not be asked: misuse, a bad file, or a chain, disk or network that does no
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -414,6 +415,7 @@ def localnet(
         "seed": seed, "data": data,
     }  # fmt: skip
     chosen = {k: v for k, v in overrides.items() if v is not None}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all its processes are ended too
     is_ok = run_localnet(file, chosen, behave or (), out, as_json=as_json)
     raise typer.Exit(0 if is_ok else 1)
 
