@@ -105,8 +105,10 @@ class Openings:
         """Make again what auditors found damaged as they read it: the next manifest may wait for that."""
         while True:
             for step, opened in list(self._opened.items()):
-                if self.me.blobs.size(opened.opening) is None and step in self.follower.run_state.audits:
-                    await self._reopen(self.follower.run_state.audits[step])
+                audit = self.follower.run_state.audits.get(step)
+                is_damaged = self.me.blobs.size(opened.opening) is None
+                if audit is not None and not audit.has_ended and is_damaged:
+                    await self._reopen(audit)
             await trio.sleep(LOOK_S)
 
     async def say(self, message: SignedAttendance) -> None:

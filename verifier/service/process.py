@@ -321,14 +321,19 @@ class Service:
                 self.driver.take(message)
             case _:
                 said, seat = rounds.said_in(message), self.follower.run_state.seat_of(notification.peer)
-                is_seated = seat != NO_PEER and self.driver.round.run_state.key(seat) == notification.peer
-                if not is_seated:  # it held one a moment ago, or will: one of us has not heard of it yet
+                if seat == NO_PEER:  # it held one a moment ago, or will: one of us has not heard of it yet
                     raise OutOfPhase(notification.peer, f"{type(message).__name__} without a seat")
                 if isinstance(message, SignedSeatNotice) or seat != said.verifier:
                     raise PeerFault(
                         notification.peer, f"passes on another verifier's {type(message).__name__}"
                     )
-                self.driver.take(message)
+                try:
+                    self.driver.take(message)
+                except PeerFault:
+                    if self.driver.round.run_state.key(seat) == notification.peer:
+                        raise
+                    reason = f"{type(message).__name__} before our round has heard of its seat"
+                    raise OutOfPhase(notification.peer, reason) from None
 
     async def _tick(self) -> None:
         while True:

@@ -36,15 +36,27 @@ STATEMENTS = [kind for kind in FACTS.values() if kind not in (*ELSEWHERE, Signed
 
 
 def taken(
-    message: Any, peer: PeerId, *verifiers: PeerId, reserves: tuple[PeerId, ...] = (), former: Any = None
+    message: Any,
+    peer: PeerId,
+    *verifiers: PeerId,
+    reserves: tuple[PeerId, ...] = (),
+    former: PeerId | None = None,
+    refuses: bool = False,
 ) -> list[Any]:
     """What the driver gets of a message that this peer sends.
 
-    former: Who holds the peer's seat for the driver, where this is a manifest behind.
+    former: Who holds the peer's seat for the driver, where this is a manifest behind. refuses: Whether the
+    driver finds that the statement is not its author's.
     """
     got: list[Any] = []
     opened = SimpleNamespace(run_state=SimpleNamespace(key=lambda seat: former or seat))
-    driver = SimpleNamespace(take=got.append, receive=got.append, synced=got.extend, round=opened)
+
+    def take(message: Any) -> None:
+        if refuses:
+            raise PeerFault(peer, "signature does not cover this")
+        got.append(message)
+
+    driver = SimpleNamespace(take=take, receive=got.append, synced=got.extend, round=opened)
     service: Any = SimpleNamespace(
         driver=driver,
         follower=SimpleNamespace(
@@ -80,8 +92,11 @@ def test_a_statement_of_a_seats_new_holder_is_early_where_the_round_before_is_op
     message = sample(kind)
     author = said_in(message).verifier
 
-    with pytest.raises(OutOfPhase, match="without a seat"):
-        taken(message, author, author, OTHER, former=OTHER)
+    with pytest.raises(OutOfPhase, match="before our round has heard of its seat"):
+        taken(message, author, author, OTHER, former=OTHER, refuses=True)
+    with pytest.raises(PeerFault, match="signature"):
+        taken(message, author, author, OTHER, refuses=True)
+    assert taken(message, author, author, OTHER, former=OTHER) == [message]  # as shares of the beacon
 
 
 def test_a_seat_notice_is_taken_from_its_holder_alone_who_may_be_a_reserve():
