@@ -17,7 +17,7 @@ from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId
 from assay.verifier.consensus.chain import is_certified
 from assay.verifier.consensus.types import State
-from tests.simulation.streams import Frame
+from tests.simulation.streams import REDIAL_S, Frame
 from tests.simulation.workers import SEQUENCE_S
 
 NEAR = 16  # iterations before and after a verifier's own whose votes it keeps
@@ -34,6 +34,7 @@ class Conduct:
         self._present: dict[PeerId, Collection[PeerId]] = {}  # seats that are not away, by who says so
         self._entered: dict[PeerId, tuple[tuple[int, int], float]] = {}  # life and iteration, since when
         self._folded_s: dict[PeerId, float] = {}
+        self._linked_s = 0.0  # since when nobody is cut off
         self._pushed: dict[tuple[PeerId, PeerId, Digest], int] = {}  # the bytes that followed each other
 
     def folded(self, by: PeerId, after: RunState) -> None:
@@ -45,6 +46,10 @@ class Conduct:
         place = life, int(state.iteration)
         if by not in self._entered or self._entered[by][0] != place:
             self._entered[by] = place, trio.current_time()
+
+    def healed(self) -> None:
+        """Who was cut off is reached again, and says what it did meanwhile."""
+        self._linked_s = trio.current_time() + REDIAL_S[1]
 
     def pushed(self, frame: Frame) -> str:
         """What is wrong with a piece of a blob; empty if nothing is, or the frame is none."""
@@ -82,7 +87,7 @@ class Conduct:
             waited_s, least_s = trio.current_time() - entered_s, self._spec.timing.ready_ms / 1000 - SEEN_S
             is_wrong = waited_s < least_s
         else:
-            waited_s = trio.current_time() - max(entered_s, self._folded_s[by])
+            waited_s = trio.current_time() - max(entered_s, self._folded_s[by], self._linked_s)
             is_wrong = waited_s > SOON_S and state.iteration not in state.proposals
         where = f"iteration {state.iteration} of {leader.hex()[:8]}"
         return f"{by.hex()[:8]} gives up {where} after {waited_s:.2f} s" if is_wrong else ""

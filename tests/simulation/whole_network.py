@@ -548,6 +548,7 @@ class WholeNetwork:
         async def heal() -> None:
             await trio.sleep(length_s)
             self.network.heal()
+            self.promises.conduct.healed()
 
         length_s = self.rng.uniform(1, 20)
         self._nursery.start_soon(heal)
