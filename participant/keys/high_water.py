@@ -4,8 +4,10 @@ Room: participant (edge: one small file). A store can go back without an error: 
 write-ahead log drops every later write, and so does a folder restored from a backup. A verifier that signs
 again what it does not remember contradicts itself, and is slashed for it. So the mark names the last
 statement that was journalled before its signature; a store that neither holds it nor is past it lost some.
+It also says how far our votes to finalise have come: giving up a later iteration contradicts nothing.
 
     slot = u64 count | u64 highest iteration | u64 the last statement's | u64 silent through
+           | u64 highest iteration of a vote to finalise
            | 32 byte SHA-256 of the last statement | 32 byte SHA-256 of all that
     file = two slots, written in turn: a write that is cut off leaves the one before it whole; it is there
            with a first slot, or not at all
@@ -17,13 +19,13 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from assay.protocol.errors import ConfigError, Unavailable
 from assay.training.optimiser.public_state import durably
 
-_BODY, _SUM_BYTES = struct.Struct(">QQQQ32s"), 32
+_BODY, _SUM_BYTES = struct.Struct(">QQQQQ32s"), 32
 _SLOT_BYTES = _BODY.size + _SUM_BYTES
 
 
@@ -33,10 +35,11 @@ class _Mark:
     highest: int = 0
     last: int = 0
     silent_through: int = 0  # found lost once: it stays so until a final block is past it
+    finalised: int = 0
     statement: bytes = bytes(32)
 
     def encode(self) -> bytes:
-        body = _BODY.pack(self.count, self.highest, self.last, self.silent_through, self.statement)
+        body = _BODY.pack(*astuple(self))
         return body + hashlib.sha256(body).digest()
 
 
@@ -73,15 +76,21 @@ class HighWater:
         """Release the file."""
         os.close(self._file)
 
-    def note(self, iteration: int, statement: bytes) -> None:
+    def note(self, iteration: int, statement: bytes, *, finalises: bool) -> None:
         """Note a journalled statement, durably, before it is signed.
+
+        Args:
+            iteration: Of the statement.
+            statement: As it was journalled.
+            finalises: Whether it is a vote to finalise.
 
         Raises:
             Unavailable: it cannot be written; then nothing may be signed.
         """
         highest = max(iteration, self._mark.highest)
         name = hashlib.sha256(statement).digest()
-        self._write(replace(self._mark, highest=highest, last=iteration, statement=name))
+        finalised = max(iteration, self._mark.finalised) if finalises else self._mark.finalised
+        self._write(replace(self._mark, highest=highest, last=iteration, finalised=finalised, statement=name))
 
     def _write(self, changed: _Mark) -> None:
         mark = replace(changed, count=self._mark.count + 1)
@@ -92,8 +101,10 @@ class HighWater:
             raise Unavailable(f"{self._path}: cannot be written ({error.strerror})") from None
         self._mark = mark
 
-    def lost_through(self, journal: Iterable[bytes], final_iteration: int) -> int:
-        """The iteration up to which statements were signed that a store has lost; 0 if it has lost none.
+    def lost_through(self, journal: Iterable[bytes], final_iteration: int) -> tuple[int, int]:
+        """The iterations up to which statements, and votes to finalise, were signed that a store has lost.
+
+        Both are 0 if it has lost none.
 
         Args:
             journal: The records that the store holds, which loses the latest ones first.
@@ -104,13 +115,13 @@ class HighWater:
         """
         mark = self._mark
         if final_iteration >= mark.highest:
-            return 0
+            return 0, 0
         if mark.silent_through <= final_iteration:
             is_held = any(hashlib.sha256(body).digest() == mark.statement for body in journal)
             if is_held or final_iteration >= mark.last:
-                return 0
+                return 0, 0
             self._write(replace(mark, silent_through=mark.highest))
-        return self._mark.silent_through
+        return self._mark.silent_through, self._mark.finalised
 
 
 def _decoded(slot: bytes) -> _Mark | None:

@@ -172,7 +172,7 @@ def test_an_epoch_whose_model_misses_its_milestone_costs_less():
 @pytest.mark.slow
 def test_verifiers_that_forget_what_they_signed_are_found(monkeypatch):
     monkeypatch.setattr(Store, "add_record", lambda _store, _iteration, _body: None)
-    monkeypatch.setattr(HighWater, "note", lambda _mark, _iteration, _statement: None)
+    monkeypatch.setattr(HighWater, "note", lambda _mark, _iteration, _statement, **_: None)
     plan = {"rounds": 4, "storm_s": 20.0, "kills": 40, "cuts": 3}
     assert any(
         "signed two" in found or "DUMMY and FINALISE" in found or "from us" in found

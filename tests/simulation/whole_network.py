@@ -215,8 +215,7 @@ def planned(seed: int, *, faults: bool = True) -> Plan:
         most_loss_micro=most_loss_micro,
         has_known_answers=has_known_answers,
         has_sizes=random.Random(f"sizes {seed}").random() < 0.15,
-        # Who lost its store is as silent as a liar may be: with both, more than f say nothing.
-        loses=storm_s > 0 and lying_verifier != "silent" and random.Random(f"loses {seed}").random() < 0.15,
+        loses=storm_s > 0 and random.Random(f"loses {seed}").random() < 0.15,
         joins_s=joins_s,
         start_s=start_s,
         rounds=rounds + ROTATION_ROUNDS if resigns_s else rounds,

@@ -88,9 +88,10 @@ def may_notarise(state: State) -> bool:
 
 
 def may_give_up(state: State) -> bool:
-    """One DUMMY per iteration, and none after FINALISE."""
+    """One DUMMY per iteration, and none after FINALISE; one that we forgot is the same DUMMY."""
     own_votes = ((state.iteration, kind) in state.own for kind in (VoteKind.DUMMY, VoteKind.FINALISE))
-    return _may_sign(state) and not any(own_votes)
+    is_free = state.iteration > state.finalised_through
+    return state.config.seat is not None and is_free and not any(own_votes)
 
 
 def _may_sign(state: State) -> bool:

@@ -136,7 +136,7 @@ def restore(
     records: Iterable[Record],
     now_ms: int,
     last: CertifiedManifest | None = None,
-    silent_through: int = 0,
+    lost: tuple[int, int] = (0, 0),
 ) -> State:
     """The state after a start or a restart: `records` in the order they were persisted.
 
@@ -149,11 +149,13 @@ def restore(
             up to `last`'s may be missing.
         now_ms: The driver's clock.
         last: The last `Finalised` manifest that the driver made durable.
-        silent_through: The last iteration in which statements may have been signed that `records` lacks; in
-            none up to it anything is signed, but votes that contradict nothing.
+        lost: The last iteration in which statements may have been signed that `records` lacks, and the last
+            in which votes to finalise may. Up to the first nothing is signed that could contradict them: a
+            leader is given up only after the second.
     """
     tip = Tip(manifest=config.genesis)
     number = config.configuration.number
+    silent_through, finalised_through = lost
     own: dict[tuple[Iteration, VoteKind], Vote] = {}
     vouched: dict[Digest, Vote] = {}
     drafts: dict[Iteration, Block] = {}
@@ -169,6 +171,7 @@ def restore(
         signed_in = iteration_of(record)
         if number_of(signed_in) > number:  # the chain was lost, and what was signed after it: unused
             silent_through = max(silent_through, signed_in)
+            finalised_through = max(finalised_through, signed_in)
             continue
         match record:
             case Vote() if record.iteration == SETTLED:
@@ -191,6 +194,7 @@ def restore(
         entered_ms=now_ms,
         resend_at_ms=now_ms,
         silent_through=Iteration(silent_through),
+        finalised_through=Iteration(finalised_through),
         own=own,
         vouched=vouched,
         drafts=drafts,

@@ -105,6 +105,7 @@ class State:
     resend_at_ms: int
     resend_count: int = 0
     silent_through: Iteration = Iteration(0)  # noqa: RUF009 - up to it we may have signed what we forgot
+    finalised_through: Iteration = Iteration(0)  # noqa: RUF009 - up to it that may be a vote to finalise
     ready: tuple[int, int] | None = None  # (round, since when), reported by the driver
     is_overtaken: bool = False  # since the last resend
     own: Mapping[tuple[Iteration, VoteKind], Vote] = field(default_factory=dict)

@@ -141,14 +141,15 @@ class Driver:
         if int(follower.run_state.round):
             last = next(iter(me.store.links(int(follower.run_state.round) - 1, 1)))
         final = 0 if last is None else int(last.block.iteration)
-        silent_through = high_water.lost_through(map(encode, records), final)
-        if silent_through:
+        lost = high_water.lost_through(map(encode, records), final)
+        if any(lost):
             log.error(
-                "the store has lost what was signed here: signing nothing until the others are past it",
-                extra={"iteration": silent_through, "final": final},
+                "the store has lost what was signed here: "
+                "doing no more than give leaders up until the others are past it",
+                extra={"iteration": lost[0], "final": final},
             )
         self._high_water, self._last = high_water, None if last is None else last.manifest
-        self._state = consensus.restore(config, records, now_ms(), last, silent_through)
+        self._state = consensus.restore(config, records, now_ms(), last, lost)
         for body in me.store.values(DOUBLE_VOTES).values():  # no manifest may have carried it yet
             pair = decode(DoubleVote, body)
             if may_show_double_vote(opening.run_state, pair):
@@ -354,7 +355,8 @@ class Driver:
                 iteration = consensus.iteration_of(record)
                 self._me.store.add_record(int(iteration), body)
                 if isinstance(record, Vote | Block) and iteration != SETTLED:  # about to be signed
-                    self._high_water.note(int(iteration), body)
+                    finalises = isinstance(record, Vote) and record.kind is VoteKind.FINALISE
+                    self._high_water.note(int(iteration), body, finalises=finalises)
             case SignAndSend(vote):
                 signature = sign(self._me.keys.peer, self._me.domain, vote)
                 signed = SignedVote(vote=vote, verifier=self._seat(), signature=signature)

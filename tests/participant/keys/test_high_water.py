@@ -18,11 +18,15 @@ def path(tmp_path):
 def noted(path, *statements):
     mark = HighWater(path)
     for iteration, body in statements:
-        mark.note(iteration, body)
+        mark.note(iteration, body, finalises=body.startswith(b"finalise"))
     mark.close()
 
 
 def lost(path, journal=(), final=0):
+    return lost_both(path, journal, final)[0]
+
+
+def lost_both(path, journal=(), final=0):
     mark = HighWater(path)
     try:
         return mark.lost_through(journal, final)
@@ -60,6 +64,15 @@ def test_what_was_found_lost_stays_so_until_a_final_block_is_past_it(path):
     noted(path, (13, b"b"))
     assert lost(path, [b"b"], final=11) == 12  # the store is whole again, what it lost is not
     assert lost(path, [b"b"], final=12) == 0
+
+
+def test_how_far_votes_to_finalise_came_is_told_apart(path):
+    noted(path, (11, b"notarise"), (11, b"finalise"), (10, b"finalise late"), (12, b"notarise next"))
+    assert lost_both(path, [b"notarise"], final=9) == (12, 11)
+    noted(path, (12, b"give up"))
+    assert lost_both(path, [b"give up"], final=9) == (12, 11)  # also after the next restart
+    noted(path, (13, b"finalise"))
+    assert lost_both(path, [b"finalise"], final=12) == (0, 0)
 
 
 @settings(max_examples=60, deadline=None)

@@ -560,18 +560,25 @@ def test_nothing_is_signed_up_to_where_the_journal_may_have_lost_something():
     events = (proposal, Examined(digest(proposal.block), True), a_certificate(proposal), Tick(600_000))
     assert {vote.iteration for vote in voted(a_state(), *events)} == {1, 2}
 
-    silent = restore(a_config(ME), (), 0, silent_through=2)
+    silent = restore(a_config(ME), (), 0, lost=(2, 2))
     assert voted(silent, *events) == []
+
+
+def test_a_leader_is_given_up_where_no_vote_to_finalise_can_be_lost():
+    proposal = a_proposal()
+    events = (proposal, Examined(digest(proposal.block), True), a_certificate(proposal), Tick(600_000))
+    votes = voted(restore(a_config(ME), (), 0, lost=(2, 1)), *events)
+    assert [(vote.iteration, vote.kind) for vote in votes] == [(2, VoteKind.DUMMY)]
 
 
 def test_a_leader_proposes_nothing_where_it_may_have_proposed_before():
     for silent_through, count in ((2, 1), (3, 0)):
-        state = restore(a_config(ME), (), 0, silent_through=silent_through)
+        state = restore(a_config(ME), (), 0, lost=(silent_through, silent_through))
         assert len(of(BuildProposal, run(state, a_dummy(1), a_dummy(2))[1])) == count
 
 
 def test_a_forgotten_statement_of_ours_that_comes_back_ends_nothing():
-    state = restore(a_config(ME), (), 0, silent_through=3)
+    state = restore(a_config(ME), (), 0, lost=(3, 3))
     state, _ = run(state, a_vote(ME, 1, VoteKind.DUMMY), a_dummy(1), a_dummy(2))
     state, _ = run(state, a_proposal(3, dummies=(1, 2), leader=ME))
     with pytest.raises(Diverged, match="not from us"):
@@ -579,7 +586,7 @@ def test_a_forgotten_statement_of_ours_that_comes_back_ends_nothing():
 
 
 def test_after_the_silence_everything_is_signed_again():
-    state = restore(a_config(ME), (), 0, silent_through=2)
+    state = restore(a_config(ME), (), 0, lost=(2, 2))
     votes = voted(state, a_dummy(1), a_dummy(2), Tick(600_000))
     assert [(vote.iteration, vote.kind) for vote in votes] == [(3, VoteKind.DUMMY)]
 
