@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import platform
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -198,3 +202,33 @@ def test_a_command_says_it_in_one_line_and_exits_with_2(
     assert words in done.err
     assert "Traceback" not in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+GREEDY = """
+import sys, threading
+import numpy as np
+from assay.cli.process import _share_freed_memory
+if sys.argv[1] == "shared":
+    _share_freed_memory()
+np.ones(4_000_000)  # glibc keeps arrays of a size that was freed once
+one_at_a_time, all_done = threading.Lock(), threading.Barrier(8)
+def work():
+    with one_at_a_time:
+        arrays = [np.ones(1_000_000) for _ in range(5)]
+        del arrays
+    all_done.wait()
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(int(open("/proc/self/statm").read().split()[1]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's memory")
+def test_what_threads_have_freed_does_not_stay_with_each_of_them():
+    kept, shared = (
+        int(subprocess.run([sys.executable, "-c", GREEDY, how], capture_output=True, check=True).stdout)
+        for how in ("kept", "shared")
+    )
+    pages_of_a_thread = 5 * 8_000_000 // os.sysconf("SC_PAGE_SIZE")
+    assert kept - shared > 2 * pages_of_a_thread

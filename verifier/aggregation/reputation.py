@@ -53,10 +53,10 @@ class RoundAgreement:
 
 @dataclass(frozen=True, slots=True)
 class RememberedUpdate:
-    """An update as it is remembered: signs and positions in 3 bytes a coefficient."""
+    """An update as it is remembered: signs and positions in 3 bytes a coefficient, 1 where all are sent."""
 
     blocks_B: Ints
-    index_BK: NDArray[np.uint16]
+    index_BK: NDArray[np.uint16] | None  # None: every coefficient
     sign_BK: NDArray[np.int8]
 
 
@@ -76,14 +76,9 @@ def observe(before: Reputation, updates: Updates, block_count: int, *, past: int
         updates: All checked updates of the round, also of nodes that are left out.
         block_count: Blocks of the layout.
         past: Rounds to remember; times the number of fragments, if they rotate. Costs
-            3 bytes per coefficient and round, so 1 or 2 suffice where every coefficient is sent.
+            bytes per coefficient and round, so 1 or 2 suffice where every coefficient is sent.
     """
-    remembered = {
-        peer: RememberedUpdate(
-            update.blocks_B, update.index_BK.astype(np.uint16), np.sign(update.value_BK).astype(np.int8)
-        )
-        for peer, update in sorted(updates.items())
-    }
+    remembered = {peer: _remembered(update) for peer, update in sorted(updates.items())}
     nets = RoundAgreement(tuple(remembered), _nets(before.past, remembered, block_count))
     return Reputation((*before.past, remembered)[-past:], (*before.window, nets)[-WINDOW:])
 
@@ -152,6 +147,12 @@ def _median(scores: list[int]) -> int:
     return sorted(scores)[(len(scores) - 1) // 2] if scores else 0
 
 
+def _remembered(update: Update) -> RememberedUpdate:
+    is_dense = update.index_BK.shape[1] == BLOCK_SIZE
+    index_BK = None if is_dense else update.index_BK.astype(np.uint16)
+    return RememberedUpdate(update.blocks_B, index_BK, np.sign(update.value_BK).astype(np.int8))
+
+
 def _nets(
     past: tuple[Mapping[PeerId, RememberedUpdate], ...],
     now: Mapping[PeerId, RememberedUpdate],
@@ -161,7 +162,18 @@ def _nets(
     net_NN = np.zeros((len(now), len(now)), np.int64)
     if not past:
         return net_NN
+    is_dense = next(iter(now.values())).index_BK is None
     for first in range(0, block_count, _SLAB_BLOCKS):
+        # At most 64 rounds times 2^16 positions: integers below 2^24, exact in any order.
+        if is_dense:
+            now_NC, past_NC = np.zeros((2, len(now), _SLAB_BLOCKS * BLOCK_SIZE), np.float32)
+            for row, (peer, one) in enumerate(now.items()):
+                _add(one, first, now_NC[row])
+                for remembered in past:
+                    if peer in remembered:
+                        _add(remembered[peer], first, past_NC[row])
+            net_NN += (past_NC @ now_NC.T).astype(np.int64)
+            continue
         past_sign_CN = np.zeros((_SLAB_BLOCKS * BLOCK_SIZE, len(now)), np.float32)
         for row, peer in enumerate(now):
             for remembered in past:
@@ -170,13 +182,19 @@ def _nets(
                     past_sign_CN[where_T, row] += sign_T  # indices of one update are distinct
         for row, one in enumerate(now.values()):
             where_T, sign_T = _within(one, first)
-            # At most 64 rounds times 2^16 positions: integers below 2^24, exact in any order.
             net_NN[:, row] += (sign_T @ past_sign_CN[where_T]).astype(np.int64)
     return net_NN
+
+
+def _add(remembered: RememberedUpdate, first: int, sum_C: NDArray[np.float32]) -> None:
+    """Add the signs that an update with every coefficient sent for the slab's blocks."""
+    low, high = np.searchsorted(remembered.blocks_B, (first, first + _SLAB_BLOCKS))
+    sum_C.reshape(-1, BLOCK_SIZE)[remembered.blocks_B[low:high] - first] += remembered.sign_BK[low:high]
 
 
 def _within(remembered: RememberedUpdate, first: int) -> tuple[Ints, NDArray[np.float32]]:
     """Position within the slab, and sign, of all that an update sent for its blocks."""
     low, high = np.searchsorted(remembered.blocks_B, (first, first + _SLAB_BLOCKS))
+    assert remembered.index_BK is not None
     where_BK = (remembered.blocks_B[low:high, None] - first) * BLOCK_SIZE + remembered.index_BK[low:high]
     return where_BK.reshape(-1), remembered.sign_BK[low:high].reshape(-1).astype(np.float32)

@@ -110,6 +110,12 @@ def trimmed_mean(
             sum_T = _trimmed_signs(net_T, sent_T, trim_T, left_T)
             yield at_T, np.sign(sum_T) * (np.abs(sum_T) * ONE // left_T)
 
+    def of_sums() -> Iterator[Part]:
+        assert scaled is not None
+        grid = next(iter(scaled.values())).grid
+        for at_T, sum_T, sent_T in tallies(updates, block_count, scaled):
+            yield at_T, np.sign(sum_T) * (np.abs(sum_T) // sent_T), np.full(len(at_T), grid)
+
     def of_values() -> Iterator[Part]:
         for slab in slabs(updates, block_count, scaled=scaled):
             if mixing is not None:
@@ -131,7 +137,10 @@ def trimmed_mean(
                 value_T = np.sign(sum_T) * (np.abs(sum_T) // (left_T * unit))
                 yield slab.at_T, value_T, (slab.grid + drop_B)[slab.block_T]
 
-    parts = of_signs() if scaled is None and mixing is None else of_values()
+    if mixing is not None or (scaled is not None and (f or is_median or zeros == "implied")):
+        parts = of_values()
+    else:
+        parts = of_signs() if scaled is None else of_sums()
     aggregate = aggregate_of(parts, block_count, has_scale=scaled is not None)
     if zeros == "implied" and mixing is None and sent < (2 * f + 1) * places:
         raise ValueError(

@@ -10,7 +10,7 @@ of the slab, U = the most such coefficients in one of its blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from assay.training.compiled import (
     FILL_INT64_1,
     FILL_INT64_2,
     INT,
+    READ_INT64_1,
     READ_INT64_2,
     Kind,
     compiled,
@@ -35,8 +36,10 @@ SLAB_BLOCKS = 64  # 64 blocks of 16 nodes at k = 32 take 2 MB; larger slabs leav
 _ENTRIES_MAX = 1 << 20  # of a slab's matrix, so that dense wires and many nodes stay in memory too
 _BLOCK_BITS = BLOCK_SIZE.bit_length() - 1  # shifts are several times faster than divisions
 _SENDER = 1 << 12  # of a count in one number: sums of signs of at most 128 nodes stay below half of it
-_SIGNS = Kind("int8", 2)
+_SIGNS, _VALUES = Kind("int8", 2), Kind("int32", 2)
 _WORKING_BITS = 20  # sums of 4096 products of values this wide stay below 2^53
+
+_EVERY_1K = np.arange(BLOCK_SIZE)[None]
 
 Ints = NDArray[np.int64]
 Part = tuple[Ints, Ints] | tuple[Ints, Ints, Ints]  # position and value; with amplitude, exponent too
@@ -109,9 +112,14 @@ def slabs(
         scaled: How values count; None for signs alone, of any wire.
     """
     grid = next(iter(scaled.values())).grid if scaled else None
-    for first, rows in _cut(updates, block_count, slab_blocks, scaled):
+
+    def counted(peer: PeerId, part: slice) -> NDArray[Any]:
+        value_BK = updates[peer].value_BK[part]
+        return scaled[peer].of(value_BK, part) if scaled else _signs(value_BK)
+
+    for first, rows in _cut(updates, block_count, slab_blocks, counted):
         count, nodes = rows.row_BN.shape
-        rank_RK, at_T = np.empty(rows.index_RK.shape, np.int64), np.empty(rows.index_RK.size, np.int64)
+        rank_RK, at_T = np.empty(rows.value_RK.shape, np.int64), np.empty(rows.value_RK.size, np.int64)
         sizes_B = np.empty(count, np.int64)
         at_T = at_T[: _rank(rows.row_BN, rows.index_RK, rank_RK, at_T, sizes_B)]
         block_T = at_T >> _BLOCK_BITS
@@ -127,27 +135,47 @@ def slabs(
         yield Slab(at_T + first * BLOCK_SIZE, block_T, rank_T, value_BNU, is_sent_BNU, grid)
 
 
-def tallies(updates: Mapping[PeerId, Update], block_count: int) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """What the nodes' signs add up to, a few blocks at a time.
+def tallies(
+    updates: Mapping[PeerId, Update], block_count: int, scaled: Mapping[PeerId, Scaled] | None = None
+) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """What the nodes' values add up to, a few blocks at a time.
+
+    Args:
+        updates: Decoded, checked updates by node, in any order.
+        block_count: Blocks of the layout.
+        scaled: How values count; None for signs alone, of any wire.
 
     Returns:
-        Of every coefficient that was sent, ascending: its position in the layout, the sum of its signs, and
+        Of every coefficient that was sent, ascending: its position in the layout, the sum of its values, and
         how many nodes sent it.
     """
-    for first, rows in _cut(updates, block_count, SLAB_BLOCKS, None):
-        at_T, net_T, sent_T = np.empty((3, rows.index_RK.size), np.int64)
-        total = _tally(rows.row_BN, rows.index_RK, rows.value_RK, at_T, net_T, sent_T)
-        yield at_T[:total] + first * BLOCK_SIZE, net_T[:total], sent_T[:total]
+
+    def sent(peer: PeerId, part: slice) -> NDArray[Any]:
+        value_BK = updates[peer].value_BK[part]
+        return value_BK.astype(np.int32, copy=False) if scaled else _signs(value_BK)
+
+    for first, rows in _cut(updates, block_count, SLAB_BLOCKS, sent):
+        found = at_T, sum_T, sent_T = np.empty((3, rows.value_RK.size), np.int64)
+        if scaled:
+            ordered = [(scaled[peer], part) for peer, part in rows.parts]
+            m_R = np.concatenate([one.m_B[part] for one, part in ordered])
+            s_R = np.concatenate([one.s_B[part] for one, part in ordered])
+            total = _sum(rows.row_BN, rows.index_RK, rows.value_RK, m_R, s_R, *found)
+        else:
+            total = _tally(rows.row_BN, rows.index_RK, rows.value_RK, *found)
+        yield at_T[:total] + first * BLOCK_SIZE, sum_T[:total], sent_T[:total]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """All that was sent of some blocks. Shapes: R = one for each node and block, K = sent of each.
 
-    row_BN: which row is a block's of a node, by ascending peer id; -1 where it sent none. place_R: a row's
-    block times nodes, plus its node. value_RK: a sign, int8, or whole numbers in units of the grid, int64.
+    parts: every node's blocks, by ascending peer id; the order of rows. row_BN: which row is a block's of a
+    node; -1 where it sent none. place_R: a row's block times nodes, plus its node. index_RK: one row for all
+    where every coefficient is sent. value_RK: what counts, a number of each index.
     """
 
+    parts: list[tuple[PeerId, slice]]
     row_BN: Ints
     place_R: Ints
     index_RK: Ints
@@ -158,7 +186,7 @@ def _cut(
     updates: Mapping[PeerId, Update],
     block_count: int,
     slab_blocks: int,
-    scaled: Mapping[PeerId, Scaled] | None,
+    value_of: Callable[[PeerId, slice], NDArray[Any]],
 ) -> Iterator[tuple[int, _Rows]]:
     """The first block, and the rows, of every group of blocks of which anything was sent."""
     ordered = sorted(updates.items())
@@ -171,10 +199,6 @@ def _cut(
         sizes = [part.stop - part.start for part in parts]
         if not any(sizes):
             continue
-        values = []
-        for (peer, update), part in zip(ordered, parts, strict=True):
-            value_BK = update.value_BK[part]
-            values.append(scaled[peer].of(value_BK, part) if scaled else np.sign(value_BK).astype(np.int8))
         count, nodes = min(slab_blocks, block_count - first), len(ordered)
         cut = [(update, part) for (_, update), part in zip(ordered, parts, strict=True)]
         place_R = np.concatenate([update.blocks_B[part] for update, part in cut]) - first
@@ -183,21 +207,32 @@ def _cut(
         row_BN = np.full((count, nodes), -1)
         row_BN.reshape(-1)[place_R] = np.arange(len(place_R))
         # A decoded array may lie column by column, and compiled code reads rows.
-        index_RK = np.ascontiguousarray(np.concatenate([update.index_BK[part] for update, part in cut]))
-        yield first, _Rows(row_BN, place_R, index_RK, np.ascontiguousarray(np.concatenate(values)))
+        index_RK = _EVERY_1K
+        if ordered[0][1].index_BK.shape[1] < BLOCK_SIZE:
+            index_RK = np.ascontiguousarray(np.concatenate([update.index_BK[part] for update, part in cut]))
+        named = [(peer, part) for (peer, _), part in zip(ordered, parts, strict=True)]
+        value_RK = np.ascontiguousarray(np.concatenate([value_of(*one) for one in named]))
+        yield first, _Rows(named, row_BN, place_R, index_RK, value_RK)
+
+
+def _signs(value_BK: NDArray[Any]) -> NDArray[np.int8]:
+    sign_BK: NDArray[np.int8] = np.sign(value_BK).astype(np.int8)
+    return sign_BK
 
 
 @compiled(INT, READ_INT64_2, READ_INT64_2, FILL_INT64_2, FILL_INT64_1, FILL_INT64_1)
 def _rank(row_BN: Ints, index_RK: Ints, rank_RK: Ints, at_T: Ints, sizes_B: Ints) -> int:
     """Each value's rank among the coefficients of its block that anybody sent; their places and number."""
     rank_C, total = np.empty(BLOCK_SIZE, np.int32), 0
+    every = len(index_RK) == 1
     for block in range(len(row_BN)):
         rank_C[:] = -1
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
+                at = 0 if every else row
                 for k in range(index_RK.shape[1]):
-                    rank_C[index_RK[row, k]] = 0
+                    rank_C[index_RK[at, k]] = 0
         start = total
         for i in range(BLOCK_SIZE):
             if rank_C[i] == 0:
@@ -208,8 +243,9 @@ def _rank(row_BN: Ints, index_RK: Ints, rank_RK: Ints, at_T: Ints, sizes_B: Ints
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
+                at = 0 if every else row
                 for k in range(index_RK.shape[1]):
-                    rank_RK[row, k] = rank_C[index_RK[row, k]]
+                    rank_RK[row, k] = rank_C[index_RK[at, k]]
     return total
 
 
@@ -219,18 +255,65 @@ def _tally(
 ) -> int:
     """Places, sums of signs and numbers of senders of all coefficients that anybody sent; their number."""
     both_C, total = np.empty(BLOCK_SIZE, np.int32), 0
+    every = len(index_RK) == 1
     for block in range(len(row_BN)):
         both_C[:] = 0
         for node in range(row_BN.shape[1]):
             row = row_BN[block, node]
             if row >= 0:
+                at = 0 if every else row
                 for k in range(index_RK.shape[1]):
-                    both_C[index_RK[row, k]] += _SENDER + sign_RK[row, k]
+                    both_C[index_RK[at, k]] += _SENDER + sign_RK[row, k]
         for i in range(BLOCK_SIZE):
             if both_C[i]:
                 sent = (both_C[i] + _SENDER // 2) // _SENDER
                 at_T[total] = block * BLOCK_SIZE + i
                 net_T[total], sent_T[total] = both_C[i] - sent * _SENDER, sent
+                total += 1
+    return total
+
+
+@compiled(
+    INT,
+    READ_INT64_2,
+    READ_INT64_2,
+    _VALUES,
+    READ_INT64_1,
+    READ_INT64_1,
+    FILL_INT64_1,
+    FILL_INT64_1,
+    FILL_INT64_1,
+)
+def _sum(
+    row_BN: Ints,
+    index_RK: Ints,
+    value_RK: NDArray[np.int32],
+    m_R: Ints,
+    s_R: Ints,
+    at_T: Ints,
+    sum_T: Ints,
+    sent_T: Ints,
+) -> int:
+    """As `_tally`, of values as `Scaled.of` counts them."""
+    sum_C, sent_C, total = np.empty(BLOCK_SIZE, np.int64), np.empty(BLOCK_SIZE, np.int64), 0
+    every = len(index_RK) == 1
+    for block in range(len(row_BN)):
+        sum_C[:] = 0
+        sent_C[:] = 0
+        for node in range(row_BN.shape[1]):
+            row = row_BN[block, node]
+            if row >= 0:
+                at = 0 if every else row
+                up, down = max(s_R[row], 0), min(max(-s_R[row], 0), 63)
+                for k in range(index_RK.shape[1]):
+                    product = value_RK[row, k] * m_R[row]
+                    kept = abs(product) >> down << up
+                    sum_C[index_RK[at, k]] += kept if product > 0 else -kept
+                    sent_C[index_RK[at, k]] += 1
+        for i in range(BLOCK_SIZE):
+            if sent_C[i]:
+                at_T[total] = block * BLOCK_SIZE + i
+                sum_T[total], sent_T[total] = sum_C[i], sent_C[i]
                 total += 1
     return total
 

@@ -168,22 +168,33 @@ def test_arrival_order_does_not_matter(shuffler: random.Random):
     assert admitted(first, f=2) == admitted(again, f=2)
 
 
+MANY = 20  # blocks: more than are compared at a time
+
+
+def a_random_update(rng: np.random.Generator, k: int) -> Update:
+    """Random signs, of some blocks."""
+    blocks = np.flatnonzero(rng.random(MANY) < 0.8)
+    index = np.sort(rng.random((len(blocks), BLOCK_SIZE)).argsort(axis=1)[:, :k], axis=1)
+    return Update(blocks, index, rng.choice(np.array([-1, 1], np.int8), index.shape))
+
+
+@pytest.mark.parametrize("k", [K, BLOCK_SIZE])
 @settings(deadline=None, max_examples=10)
-@given(st.lists(st.integers(0, 2**32), min_size=3, max_size=6, unique=True))
-def test_nets_are_the_dense_ones(seeds):
-    past = [{a_peer(n): an_honest_update(seed + n + at) for n, seed in enumerate(seeds)} for at in range(3)]
-    now = {a_peer(n): an_honest_update(seed + 7 * n) for n, seed in enumerate(seeds)}
-    dense = np.zeros((4, len(seeds), BLOCKS, BLOCK_SIZE))
-    for row, updates in enumerate([*past, now]):
+@given(st.integers(0, 2**32), st.integers(2, 4))
+def test_nets_are_the_dense_ones(k, seed, nodes):
+    rng = np.random.default_rng(seed)
+    rounds = [{a_peer(n): a_random_update(rng, k) for n in range(nodes)} for _ in range(4)]
+    dense = np.zeros((4, nodes, MANY, BLOCK_SIZE))
+    for row, updates in enumerate(rounds):
         for peer, update in updates.items():
             dense[row, int.from_bytes(peer, "big")][update.blocks_B[:, None], update.index_BK] = (
                 update.value_BK
             )
     reputation = Reputation()
-    for updates in past:
-        reputation = observe(reputation, updates, BLOCKS)
+    for updates in rounds[:3]:
+        reputation = observe(reputation, updates, MANY)
 
-    found = observe(reputation, now, BLOCKS).window[-1].net_NN
+    found = observe(reputation, rounds[3], MANY).window[-1].net_NN
 
     assert np.array_equal(found, np.einsum("nbc,mbc->nm", dense[:3].sum(axis=0), dense[3]))
 
