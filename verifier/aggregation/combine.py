@@ -53,10 +53,9 @@ def combine(
     """
     if not updates:
         return Combined(b"", before)
-    named, reputation = spec.rule.aggregation, before
+    named, reputation = spec.rule.aggregation, observed(spec, layout, before, updates)
     try:
         if uses_reputation(named.name):
-            reputation = observe(before, updates, layout.blocks, past=rounds_remembered(spec))
             updates = {peer: updates[peer] for peer in admitted(reputation, f=f, stratum_of=spec.stratum_of)}
         if named.name in DECODED:
             return Combined(encode_signs(decoded_rule_of(named.name, f)(updates, layout.blocks)), reputation)
@@ -64,6 +63,15 @@ def combine(
     except ValueError as refusal:  # too few nodes for f Byzantine ones: the parameters stay as they are
         return Combined(b"", reputation, str(refusal))
     return Combined(encode_round(spec.rule, aggregate, layout.blocks), reputation)
+
+
+def observed(
+    spec: RunSpec, layout: Layout, before: Reputation, updates: Mapping[PeerId, Update]
+) -> Reputation:
+    """The reputation after a round, as `combine` finds it, where nobody needs the aggregate."""
+    if not updates or not uses_reputation(spec.rule.aggregation.name):
+        return before
+    return observe(before, updates, layout.blocks, past=rounds_remembered(spec))
 
 
 def tolerated(run_state: RunState) -> int:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import trio
 
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import AssayError, PeerFault
+from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.messages import Manifest, Proposal
 from assay.protocol.randomness import drand
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import decode_contribution
+from assay.training.codec.wire import Update
 from assay.training.layout import layout_of
-from assay.verifier.aggregation.combine import Combined, combine, rounds_behind, tolerated
+from assay.verifier.aggregation.combine import combine, observed, rounds_behind, tolerated
 from assay.verifier.aggregation.reputation import Reputation
 from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
 from assay.verifier.round import leader
@@ -34,6 +36,7 @@ RETRY_S = 1.0
 LINKS_AT_ONCE = 8
 UPDATES_AT_ONCE = 12  # fetched side by side: each waits for several round trips
 STANDINGS_KEPT = 4  # each holds the decoded updates of a few rounds
+_Found = TypeVar("_Found")
 GetUpdate = Callable[[int, Digest, tuple[PeerId, ...]], Awaitable[bytes]]
 
 
@@ -66,7 +69,8 @@ class Proposer:
         self._asked_ms = 0
         self._building: trio.CancelScope | None = None
         self._layout = layout_of(me.spec.model)
-        self._standings: dict[tuple[Digest, ...], Reputation] = {}
+        self._standings: dict[tuple[bytes, ...], Reputation] = {}
+        self._aggregating = trio.Lock()  # a round's decoded updates are in memory once
 
     def ask(self, build: BuildProposal) -> None:
         """We lead: a manifest is requested. `consider` answers when one can be made."""
@@ -192,28 +196,48 @@ class Proposer:
 
     async def _aggregate(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> Digest:
         """Aggregate the manifest's updates and store the bytes; their digest, or zero if the rule refuses."""
-        before = await self._reputation_before(manifest)
-        f = tolerated(self._present().run_state)
-        combined = await self._combined(manifest, f, before, holders)
+        bodies = await self._bodies(manifest, holders)
+        async with self._aggregating:
+            if manifest.round < self._follower.run_state.round:
+                raise Unavailable(f"round {manifest.round} is final since")
+            before = await self._reputation_before(manifest)
+            f = tolerated(self._present().run_state)
+            parts = self._me.spec, self._layout, manifest.parent, f, before
+            combined = await self._in_thread(manifest, bodies, lambda updates: combine(*parts, updates))
+            self._keep(manifest, combined.reputation)
         if combined.refusal:
             log.warning("no aggregate", extra={"round": int(manifest.round), "reason": combined.refusal})
-        self._standings[_place(manifest)] = combined.reputation
-        while len(self._standings) > STANDINGS_KEPT:
-            del self._standings[next(iter(self._standings))]
         return self._me.blobs.put(combined.body) if combined.body else NO_DIGEST
 
     async def _reputation_before(self, manifest: Manifest) -> Reputation:
-        """Reputation that a manifest begins with: the cached one, else rebuilt from final rounds."""
+        """Reputation that a manifest begins with: the cached one, else rebuilt from final rounds.
+
+        Whoever comes back rebuilds it once, also if that takes longer than a round: from then on the cached
+        one is brought forward.
+        """
         behind = rounds_behind(self._me.spec)
         last = self._with_commits(int(manifest.round), min(behind, 1))
-        found = self._standings.get(_place(last[0])) if last else None
+        found = self._standings.get(_place(last[0])) if last else Reputation()
         if found is not None:
             return found
-        reputation = Reputation()
-        await self._fetch_updates(self._with_commits(int(manifest.round), behind))
-        for past in self._with_commits(int(manifest.round), behind):
-            reputation = (await self._combined(past, 0, reputation, self._me.verifiers)).reputation
+        reputation, rounds = Reputation(), self._with_commits(int(manifest.round), behind)
+        for at in reversed(range(len(rounds))):
+            if (found := self._standings.get(_place(rounds[at]))) is not None:
+                reputation, rounds = found, rounds[at + 1 :]
+                break
+        await self._fetch_updates(rounds)
+        for past in rounds:
+            bodies = await self._bodies(past, self._me.verifiers)
+            parts = self._me.spec, self._layout, reputation
+            reputation = await self._in_thread(past, bodies, lambda updates, so=parts: observed(*so, updates))
+        self._keep(last[0], reputation)
         return reputation
+
+    def _keep(self, manifest: Manifest, reputation: Reputation) -> None:
+        """Remember the reputation after a manifest."""
+        self._standings[_place(manifest)] = reputation
+        while len(self._standings) > STANDINGS_KEPT:
+            del self._standings[next(iter(self._standings))]
 
     async def _fetch_updates(self, manifests: list[Manifest]) -> None:
         """Have the updates of final rounds here that were agreed on without us, many at a time.
@@ -249,27 +273,33 @@ class Proposer:
             before = first
         return found[-count:] if count else []
 
-    async def _combined(
-        self, manifest: Manifest, f: int, before: Reputation, holders: tuple[PeerId, ...]
-    ) -> Combined:
-        spec, layout, round_id = self._me.spec, self._layout, int(manifest.round)
-        bodies = {
-            signed.commit.node: await self._get_update(round_id, signed.commit.update, holders)
+    async def _bodies(self, manifest: Manifest, holders: tuple[PeerId, ...]) -> dict[PeerId, bytes]:
+        return {
+            signed.commit.node: await self._get_update(int(manifest.round), signed.commit.update, holders)
             for signed in manifest.commits
         }
 
-        def compute() -> Combined:
-            updates = {
-                node: decode_contribution(spec, layout, round_id, body) for node, body in bodies.items()
-            }
-            return combine(spec, layout, manifest.parent, f, before, updates)
+    async def _in_thread(
+        self,
+        manifest: Manifest,
+        bodies: Mapping[PeerId, bytes],
+        what: Callable[[Mapping[PeerId, Update]], _Found],
+    ) -> _Found:
+        """What is computed of a manifest's decoded updates, which hold up no vote meanwhile."""
+        spec, layout, round_id = self._me.spec, self._layout, int(manifest.round)
+
+        def compute() -> _Found:
+            return what(
+                {node: decode_contribution(spec, layout, round_id, body) for node, body in bodies.items()}
+            )
 
         return await trio.to_thread.run_sync(compute)
 
 
-def _place(manifest: Manifest) -> tuple[Digest, ...]:
+def _place(manifest: Manifest) -> tuple[bytes, ...]:
     """Key of the reputation after a manifest, known before its aggregate is."""
-    return (manifest.parent, *(signed.commit.update for signed in manifest.commits))
+    commits = (signed.commit for signed in manifest.commits)
+    return (manifest.parent, *(part for commit in commits for part in (commit.node, commit.update)))
 
 
 def wall_s() -> int:

@@ -24,7 +24,7 @@ from assay.testing.signed import NODES, VERIFIERS, a_certified, a_chain, a_histo
 from assay.verifier.consensus.types import BuildProposal, Built, Event, Examined, Ready
 from assay.verifier.round.leader import missing
 from assay.verifier.round.machine import Round
-from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer
+from assay.verifier.service.proposer import RETRY_S, GetUpdate, Proposer, _place
 from tests.verifier.service.a_driver import (
     TIMING,
     a_participant,
@@ -509,9 +509,55 @@ async def test_a_verifier_that_restarted_rebuilds_the_reputation_from_final_roun
         assert await fetched_for(0) == updates[0]
         verifier.follower.take(links[0])
     async with a_proposer(tmp_path, get_update=counted) as verifier:
-        assert await fetched_for(1) == updates[0] + updates[1]
+        assert await fetched_for(1) == updates[1] + updates[0]
         verifier.follower.take(links[1])
         assert await fetched_for(2) == updates[2]
+
+
+@trio_test
+async def test_a_reputation_that_takes_longer_than_a_round_is_rebuilt_once_and_brought_forward(
+    tmp_path, clock
+):
+    run_states, manifests, links = [START], [], []
+    for number in range(4):
+        manifests.append(a_real_manifest(NODES[:1] if number == 2 else NODES, run_states[-1]))
+        links.append(a_certified(manifests[-1], digest(links[-1].block) if links else NO_DIGEST))
+        run_states.append(advance(run_states[-1], manifests[-1]))
+    fetched: list[Digest] = []
+    rebuilt, waiting = trio.Event(), 0
+
+    async def slow(round_id, name, holders):
+        nonlocal waiting
+        fetched.append(name)
+        if round_id == 0:
+            waiting += 1
+            await rebuilt.wait()
+        return verifier.me.blobs.load(name)
+
+    async with a_proposer(tmp_path, get_update=slow, links=links[:2]) as verifier:
+        for run_state in run_states:
+            for name in NODES:
+                verifier.me.blobs.put(an_update(name, run_state))
+        async with trio.open_nursery() as nursery:
+            other = a_real_manifest(NODES, run_states[2])
+            for manifest in (other, other, manifests[3]):  # the round ends with one that we never examined
+                if manifest is manifests[3]:
+                    verifier.follower.take(links[2])
+                verifier.present = a_round(verifier.follower.run_state)
+                nursery.start_soon(verifier.proposer.examine, verifier.proposal(manifest), ())
+                await settled()
+            assert waiting == 1
+            rebuilt.set()
+
+    once = [signed.commit.update for number in (0, 1) for signed in manifests[number].commits]
+    assert [name for name in fetched if name in once] == once
+    assert [report.ok for report in verifier.of(Examined)] == [True, False, True]  # one was for nothing
+
+
+def test_the_same_update_of_another_node_is_another_place():
+    mine = a_real_manifest(NODES[:1], START)
+    theirs = replace(mine.commits[0], commit=replace(mine.commits[0].commit, node=NODES[1]))
+    assert _place(replace(mine, commits=(theirs,))) != _place(mine)
 
 
 @trio_test
