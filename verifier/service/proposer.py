@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -202,8 +203,8 @@ class Proposer:
                 raise Unavailable(f"round {manifest.round} is final since")
             before = await self._reputation_before(manifest)
             f = tolerated(self._present().run_state)
-            parts = self._me.spec, self._layout, manifest.parent, f, before
-            combined = await self._in_thread(manifest, bodies, lambda updates: combine(*parts, updates))
+            rule = partial(combine, self._me.spec, self._layout, manifest.parent, f, before)
+            combined = await self._in_thread(manifest, bodies, rule)
             self._keep(manifest, combined.reputation)
         if combined.refusal:
             log.warning("no aggregate", extra={"round": int(manifest.round), "reason": combined.refusal})
@@ -228,8 +229,8 @@ class Proposer:
         await self._fetch_updates(rounds)
         for past in rounds:
             bodies = await self._bodies(past, self._me.verifiers)
-            parts = self._me.spec, self._layout, reputation
-            reputation = await self._in_thread(past, bodies, lambda updates, so=parts: observed(*so, updates))
+            comparison = partial(observed, self._me.spec, self._layout, reputation)
+            reputation = await self._in_thread(past, bodies, comparison)
         self._keep(last[0], reputation)
         return reputation
 
