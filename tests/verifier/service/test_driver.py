@@ -234,20 +234,21 @@ async def test_after_a_restart_a_verifier_goes_on_from_its_last_final_manifest(t
 # ---- messages that change nothing
 
 
+@pytest.mark.parametrize("signed", [[NOTARISE], [NOTARISE, FINALISE]])
 @trio_test
-async def test_a_verifier_whose_store_went_back_signs_nothing_that_it_may_have_signed(
-    tmp_path, clock, caplog
+async def test_a_verifier_whose_store_went_back_contradicts_nothing_that_it_may_have_signed(
+    tmp_path, clock, caplog, signed
 ):
     async with running(tmp_path) as verifier:
-        await verifier.receive(PROPOSAL)
-        assert [vote.kind for vote in verifier.host.votes()] == [NOTARISE]
+        await verifier.receive(PROPOSAL, *([a_quorum(NOTARISE, PROPOSAL)] if FINALISE in signed else []))
+        assert [vote.kind for vote in verifier.host.votes()] == signed
     for file in tmp_path.glob("store.db*"):
         file.unlink()
 
     async with running(tmp_path) as verifier:
         await verifier.receive(PROPOSAL)
         await gives_up(verifier, clock)
-        assert verifier.host.votes() == []
+        assert [vote.kind for vote in verifier.host.votes()] == ([] if FINALISE in signed else [DUMMY])
     assert "lost what was signed" in caplog.text
 
 
