@@ -146,7 +146,7 @@ class Proposer:
         except trio.TooSlowError:
             log.info("proposal check timed out", extra={"round": int(manifest.round)})
         except (AssayError, ValueError) as error:
-            log.warning("proposal refused", extra={"round": int(manifest.round), "reason": str(error)})
+            self._say("proposal refused", manifest.round, error)
             self._feed(Examined(block, False))
         else:
             self._feed(Examined(block, True))
@@ -166,6 +166,12 @@ class Proposer:
         """Check drand signatures in a thread: a pairing takes a fifth of a second. Results are cached."""
         drand.check_signature(self._me.spec.audit.drand, named, signature)
 
+    def _say(self, event: str, round_id: int, error: Exception) -> None:
+        """Log why a manifest came to nothing; of a round that is over it is nothing to look after."""
+        is_over = round_id < self._follower.run_state.round
+        level = logging.INFO if is_over else logging.WARNING
+        log.log(level, event, extra={"round": int(round_id), "reason": str(error)})
+
     async def _consider_soon(self) -> None:
         self.consider()
 
@@ -180,7 +186,7 @@ class Proposer:
             with scope:
                 await self._make(build, pending, state)
         except AssayError as error:  # an update of ours is damaged; the next tick tries again
-            log.warning("manifest not built", extra={"round": int(build.round), "reason": str(error)})
+            self._say("manifest not built", build.round, error)
             await trio.sleep(RETRY_S)
         finally:
             self._building = None
