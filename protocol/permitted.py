@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from assay.protocol.agreement.double_votes import signer_of
+from assay.protocol.agreement.quorum import faults_tolerated, opening_rounds
 from assay.protocol.auditing import audits as rules
 from assay.protocol.auditing.audits import Audit
 from assay.protocol.auditing.commitments import shown_root
@@ -145,13 +146,25 @@ def may_open_evaluation(run_state: RunState, evaluation: Evaluation) -> bool:
     )
 
 
-def unopened(run_state: RunState) -> tuple[tuple[int, PeerId], ...]:
-    """Epochs and verifiers whose committed evaluation is not opened: the next manifest is the last chance."""
-    return tuple(
-        (epoch, verifier)
-        for (epoch, verifier), record in sorted(run_state.evaluations.items())
-        if record.score is None and run_state.round == run_state.calendar.settled_at(epoch)
-    )
+def awaited_evaluations(run_state: RunState) -> tuple[set[tuple[int, PeerId]], set[tuple[int, PeerId]]]:
+    """Epochs and verifiers whose commitment, or whose evaluation, an honest leader waits for.
+
+    The next manifest may be its last chance: all leaders after it, at most f, may lie, and leave it out.
+    """
+    verifiers = run_state.spec.verifier_peers
+    last = int(run_state.round) + faults_tolerated(len(verifiers))
+    sealed: set[tuple[int, PeerId]] = set()
+    opened: set[tuple[int, PeerId]] = set()
+    for epoch in (one.epoch for one in run_state.spec.money.accept.milestones):
+        settled = run_state.calendar.settled_at(epoch)
+        if not run_state.is_measured(epoch):
+            continue
+        if run_state.opens_evaluations(epoch):
+            opened |= {(epoch, one) for one in verifiers} if last >= settled else set()
+        elif last >= settled - opening_rounds(len(verifiers)):
+            sealed |= {(epoch, one) for one in verifiers}
+    known = run_state.evaluations
+    return sealed - set(known), {who for who in opened if who in known and known[who].score is None}
 
 
 def with_reports(run_state: RunState, reports: Iterable[FundingReport]) -> RunState:

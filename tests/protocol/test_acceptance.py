@@ -20,7 +20,7 @@ from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import LOSS_MICRO_MAX, Closing, Evaluation, Score
 from assay.protocol.params import AcceptSpec, ChoicesSpec, Milestone, check_spec, closing_rounds
-from assay.protocol.permitted import may_commit_evaluation, may_open_evaluation, unopened
+from assay.protocol.permitted import awaited_evaluations, may_commit_evaluation, may_open_evaluation
 from assay.protocol.run_state import EvaluationRecord, start
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId
@@ -127,7 +127,7 @@ def test_no_more_than_f_verifiers_and_strangers_agree_on_nothing():
 
 def test_commitments_come_first_and_openings_after_the_last_of_them():
     run_state, found = a_run(), an_evaluation(VERIFIERS[0])
-    sealing, opening, last_chances = [], [], []
+    sealing, opening, awaited = [], [], ([], [])
     assert run_state.calendar.settled_at(1) == SETTLES
     while not run_state.is_complete:
         if may_commit_evaluation(run_state, an_evaluation_commitment(found)):
@@ -137,13 +137,17 @@ def test_commitments_come_first_and_openings_after_the_last_of_them():
         forced = replace(run_state, evaluations={(1, VERIFIERS[0]): record})
         if may_open_evaluation(forced, found):
             opening.append(int(run_state.round))
-        if unopened(forced):
-            last_chances.append(int(run_state.round))
+        assert not awaited_evaluations(forced)[0] & {(1, VERIFIERS[0])}
+        found_now = awaited_evaluations(run_state)[0], awaited_evaluations(forced)[1]
+        for rounds, who in zip(awaited, found_now, strict=True):
+            if who:
+                assert who in ({(1, verifier) for verifier in VERIFIERS}, {(1, VERIFIERS[0])})
+                rounds.append(int(run_state.round))
         run_state = grow(run_state, 1)
         assert sealed.round <= run_state.round
     assert sealing == list(range(ENDS, OPENS))
     assert opening == list(range(OPENS, SETTLES + 1))
-    assert last_chances == [SETTLES]
+    assert awaited == ([OPENS - 2, OPENS - 1], [SETTLES - 1, SETTLES])  # f + 1
 
 
 WRONG = [

@@ -170,7 +170,7 @@ class Plan:
     start_s: float = 0.0  # by when one of them must have the seat, or the run lapses; 0: it starts without
     has_drand: bool = False  # whether draws wait for a drand network's rounds
     dark_s: tuple[float, float] = (0.0, 0.0)  # from when until when its servers are down
-    most_loss_micro: int = 0  # of the model after each epoch but the last; 0: there are no milestones
+    most_loss_micro: int = 0  # of the model after each epoch; 0: there are no milestones
     has_sizes: bool = False  # whether nodes choose how many sequences a step takes
     loses: bool = False  # whether the first leader's store is lost as it proposes
     has_known_answers: bool = False  # whether each node has a step that is false on order
@@ -277,7 +277,7 @@ def the_spec(plan: Plan, rng: random.Random) -> RunSpec:
 
 
 def _milestones(plan: Plan) -> AcceptSpec:
-    epochs = range((plan.rounds - 1) // 2) if plan.most_loss_micro else ()
+    epochs = range(-(-plan.rounds // 2)) if plan.most_loss_micro else ()
     asked = tuple(Milestone(epoch=epoch, most_loss_micro=plan.most_loss_micro) for epoch in epochs)
     if not asked:
         return NO_ACCEPT

@@ -26,7 +26,13 @@ from assay.protocol.messages import (
     SignedInclusionList,
     SignedStakeReport,
 )
-from assay.protocol.permitted import awaited, may_commit_verdict, may_open_verdict, unopened, with_reports
+from assay.protocol.permitted import (
+    awaited,
+    awaited_evaluations,
+    may_commit_verdict,
+    may_open_verdict,
+    with_reports,
+)
 from assay.protocol.run_state import RunState, StepId, next_chain
 from assay.protocol.types import NO_DIGEST, NO_ITERATION, NO_PEER, Digest, Iteration, PeerId
 from assay.verifier.round import drand as outside
@@ -75,7 +81,9 @@ def _missing_now(state: Round, ancestors: tuple[Manifest, ...], wall_s: int) -> 
         lacking.append("drand")
     if any(_lacks_messages(state, run_state, step) for step in awaited(run_state)):
         lacking.append("verdicts")
-    if any(who[1] in run_state.beacon and who not in state.evaluations for who in unopened(run_state)):
+    sealed, opened = awaited_evaluations(run_state)
+    late = (sealed - set(state.evaluation_commitments)) | (opened - set(state.evaluations))
+    if any(verifier in run_state.beacon for _, verifier in late):
         lacking.append("evaluations")
     return tuple(lacking)
 

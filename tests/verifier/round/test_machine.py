@@ -552,9 +552,9 @@ def test_an_evaluation_that_is_shown_before_the_last_commitments_are_final_is_re
         examine(after(run_state, *everything(run_state)), (), early)
 
 
-def test_a_leader_waits_for_committed_evaluations_before_the_last_manifest_that_may_open_them():
+def test_a_leader_waits_for_committed_evaluations_before_each_of_the_last_manifests_that_may_open_them():
     found = [the_found("vera"), the_found("vito")]
-    for at, is_awaited in ((8, False), (9, True)):
+    for at, is_awaited in ((7, False), (8, True), (9, True)):
         run_state = sealed_run(at, *found)
         state = after(run_state, SIGNED.evaluation(found[0]), *everything(run_state))
         assert ("evaluations" in missing(state)) == is_awaited
@@ -562,6 +562,26 @@ def test_a_leader_waits_for_committed_evaluations_before_the_last_manifest_that_
         assert "evaluations" not in missing(whole)
         away = replace(run_state, away={peer("vito"): 99})
         assert "evaluations" not in missing(replace(state, run_state=away))
+
+
+def test_a_leader_waits_for_commitments_before_each_of_the_last_manifests_that_may_carry_them():
+    sealed = [
+        SIGNED.evaluation_commitment(an_evaluation_commitment(the_found(name)))
+        for name in ("vera", "viktor", "vlad", "vito")
+    ]
+    for at, is_awaited in ((4, True), (5, True), (6, False)):
+        run_state = sealed_run(at)
+        state = after(run_state, *everything(run_state), *(sealed[:3] if is_awaited else ()))
+        assert ("evaluations" in missing(state)) == is_awaited
+        whole = after(run_state, *everything(run_state), *(sealed if is_awaited else ()))
+        assert "evaluations" not in missing(whole)
+        away = replace(run_state, away={peer("vito"): 99})
+        assert "evaluations" not in missing(replace(state, run_state=away))
+
+
+def test_a_leader_waits_for_no_commitment_while_others_may_still_carry_it():
+    run_state = a_measured_run(3)
+    assert "evaluations" not in missing(after(run_state, *everything(run_state)))
 
 
 def test_a_forged_second_commit_is_no_evidence():
