@@ -16,6 +16,7 @@ from assay.bundle.report.training_page import figures_of
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.training.layout import layout_of
+from assay.training.methods.presets import method_name
 
 PICTURE = "training.png"
 # Licences that the hub knows by these names; any other is `other` there, with its name.
@@ -69,19 +70,23 @@ def model_card(run: Finished, report: TrainingReport) -> str:
             "gives the adapter;\nmerged into `base.npy`, which the spec names, it gives these weights, "
             "bit for bit."
         )
+    method = method_name(spec.rule)
+    tag = method.partition(",")[0].replace(" ", "-")
+    if method == "demo":
+        method, tag = "DeMo", "demo-optimizer"
     return f"""---
 model_name: {name}
 {_licence(run.declarations.licence)}pipeline_tag: text-generation
 tags:
 - assay
-- demo-optimizer
+- {tag}
 - verifiable-training
 training_data: {json.dumps(spec.data.source)}
 {_model_index(run, report)}---
 
 # {spec.name}
 
-A decoder-only transformer trained by {count} independent nodes with DeMo. Every update that
+A decoder-only transformer trained by {count} independent nodes with {method}. Every update that
 counts is signed, every aggregate is certified by a quorum of verifiers, and steps drawn at random were
 recomputed.
 

@@ -17,6 +17,7 @@ from assay.bundle.report.training import Beside, TrainingReport, report_of_facts
 from assay.participant.declarations import Declarations
 from assay.training.data.choices import Choices, tokenised
 from assay.training.data.tokenizer import byte_tokenizer
+from assay.training.methods.presets import METHODS
 from tests.bundle.test_write import finished
 from tests.observer.ledger_service.test_bookkeeper import LINKS, TABLES
 
@@ -124,3 +125,13 @@ def test_a_card_says_that_nodes_trained_on_data_which_only_they_have(monkeypatch
     monkeypatch.setattr(type(run.spec), "bringing_nodes", (run.spec.nodes[0].peer,))
     card = model_card(run, a_report())
     assert "1 of its nodes trained on data that only they have" in card and "nothing but" not in card
+
+
+def test_a_card_names_the_method_that_trained_the_model() -> None:
+    run = finished()
+    assert "nodes with DeMo." in model_card(run, a_report())
+    for name in ("muloco", "streaming-diloco"):
+        spec = replace(run.spec, rule=METHODS[name])
+        other = replace(run, spec=spec)
+        assert f"nodes with {name}." in model_card(other, a_report())
+        assert name in front_matter(other, a_report())["tags"]
