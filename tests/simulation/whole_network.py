@@ -297,7 +297,7 @@ class WholeNetwork:
     promises: Promises = field(init=False)
     processes: dict[PeerId, Process] = field(default_factory=dict)
     newcomers: dict[PeerId, Process] = field(default_factory=dict)
-    troubled: set[PeerId] = field(default_factory=set)  # who was killed or cut off
+    troubled: set[PeerId] = field(default_factory=set)  # who was killed, or cut off from others
     forgetful: Process | None = None  # whose store was lost
     warnings: list[str] = field(default_factory=list)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
@@ -541,8 +541,12 @@ class WholeNetwork:
         members = list(self.processes)
         side = frozenset(self.rng.sample(members, self.rng.randint(1, 3)))
         self.troubled |= side
+        verifiers = [peer for peer in side if self.processes[peer].is_verifier]
+        if len(verifiers) > faults_tolerated(len(self.spec.verifiers)):
+            self.troubled.update(one.peer for one in self.processes.values() if not one.is_verifier)
         self.network.partition(side)
-        self.lines.append(f"{trio.current_time():8.2f} cut")
+        names = ", ".join(sorted(self.processes[peer].name for peer in side))
+        self.lines.append(f"{trio.current_time():8.2f} cut: {names}")
 
         async def heal() -> None:
             await trio.sleep(length_s)
