@@ -411,7 +411,7 @@ class Promises:
             is_lost = reason in (UnpaidReason.UNJUDGED, UnpaidReason.ACCUSED) and may_lack_judges
             is_known = reason is UnpaidReason.KNOWN_ANSWER and (round_id, node) in self._known
             if node in self.honest and not is_late and not is_lost and not is_known:
-                raise Violation(f"{node}: an honest step of round {round_id} is unpaid: {reason.value}")
+                raise Violation(f"{node.hex()[:8]}: its honest step of {round_id} is unpaid: {reason.value}")
         for (round_id, node), audit in self.audits.items():
             is_false = self._is_false(round_id, node)
             if may_lack_judges or not (is_false or node in self.honest) or node in self._troubled:
