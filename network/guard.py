@@ -154,6 +154,17 @@ def _bound_yamux() -> None:
 
     yamux.YamuxStream.recv_window = property(get, put)
 
+    # libp2p answers every read, of a single byte too, with a window update: three of four frames that a
+    # verifier sent, and with each the window doubled. Yamux itself asks for one when half a window is free.
+    update = yamux.YamuxStream._auto_tune_and_send_window_update
+
+    async def update_at_half(self: Any, *, bytes_read: int = 0) -> None:
+        self._pending_recv_release += bytes_read
+        if self._pending_recv_release >= self.target_recv_window // 2:
+            await update(self)
+
+    yamux.YamuxStream._auto_tune_and_send_window_update = update_at_half
+
 
 def _release_inbound_slots() -> None:
     # libp2p holds an inbound connection's slot until the whole swarm stops, so 250 connections

@@ -6,12 +6,14 @@ import contextlib
 import logging
 import signal
 import socket
+import struct
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from libp2p.stream_muxer.yamux import yamux
 
 from assay.network import limits
 from assay.network.cpu_time import STRANGERS
@@ -85,6 +87,30 @@ def test_a_host_knows_its_latency_to_a_peer_and_the_bytes_that_went_each_way():
             await until(lambda: bob.peer in alice.latencies())
             assert 0 < alice.latencies()[bob.peer] < PATIENCE_S
             assert set(alice.latencies()) <= alice.connected()
+
+    run(main)
+
+
+def test_a_peer_is_told_of_room_for_half_a_window_and_not_of_every_read(monkeypatch):
+    told: list[int] = []
+    write = yamux.Yamux._write_frame
+
+    async def counted(self: yamux.Yamux, frame: bytes) -> None:
+        _, kind, flags, _, room = struct.unpack(yamux.YAMUX_HEADER_FORMAT, frame[: yamux.HEADER_SIZE])
+        if kind == yamux.TYPE_WINDOW_UPDATE and not flags:
+            told.append(room)
+        await write(self, frame)
+
+    monkeypatch.setattr(yamux.Yamux, "_write_frame", counted)
+
+    async def main() -> None:
+        async with a_host("alice") as alice, a_host("bob") as bob, connected(alice, bob):
+            for n in range(50):
+                await alice.request(bob.peer, "echo", bytes([n]) * 1000, timeout_s=10)
+            assert told == []
+            for n in range(30):
+                await alice.request(bob.peer, "echo", bytes([n]) * 100_000, timeout_s=10)
+            assert told and min(told) >= yamux.DEFAULT_WINDOW_SIZE // 2
 
     run(main)
 
