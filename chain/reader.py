@@ -95,6 +95,7 @@ class ChainReader:
         self._rpc = Rpc(rpc_url, key, receipt_s_max=receipt_s_max)
         self._contracts: dict[tuple[str, str], Contract] = {}
         self._as_of: int | None = None
+        self._fixed_numbers: dict[tuple[str, str], int] = {}
 
     def as_of(self, number: int) -> ChainReader:
         """A reader whose view calls answer as after this block, while the endpoint keeps that state."""
@@ -193,7 +194,7 @@ class ChainReader:
 
     def token_decimals(self) -> int:
         """Decimals of the deployment's token."""
-        return int(self._ask("AssayToken", "decimals"))
+        return self._fixed("AssayToken", "decimals")
 
     def sinks(self) -> set[Address]:
         """Where the vault and the settlement send what nobody gets."""
@@ -270,23 +271,23 @@ class ChainReader:
 
     def close_delay(self) -> int:
         """Seconds between a buyer's close request and the end of a run."""
-        return int(self._ask("RunEscrow", "closeDelay"))
+        return self._fixed("RunEscrow", "closeDelay")
 
     def case_ppm_max(self) -> int:
         """The most that one slash order may take of a lot, in millionths."""
-        return int(self._ask("SlashCourt", "casePpmMax"))
+        return self._fixed("SlashCourt", "casePpmMax")
 
     def evidence_window(self) -> int:
         """Seconds after a run's end in which a case about it can be opened."""
-        return int(self._ask("SlashCourt", "evidenceWindow"))
+        return self._fixed("SlashCourt", "evidenceWindow")
 
     def veto_window(self) -> int:
         """Seconds from the opening of a case to its execution, in which its accused may appeal."""
-        return int(self._ask("SlashCourt", "vetoWindow"))
+        return self._fixed("SlashCourt", "vetoWindow")
 
     def unbonding_delay(self) -> int:
         """Seconds between an unstake request and the withdrawal."""
-        return int(self._ask("StakeVault", "unbondingDelay"))
+        return self._fixed("StakeVault", "unbondingDelay")
 
     def entries_lacking(self, account: str) -> int:
         """Entries that an account's verifier's stake allows beyond those it has on the list of juries."""
@@ -311,11 +312,11 @@ class ChainReader:
 
     def challenge_window(self) -> int:
         """Seconds in which a result can be challenged."""
-        return int(self._ask("EpochSettlement", "challengeWindow"))
+        return self._fixed("EpochSettlement", "challengeWindow")
 
     def resolve_window(self) -> int:
         """Seconds in which the jury of a challenge answers."""
-        return int(self._ask("EpochSettlement", "resolveWindow"))
+        return self._fixed("EpochSettlement", "resolveWindow")
 
     def proposals_of(self, run_id: bytes, from_block: int, to_block: int) -> list[CertifiedResult]:
         """The results proposed for a run in these blocks, with their certificates, in chain order."""
@@ -346,7 +347,7 @@ class ChainReader:
 
     def appeal_windows(self) -> tuple[int, int]:
         """Blocks from a defence's last move to its jury, and seconds in which that answers."""
-        return int(self._ask("AppealCourt", "drawDelay")), int(self._ask("AppealCourt", "voteWindow"))
+        return self._fixed("AppealCourt", "drawDelay"), self._fixed("AppealCourt", "voteWindow")
 
     def appeal_positions(self, case_id: bytes, from_block: int) -> tuple[bytes, ...]:
         """What the accused claimed when it appealed; empty if that was before `from_block`."""
@@ -444,7 +445,7 @@ class ChainReader:
 
     def report_window(self) -> int:
         """Seconds for which a commitment to report counts."""
-        return int(self._ask("SlashCourt", "reportWindow"))
+        return self._fixed("SlashCourt", "reportWindow")
 
     def pot_of(self, offence_id: bytes) -> int:
         """Slashed token units of a case that are neither paid out nor returned yet."""
@@ -581,6 +582,12 @@ class ChainReader:
         return self._rpc.read(
             f"{contract}.{function}", lambda: view_values(contract, function, bytes(eth.call(call, at)))
         )
+
+    def _fixed(self, contract: str, function: str) -> int:
+        """A number that is part of a contract's code: asked for once."""
+        if (contract, function) not in self._fixed_numbers:
+            self._fixed_numbers[contract, function] = int(self._ask(contract, function))
+        return self._fixed_numbers[contract, function]
 
     def _contract(self, name: str, entry: str) -> Contract:
         """A contract of the deployment, as far as one function or event; made at its first use.

@@ -19,7 +19,7 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult, double_results
-from assay.chain.state import AppealPhase, DefencePhase, EpochPhase, EpochState
+from assay.chain.state import AppealPhase, DefencePhase, EpochPhase, EpochState, EscrowState
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Statement, term_of
 from assay.ledger.settlement import duties
 from assay.ledger.settlement.duties import (
@@ -116,11 +116,9 @@ class Settler:
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
         self._signed: set[bytes] = set()  # appealed cases whose order we signed
-        self._appeal_windows = (0, 0)  # blocks to a jury, and seconds for its answer
         self._set_version: int | None = None  # of the verifier set that the run was opened with
         self._escrow_epochs = 0  # for which its escrow takes results
         self._last_posted = -1  # the last epoch for which a result was ever seen
-        self._lots_end: int | None = None  # chain time from which the run's lots may be released
         self._host: Host
 
     async def run(self, host: Host) -> None:
@@ -200,19 +198,21 @@ class Settler:
             order = implied.get(case_id) or accused_order(self._me, self._follower, case_id, case)
             cases.append(CaseView(case_id=case_id, state=case, is_implied=is_implied(case, order)))
         self._case_ids = [view.case_id for view in cases if not view.state.phase.is_over]
+        appeals, escrow, now = self._read_appeals(chain), chain.run(self._me.run_id), chain.timestamp()
+        draw_delay, vote_window_s = chain.appeal_windows() if appeals else (0, 0)
         return Look(
             at_s=trio.from_thread.run_sync(trio.current_time),
-            now=chain.timestamp(),
+            now=now,
             block=block,
             me=chain.address,
             challenge_window_s=chain.challenge_window(),
             resolve_window_s=chain.resolve_window(),
-            escrow=chain.run(self._me.run_id),
+            escrow=escrow,
             epochs=epochs,
             cases=tuple(cases),
-            appeals=self._read_appeals(chain),
-            draw_delay=self._appeal_windows[0],
-            vote_window_s=self._appeal_windows[1],
+            appeals=appeals,
+            draw_delay=draw_delay,
+            vote_window_s=vote_window_s,
             doubles=tuple(
                 found
                 for found in double_results(self._me.deployment, self._proposals, chain.account_of)
@@ -221,7 +221,7 @@ class Settler:
             bonds_owed=chain.bonds_owed(chain.address),
             rewards_owed=chain.rewards_of(chain.address),
             entries_lacking=chain.entries_lacking(chain.address),
-            free_lots=self._free_lots(chain),
+            free_lots=self._free_lots(chain, escrow, now),
         )
 
     def _read_appeals(self, chain: ChainReader) -> tuple[AppealView, ...]:
@@ -239,8 +239,6 @@ class Settler:
                         defences.append(DefenceView(defender=account, state=defence, jury=jury))
                     self._signed |= {case_id} if account == chain.address else set()
             found.append(AppealView(case_id=case_id, state=state, defences=tuple(defences)))
-        if found and self._appeal_windows == (0, 0):
-            self._appeal_windows = chain.appeal_windows()
         return tuple(found)
 
     async def _with_opinions(self, view: AppealView, look: Look) -> AppealView:
@@ -264,15 +262,14 @@ class Settler:
         )
         return replace(view, defences=tuple(defences), may_defend=may_defend, may_judge=may_judge)
 
-    def _free_lots(self, chain: ChainReader) -> tuple[duties.Release, ...]:
+    def _free_lots(
+        self, chain: ChainReader, escrow: EscrowState | None, now: int
+    ) -> tuple[duties.Release, ...]:
         """The lots of this run's members that can be released now, once the run is long enough over."""
-        if self._lots_end is None or chain.timestamp() < self._lots_end:
-            run = chain.run(self._me.run_id)
-            if run is None or run.pending or run.holds:
-                return ()
-            self._lots_end = run.closes_at + chain.evidence_window()
-            if chain.timestamp() < self._lots_end:
-                return ()
+        if escrow is None or escrow.pending or escrow.holds:
+            return ()
+        if now < escrow.closes_at + chain.evidence_window():
+            return ()
         spec, term = self._me.spec, term_of(chain.set_version_of(self._me.run_id))
         nodes = self._follower.run_state.nodes.values()
         seats = [(one.member.account, OPERATOR, bytes(self._me.run_id)) for one in nodes]
