@@ -9,6 +9,7 @@ Inputs: decoded updates for ours; an (n, d) float32 matrix of the same messages 
 Trimming: ours per coefficient among senders, dense with zeros over all n (the sort is the
 work, and the same). The decoded-domain rule is compared with dense inverse transforms and a sort.
 Names with "clipping" are on a wire with amplitudes, int8 levels, each block clipped to the median norm;
+those with "one-bit" on one where every coefficient is sent, a sign and its block's mean size;
 "reputation" is what a round costs on top of its rule: one round compared with the eight before.
 """
 
@@ -41,6 +42,7 @@ K = 32
 RULES = (
     "mean", "trimmed-mean", "centered-clip", "geometric-median", "multi-krum", "decoded-trimmed-mean",
     "clipping+mean", "clipping+trimmed-mean", "clipping+centered-clip", "reputation",
+    "one-bit+mean", "one-bit+trimmed-mean", "one-bit+reputation",
 )  # fmt: skip
 ALONE = ("decoded-trimmed-mean", "reputation")  # at 10M: no dense form fits, or there is none
 DENSE_MAX = 1_000_000  # for those: n float64 inverse transforms and a sort do not fit a small machine
@@ -67,7 +69,7 @@ def main() -> None:
         for rule in args.rules:
             ours_s, ours_mb = _ask("sparse", rule, args.nodes, args.liars, parameters)
             dense = "- | - | -"
-            if rule != "reputation" and not (rule in ALONE and parameters > DENSE_MAX):
+            if not rule.endswith("reputation") and not (rule in ALONE and parameters > DENSE_MAX):
                 dense_s, dense_mb = _ask("dense", rule, args.nodes, args.liars, parameters)
                 dense = f"{dense_s:.3f} | {dense_mb:.0f} | {dense_s / ours_s:.1f}"
             size = f"{parameters / 1e6:g}M"
@@ -106,14 +108,13 @@ def _measure(kind: str, rule: str, nodes: int, liars: int, parameters: int) -> t
 
 
 def _sparse(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[], object]:
-    has_amplitude = rule.startswith("clipping")
-    updates = {PeerId(n.to_bytes(32, "big")): _update(n, block_count, has_amplitude) for n in range(nodes)}
-    if rule == "reputation":
+    updates = {PeerId(n.to_bytes(32, "big")): _update(n, block_count, rule) for n in range(nodes)}
+    if rule.endswith("reputation"):
         # One set of updates in every past round: the work is the same, and eight sets need not be drawn.
         before = Reputation(past=observe(Reputation(), updates, block_count).past * PAST)
         return lambda: admitted(observe(before, updates, block_count), f=liars)
-    if has_amplitude:
-        named = rule_of(rule, liars, b"public")
+    if "+" in rule:
+        named = rule_of(rule.removeprefix("one-bit+"), liars, b"public")
         return lambda: named(updates, block_count)
     calls: dict[str, Callable[[], object]] = {
         "mean": lambda: mean_over_senders(updates, block_count),
@@ -129,13 +130,13 @@ def _sparse(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[],
 def _dense(rule: str, nodes: int, liars: int, block_count: int) -> Callable[[], object]:
     rows = np.zeros((nodes, block_count * BLOCK_SIZE), np.float32)
     for node in range(nodes):
-        update = _update(node, block_count, rule.startswith("clipping"))
+        update = _update(node, block_count, rule)
         where = (update.blocks_B[:, None] * BLOCK_SIZE + update.index_BK).reshape(-1)
         rows[node, where] = update.value_BK.reshape(-1)
     if rule.startswith("clipping"):
         inner = _dense_rule(rule.removeprefix("clipping+"), rows, liars)
         return lambda: (_dense_scale(rows), inner())
-    return _dense_rule(rule, rows, liars)
+    return _dense_rule(rule.removeprefix("one-bit+"), rows, liars)
 
 
 def _dense_scale(rows: Rows) -> Rows:
@@ -160,16 +161,22 @@ def _dense_rule(rule: str, rows: Rows, liars: int) -> Callable[[], object]:
     return calls[rule]
 
 
-def _update(seed: int, block_count: int, has_amplitude: bool = False) -> Update:
-    """k uniform places in every block, with signs or with int8 levels."""
+def _update(seed: int, block_count: int, rule: str) -> Update:
+    """k uniform places in every block, with signs or with int8 levels; or a bit for every place."""
     rng = np.random.default_rng(seed)
+    if rule.startswith("one-bit"):
+        places_BC = np.broadcast_to(np.arange(BLOCK_SIZE), (block_count, BLOCK_SIZE))
+        mantissa_B = rng.integers(128, 256, block_count, np.int16)
+        value_BC = (rng.integers(0, 2, places_BC.shape, np.int16) * 2 - 1) * mantissa_B[:, None]
+        scales = rng.integers(-40, -36, block_count), mantissa_B.astype(np.int64)
+        return Update(np.arange(block_count), places_BC, value_BC, *scales)
     index_BK = np.empty((block_count, K), np.int64)
     for start in range(
         0, block_count, 256
     ):  # a few blocks at a time: their random numbers need not all be held
         part = rng.random((min(256, block_count - start), BLOCK_SIZE), np.float32)
         index_BK[start : start + len(part)] = np.sort(np.argpartition(part, K, axis=1)[:, :K], axis=1)
-    if has_amplitude:
+    if rule.startswith("clipping"):
         value_BK = rng.integers(-127, 128, index_BK.shape, np.int32) * 128
         exponent_B, mantissa_B = rng.integers(-40, -36, block_count), np.full(block_count, 128)
         return Update(np.arange(block_count), index_BK, value_BK, exponent_B, mantissa_B)

@@ -37,13 +37,14 @@ from assay.training.exact import VALUE_MAX
 CODE_BITS = {
     Values.SIGN: 1, Values.SIGN_MEAN: 1, Values.TWO_BIT: 2, Values.E3M0: 4, Values.INT8: 8, Values.INT16: 16,
 }  # fmt: skip
-# A coefficient's level by its code. The wide kinds are two's complement, without the lowest number.
+# A coefficient's level by its code. The wide kinds are two's complement, without the lowest number. Times a
+# mantissa, all but INT16's fit in 16 bits: where every coefficient is sent, they fill a verifier's memory.
 _E3M0 = (0, 1, 2, 4, 8, 16, 32, 64)
 _LEVELS: dict[Values, NDArray[Any]] = {
     Values.SIGN: np.array([-1, 1], np.int8),
-    Values.SIGN_MEAN: np.array([-1, 1], np.int32),
-    Values.TWO_BIT: np.array([-1, 1, -3, 3], np.int32),
-    Values.E3M0: np.array([*_E3M0, *(-level for level in _E3M0)], np.int32),
+    Values.SIGN_MEAN: np.array([-1, 1], np.int16),
+    Values.TWO_BIT: np.array([-1, 1, -3, 3], np.int16),
+    Values.E3M0: np.array([*_E3M0, *(-level for level in _E3M0)], np.int16),
 }
 _MINUS_ZERO = 8  # the code of E3M0 that is not used
 _BIAS = 256  # of the 9 exponent bits of a scale
@@ -155,7 +156,7 @@ def decode_update(data: bytes, block_count: int, k: int, values: Values = Values
     if beyond.any():
         wrong = int(exponent_B[np.argmax(beyond)])
         raise MalformedMessage(f"update: an exponent of {wrong}, expected {least} to {most}")
-    value_BK = level_BK * mantissa_B.astype(np.int32)[:, None]
+    value_BK = level_BK * mantissa_B.astype(level_BK.dtype)[:, None]
     return Update(blocks_B, index_BK, value_BK, exponent_B, mantissa_B)
 
 
@@ -178,7 +179,8 @@ def _codes(level_X: NDArray[Any], values: Values) -> NDArray[Any]:
 
 def _decode_levels(data: bytes, count: int, values: Values) -> NDArray[Any]:
     if values is Values.INT8 or values is Values.INT16:
-        level_X = np.frombuffer(data, np.int8 if values is Values.INT8 else "<i2").astype(np.int32)
+        kind, wide = (np.int8, np.int16) if values is Values.INT8 else ("<i2", np.int32)
+        level_X = np.frombuffer(data, kind).astype(wide)
         if count and int(level_X.min()) < -LEVEL_MAX[values]:
             raise MalformedMessage(f"update: a level of {int(level_X.min())}, below -{LEVEL_MAX[values]}")
         return level_X

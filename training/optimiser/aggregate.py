@@ -102,7 +102,8 @@ def _decode_mean(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
     exponent_N = np.zeros(block_count, np.int64)
     exponent_N[update.blocks_B] = update.exponent_B
     block_T = np.repeat(update.blocks_B, BLOCK_SIZE)
-    return Aggregate(block_T, update.index_BK.reshape(-1), update.value_BK.reshape(-1), exponent_N)
+    value_T = update.value_BK.reshape(-1).astype(np.int32)
+    return Aggregate(block_T, update.index_BK.reshape(-1), value_T, exponent_N)
 
 
 def _mean_rank(rule: RuleSpec) -> int:

@@ -145,8 +145,7 @@ def _as_sent(update: Update) -> Scaled:
 
 def _energy(update: Update) -> Ints:
     """Sum of squared values of each live block, below 2^58: 4096 values below 2^23."""
-    value_BK = update.value_BK.astype(np.int64)
-    energy_B: Ints = np.einsum("bk,bk->b", value_BK, value_BK)
+    energy_B: Ints = np.einsum("bk,bk->b", update.value_BK, update.value_BK, dtype=np.int64)
     return energy_B
 
 
