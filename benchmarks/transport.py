@@ -4,7 +4,8 @@
 
 Sender and receiver are two processes on loopback. libp2p: Noise, Yamux, one blob
 stream, 256 KiB chunks, each hashed by both sides. Raw: trio TCP, 64 KiB writes, the
-receiver hashes the whole. CPU is both processes together. MB = 10^6 bytes. The idle
+receiver hashes the whole. CPU is both processes together. MB = 10^6 bytes. Small ones:
+a request of 2 kB that comes back as it is, and blobs of 2 kB, one after another. The idle
 figure is the CPU of a connected host that has nothing to do.
 """
 
@@ -28,6 +29,7 @@ from tests.network.memory_blobs import MemoryBlobs
 SENDER_SEED, RECEIVER_SEED = b"s" * 32, b"r" * 32
 IDLE_S = 10.0
 MB = 10**6
+SMALL_BYTES, SMALL_COUNT = 2000, 300
 
 
 def main() -> None:
@@ -67,6 +69,9 @@ async def _measure(megabytes: int, runs: int) -> None:
                     await trio.sleep(0.05)
                 await _report("libp2p", child, megabytes, runs, lambda: _fetch(host, address, data))
                 await _report("raw TCP", child, megabytes, runs, lambda: _receive(int(raw_port), data))
+                small = _small()
+                await _report_each("request", child, lambda n: _echo(host, address, small[n]))
+                await _report_each("blob", child, lambda n: _fetch(host, address, small[n]))
                 before = float(_ask(child, "cpu"))
                 await trio.sleep(IDLE_S)
                 idle_ms = (float(_ask(child, "cpu")) - before) * 1000 / IDLE_S
@@ -93,6 +98,21 @@ async def _report(
     print(f"{name}: {shown} MB/s (best {max(speeds):.1f}); {min(costs):.1f} ms CPU per MB, both sides")
 
 
+async def _report_each(
+    name: str, child: subprocess.Popen[str], act: Callable[[int], Awaitable[None]]
+) -> None:
+    await act(0)
+    cpu_s = time.process_time() + float(_ask(child, "cpu"))
+    for n in range(1, SMALL_COUNT):
+        await act(n)
+    cpu_ms = (time.process_time() + float(_ask(child, "cpu")) - cpu_s) * 1000 / (SMALL_COUNT - 1)
+    print(f"{name} of {SMALL_BYTES} bytes: {cpu_ms:.2f} ms CPU, both sides")
+
+
+async def _echo(host: Host, address: PeerAddress, data: bytes) -> None:
+    assert await host.request(address.peer, "echo", data, timeout_s=600) == data
+
+
 async def _fetch(host: Host, address: PeerAddress, data: bytes) -> None:
     got = await host.fetch(blob_digest(data), holders=[address.peer], size_max=len(data), deadline_s=600)
     assert got == data
@@ -109,7 +129,11 @@ async def _receive(port: int, data: bytes) -> None:
 async def _send(megabytes: int) -> None:
     data = _content(megabytes * MB)
     blobs = MemoryBlobs()
-    blobs.put(data)
+    for one in (data, *_small()):
+        blobs.put(one)
+
+    async def echo(_peer: PeerId, body: bytes) -> bytes:
+        return body
 
     async def send_raw(stream: trio.SocketStream) -> None:
         for offset in range(0, len(data), 65536):
@@ -121,7 +145,7 @@ async def _send(megabytes: int) -> None:
             listen_port=0,
             network_id="benchmark",
             is_member=lambda _peer: True,
-            handlers={},
+            handlers={"echo": echo},
             blobs=blobs,
         ) as host,
         trio.open_nursery() as nursery,
@@ -145,6 +169,11 @@ def _ask(child: subprocess.Popen[str], question: str) -> str:
 
 def _content(size: int) -> bytes:
     return hashlib.shake_256(b"assay benchmark").digest(size)
+
+
+def _small() -> list[bytes]:
+    data = _content(SMALL_BYTES * SMALL_COUNT)
+    return [data[at : at + SMALL_BYTES] for at in range(0, len(data), SMALL_BYTES)]
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -27,6 +29,14 @@ from assay.protocol.errors import MalformedMessage, PeerFault, Unavailable
 from assay.protocol.types import Digest, PeerId
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """One stream that is served: it ends with its scope."""
+
+    scope: trio.CancelScope
+    waits_since_s: float = math.inf  # for a request
 
 
 class BlobServer:
@@ -47,7 +57,7 @@ class BlobServer:
         self._cpu_time = cpu_time
         self._timing = timing
         self._lists: OrderedDict[Digest, ChunkList] = OrderedDict()
-        self._serving: dict[PeerId, list[trio.CancelScope]] = {}  # a scope for each stream, oldest first
+        self._serving: dict[PeerId, list[_Place]] = {}  # by puller, oldest first
 
     async def serve(self, peer: PeerId, stream: Any) -> None:
         """Answer one puller until it leaves; whatever it sends ends only this stream."""
@@ -55,51 +65,65 @@ class BlobServer:
             await reset_quietly(stream)
             return
         with trio.CancelScope() as scope:
-            self._serving.setdefault(peer, []).append(scope)
+            place = _Place(scope)
+            self._serving.setdefault(peer, []).append(place)
             try:
-                await blaming(peer, self._serve_chunks, peer, stream)
+                await blaming(peer, self._serve_chunks, peer, stream, place)
             except PeerFault as fault:
                 self._on_fault(fault)
             except Unavailable as error:
                 log.debug("blob stream ended", extra={"peer": peer.hex()[:8], "error": str(error)})
             finally:
-                self._end(peer, scope)
+                self._leave(peer, place)
                 await reset_quietly(stream)
 
     def _has_room_for(self, peer: PeerId) -> bool:
-        """Whether this peer may have one more stream, for which one of a peer that has more may end."""
+        """Whether this peer may have one more stream, for which another may end."""
         own_count = len(self._serving.get(peer, ()))
         if own_count >= limits.BLOB_STREAMS_PER_PEER_MAX:
-            return False
-        if sum(map(len, self._serving.values())) < limits.BLOB_STREAMS_MAX:
+            return self._ends_idle([peer])
+        if sum(map(len, self._serving.values())) < limits.BLOB_STREAMS_MAX or self._ends_idle(self._serving):
             return True
         # Few peers could otherwise keep every place, and all others from reading anything.
         greedy = max(self._serving, key=lambda one: len(self._serving[one]))
         if len(self._serving[greedy]) <= own_count + 1:
             return False
-        oldest = self._serving[greedy][0]
-        self._end(greedy, oldest)
-        oldest.cancel()
+        self._end(greedy, self._serving[greedy][0])
         return True
 
-    def _end(self, peer: PeerId, scope: trio.CancelScope) -> None:
-        scopes = self._serving.get(peer, [])
-        if scope in scopes:
-            scopes.remove(scope)
-        if not scopes:
+    def _ends_idle(self, peers: Iterable[PeerId]) -> bool:
+        """End the stream of these peers that has waited longest for a request, if that is long enough."""
+        places = [(place.waits_since_s, peer, place) for peer in peers for place in self._serving[peer]]
+        since_s, peer, place = min(places, key=lambda one: one[0])
+        if trio.current_time() - since_s < self._timing.give_place_s:
+            return False
+        self._end(peer, place)
+        return True
+
+    def _end(self, peer: PeerId, place: _Place) -> None:
+        self._leave(peer, place)
+        place.scope.cancel()
+
+    def _leave(self, peer: PeerId, place: _Place) -> None:
+        places = self._serving.get(peer, [])
+        if place in places:
+            places.remove(place)
+        if not places:
             self._serving.pop(peer, None)
 
-    async def _serve_chunks(self, peer: PeerId, stream: Any) -> None:
+    async def _serve_chunks(self, peer: PeerId, stream: Any, place: _Place) -> None:
         """Serve until the puller closes the stream.
 
         Raises:
-            EOFError: the puller closed the stream, which is how a pull ends.
+            EOFError: the puller closed the stream.
         """
         digest: Digest | None = None
         chunks: ChunkList | None = None
         while True:
+            place.waits_since_s = trio.current_time()
             with trio.fail_after(self._timing.serve_idle_s):
                 kind, body = await frames.read_frame(stream, (Kind.GET, Kind.WANT_CHUNK))
+            place.waits_since_s = math.inf
             if kind is Kind.GET:
                 if len(body) != 32:
                     raise MalformedMessage(f"digest of {len(body)} bytes")

@@ -6,7 +6,9 @@ Room: network (edge: trio, libp2p streams, disk in threads).
     puller: WANT_CHUNK i ...   holder: CHUNK i ...             (8 in flight)
 
 The puller sets the rate. A wrong list or chunk blames only the peer that sent
-it; the remaining chunks come from other holders.
+it; the remaining chunks come from other holders. A stream on which nothing is
+outstanding is kept for the next blob: to open one takes two round trips more, and
+most of what a small blob costs.
 """
 
 from __future__ import annotations
@@ -110,11 +112,47 @@ class Pull:
         self.changed = trio.Event()
 
 
+class Streams:
+    """Streams to holders of blobs, each kept for a while after its use."""
+
+    def __init__(self, open_stream: OpenStream, end: Callable[[Any], None], timing: limits.Timing) -> None:
+        """Keep none yet; `end` resets a stream, without waiting for it."""
+        self._open, self._end, self._timing = open_stream, end, timing
+        self._kept: dict[PeerId, list[tuple[float, Any]]] = {}  # since when, oldest first
+
+    async def take(self, holder: PeerId) -> tuple[Any, bool]:
+        """A stream to a holder, and whether it is a kept one, which may have ended since.
+
+        Raises:
+            Unavailable: there is none, and no new one can be opened.
+        """
+        self._end_old()
+        kept = self._kept.get(holder)
+        return (kept.pop()[1], True) if kept else (await self._open(holder), False)
+
+    def keep(self, holder: PeerId, stream: Any) -> None:
+        """Keep a stream on which nothing is outstanding, if there is room."""
+        self._end_old()
+        kept = self._kept.setdefault(holder, [])
+        if len(kept) < limits.BLOB_STREAMS_KEPT:
+            kept.append((trio.current_time(), stream))
+        else:
+            self._end(stream)
+
+    def _end_old(self) -> None:
+        until_s = trio.current_time() - self._timing.keep_stream_s
+        for holder, kept in list(self._kept.items()):
+            while kept and kept[0][0] < until_s:
+                self._end(kept.pop(0)[1])
+            if not kept:
+                del self._kept[holder]
+
+
 async def fetch(
     pull: Pull,
     *,
     holders: Sequence[PeerId],
-    open_stream: OpenStream,
+    streams: Streams,
     on_fault: Callable[[PeerFault], None],
     timing: limits.Timing,
     deadline_s: float,
@@ -134,7 +172,7 @@ async def fetch(
         while waiting and not pull.is_complete:
             holder, attempt = waiting.popleft()
             try:
-                await _pull_from(holder, pull, open_stream, timing)
+                await _pull_from(holder, pull, streams, timing)
             except PeerFault as fault:
                 faults.append(fault)
                 on_fault(fault)
@@ -161,12 +199,25 @@ async def fetch(
     raise Unavailable(f"blob {name}: {reasons[-1] if reasons else 'no holder was given'}")
 
 
-async def _pull_from(holder: PeerId, pull: Pull, open_stream: OpenStream, timing: limits.Timing) -> None:
-    stream = await open_stream(holder)
-    try:
-        await blaming(holder, _pull_on, stream, pull, timing)
-    finally:
-        await reset_quietly(stream)
+async def _pull_from(holder: PeerId, pull: Pull, streams: Streams, timing: limits.Timing) -> None:
+    while True:
+        stream, is_kept = await streams.take(holder)
+        is_idle = False
+        try:
+            await blaming(holder, _pull_on, stream, pull, timing)
+            is_idle = True
+            return
+        except NotHere:
+            is_idle = True
+            raise
+        except Unavailable:
+            if not is_kept:
+                raise
+        finally:
+            if is_idle:
+                streams.keep(holder, stream)
+            else:
+                await reset_quietly(stream)
 
 
 async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:

@@ -28,7 +28,8 @@ from assay.network.blob_server import BlobServer
 from assay.network.blob_store import BlobSource
 from assay.network.connection import Connection, RemoteError
 from assay.network.cpu_time import CpuTime
-from assay.network.fetch import Pull, Threads, fetch
+from assay.network.fetch import Pull, Streams, Threads, fetch
+from assay.network.guard import reset_quietly
 from assay.network.inbox import Inbox, Notification
 from assay.network.peers import PeerAddress, Peers
 from assay.network.request_server import Handler, RequestServer
@@ -80,6 +81,7 @@ class Host:
         self._connections: dict[PeerId, Connection] = {}
         self._threads = Threads()
         self._blob_server: BlobServer
+        self._streams: Streams
         self._nursery: trio.Nursery
         self._timing: limits.Timing
         self._on_fault: Callable[[PeerFault], None]
@@ -175,7 +177,7 @@ class Host:
         return await fetch(
             Pull(digest, size_max=size_max, threads=self._threads),
             holders=[holder for holder in holders if holder != self.peer],
-            open_stream=self._opener(self._protocols.blob),
+            streams=self._streams,
             on_fault=self._on_fault,
             timing=self._timing,
             deadline_s=deadline_s,
@@ -200,6 +202,9 @@ class Host:
             return await self._peers.open_stream(peer, protocol)
 
         return open_stream
+
+    def _reset_soon(self, stream: Any) -> None:
+        self._nursery.start_soon(reset_quietly, stream)
 
     def _on_change(self, peer: PeerId) -> None:
         if peer in self._connections:
@@ -289,6 +294,7 @@ async def open_host(
     )
     protocols = _Protocols(network_id)
     host._protocols, host._timing, host._on_fault = protocols, timing, report
+    host._streams = Streams(host._opener(protocols.blob), host._reset_soon, timing)
     host._blob_server = server = BlobServer(
         blobs=blobs, may_read=may_read, on_fault=report, cpu_time=cpu_time, timing=timing
     )

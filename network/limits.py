@@ -29,7 +29,8 @@ STREAMS_PER_CONNECTION_MAX = 64  # one more is reset at once
 WINDOW_BYTES_MAX = 4 * MIB  # receive window per stream: what a stalled handler can hold
 CTL_STREAMS_PER_PEER_MAX = 2  # the newest is kept: a reconnecting peer must not wait for its old stream
 BLOB_STREAMS_PER_PEER_MAX = 4
-# Beyond, who has fewer streams takes a place of who has most.
+BLOB_STREAMS_KEPT = 2  # of ours, at each holder, between two pulls
+# Beyond, one ends that has waited a second for a request; else who has fewer takes a place of who has most.
 BLOB_STREAMS_MAX = 32  # 32 streams x 8 chunks x 256 KiB = 64 MiB in flight
 CHUNKS_IN_FLIGHT = 8  # per blob stream; 2 MiB covers 100 ms at 160 Mbit/s
 FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side
@@ -79,5 +80,7 @@ class Timing:
     first_frame_s: float = 10.0  # a stream that sends nothing is closed
     chunk_s: float = 10.0  # progress: at least one chunk (256 KiB) in this time
     serve_idle_s: float = 30.0  # a puller that requests nothing is closed
+    keep_stream_s: float = 15.0  # our own between two pulls
+    give_place_s: float = 1.0  # a puller that requests nothing for so long may lose its place to another
     retry_s: float = 1.0  # before a fetch tries a holder again
     close_s: float = 1.0  # time for an orderly close when a host ends

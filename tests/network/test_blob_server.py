@@ -6,17 +6,21 @@ import hashlib
 import struct
 from collections import Counter
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from assay.network import frames, limits
 from assay.network.blob_store import DiskBlobs
+from assay.network.fetch import Streams
 from assay.network.frames import Kind, encode_frame, read_frame
 from assay.protocol.encoding.blob import CHUNK_BYTES, blob_digest, chunk_list_of, encode_chunk_list
 from assay.protocol.errors import PeerFault, Unavailable
-from tests.network.loopback import a_host, answers, burn, connected, run, until
+from assay.protocol.types import PeerId
+from tests.network.loopback import QUICK, a_host, answers, burn, connected, run, until
 from tests.network.memory_blobs import MemoryBlobs
 
 pytestmark = pytest.mark.slow
@@ -24,6 +28,7 @@ pytestmark = pytest.mark.slow
 DATA = b"".join(hashlib.sha256(bytes([n])).digest() * (CHUNK_BYTES // 32) for n in range(12)) + b"tail"
 DIGEST = blob_digest(DATA)
 CHUNK_COUNT = 13
+ONE, OTHER = PeerId(b"1" * 32), PeerId(b"2" * 32)
 
 
 class CountingBlobs(MemoryBlobs):
@@ -192,6 +197,108 @@ def test_a_holder_that_falls_silent_is_replaced_and_blamed_for_nothing():
             silent._peers.serve(silent._protocols.blob, say_nothing, members_only=True)
             assert await fetch(reader, silent, holder) == DATA
             assert not faults
+
+    run(main)
+
+
+def opened_by(host):
+    """Whom a host opens streams to from now on."""
+    opened, open_stream = [], host._streams._open
+
+    async def counted(peer):
+        opened.append(peer)
+        return await open_stream(peer)
+
+    host._streams._open = counted
+    return opened
+
+
+def test_blobs_one_after_another_come_over_one_stream():
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], faults):
+            opened = opened_by(reader)
+            for _ in range(3):
+                assert await fetch(reader, holder) == DATA
+                with pytest.raises(Unavailable, match="does not have it"):
+                    await reader.fetch(blob_digest(b"?"), holders=[holder.peer], size_max=1, deadline_s=60)
+            assert opened == [holder.peer] and not faults
+
+    run(main)
+
+
+def test_streams_that_are_fetched_from_at_a_time_are_more_than_are_kept():
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], _):
+            async with trio.open_nursery() as nursery:
+                for _ in range(limits.BLOB_STREAMS_PER_PEER_MAX):
+                    nursery.start_soon(fetch, reader, holder)
+            await until(lambda: len(holder._blob_server._serving[reader.peer]) == limits.BLOB_STREAMS_KEPT)
+
+    run(main)
+
+
+def test_a_kept_stream_that_its_holder_has_ended_costs_no_attempt():
+    async def main() -> None:
+        async with reader_and_holders(1) as (reader, [holder], faults):
+            assert await fetch(reader, holder) == DATA
+            (place,) = holder._blob_server._serving[reader.peer]
+            place.scope.cancel()
+            await until(lambda: not holder._blob_server._serving)
+            opened = opened_by(reader)
+            with trio.fail_after(QUICK.retry_s * 10):  # in which no holder is tried again
+                assert await fetch(reader, holder) == DATA
+            assert opened == [holder.peer] and not faults
+
+    run(main)
+
+
+def test_a_stream_is_kept_for_a_while_and_no_longer():
+    ended = []
+
+    async def open_stream(peer):
+        return peer, trio.current_time()
+
+    async def main() -> None:
+        timing = limits.Timing()
+        streams = Streams(open_stream, ended.append, timing)
+        first, is_kept = await streams.take(ONE)
+        assert not is_kept
+        streams.keep(ONE, first)
+        await trio.sleep(timing.keep_stream_s / 2)
+        assert await streams.take(ONE) == (first, True)
+        streams.keep(ONE, first)
+        await trio.sleep(timing.keep_stream_s + 1)
+        other, is_kept = await streams.take(OTHER)  # of whoever else it is, an old one ends
+        assert ended == [first] and not is_kept
+        assert await streams.take(ONE) == ((ONE, trio.current_time()), False)
+        for _ in range(limits.BLOB_STREAMS_KEPT + 1):
+            streams.keep(OTHER, other)
+        assert ended == [first, other]
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_reader_that_requests_nothing_loses_its_place_to_one_that_does(monkeypatch):
+    monkeypatch.setattr(limits, "BLOB_STREAMS_MAX", 2)
+
+    async def main() -> None:
+        timing = replace(QUICK, give_place_s=0.2)
+        async with (
+            a_host("holder", blobs=CountingBlobs(DATA), timing=timing) as holder,
+            a_host("idle 0") as one,
+            a_host("idle 1") as other,
+            a_host("reader") as reader,
+            connected(holder, one, other, reader),
+        ):
+            for idle in (one, other):
+                assert await fetch(idle, holder) == DATA
+            await trio.sleep(0.3)
+            assert await fetch(reader, holder) == DATA
+            assert set(holder._blob_server._serving) == {
+                other.peer,
+                reader.peer,
+            }  # not who waits longest
+            assert await fetch(one, holder) == DATA
 
     run(main)
 
