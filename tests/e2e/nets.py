@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -188,13 +187,11 @@ def wait_for_round(process: subprocess.Popen[str], run: Path, round_id: int) -> 
 
 
 def wait_for_contributions(process: subprocess.Popen[str], run: Path, after: int, count: int) -> None:
-    """Until a round after this one has contributions of so many nodes in the books."""
-    books = (run / "participants" / "ledger" / "ledger.db").resolve().as_uri() + "?mode=ro"
-    most = "SELECT count(*) FROM contribution WHERE round > ? GROUP BY round ORDER BY 1 DESC LIMIT 1"
+    """Until the ledger has seen a later round final with steps of so many nodes."""
 
     def found() -> bool:
-        with closing(sqlite3.connect(books, uri=True)) as db:
-            return (db.execute(most, (after,)).fetchone() or (0,))[0] >= count
+        rounds = (one for one in reports(run) if one["kind"] == "round")
+        return any(one["round"] > after and one["nodes"] >= count for one in rounds)
 
     _wait(process, found)
 
