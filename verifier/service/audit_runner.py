@@ -297,7 +297,7 @@ class AuditRunner:
         """The next announced opening not tried yet: the node's own, or one that an accusing verdict names."""
         step = (audit.round, audit.node)
         has_asked = False
-        while trio.current_time() < deadline:
+        while True:
             mine = self._openings.get(step)
             # Byzantine auditors must not use up its tries
             others = {verdict.opening for verdict in self._adverse(step)}
@@ -308,13 +308,16 @@ class AuditRunner:
                     return OpeningNotice(
                         round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
                     )
-            with trio.move_on_after(min(deadline - trio.current_time(), ASK_AFTER_S)):
+            left_s = deadline - trio.current_time()
+            if left_s <= 0:
+                return None
+            # Early enough for the answer to count.
+            with trio.move_on_after(left_s if has_asked else min(left_s / 2, ASK_AFTER_S)):
                 await self._announced.wait()
                 continue
             if not has_asked:
                 has_asked = True
                 await self._ask(audit)
-        return None
 
     async def _sketch(self, audit: Audit, deadline: float) -> Digest | None:
         """The node's own sketch; zero before a dispute, None if a dispute's deadline passes without it."""

@@ -126,6 +126,30 @@ def test_a_committee_member_judges_by_the_sketch_that_the_node_shows_it_and_with
     assert trio.run(sketch, clock=clock) == sketch_of(audit.round, audit.node)
 
 
+@pytest.mark.parametrize("patience_s", [0.5, 2.0, 60.0])
+def test_a_node_is_asked_for_an_opening_that_a_restart_lost_while_its_answer_counts(
+    tmp_path: Path, patience_s: float
+) -> None:
+    """Also where audits have to be quick, and the answer takes the whole time that is left."""
+    audit, runner = an_open_audit(), an_audit_runner(tmp_path)
+    notice = an_announcement(int(audit.round))
+
+    async def main() -> OpeningNotice | None:
+        deadline = trio.current_time() + patience_s
+
+        async def ask(asked: Audit) -> None:
+            assert asked is audit and trio.current_time() < deadline
+            await trio.sleep_until(deadline)
+            runner._openings[audit.round, audit.node] = notice
+
+        runner._ask = ask
+        found: OpeningNotice | None = await runner._next_opening(audit, set(), deadline)
+        assert await runner._next_opening(audit, {notice.opening}, deadline) is None
+        return found
+
+    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == notice
+
+
 RULES = replace(a_spec().audit, audit_rounds=10, takeover_rounds=2)
 
 
