@@ -324,7 +324,7 @@ def aggregate_of(parts: Iterable[Part], block_count: int, *, has_scale: bool) ->
     With `has_scale` every part has an exponent per value, the same throughout a block, and values are brought
     to 14 bits: by the shift that the block's largest needs, truncated toward zero. There may be no parts.
     """
-    kept: list[tuple[Ints, Ints]] = []
+    kept_at, kept_value = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     exponent_N: Ints | None = np.zeros(block_count, np.int64) if has_scale else None
     for part in parts:
         at_T, value_T = part[0], part[1]
@@ -332,10 +332,16 @@ def aggregate_of(parts: Iterable[Part], block_count: int, *, has_scale: bool) ->
             assert exponent_N is not None
             value_T = _fourteen_bits(at_T, value_T, part[2], exponent_N)
         is_some = np.flatnonzero(value_T)
-        kept.append((at_T[is_some], value_T[is_some]))
-    at_T = np.concatenate([at for at, _ in kept]) if kept else np.zeros(0, np.int64)
-    value_T = np.concatenate([value for _, value in kept]) if kept else np.zeros(0, np.int64)
-    return Aggregate(at_T >> _BLOCK_BITS, at_T & BLOCK_SIZE - 1, value_T.astype(np.int32), exponent_N)
+        kept_at.append(at_T[is_some])
+        kept_value.append(value_T[is_some].astype(np.int32))
+    # Of a dense wire these are as many as parameters: the parts are not held beside the whole.
+    whole_T = np.concatenate(kept_value)
+    kept_value.clear()
+    index_T = np.concatenate(kept_at)
+    kept_at.clear()
+    block_T = index_T >> _BLOCK_BITS
+    index_T &= BLOCK_SIZE - 1
+    return Aggregate(block_T, index_T, whole_T, exponent_N)
 
 
 def bit_lengths(number: Ints) -> Ints:
