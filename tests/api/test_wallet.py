@@ -76,7 +76,11 @@ class Site:
         self.browser.open(f"{self.url}/wallet{query}")
         self.browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
         found = Wallet(self.browser, self.world, person or self.world.operators[0], **more)
-        found.until("document.getElementById('fields').children.length > 0")
+        is_there = "document.getElementById('fields').children.length > 0"
+        found.until(f"{is_there} || document.body.textContent.includes('Failed to fetch')")
+        if self.browser.was_cut():
+            return self.wallet(person, query, kind, **more)
+        found.until(is_there)
         return found
 
     def sessions(self) -> int:

@@ -74,6 +74,15 @@ class Browser:
         self.ask("Page.navigate", url=address)
         self.until(f"location.href === {json.dumps(address)} && document.readyState === 'complete'")
 
+    def was_cut(self) -> bool:
+        """Whether the machine's network changed under a page, as where another test makes a namespace.
+
+        Chromium then ends what a page is fetching; it is asked about once.
+        """
+        cuts = [one for one in self.complaints if "ERR_NETWORK_CHANGED" in one]
+        self.complaints[:] = [one for one in self.complaints if one not in cuts]
+        return bool(cuts)
+
     @contextmanager
     def screen(self, width: int, scheme: str = "light") -> Iterator[None]:
         """Show pages on a screen so many CSS pixels wide, to a reader who prefers light or dark."""
