@@ -317,7 +317,7 @@ class AuditRunner:
                 continue
             if not has_asked:
                 has_asked = True
-                await self._ask(audit)
+                self._nursery.start_soon(self._ask, audit, deadline)  # it may push it meanwhile
 
     async def _sketch(self, audit: Audit, deadline: float) -> Digest | None:
         """The node's own sketch; zero before a dispute, None if a dispute's deadline passes without it."""
@@ -344,10 +344,11 @@ class AuditRunner:
         audit = self._follower.run_state.audits.get(step)
         return audit.adverse if audit is not None and audit.ruling is AuditStatus.DISPUTED else ()
 
-    async def _ask(self, audit: Audit) -> None:
+    async def _ask(self, audit: Audit, deadline: float) -> None:
         try:
             request = StepRequest(number=int(audit.round), node=self._me.me)
-            body = await self._host.request(audit.node, "open", encode(request), timeout_s=10)
+            left_s = deadline - trio.current_time()
+            body = await self._host.request(audit.node, "open", encode(request), timeout_s=left_s)
             if body:
                 self.opened(audit.node, decode(OpeningNotice, body))
         except (PeerFault, MalformedMessage, Unavailable) as error:

@@ -14,7 +14,7 @@ import trio.testing
 from assay.network.blob_store import DiskBlobs
 from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus, CommittedVerdict, may_commit_verdict
 from assay.protocol.encoding.blob import blob_digest
-from assay.protocol.encoding.codec import digest
+from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.errors import PeerFault, Unavailable
 from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
 from assay.protocol.run_state import StepId, start
@@ -127,27 +127,36 @@ def test_a_committee_member_judges_by_the_sketch_that_the_node_shows_it_and_with
 
 
 @pytest.mark.parametrize("patience_s", [0.5, 2.0, 60.0])
+@pytest.mark.parametrize("says", ["in time", "nothing", "nothing, and pushes it"])
 def test_a_node_is_asked_for_an_opening_that_a_restart_lost_while_its_answer_counts(
-    tmp_path: Path, patience_s: float
+    tmp_path: Path, patience_s: float, says: str
 ) -> None:
-    """Also where audits have to be quick, and the answer takes the whole time that is left."""
+    """Also where audits have to be quick; and a node that does not answer delays no verdict."""
     audit, runner = an_open_audit(), an_audit_runner(tmp_path)
     notice = an_announcement(int(audit.round))
+    runner._follower.run_state = grow(a_start(), 2)
 
-    async def main() -> OpeningNotice | None:
-        deadline = trio.current_time() + patience_s
+    async def main() -> tuple[OpeningNotice | None, float]:
+        async def request(node: PeerId, method: str, _body: bytes, *, timeout_s: float) -> bytes:
+            assert (node, method) == (audit.node, "open") and 0 < timeout_s <= patience_s
+            if says == "in time":
+                return encode(notice)
+            if says == "nothing, and pushes it":
+                await trio.sleep(timeout_s / 2)
+                runner.opened(audit.node, notice)
+            await trio.sleep(timeout_s)
+            raise Unavailable("no answer")
 
-        async def ask(asked: Audit) -> None:
-            assert asked is audit and trio.current_time() < deadline
-            await trio.sleep_until(deadline)
-            runner._openings[audit.round, audit.node] = notice
+        runner._host, runner._me.me = SimpleNamespace(request=request), VERIFIER
+        async with trio.open_nursery() as runner._nursery:
+            found = await runner._next_opening(audit, set(), trio.current_time() + patience_s)
+            return found, trio.current_time()
 
-        runner._ask = ask
-        found: OpeningNotice | None = await runner._next_opening(audit, set(), deadline)
-        assert await runner._next_opening(audit, {notice.opening}, deadline) is None
-        return found
-
-    assert trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)) == notice
+    found, after_s = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    if says == "nothing":
+        assert found is None and after_s == pytest.approx(patience_s)
+    else:
+        assert found == notice and after_s < patience_s
 
 
 RULES = replace(a_spec().audit, audit_rounds=10, takeover_rounds=2)
