@@ -347,7 +347,7 @@ class AuditRunner:
     async def _ask(self, audit: Audit, deadline: float) -> None:
         try:
             request = StepRequest(number=int(audit.round), node=self._me.me)
-            left_s = deadline - trio.current_time()
+            left_s = max(deadline - trio.current_time(), 0.0)  # nothing, where the event loop was late
             body = await self._host.request(audit.node, "open", encode(request), timeout_s=left_s)
             if body:
                 self.opened(audit.node, decode(OpeningNotice, body))

@@ -159,6 +159,17 @@ def test_a_node_is_asked_for_an_opening_that_a_restart_lost_while_its_answer_cou
         assert found == notice and after_s < patience_s
 
 
+def test_an_event_loop_that_comes_to_asking_too_late_ends_nothing(tmp_path: Path) -> None:
+    runner = an_audit_runner(tmp_path)
+
+    async def request(*_: object, timeout_s: float) -> bytes:
+        with trio.fail_after(timeout_s):  # refuses less than nothing
+            return b""
+
+    runner._host, runner._me.me = SimpleNamespace(request=request), VERIFIER
+    trio.run(runner._ask, an_open_audit(), -1e9)
+
+
 RULES = replace(a_spec().audit, audit_rounds=10, takeover_rounds=2)
 
 
