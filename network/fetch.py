@@ -210,8 +210,8 @@ async def _pull_from(holder: PeerId, pull: Pull, streams: Streams, timing: limit
         except NotHere:
             is_idle = True
             raise
-        except Unavailable:
-            if not is_kept:
+        except Unavailable as error:  # who is silent on one stream is not asked again at once
+            if not is_kept or isinstance(error.__cause__, trio.TooSlowError):
                 raise
         finally:
             if is_idle:
