@@ -76,7 +76,7 @@ def _line(nodes: int, rounds: int) -> str:
         aggregate = mean_over_senders(sent, layout.blocks)
         body = encode_round(run.rule, aggregate, layout.blocks)
         public = apply(run, layout, public, number, body)
-        live = len(np.unique(aggregate.block_T)) * BLOCK_SIZE
+        live = int(np.count_nonzero(aggregate.count_N)) * BLOCK_SIZE
         zeros = live - int(np.count_nonzero(step_signs(run.rule, aggregate, layout.blocks)))
         found.append((len(aggregate.value_T) / live, 8 * len(body) / live, zeros / live))
     union, bits, zeros = np.mean(found[rounds // 2 :], axis=0)

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.protocol.params import BLOCK_SIDE as S
-from assay.protocol.params import BLOCK_SIZE
 from assay.training import parallel
 
 BASIS_BITS = 14
@@ -152,12 +151,3 @@ def _drawn(seed: int, name: str, count: int) -> NDArray[np.float32]:
     head = b"assay/init/1" + seed.to_bytes(8, "big") + name.encode()
     whole = np.frombuffer(hashlib.shake_256(head).digest(4 * count), "<u4") >> 8
     return (whole.astype(np.int32) - (1 << 23)).astype(np.float32)
-
-
-def scatter_values(
-    block_count: int, block_index: NDArray[np.int64], index: NDArray[np.int64], value: NDArray[np.int32]
-) -> NDArray[np.int32]:
-    """Dense blocks from sparse (block, coefficient, value) triples. Shape (N, 64, 64), int32."""
-    dense = np.zeros((block_count, BLOCK_SIZE), np.int32)
-    dense[block_index, index] = value
-    return dense.reshape(block_count, S, S)

@@ -306,9 +306,7 @@ def _progress(updates: dict[PeerId, Update], name: str, f: int) -> float:
     made = rule_of(name, f, bytes(32))(updates, 4)
     dense = np.zeros((4, 4096))
     assert made.exponent_N is not None
-    dense[made.block_T, made.index_T] = np.ldexp(
-        made.value_T.astype(np.float64), made.exponent_N[made.block_T]
-    )
+    dense[made.blocks, made.index_T] = np.ldexp(made.value_T.astype(np.float64), made.exponent_N[made.blocks])
     mine = np.zeros((4, 4096))
     mine[:, :64] = next(iter(updates.values())).value_BK
     return float((dense * mine).sum() / max(float(np.linalg.norm(dense) * np.linalg.norm(mine)), 1e-30))

@@ -26,10 +26,11 @@ from assay.protocol.types import NO_DIGEST
 from assay.testing.members import RUN_ID, peer
 from assay.testing.signed import NODES, a_chain, a_spec
 from assay.testing.specs import a_data_folder
-from assay.training.codec.wire import Aggregate, encode_aggregate
+from assay.training.codec.wire import encode_aggregate
 from assay.training.layout import layout_of
 from assay.training.optimiser.public_state import PublicState, checkpoints
 from tests.forked_commands import forked_workers
+from tests.training.places import placed
 
 pytestmark = pytest.mark.slow
 
@@ -39,8 +40,8 @@ ROUNDS = 5
 
 def an_aggregate():
     """One that moves every parameter of the first block."""
-    at = np.array([0]), np.array([1]), np.array([16384], np.int32)
-    return encode_aggregate(Aggregate(*at), layout_of(SPEC.model).blocks)
+    blocks = layout_of(SPEC.model).blocks
+    return encode_aggregate(placed(blocks, np.array([0]), np.array([1]), np.array([16384])), blocks)
 
 
 AGGREGATE = an_aggregate()

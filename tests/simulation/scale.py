@@ -54,6 +54,9 @@ def main() -> None:
                 world = simulate(seed, plan, network=Large)
                 rounds += len(world.promises.chain)
                 frames += world.network.delivered
+                if chosen.runs > 1:
+                    so_far_s = time.process_time() - begun_s
+                    print(f"  run {seed + 1} of {chosen.runs}: {so_far_s:.0f} s of CPU", flush=True)
         cpu_s = time.process_time() - begun_s
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         print(

@@ -22,7 +22,6 @@ from assay.training.exact import (
     BASIS_SS,
     apply_signs,
     initial_parameters,
-    scatter_values,
 )
 from assay.training.layout import layout_of
 from assay.training.model.presets import gpt_spec
@@ -58,14 +57,6 @@ def test_the_update_is_two_separately_rounded_operations():
     by_hand = [np.float32(t) - np.float32(np.float32(s) * lr) for t, s in zip(theta, signs, strict=True)]
     assert moved.dtype == np.float32
     assert np.array_equal(moved.view(np.uint32), np.array(by_hand, np.float32).view(np.uint32))
-
-
-def test_scattered_values_lie_where_they_belong_and_nowhere_else():
-    dense = scatter_values(3, np.array([0, 2]), np.array([65, 4095]), np.array([7, -9], np.int32))
-
-    assert dense[0, 1, 1] == 7
-    assert dense[2, 63, 63] == -9
-    assert np.count_nonzero(dense) == 2
 
 
 # ---- frozen ----

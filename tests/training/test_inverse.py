@@ -30,7 +30,7 @@ def inverse_of(dense_NSS: np.ndarray) -> np.ndarray:
     """`inverse_signs` of whole blocks."""
     flat = dense_NSS.reshape(-1, 4096)
     block_T, index_T = np.nonzero(flat)
-    return inverse_signs(len(flat), block_T, index_T, flat[block_T, index_T])
+    return inverse_signs(np.count_nonzero(flat, axis=1), index_T.astype(np.int16), flat[block_T, index_T])
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.2, 1.0])
@@ -82,12 +82,13 @@ def test_a_value_that_could_lose_exactness_stops_us():
 
 
 @pytest.mark.parametrize(
-    ("block_T", "index_T"), [([1, 0], [0, 0]), ([0, 2], [0, 0]), ([-1], [0]), ([0], [4096]), ([0], [-1])]
+    ("count_N", "index_T"),
+    [([2, 1], [0, 0]), ([0, 1], [0, 0]), ([-1, 2], [0]), ([1, 0], [4096]), ([0, 1], [-1])],
 )
-def test_places_that_are_not_ascending_or_not_there_stop_us(block_T, index_T):
-    value_T = np.ones(len(block_T), np.int32)
+def test_counts_that_are_not_those_of_the_places_and_places_that_are_not_there_stop_us(count_N, index_T):
+    value_T = np.ones(len(index_T), np.int32)
     with pytest.raises(AssertionError):
-        inverse_signs(2, np.array(block_T), np.array(index_T), value_T)
+        inverse_signs(np.array(count_N), np.array(index_T, np.int16), value_T)
 
 
 def test_the_estimates_rounding_is_under_the_part_of_its_limit_that_is_for_it():

@@ -37,9 +37,9 @@ def digests() -> list[str]:
     x_NC = gradient_blocks(RULE, LAYOUT, slope_P, np.float32(0.01))
     moved = transition(RULE.compress, before_NC, x_NC)
     sent = moved.sent
-    block_T = np.repeat(sent.blocks_B, RULE.compress.k)
+    count_N = RULE.compress.k * np.bincount(sent.blocks_B, minlength=LAYOUT.blocks)
     values = sent.value_BK.reshape(-1).astype(np.int32)
-    signs = inverse_signs(LAYOUT.blocks, block_T, sent.index_BK.reshape(-1), values)
+    signs = inverse_signs(count_N, sent.index_BK.reshape(-1).astype(np.int16), values)
     parts = (
         x_NC,
         row_lengths(x_NC),

@@ -29,6 +29,11 @@ LEVEL_MAX = {
     Values.SIGN: 1, Values.SIGN_MEAN: 1, Values.TWO_BIT: 3, Values.E3M0: 64,
     Values.INT8: 127, Values.INT16: 32767,
 }  # fmt: skip
+# A level times a mantissa, in as few bytes as hold it: where all coefficients are sent, there are as many as
+# parameters.
+VALUE_KINDS: dict[Values, np.dtype[Any]] = dict.fromkeys(LEVEL_MAX, np.dtype(np.int16)) | {
+    Values.SIGN: np.dtype(np.int8), Values.INT16: np.dtype(np.int32),
+}  # fmt: skip
 COEFFICIENT_BITS = 4  # every |coefficient| < 2^4
 EXPONENT_MIN = -51  # 4 + 51 bits of a coefficient and 7 bits of 128 nodes leave an int64 its sign
 _TWO_BIT_START = 0.75  # of the mean: within 7 % of the best error both for equal sizes and for a bell
@@ -38,8 +43,8 @@ _TWO_BIT_START = 0.75  # of the mean: within 7 % of the best error both for equa
 class Quantised:
     """The encoded values of some blocks, and what a receiver decodes.
 
-    is_live_B: False where a block is dead; its rows are then 0. value_BK: int8 with SIGN, else int32;
-    with SIGN -1 or 1, else level * mantissa. sent_BK: value * 2^exponent, exactly, float32; with
+    is_live_B: False where a block is dead; its rows are then 0. value_BK: with SIGN -1 or 1, else level *
+    mantissa, of the kind in VALUE_KINDS. sent_BK: value * 2^exponent, exactly, float32; with
     SIGN the sign times the mean magnitude, which only the sender knows.
     """
 
@@ -87,7 +92,7 @@ def quantise(values: Values, moved_BK: NDArray[np.float32]) -> Quantised:
         level_BK *= is_live_B[:, None]
     sent_BK = level_BK.astype(np.float32) * scale_B1  # at most 15 bits times 8 bits: exact
     level_BK *= mantissa_B.astype(np.int32)[:, None]
-    return Quantised(is_live_B, level_BK, mantissa_B, exponent_B, sent_BK)
+    return Quantised(is_live_B, level_BK.astype(VALUE_KINDS[values]), mantissa_B, exponent_B, sent_BK)
 
 
 def _scales(

@@ -14,6 +14,7 @@ Shape suffixes: N = blocks of the layout, B = live blocks, K = sent per block, T
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,21 +32,21 @@ from assay.training.codec.rice import (
     unpack_gaps,
     unpack_numbers,
 )
-from assay.training.codec.values import LEVEL_MAX, MANTISSA_MIN, exponent_window
+from assay.training.codec.values import LEVEL_MAX, MANTISSA_MIN, VALUE_KINDS, exponent_window
 from assay.training.exact import VALUE_MAX
 
 CODE_BITS = {
     Values.SIGN: 1, Values.SIGN_MEAN: 1, Values.TWO_BIT: 2, Values.E3M0: 4, Values.INT8: 8, Values.INT16: 16,
 }  # fmt: skip
-# A coefficient's level by its code. The wide kinds are two's complement, without the lowest number. Times a
-# mantissa, all but INT16's fit in 16 bits: where every coefficient is sent, they fill a verifier's memory.
+# A coefficient's level by its code. The wide kinds are two's complement, without the lowest number.
 _E3M0 = (0, 1, 2, 4, 8, 16, 32, 64)
 _LEVELS: dict[Values, NDArray[Any]] = {
     Values.SIGN: np.array([-1, 1], np.int8),
-    Values.SIGN_MEAN: np.array([-1, 1], np.int16),
-    Values.TWO_BIT: np.array([-1, 1, -3, 3], np.int16),
-    Values.E3M0: np.array([*_E3M0, *(-level for level in _E3M0)], np.int16),
+    Values.SIGN_MEAN: np.array([-1, 1], np.int8),
+    Values.TWO_BIT: np.array([-1, 1, -3, 3], np.int8),
+    Values.E3M0: np.array([*_E3M0, *(-level for level in _E3M0)], np.int8),
 }
+_ROWS = 64  # blocks coded at a time: of a dense message, what is held beside it is then little
 _MINUS_ZERO = 8  # the code of E3M0 that is not used
 _BIAS = 256  # of the 9 exponent bits of a scale
 _WIDTH_MAX = 15  # of an aggregate's value: 2^14 sizes and a sign, without 0
@@ -74,15 +75,32 @@ class Update:
 class Aggregate:
     """The aggregate of a round: integer coefficients, by block and index ascending.
 
-    block_T, index_T: positions. value_T: magnitude <= 2^14, below 2^23 where the wire is MESSAGE.
+    count_N: coefficients of each block of the layout. index_T: their places in it. value_T: magnitude
+    <= 2^14, below 2^23 where the wire is MESSAGE. Of a dense wire there are as many as parameters, so
+    these are as narrow as they can be.
     exponent_N: by block of the layout, a coefficient is value * 2^exponent, and an empty block has 0;
     None where only the sign is used, so that a block's scale is arbitrary.
     """
 
-    block_T: NDArray[np.int64]
-    index_T: NDArray[np.int64]
+    count_N: NDArray[np.int64]
+    index_T: NDArray[np.int16]
     value_T: NDArray[np.int32]
     exponent_N: NDArray[np.int64] | None = None
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """The block of each coefficient. Shape (T,)."""
+        return np.repeat(np.arange(len(self.count_N)), self.count_N)
+
+    def dense(self) -> Iterator[tuple[slice, NDArray[np.int32]]]:
+        """A few blocks at a time, and all their coefficients, zeros included. Shape (blocks, 4096), int32."""
+        end_N = np.r_[0, np.cumsum(self.count_N)]
+        for some in _rows(len(self.count_N)):
+            found = slice(end_N[some.start], end_N[some.stop])
+            value_NC = np.zeros((some.stop - some.start, BLOCK_SIZE), np.int32)
+            at_T = np.repeat(np.arange(0, value_NC.size, BLOCK_SIZE), self.count_N[some])
+            value_NC.reshape(-1)[at_T + self.index_T[found]] = self.value_T[found]
+            yield some, value_NC
 
 
 def update_bytes_max(block_count: int, k: int, values: Values = Values.SIGN) -> int:
@@ -98,19 +116,23 @@ def encode_update(update: Update, block_count: int, k: int, values: Values = Val
     """The canonical bytes of this update."""
     flags = np.zeros(block_count, np.uint8)
     flags[update.blocks_B] = 1
-    scales, level_BK = b"", update.value_BK
+    scales, codes = b"", []
+    for some in _rows(len(update.value_BK)):
+        level_BK = update.value_BK[some]
+        if values is not Values.SIGN:
+            assert update.mantissa_B is not None
+            # Below 2^24 and a multiple: the float quotient is the exact one, and faster than an integer's.
+            level_BK = level_BK.astype(np.float32) / update.mantissa_B[some].astype(np.float32)[:, None]
+        codes.append(pack_numbers(_codes(level_BK.reshape(-1), values), CODE_BITS[values]))
     if values is not Values.SIGN:
         assert update.mantissa_B is not None and update.exponent_B is not None
         scale_B = update.mantissa_B - MANTISSA_MIN | update.exponent_B + _BIAS << 7
         scales = scale_B.astype("<u2").tobytes()
-        # Below 2^24 and a multiple: the float quotient is the exact one, and faster than an integer's.
-        level_BK = level_BK.astype(np.float32) / update.mantissa_B.astype(np.float32)[:, None]
-    codes = pack_numbers(_codes(level_BK.reshape(-1), values), CODE_BITS[values])
     low, unary = b"", b""
     if k < BLOCK_SIZE:
         gaps = (np.diff(update.index_BK, axis=1, prepend=-1) - 1).reshape(-1)
         low, unary = pack_gaps(gaps, rice_bits(BLOCK_SIZE, k))
-    return pack_bits(flags) + scales + low + codes + unary
+    return b"".join((pack_bits(flags), scales, low, *codes, unary))
 
 
 def decode_update(data: bytes, block_count: int, k: int, values: Values = Values.SIGN) -> Update:
@@ -143,7 +165,10 @@ def decode_update(data: bytes, block_count: int, k: int, values: Values = Values
         if len(data) != code_end:
             raise MalformedMessage(f"update: {len(data)} bytes, expected {code_end}")
         index_BK = np.broadcast_to(np.arange(BLOCK_SIZE), (len(blocks_B), BLOCK_SIZE))
-    level_BK = _decode_levels(data[low_end:code_end], count, values).reshape(-1, k)
+    level_BK = np.empty((len(blocks_B), k), VALUE_KINDS[values])
+    for some in _rows(len(blocks_B)):
+        first, last = (low_end + -(-row * k * CODE_BITS[values] // 8) for row in (some.start, some.stop))
+        level_BK[some] = _decode_levels(data[first:last], (some.stop - some.start) * k, values).reshape(-1, k)
     if values is Values.SIGN:
         return Update(blocks_B, index_BK, level_BK)
     if not level_BK.any(axis=1).all():
@@ -156,8 +181,13 @@ def decode_update(data: bytes, block_count: int, k: int, values: Values = Values
     if beyond.any():
         wrong = int(exponent_B[np.argmax(beyond)])
         raise MalformedMessage(f"update: an exponent of {wrong}, expected {least} to {most}")
-    value_BK = level_BK * mantissa_B.astype(level_BK.dtype)[:, None]
-    return Update(blocks_B, index_BK, value_BK, exponent_B, mantissa_B)
+    level_BK *= mantissa_B.astype(level_BK.dtype)[:, None]
+    return Update(blocks_B, index_BK, level_BK, exponent_B, mantissa_B)
+
+
+def _rows(count: int) -> list[slice]:
+    """All rows, a few at a time."""
+    return [slice(start, min(start + _ROWS, count)) for start in range(0, count, _ROWS)]
 
 
 def _codes(level_X: NDArray[Any], values: Values) -> NDArray[Any]:
@@ -171,7 +201,8 @@ def _codes(level_X: NDArray[Any], values: Values) -> NDArray[Any]:
     if values is Values.INT16:
         return level_X.astype(np.int16).view(np.uint16)
     table = np.full(2 * most + 1, 255, np.uint8)
-    table[_LEVELS[values][::-1] + most] = np.arange(1 << CODE_BITS[values], dtype=np.uint8)[::-1]
+    levels, codes = _LEVELS[values].astype(np.int64), np.arange(1 << CODE_BITS[values], dtype=np.uint8)
+    table[levels[::-1] + most] = codes[::-1]
     code_X = table[level_X.astype(np.int32) + most]
     assert not len(code_X) or code_X.max() < 255
     return code_X
@@ -179,16 +210,14 @@ def _codes(level_X: NDArray[Any], values: Values) -> NDArray[Any]:
 
 def _decode_levels(data: bytes, count: int, values: Values) -> NDArray[Any]:
     if values is Values.INT8 or values is Values.INT16:
-        kind, wide = (np.int8, np.int16) if values is Values.INT8 else ("<i2", np.int32)
-        level_X = np.frombuffer(data, kind).astype(wide)
+        level_X: NDArray[Any] = np.frombuffer(data, np.int8 if values is Values.INT8 else "<i2")
         if count and int(level_X.min()) < -LEVEL_MAX[values]:
             raise MalformedMessage(f"update: a level of {int(level_X.min())}, below -{LEVEL_MAX[values]}")
         return level_X
     code_X = unpack_numbers(data, count, CODE_BITS[values], "value codes")
     if values is Values.E3M0 and bool((code_X == _MINUS_ZERO).any()):
         raise MalformedMessage("update: a negative zero")
-    level_X = _LEVELS[values][code_X]
-    return level_X
+    return _LEVELS[values][code_X]
 
 
 def encode_aggregate(aggregate: Aggregate, block_count: int, has_scale: bool = False) -> bytes:
@@ -197,10 +226,12 @@ def encode_aggregate(aggregate: Aggregate, block_count: int, has_scale: bool = F
     With `has_scale` no value is 0 (zeros are left out), and an empty block's exponent is 0.
     """
     value_T = aggregate.value_T
-    counts = np.bincount(aggregate.block_T, minlength=block_count)
-    gaps = np.diff(aggregate.index_T, prepend=-1) - 1
-    first = np.flatnonzero(np.diff(aggregate.block_T, prepend=-1))
-    gaps[first] = aggregate.index_T[first]
+    counts = aggregate.count_N
+    assert len(counts) == block_count
+    index_T: NDArray[np.int64] = aggregate.index_T.astype(np.int64)
+    gaps = np.diff(index_T, prepend=-1) - 1
+    first = (np.cumsum(counts) - counts)[counts > 0]
+    gaps[first] = index_T[first]
     low, unary = pack_gaps(gaps, rice_bits(BLOCK_SIZE * block_count, len(value_T)))
     assert not len(value_T) or (value_T.min() >= -VALUE_MAX and value_T.max() <= VALUE_MAX)
     head = counts.astype("<u2").tobytes()
@@ -235,7 +266,7 @@ def decode_aggregate(data: bytes, block_count: int, has_scale: bool = False) -> 
     if distinct > min(2 * VALUE_MAX + 1, total):
         raise MalformedMessage(f"aggregate: a table of {distinct} values for {total} coefficients")
     table_end = head + 4 * distinct
-    block_T, index_T, codes = _decode_places(data, table_end, counts, _width(distinct))
+    index_T, codes = _decode_places(data, table_end, counts, _width(distinct))
     table = np.frombuffer(data[head:table_end], "<i4").astype(np.int32)
     if int(np.abs(table.astype(np.int64)).max(initial=0)) > VALUE_MAX:
         raise MalformedMessage(f"aggregate: a value beyond {VALUE_MAX}")
@@ -246,7 +277,7 @@ def decode_aggregate(data: bytes, block_count: int, has_scale: bool = False) -> 
         raise MalformedMessage(
             "aggregate: not in canonical form: its table is unsorted, or has unused values"
         )
-    return Aggregate(block_T, index_T, table[codes])
+    return Aggregate(counts, index_T, table[codes])
 
 
 def _decode_scaled(data: bytes, block_count: int, counts: NDArray[np.int64]) -> Aggregate:
@@ -261,17 +292,17 @@ def _decode_scaled(data: bytes, block_count: int, counts: NDArray[np.int64]) -> 
     least, most = AGGREGATE_EXPONENTS
     if int(exponent_N.min(initial=0)) < least or int(exponent_N.max(initial=0)) > most:
         raise MalformedMessage(f"aggregate: an exponent that is not {least} to {most}")
-    block_T, index_T, codes = _decode_places(data, exponent_end + 1, counts, width)
+    index_T, codes = _decode_places(data, exponent_end + 1, counts, width)
     if int(codes.max(initial=0)).bit_length() != width:
         raise MalformedMessage(f"aggregate: not in canonical form: {width} bits for values that need fewer")
     value_T = (np.where(codes & 1, -1, 1) * ((codes >> 1) + 1)).astype(np.int32)
-    return Aggregate(block_T, index_T, value_T, exponent_N)
+    return Aggregate(counts, index_T, value_T, exponent_N)
 
 
 def _decode_places(
     data: bytes, start: int, counts: NDArray[np.int64], width: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Block, index and value code of every coefficient: low bits, codes and unary stream from `start`."""
+) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """Index and value code of every coefficient: low bits, codes and unary stream from `start`."""
     total = int(counts.sum())
     bits = rice_bits(BLOCK_SIZE * len(counts), total)
     low_end = start + -(-total * bits // 8)
@@ -286,7 +317,7 @@ def _decode_places(
     index_T = running - np.repeat(np.r_[0, running][ends - counts], counts) - 1
     if total and int(index_T.max()) >= BLOCK_SIZE:
         raise MalformedMessage(f"aggregate: index {int(index_T.max())} in a block of {BLOCK_SIZE}")
-    return np.repeat(np.arange(len(counts)), counts), index_T, codes
+    return index_T.astype(np.int16), codes
 
 
 def _zigzag(value_T: NDArray[np.int32]) -> NDArray[np.int64]:

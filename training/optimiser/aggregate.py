@@ -10,19 +10,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.protocol.update_rule import BLOCK_SIZE, RANK_MAX, RuleSpec, Transform, Values, Wire
+from assay.protocol.update_rule import BLOCK_SIDE, BLOCK_SIZE, RANK_MAX, RuleSpec, Transform, Values, Wire
 from assay.training.codec.factors import decode_factors, encode_factors, factors_to_update
 from assay.training.codec.signs import decode_signs, encode_signs
 from assay.training.codec.values import quantise
 from assay.training.codec.wire import (
     Aggregate,
-    Update,
     decode_aggregate,
     decode_update,
     encode_aggregate,
     encode_update,
 )
-from assay.training.exact import scatter_values
+from assay.training.transform.compress import dense_update
 from assay.training.transform.inverse import inverse_signs
 from assay.training.transform.low_rank import compress_lowrank
 
@@ -67,30 +66,32 @@ def decode_step(rule: RuleSpec, data: bytes, block_count: int) -> NDArray[np.int
 
 def step_signs(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> NDArray[np.int8]:
     """The sign at every position of every block that an aggregate moves. Shape (N, 64, 64), int8."""
-    parts = (block_count, aggregate.block_T, aggregate.index_T, aggregate.value_T)
     if rule.compress.transform is Transform.DCT:
-        return inverse_signs(*parts)
-    return np.sign(scatter_values(*parts)).astype(np.int8)
+        return inverse_signs(aggregate.count_N, aggregate.index_T, aggregate.value_T)
+    sign_NC = np.empty((block_count, BLOCK_SIZE), np.int8)
+    for some, value_NC in aggregate.dense():
+        sign_NC[some] = np.sign(value_NC)
+    return sign_NC.reshape(-1, BLOCK_SIDE, BLOCK_SIDE)
 
 
 def _encode_mean(rule: RuleSpec, aggregate: Aggregate, block_count: int) -> bytes:
     """An aggregate as a message; what its bits cannot say is lost, alike for everybody."""
-    assert aggregate.exponent_N is not None
-    whole = scatter_values(block_count, aggregate.block_T, aggregate.index_T, aggregate.value_T)
-    # Values of 14 bits times a power of two: exact in float32.
-    mean_NC = np.ldexp(whole.reshape(-1, BLOCK_SIZE).astype(np.float32), aggregate.exponent_N[:, None])
     if rule.compress.rank:
+        mean_NC = np.concatenate([_mean(aggregate, *part) for part in aggregate.dense()])
         factors, _ = compress_lowrank(mean_NC, _mean_rank(rule))
         return encode_factors(factors, block_count)
     values = _MEAN_VALUES[rule.compress.values]
-    written = quantise(values, mean_NC)
-    assert written.exponent_B is not None and written.mantissa_B is not None
-    live_B = np.flatnonzero(written.is_live_B)
-    index_BK = np.broadcast_to(np.arange(BLOCK_SIZE), (len(live_B), BLOCK_SIZE))
-    scales = written.exponent_B[live_B], written.mantissa_B[live_B]
-    return encode_update(
-        Update(live_B, index_BK, written.value_BK[live_B], *scales), block_count, BLOCK_SIZE, values
+    update = dense_update(
+        (some, quantise(values, _mean(aggregate, some, value_NC))) for some, value_NC in aggregate.dense()
     )
+    return encode_update(update, block_count, BLOCK_SIZE, values)
+
+
+def _mean(aggregate: Aggregate, some: slice, value_NC: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Values of 14 bits times a power of two: exact in float32."""
+    assert aggregate.exponent_N is not None
+    mean_NC: NDArray[np.float32] = np.ldexp(value_NC.astype(np.float32), aggregate.exponent_N[some, None])
+    return mean_NC
 
 
 def _decode_mean(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
@@ -99,11 +100,10 @@ def _decode_mean(rule: RuleSpec, data: bytes, block_count: int) -> Aggregate:
     else:
         update = decode_update(data, block_count, BLOCK_SIZE, _MEAN_VALUES[rule.compress.values])
     assert update.exponent_B is not None
-    exponent_N = np.zeros(block_count, np.int64)
-    exponent_N[update.blocks_B] = update.exponent_B
-    block_T = np.repeat(update.blocks_B, BLOCK_SIZE)
-    value_T = update.value_BK.reshape(-1).astype(np.int32)
-    return Aggregate(block_T, update.index_BK.reshape(-1), value_T, exponent_N)
+    count_N, exponent_N = np.zeros((2, block_count), np.int64)
+    count_N[update.blocks_B], exponent_N[update.blocks_B] = BLOCK_SIZE, update.exponent_B
+    index_T = np.tile(np.arange(BLOCK_SIZE, dtype=np.int16), len(update.blocks_B))
+    return Aggregate(count_N, index_T, update.value_BK.reshape(-1).astype(np.int32), exponent_N)
 
 
 def _mean_rank(rule: RuleSpec) -> int:

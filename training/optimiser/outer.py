@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import RunSpec
 from assay.protocol.types import Digest
-from assay.protocol.update_rule import PPM, Outer, OuterSpec, Transform
+from assay.protocol.update_rule import BLOCK_SIDE, PPM, Outer, OuterSpec, Transform
 from assay.training.codec.wire import Aggregate
-from assay.training.exact import apply_signs, inverse_values, scatter_values
+from assay.training.exact import apply_signs, inverse_values
 from assay.training.fragments import fragment_positions
 from assay.training.layout import Layout, from_blocks, layout_of
 from assay.training.model.initial import state_digest
@@ -125,7 +125,7 @@ def applied_fragments(spec: RunSpec, rounds: Iterable[int]) -> list[int]:
 
 
 def _outer_step(outer: OuterSpec, lr: np.float32, public: OuterState, step_P: Floats) -> OuterState:
-    """One step of the outer optimiser; the mean displacement takes the place of the gradient.
+    """One step of the outer optimiser; the mean displacement, which is used up, takes the gradient's place.
 
     Reference:
         Douillard et al., arXiv:2311.08105 (DiLoCo: Nesterov, as in torch.optim.SGD);
@@ -133,14 +133,14 @@ def _outer_step(outer: OuterSpec, lr: np.float32, public: OuterState, step_P: Fl
     """
     theta_P = _decayed(outer, lr, public.theta_P)
     if outer.kind is Outer.SGD:
-        stepped_P: Floats = theta_P - np.multiply(step_P, lr)
-        return replace(public, theta_P=stepped_P)
+        return replace(public, theta_P=_less(theta_P, step_P, lr))
     momentum = np.float32(outer.momentum_micro / PPM)
     if outer.kind is Outer.NESTEROV:
-        velocity_P = public.buffers[0] * momentum + step_P
-        ahead_P = step_P + velocity_P * momentum
-        ahead_theta_P: Floats = theta_P - np.multiply(ahead_P, lr)
-        return replace(public, theta_P=ahead_theta_P, buffers=(velocity_P,))
+        velocity_P = public.buffers[0] * momentum
+        velocity_P += step_P
+        ahead_P = velocity_P * momentum
+        ahead_P += step_P
+        return replace(public, theta_P=_less(theta_P, ahead_P, lr), buffers=(velocity_P,))
     beta2 = np.float32(outer.beta2_micro / PPM)
     one = np.float32(1)
     mean_P = public.buffers[0] * momentum + step_P * (one - momentum)
@@ -150,8 +150,14 @@ def _outer_step(outer: OuterSpec, lr: np.float32, public: OuterState, step_P: Fl
     else:
         spread_P = old_P - square_P * ((one - beta2) * np.sign(old_P - square_P))
     under_P = np.sqrt(spread_P) + np.float32(outer.epsilon_nano / 1e9)
-    adapted_P: Floats = theta_P - np.multiply(mean_P / under_P, lr)
-    return replace(public, theta_P=adapted_P, buffers=(mean_P, spread_P))
+    adapted_P: Floats = np.divide(mean_P, under_P)
+    return replace(public, theta_P=_less(theta_P, adapted_P, lr), buffers=(mean_P, spread_P))
+
+
+def _less(theta_P: Floats, step_P: Floats, lr: np.float32) -> Floats:
+    """theta - step * lr, each rounded, in the step's memory."""
+    step_P *= lr
+    return np.subtract(theta_P, step_P, out=step_P)
 
 
 def _decayed(outer: OuterSpec, lr: np.float32, theta_P: Floats) -> Floats:
@@ -163,12 +169,13 @@ def _decayed(outer: OuterSpec, lr: np.float32, theta_P: Floats) -> Floats:
 def _distance(spec: RunSpec, layout: Layout, sparse: Aggregate) -> Floats:
     """The aggregate as a step in parameters. Shape (P,), float32."""
     assert sparse.exponent_N is not None
-    dense = scatter_values(layout.blocks, sparse.block_T, sparse.index_T, sparse.value_T)
-    exponent_N11 = sparse.exponent_N[:, None, None]
-    if spec.rule.compress.transform is Transform.DCT:
-        whole, shift = inverse_values(dense)
+    blocks_NSS = np.empty((layout.blocks, BLOCK_SIDE, BLOCK_SIDE), np.float32)
+    for some, value_NC in sparse.dense():
+        value_NSS, shift = value_NC.reshape(-1, BLOCK_SIDE, BLOCK_SIDE), 0
+        if spec.rule.compress.transform is Transform.DCT:
+            whole_NSS, shift = inverse_values(value_NSS)
+        else:
+            whole_NSS = value_NSS.astype(np.float64)
         # Integers below 2^53 times a power of two: exact until the one rounding to float32.
-        blocks = np.ldexp(whole, exponent_N11 - shift)
-    else:
-        blocks = np.ldexp(dense.astype(np.float64), exponent_N11)
-    return from_blocks(layout, blocks.astype(np.float32))
+        blocks_NSS[some] = np.ldexp(whole_NSS, sparse.exponent_N[some, None, None] - shift)
+    return from_blocks(layout, blocks_NSS)

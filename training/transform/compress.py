@@ -17,7 +17,9 @@ Shape suffixes: P = parameters, N = blocks, S = 64, C = 4096, B = blocks given, 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,10 +152,13 @@ def _send_all(compress: CompressSpec, after_BC: NDArray[np.float32]) -> Transiti
         factors, sent_BC = compress_lowrank(after_BC, compress.rank)
         after_BC -= sent_BC
         return Transition(factors_to_update(factors), after_BC, factors)
-    written = quantise(compress.values, after_BC)
-    after_BC -= written.sent_BK
-    every = np.arange(len(after_BC))
-    return Transition(update_of(every, np.broadcast_to(_ALL, after_BC.shape), written), after_BC)
+
+    def written(rows: slice) -> Quantised:
+        part = quantise(compress.values, after_BC[rows])
+        after_BC[rows] -= part.sent_BK
+        return part
+
+    return Transition(dense_update((rows, written(rows)) for rows in _groups(len(after_BC))), after_BC)
 
 
 def _groups(count: int) -> list[slice]:
@@ -181,6 +186,21 @@ def update_of(blocks_B: NDArray[np.int64], index_BK: NDArray[np.int64], written:
         return Update(blocks_B, index_BK, written.value_BK, *scales)
     live = (scale if scale is None else scale[kept] for scale in scales)
     return Update(blocks_B[kept], index_BK[kept], written.value_BK[kept], *live)
+
+
+def dense_update(parts: Iterable[tuple[slice, Quantised]]) -> Update:
+    """The message of all coefficients, from those of a few blocks at a time."""
+    found = [
+        update_of(np.arange(rows.start, rows.stop), np.broadcast_to(_ALL, written.value_BK.shape), written)
+        for rows, written in parts
+    ]
+
+    def whole(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(one, name) for one in found])
+
+    value_BK = whole("value_BK")
+    scales = () if found[0].exponent_B is None else (whole("exponent_B"), whole("mantissa_B"))
+    return Update(whole("blocks_B"), np.broadcast_to(_ALL, value_BK.shape), value_BK, *scales)
 
 
 def work_sketch(pattern: Digest, x_NC: NDArray[np.float32]) -> bytes:

@@ -31,44 +31,43 @@ _CERTAIN = np.float32(0.75 * 8 / (1 << BASIS_BITS))
 _HALF, _UNIT = float(1 << (BASIS_BITS - 1)), 2.0**-BASIS_BITS
 _TABLE_SS = np.ascontiguousarray(BASIS_SS)
 _TURNED_SS = np.ascontiguousarray(BASIS_SS.T)
-_VALUE, _SIGNS = Kind("int32", 1), Kind("int8", 3, is_filled=True)
+_INDEX, _VALUE, _SIGNS = Kind("int16", 1), Kind("int32", 1), Kind("int8", 3, is_filled=True)
 
 
 def inverse_signs(
-    block_count: int, block_T: NDArray[np.int64], index_T: NDArray[np.int64], value_T: NDArray[np.int32]
+    count_N: NDArray[np.int64], index_T: NDArray[np.int16], value_T: NDArray[np.int32]
 ) -> NDArray[np.int8]:
     """Sign of the inverse DCT of integer coefficients, the same on every machine.
 
     Args:
-        block_count: Blocks of the layout.
-        block_T: Block of each coefficient, ascending.
-        index_T: Its place in the block: 64 times the frequency along columns, plus that along rows.
+        count_N: Coefficients of each block of the layout; theirs follow each other.
+        index_T: Place in the block: 64 times the frequency along columns, plus that along rows.
         value_T: Integers, magnitude <= 2^14.
 
     Returns:
         -1, 0 or 1 per position. Shape (N, 64, 64), int8. A block of zeros gives zeros.
     """
-    ends_N = np.searchsorted(block_T, np.arange(block_count + 1))
-    if len(block_T):
-        assert ends_N[0] == 0 and ends_N[-1] == len(block_T) and not (block_T[1:] < block_T[:-1]).any()
+    ends_N = np.r_[0, np.cumsum(count_N)]
+    assert ends_N[-1] == len(index_T) == len(value_T) and count_N.min(initial=0) >= 0
+    if len(index_T):
         assert index_T.min() >= 0 and index_T.max() < BLOCK_SIZE
         assert int(value_T.max()) <= VALUE_MAX and int(value_T.min()) >= -VALUE_MAX
-    signs_NSS = np.zeros((block_count, S, S), np.int8)
+    signs_NSS = np.zeros((len(count_N), S, S), np.int8)
     index_T, value_T = (
-        np.require(index_T, np.int64, ["C", "A"]), np.require(value_T, np.int32, ["C", "A"])
+        np.require(index_T, np.int16, ["C", "A"]), np.require(value_T, np.int32, ["C", "A"])
     )  # fmt: skip
 
     def work(blocks: slice) -> None:
         _signs(ends_N[blocks.start : blocks.stop + 1], index_T, value_T, signs_NSS[blocks])
 
-    parallel.each(work, parallel.parts(block_count))
+    parallel.each(work, parallel.parts(len(count_N)))
     return signs_NSS
 
 
-@compiled(None, READ_INT64_1, READ_INT64_1, _VALUE, _SIGNS)
+@compiled(None, READ_INT64_1, _INDEX, _VALUE, _SIGNS)
 def _signs(
     ends_N: NDArray[np.int64],
-    index_T: NDArray[np.int64],
+    index_T: NDArray[np.int16],
     value_T: NDArray[np.int32],
     signs_NSS: NDArray[np.int8],
 ) -> None:

@@ -155,7 +155,8 @@ def tallies(
         return value_BK.astype(np.int32, copy=False) if scaled else _signs(value_BK)
 
     for first, rows in _cut(updates, block_count, SLAB_BLOCKS, sent):
-        found = at_T, sum_T, sent_T = np.empty((3, rows.value_RK.size), np.int64)
+        most = min(rows.value_RK.size, len(rows.row_BN) * BLOCK_SIZE)
+        found = at_T, sum_T, sent_T = np.empty((3, most), np.int64)
         if scaled:
             ordered = [(scaled[peer], part) for peer, part in rows.parts]
             m_R = np.concatenate([one.m_B[part] for one, part in ordered])
@@ -324,7 +325,8 @@ def aggregate_of(parts: Iterable[Part], block_count: int, *, has_scale: bool) ->
     With `has_scale` every part has an exponent per value, the same throughout a block, and values are brought
     to 14 bits: by the shift that the block's largest needs, truncated toward zero. There may be no parts.
     """
-    kept_at, kept_value = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    count_N = np.zeros(block_count, np.int64)
+    kept_index, kept_value = [np.zeros(0, np.int16)], [np.zeros(0, np.int32)]
     exponent_N: Ints | None = np.zeros(block_count, np.int64) if has_scale else None
     for part in parts:
         at_T, value_T = part[0], part[1]
@@ -332,16 +334,16 @@ def aggregate_of(parts: Iterable[Part], block_count: int, *, has_scale: bool) ->
             assert exponent_N is not None
             value_T = _fourteen_bits(at_T, value_T, part[2], exponent_N)
         is_some = np.flatnonzero(value_T)
-        kept_at.append(at_T[is_some])
+        at_T = at_T[is_some]
+        if len(at_T):
+            first, last = (int(at) >> _BLOCK_BITS for at in at_T[[0, -1]])
+            count_N[first : last + 1] += np.bincount((at_T >> _BLOCK_BITS) - first)
+        kept_index.append((at_T & BLOCK_SIZE - 1).astype(np.int16))
         kept_value.append(value_T[is_some].astype(np.int32))
     # Of a dense wire these are as many as parameters: the parts are not held beside the whole.
     whole_T = np.concatenate(kept_value)
     kept_value.clear()
-    index_T = np.concatenate(kept_at)
-    kept_at.clear()
-    block_T = index_T >> _BLOCK_BITS
-    index_T &= BLOCK_SIZE - 1
-    return Aggregate(block_T, index_T, whole_T, exponent_N)
+    return Aggregate(count_N, np.concatenate(kept_index), whole_T, exponent_N)
 
 
 def bit_lengths(number: Ints) -> Ints:

@@ -264,8 +264,9 @@ def _steps(here: _Here) -> None:
             here.keep(kind, step, gradient_blocks(rule, layout, here.gradient(at_P, batch), lr))
         moved = transition(rule.compress, error_NC, x_NC)
         error_NC, before_P, sent = moved.after_BC, theta_P, moved.sent
-        flat = sent.index_BK.reshape(-1), sent.value_BK.reshape(-1).astype(np.int32)
-        alone = Aggregate(np.repeat(sent.blocks_B, rule.compress.k), *flat)
+        count_N = rule.compress.k * np.bincount(sent.blocks_B, minlength=layout.blocks)
+        flat = sent.index_BK.reshape(-1).astype(np.int16), sent.value_BK.reshape(-1).astype(np.int32)
+        alone = Aggregate(count_N, *flat)
         theta_P = apply_signs(theta_P, from_blocks(layout, step_signs(rule, alone, layout.blocks)), lr)
         np.save(file, theta_P)
 

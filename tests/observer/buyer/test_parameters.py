@@ -25,11 +25,12 @@ from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest
 from assay.testing.members import a_digest, peer
 from assay.testing.signed import NODES, a_certified, a_history, a_manifest, a_spec
-from assay.training.codec.wire import Aggregate, encode_aggregate
+from assay.training.codec.wire import encode_aggregate
 from assay.training.exact import initial_parameters
 from assay.training.layout import layout_of
 from assay.training.optimiser.outer import apply, public_digest, start_public
 from assay.training.optimiser.public_state import state_digest
+from tests.training.places import placed
 
 SPEC = a_spec(state_every=2)
 STRANGER = peer("an archive")
@@ -40,8 +41,8 @@ LAYOUT = layout_of(SPEC.model)
 def an_aggregate(seed: int) -> bytes:
     rng = np.random.default_rng(seed)
     at = np.sort(rng.choice(LAYOUT.blocks * 4096, 500, replace=False)).astype(np.int64)
-    values = rng.choice([-16384, 8192, 16384], 500).astype(np.int32)
-    return encode_aggregate(Aggregate(at // 4096, at % 4096, values), LAYOUT.blocks)
+    values = rng.choice([-16384, 8192, 16384], 500)
+    return encode_aggregate(placed(LAYOUT.blocks, at // 4096, at % 4096, values), LAYOUT.blocks)
 
 
 AGGREGATES = [an_aggregate(round_id) for round_id in range(SPEC.rounds)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.params import BLOCK_SIZE, Values
+from assay.training.codec import wire
 from assay.training.codec.rice import (
     pack_bits,
     pack_gaps,
@@ -35,6 +37,7 @@ from assay.training.codec.wire import (
     update_bytes_max,
 )
 from assay.training.exact import VALUE_MAX
+from tests.training.places import placed
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "wire.json"
 SPANS = ((0, BLOCK_SIZE), (0, 600), (BLOCK_SIZE - 600, BLOCK_SIZE))  # where in a block indices lie
@@ -67,14 +70,14 @@ def a_scaled_aggregate(seed: int, blocks: int, share: float, most: int) -> Aggre
     values = rng.integers(1, most + 1, len(at)) * rng.choice([-1, 1], len(at))
     is_filled = np.bincount(at // BLOCK_SIZE, minlength=blocks) > 0
     exponents = rng.integers(AGGREGATE_EXPONENTS[0], AGGREGATE_EXPONENTS[1] + 1, blocks) * is_filled
-    return Aggregate(at // BLOCK_SIZE, at % BLOCK_SIZE, values.astype(np.int32), exponents)
+    return placed(blocks, at // BLOCK_SIZE, at % BLOCK_SIZE, values, exponents)
 
 
 def an_aggregate(seed: int, blocks: int, share: float, distinct: int) -> Aggregate:
     rng = np.random.default_rng(seed)
     at = np.flatnonzero(rng.random(blocks * BLOCK_SIZE) < share)
     values = np.unique(rng.integers(-VALUE_MAX, VALUE_MAX + 1, distinct))
-    return Aggregate(at // BLOCK_SIZE, at % BLOCK_SIZE, rng.choice(values, len(at)).astype(np.int32))
+    return placed(blocks, at // BLOCK_SIZE, at % BLOCK_SIZE, rng.choice(values, len(at)))
 
 
 updates = st.builds(
@@ -231,6 +234,14 @@ def test_decoding_an_update_of_any_kind_inverts_encoding_it_within_its_bound(cas
 
     assert equal(decode_update(raw, blocks, k, values), update)
     assert len(raw) <= update_bytes_max(blocks, k, values)
+
+
+@pytest.mark.parametrize("values", list(Values))
+def test_more_blocks_than_are_coded_at_a_time_come_back_as_they_were(values):
+    made = an_update if values is Values.SIGN else partial(an_amplitude_update, values=values)
+    update = made(3, 2 * wire._ROWS + 88, 3, live=1.0)
+
+    assert equal(decode_update(encode_update(update, 600, 3, values), 600, 3, values), update)
 
 
 @pytest.mark.slow
@@ -406,8 +417,19 @@ def test_every_single_bit_of_an_aggregate_matters():
         assert not equal(first, other)
 
 
+def test_an_aggregates_coefficients_lie_where_they_belong_and_nowhere_else():
+    at = np.array([0, 2, wire._ROWS, 599]), np.array([65, 4095, 0, 7])
+    aggregate = placed(600, *at, np.array([7, -9, 11, -13]))
+
+    parts = list(aggregate.dense())
+    whole_NC = np.concatenate([value_NC for _, value_NC in parts])
+    assert [part.start for part, _ in parts] == [0, 256, 512] and parts[-1][0].stop == 600
+    assert whole_NC[at].tolist() == [7, -9, 11, -13] and np.count_nonzero(whole_NC) == 4
+    assert whole_NC.shape == (600, BLOCK_SIZE) and np.array_equal(aggregate.blocks, at[0])
+
+
 def test_values_reach_to_their_bound_and_no_further():
-    raw = encode_aggregate(Aggregate(np.array([0]), np.array([9]), np.array([VALUE_MAX], np.int32)), 1)
+    raw = encode_aggregate(placed(1, np.array([0]), np.array([9]), np.array([VALUE_MAX])), 1)
     table = slice(6, 10)
     assert np.frombuffer(raw[table], "<i4").tolist() == [VALUE_MAX]
 
@@ -422,7 +444,7 @@ def test_values_reach_to_their_bound_and_no_further():
 
 def test_a_table_that_is_unsorted_unused_or_repeated_is_refused():
     """Each would be a second encoding of the same content."""
-    good = Aggregate(np.array([0, 0]), np.array([3, 9]), np.array([-5, 7], np.int32))
+    good = placed(1, np.array([0, 0]), np.array([3, 9]), np.array([-5, 7]))
     raw = encode_aggregate(good, 1)
     table = slice(6, 14)
     assert np.frombuffer(raw[table], "<i4").tolist() == [-5, 7]
@@ -437,8 +459,8 @@ def test_a_table_that_is_unsorted_unused_or_repeated_is_refused():
 @pytest.mark.parametrize("indices", [[3000, BLOCK_SIZE], [BLOCK_SIZE + 7], [BLOCK_SIZE - 1]])
 def test_an_index_of_an_aggregate_beyond_its_block_is_refused(indices, has_scale):
     """Even in the last block, where its bits would be those of nothing else."""
-    at = np.full(len(indices), 1), np.array(indices), np.full(len(indices), 5, np.int32)
-    aggregate = Aggregate(*at, np.array([0, -4]) if has_scale else None)
+    at = np.full(len(indices), 1), np.array(indices), np.full(len(indices), 5)
+    aggregate = placed(2, *at, np.array([0, -4]) if has_scale else None)
     raw = encode_aggregate(aggregate, 2, has_scale)
 
     if max(indices) < BLOCK_SIZE:
@@ -449,7 +471,7 @@ def test_an_index_of_an_aggregate_beyond_its_block_is_refused(indices, has_scale
 
 
 def test_a_table_with_a_value_that_nothing_takes_is_refused():
-    good = Aggregate(np.zeros(3, int), np.array([3, 9, 11]), np.array([-5, 7, 9], np.int32))
+    good = placed(1, np.zeros(3, int), np.array([3, 9, 11]), np.array([-5, 7, 9]))
     raw = encode_aggregate(good, 1)
     at = 6 + 12 + 4  # counts and table size, table, 3 times 9 low bits
     assert raw[at] == 0 | 1 << 2 | 2 << 4
@@ -537,7 +559,7 @@ def test_every_single_bit_of_a_scaled_aggregate_matters():
 
 
 def one_value(value: int, exponent: int) -> Aggregate:
-    return Aggregate(np.array([0]), np.array([9]), np.array([value], np.int32), np.array([exponent]))
+    return placed(1, np.array([0]), np.array([9]), np.array([value]), np.array([exponent]))
 
 
 def test_a_scaled_value_takes_15_bits_at_most_and_an_exponent_keeps_its_window():
@@ -646,7 +668,7 @@ def vectors() -> dict:
         },
         "aggregate": {
             "blocks": 2,
-            "block": aggregate.block_T.tolist(),
+            "block": aggregate.blocks.tolist(),
             "index": aggregate.index_T.tolist(),
             "value": aggregate.value_T.tolist(),
             "encoding": encode_aggregate(aggregate, 2).hex(),
@@ -658,7 +680,7 @@ def vectors() -> dict:
         },
         "scaled": {
             "blocks": 3,
-            "block": scaled.block_T.tolist(),
+            "block": scaled.blocks.tolist(),
             "index": scaled.index_T.tolist(),
             "value": scaled.value_T.tolist(),
             "exponent": scaled.exponent_N.tolist(),
@@ -684,9 +706,8 @@ def test_updates_and_aggregates_still_have_their_frozen_bytes():
     frozen = json.loads(VECTORS.read_text())
     one, other = frozen["update"], frozen["aggregate"]
     update = Update(np.array(one["live"]), np.array(one["index"]), np.array(one["sign"], np.int8))
-    aggregate = Aggregate(
-        np.array(other["block"]), np.array(other["index"]), np.array(other["value"], np.int32)
-    )
+    at = np.array(other["block"]), np.array(other["index"]), np.array(other["value"])
+    aggregate = placed(other["blocks"], *at)
 
     assert encode_update(update, one["blocks"], one["k"]).hex() == one["encoding"]
     assert equal(decode_update(bytes.fromhex(one["encoding"]), one["blocks"], one["k"]), update)
@@ -706,8 +727,8 @@ def test_updates_with_amplitudes_still_have_their_frozen_bytes(values):
 
 def test_scaled_aggregates_still_have_their_frozen_bytes():
     one = json.loads(VECTORS.read_text())["scaled"]
-    at = (np.array(one["block"]), np.array(one["index"]), np.array(one["value"], np.int32))
-    aggregate = Aggregate(*at, np.array(one["exponent"]))
+    at = np.array(one["block"]), np.array(one["index"]), np.array(one["value"])
+    aggregate = placed(one["blocks"], *at, np.array(one["exponent"]))
 
     assert encode_aggregate(aggregate, one["blocks"], has_scale=True).hex() == one["encoding"]
     assert equal(decode_aggregate(bytes.fromhex(one["encoding"]), one["blocks"], has_scale=True), aggregate)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +11,20 @@ import pytest
 
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.update_rule import RuleSpec, Transform, Values, Wire
+from assay.testing.members import peer
 from assay.testing.signed import a_spec
 from assay.testing.specs import a_rule
-from assay.training.codec.contribution import aggregate_bytes_max, contribution_bytes_max
+from assay.training.codec.contribution import aggregate_bytes_max, contribution_bytes_max, decode_contribution
 from assay.training.codec.wire import Aggregate, encode_aggregate
-from assay.training.exact import VALUE_MAX
+from assay.training.exact import VALUE_MAX, initial_parameters
+from assay.training.layout import layout_of
+from assay.training.model.presets import gpt_spec
 from assay.training.optimiser.aggregate import decode_round, encode_round
+from assay.training.optimiser.outer import apply, start_public
+from assay.training.optimiser.step import message
+from assay.training.transform.compress import transition
+from assay.verifier.aggregation.mean import mean_over_senders
+from tests.training.places import placed
 
 BLOCKS = 6
 CASES = {
@@ -50,14 +60,14 @@ def a_mean(name: str, seed: int = 1) -> Aggregate:
     block_T, index_T = np.nonzero(whole)
     exponent_N = rng.integers(-40, -20, BLOCKS)
     exponent_N[2] = 0
-    return Aggregate(block_T, index_T, whole[block_T, index_T], exponent_N)
+    return placed(BLOCKS, block_T, index_T, whole[block_T, index_T], exponent_N)
 
 
 def dense(aggregate: Aggregate) -> np.ndarray:
     out = np.zeros((BLOCKS, 4096))
     assert aggregate.exponent_N is not None
-    out[aggregate.block_T, aggregate.index_T] = np.ldexp(
-        aggregate.value_T.astype(float), aggregate.exponent_N[aggregate.block_T].astype(np.int32)
+    out[aggregate.blocks, aggregate.index_T] = np.ldexp(
+        aggregate.value_T.astype(float), aggregate.exponent_N[aggregate.blocks].astype(np.int32)
     )
     return out
 
@@ -88,7 +98,7 @@ def test_no_union_of_disjoint_messages_is_above_that_bound(seats, has_scale):
         [-1, 1], len(index_T)
     )
     exponent_N = np.full(blocks, -30) if has_scale else None
-    union = Aggregate(block_T, index_T, value_T.astype(np.int32), exponent_N)
+    union = placed(blocks, block_T, index_T, value_T, exponent_N)
 
     body = encode_aggregate(union, blocks, has_scale=has_scale)
     most = aggregate_bytes_max(replace(spec, seats=seats), blocks)
@@ -121,3 +131,38 @@ def test_a_block_that_nobody_sent_does_not_move(name):
     rule = a_wire(name)
 
     assert not dense(decode_round(rule, encode_round(rule, a_mean(name), BLOCKS), BLOCKS))[2].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["muloco", "diloco"])
+def test_a_dense_message_takes_few_bytes_a_parameter_beside_what_comes_of_it(method):
+    """Where a model just fits, what messages need beside it decides who can take part."""
+    model = gpt_spec(layers=4, width=256, heads=4, context=32)
+    spec = a_spec(model=model, rule=a_rule(method, wire=Wire.MESSAGE))
+    layout, rule, rng = layout_of(model), spec.rule, np.random.default_rng(1)
+    error_NC, x_NC = rng.standard_normal((2, layout.blocks, 4096)).astype(np.float32) * np.float32(1e-3)
+    theta_P = initial_parameters(1, layout.names, layout.shapes)
+    public = start_public(spec, theta_P)
+    taken: dict[str, float] = {}
+
+    def held(name: str, work: Callable):
+        work()  # compiles, and fills caches
+        tracemalloc.start()
+        try:
+            made = work()
+            taken[name] = tracemalloc.get_traced_memory()[1] / layout.parameters
+        finally:
+            tracemalloc.stop()
+        return made
+
+    sent = held("a node's transition", lambda: transition(rule.compress, error_NC, x_NC)).sent
+    body = held("its message", lambda: message(spec, layout, sent))
+    held("reading it", lambda: decode_contribution(spec, layout, 0, body))
+    updates = {peer(f"node {n}"): sent for n in range(4)}
+    mean = held("the mean", lambda: mean_over_senders(updates, layout.blocks))
+    found = held("its bytes", lambda: encode_round(rule, mean, layout.blocks))
+    held("applying it", lambda: apply(spec, layout, public, 0, found))
+
+    print(f"{method}, bytes a parameter: {', '.join(f'{name} {size:.1f}' for name, size in taken.items())}")
+    most = (8.5, 3, 3, 16, 6, 15.5)
+    assert all(size < limit for size, limit in zip(taken.values(), most, strict=True)), taken

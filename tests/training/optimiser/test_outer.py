@@ -15,12 +15,13 @@ from assay.protocol.params import RunSpec
 from assay.protocol.update_rule import PPM, Curve, Outer, Transform, Values
 from assay.testing.signed import a_spec
 from assay.testing.specs import a_rule
-from assay.training.codec.wire import Aggregate, encode_aggregate
+from assay.training.codec.wire import encode_aggregate
 from assay.training.fragments import fragment_blocks, fragment_positions
 from assay.training.layout import layout_of, to_blocks
 from assay.training.optimiser.outer import OuterState, applied_fragments, apply, public_digest, start_public
 from assay.training.optimiser.schedule import rate
 from assay.training.transform.compress import in_basis, transition
+from tests.training.places import placed
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ def aggregate_of(step: np.ndarray, unit: int = -13) -> bytes:
     block_T, index_T = np.nonzero(whole)
     exponent_N = np.where(whole.any(axis=1), unit, 0)
     value_T = whole[block_T, index_T].astype(np.int32)
-    return encode_aggregate(Aggregate(block_T, index_T, value_T, exponent_N), BLOCKS, has_scale=True)
+    return encode_aggregate(placed(BLOCKS, block_T, index_T, value_T, exponent_N), BLOCKS, has_scale=True)
 
 
 def a_distance(seed: int) -> np.ndarray:
@@ -57,7 +58,7 @@ def signs_of(step: np.ndarray) -> bytes:
     blocks = to_blocks(LAYOUT, step).reshape(BLOCKS, -1)
     block_T, index_T = np.nonzero(blocks)
     value_T = (np.sign(blocks[block_T, index_T]) * (1 << 14)).astype(np.int32)
-    return encode_aggregate(Aggregate(block_T, index_T, value_T), BLOCKS)
+    return encode_aggregate(placed(BLOCKS, block_T, index_T, value_T), BLOCKS)
 
 
 def same(mine: np.ndarray, other: np.ndarray) -> bool:
@@ -331,7 +332,7 @@ def as_aggregate(sent) -> bytes:
     exponent_N = np.zeros(BLOCKS, np.int64)
     exponent_N[sent.blocks_B] = unit_B
     row, column = np.nonzero(whole_BK)
-    sparse = Aggregate(sent.blocks_B[row], sent.index_BK[row, column], whole_BK[row, column], exponent_N)
+    sparse = placed(BLOCKS, sent.blocks_B[row], sent.index_BK[row, column], whole_BK[row, column], exponent_N)
     return encode_aggregate(sparse, BLOCKS, has_scale=True)
 
 

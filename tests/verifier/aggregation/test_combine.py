@@ -137,7 +137,7 @@ def test_the_order_in_which_updates_arrive_does_not_matter():
 
     assert bodies[0] == bodies[1]
     aggregate = decode_round(spec.rule, bodies[0], LAYOUT.blocks)
-    at = (aggregate.block_T * BLOCK_SIZE + aggregate.index_T).tolist()
+    at = (aggregate.blocks * BLOCK_SIZE + aggregate.index_T).tolist()
     assert all(before < after for before, after in pairwise(at))
 
 

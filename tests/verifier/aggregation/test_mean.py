@@ -37,7 +37,7 @@ def says(sign: int, index: int) -> Update:
 
 def dense(aggregate: Aggregate) -> np.ndarray:
     values = np.zeros((BLOCKS, BLOCK_SIZE), np.int64)
-    values[aggregate.block_T, aggregate.index_T] = aggregate.value_T
+    values[aggregate.blocks, aggregate.index_T] = aggregate.value_T
     return values
 
 
@@ -85,7 +85,7 @@ def test_every_coefficient_is_the_mean_sign_of_those_who_sent_it(seeds):
         if total
     }
     found = zip(
-        aggregate.block_T.tolist(), aggregate.index_T.tolist(), aggregate.value_T.tolist(), strict=True
+        aggregate.blocks.tolist(), aggregate.index_T.tolist(), aggregate.value_T.tolist(), strict=True
     )
     assert [((b, i), v) for b, i, v in found] == list(expected.items())
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from assay.protocol.params import BLOCK_SIZE
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update, decode_aggregate, encode_aggregate
-from assay.training.exact import BASIS_SS, VALUE_MAX, scatter_values
+from assay.training.exact import BASIS_SS, VALUE_MAX
 from assay.verifier.aggregation.decoded import decoded, median_signs, trimmed_mean_signs, vote_signs
 from assay.verifier.aggregation.gram import (
     ONE,
@@ -89,11 +89,11 @@ def rows(updates: list[Update]) -> np.ndarray:
 
 def values(aggregate: Aggregate) -> np.ndarray:
     """Dense aggregate in units of one sign."""
-    return scatter_values(BLOCKS, *_parts(aggregate)).reshape(BLOCKS, BLOCK_SIZE) / VALUE_MAX
+    return np.concatenate([value_NC for _, value_NC in aggregate.dense()]) / VALUE_MAX
 
 
 def _parts(aggregate: Aggregate):
-    return aggregate.block_T, aggregate.index_T, aggregate.value_T
+    return aggregate.blocks, aggregate.index_T, aggregate.value_T
 
 
 @every_rule

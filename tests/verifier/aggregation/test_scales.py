@@ -80,8 +80,8 @@ def rows(updates: list[Update]) -> tuple[Rows, Rows]:
 
 def dense(aggregate: Aggregate) -> Rows:
     values = np.zeros((BLOCKS, BLOCK_SIZE))
-    scale = 2.0 ** aggregate.exponent_N[aggregate.block_T]
-    values[aggregate.block_T, aggregate.index_T] = aggregate.value_T * scale
+    scale = 2.0 ** aggregate.exponent_N[aggregate.blocks]
+    values[aggregate.blocks, aggregate.index_T] = aggregate.value_T * scale
     return values
 
 
