@@ -252,6 +252,30 @@ def test_a_kept_stream_that_its_holder_has_ended_costs_no_attempt():
     run(main)
 
 
+def test_a_holder_that_is_silent_on_kept_streams_is_asked_once_an_attempt():
+    async def main() -> None:
+        async with reader_and_holders(1, timing=replace(QUICK, first_frame_s=0.3)) as (
+            reader,
+            [holder],
+            faults,
+        ):
+            async with trio.open_nursery() as nursery:
+                for _ in range(limits.BLOB_STREAMS_KEPT):
+                    nursery.start_soon(fetch, reader, holder)
+            asked = []
+
+            async def never(peer, digest):
+                asked.append(digest)
+                await trio.sleep_forever()
+
+            holder._blob_server._list_of = never
+            with pytest.raises(Unavailable, match="too slow"):
+                await fetch(reader, holder)
+            assert len(asked) == limits.HOLDER_ATTEMPTS and not faults
+
+    run(main)
+
+
 def test_a_stream_is_kept_for_a_while_and_no_longer():
     ended = []
 
