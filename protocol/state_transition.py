@@ -203,6 +203,8 @@ def _rule_on_audits(after: _After, run_state: RunState, manifest: Manifest, here
     spec, now, nodes, verifiers = run_state.spec, int(manifest.round), after.nodes, after.verifiers
     returned = {one.node for one in _said(manifest, AttendanceKind.RETURN)}
     for step, audit in sorted(after.audits.items()):
+        if audit.has_ended and not audit.is_known_answer:
+            continue
         record = nodes[audit.node]
         ruled = rules.rule(
             audit,

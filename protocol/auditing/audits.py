@@ -168,7 +168,7 @@ class Audit:
     @property
     def is_open(self) -> bool:
         """Whether messages about the step can change the status now."""
-        return self.ruling in (AuditStatus.OPEN, AuditStatus.DISPUTED)
+        return self.ruling is AuditStatus.OPEN or self.ruling is AuditStatus.DISPUTED
 
     @property
     def is_late(self) -> bool:
@@ -312,13 +312,15 @@ def awaits(rules: AuditSpec, audit: Audit, at: int) -> tuple[frozenset[PeerId], 
     """
     commitments: frozenset[PeerId] = frozenset()
     verdicts: frozenset[PeerId] = frozenset()
+    if not audit.is_open:
+        return commitments, verdicts, False
     last = at + audit.f
     if audit.open_from < 0 and last >= last_commitment(rules, audit):
         able = (v for v in audit.order if may_commit_verdict(rules, audit, v, at))
         # One commitment suffices before a dispute; in a dispute the whole committee is awaited.
         is_needed = audit.ruling is AuditStatus.DISPUTED or not audit.commitments
         commitments = frozenset(able) if is_needed else frozenset()
-    if audit.is_open and 0 <= audit.open_from <= at and last >= last_verdict(rules, audit):
+    if 0 <= audit.open_from <= at and last >= last_verdict(rules, audit):
         committed = (commitment.verifier for commitment in audit.commitments)
         verdicts = frozenset(v for v in committed if not audit.has_judged(v))
     wants_sketch = audit.ruling is AuditStatus.OPEN and audit.sketch is None and bool(verdicts)
