@@ -420,6 +420,8 @@ def _ruled(record: NodeRecord, audit: Audit, probation: int, now: int) -> NodeRe
         if clean < probation:
             return replace(record, clean=clean)
         return replace(record, clean=clean, is_suspect=False, returns=0)
+    if audit.is_unjudged:  # else a node whose steps nobody can judge would be drawn as rarely as a proven one
+        return replace(record, clean=0)
     if audit.ruling is AuditStatus.OVERDUE:  # whoever comes back begins on probation
         return replace(record, clean=0, absent_round=now)
     if audit.ruling is AuditStatus.CONFIRMED and audit.due_s >= 0:

@@ -207,7 +207,7 @@ def why_unpaid(audit: Audit) -> UnpaidReason | None:
     if audit.due_s >= 0:
         return UnpaidReason.LATE
     is_disputed = audit.dispute_opened_round >= 0
-    if audit.ruling is AuditStatus.EXPIRED and (audit.verdicts or is_disputed):
+    if audit.is_unjudged:
         is_unjudged = all(verdict.outcome is Outcome.INCONCLUSIVE for verdict in audit.verdicts)
         return UnpaidReason.UNJUDGED if is_unjudged or not is_disputed else UnpaidReason.ACCUSED
     if audit.ruling is AuditStatus.SUPERSEDED and is_disputed:

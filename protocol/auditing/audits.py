@@ -186,6 +186,11 @@ class Audit:
         return not self.is_open and self.ruling is not AuditStatus.OVERDUE
 
     @property
+    def is_unjudged(self) -> bool:
+        """Whether verifiers looked into the step, and did not agree on what it is."""
+        return self.ruling is AuditStatus.EXPIRED and (bool(self.verdicts) or self.dispute_opened_round >= 0)
+
+    @property
     def adverse(self) -> tuple[Verdict, ...]:
         """Verdicts against the node, in the order the chain took them."""
         return tuple(v for v in self.verdicts if v.outcome in ADVERSE)

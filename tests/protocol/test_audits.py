@@ -290,6 +290,23 @@ def test_no_committee_judges_what_an_honest_auditor_could_not(unsure):
     assert audit.ruling is (AuditStatus.DISPUTED, AuditStatus.EXPIRED)[unsure - 1]
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "clean"),
+    [([UNSURE, UNSURE], 0), ([BORDERLINE] * 4, 0), ([MISMATCH] * 2, 0), ([], 7), ([MATCH], 8)],
+)
+def test_a_step_that_verifiers_could_not_judge_begins_its_nodes_probation_anew(outcomes, clean):
+    """Else who makes steps that nobody can judge is drawn as rarely as a proven node, and paid for others."""
+    run_state, order = audited(replication_ppm=PPM if len(outcomes) == 2 else 0)
+    known = {**run_state.nodes, NODE: replace(run_state.nodes[NODE], clean=7)}
+    votes = {STEP: dict(zip(order, outcomes, strict=False))}
+
+    run_state = grow(replace(run_state, nodes=known), 8, votes)
+
+    is_judged = MATCH in outcomes
+    assert run_state.audits[STEP].ruling is (AuditStatus.PASSED if is_judged else AuditStatus.EXPIRED)
+    assert run_state.nodes[NODE].clean == clean
+
+
 def test_a_leader_waits_where_only_liars_may_lead_what_is_left_and_no_earlier():
     run_state, order = audited()
     rules = run_state.spec.audit

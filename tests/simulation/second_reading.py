@@ -548,6 +548,8 @@ class SecondReading:
                 AuditStatus.CONFIRMED: 0,
                 AuditStatus.OVERDUE: 0,
             }.get(audit.ruling, self._clean[node])
+            if audit.ruling is AuditStatus.EXPIRED and (audit.verdicts or audit.dispute_opened_round >= 0):
+                self._clean[node] = 0
             is_clean = audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED)
             if is_clean and self._clean[node] >= rules.probation:
                 self._returns_s[node] = []

@@ -10,6 +10,7 @@ Shape suffixes: P = parameters, N = blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from assay.protocol.encoding import merkle
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser
+from assay.training.exact import is_finite
 from assay.training.layout import Layout, layout_of, to_blocks
 from assay.training.optimiser.matrices import rest_of
 from assay.training.optimiser.momentum_root import block_leaves
@@ -44,6 +46,11 @@ class InnerState:
     theta_P: Floats
     moments: tuple[Floats, ...]
     count: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all of it is."""
+        return all(is_finite(part_P) for part_P in (self.theta_P, *self.moments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +195,20 @@ def inner_step(
     square_P = state.moments[1] * np.float32(beta2) + (slope_P * slope_P) * np.float32(1 - beta2)
     moments = mean_P, square_P
     return InnerState(adamw_moved(local, lr, theta_P, moments, count), moments, count)
+
+
+def moved_most(local: LocalSpec) -> float:
+    """The most that a step moves by at a rate of 1, without decay; infinite where nothing bounds it.
+
+    SGD: the length of all of it. Else the root mean square: of AdamW by the inequality of Cauchy and Schwarz,
+    |m| <= c sqrt(v) for all gradients with this c; Muon's matrices move by 0.24 at most.
+    """
+    if local.optimiser is Optimiser.SGD:
+        return local.clip_micro / PPM or math.inf
+    beta1, beta2 = local.beta1_micro / PPM, local.beta2_micro / PPM
+    if beta1 * beta1 >= beta2 or beta2 >= 1:
+        return math.inf
+    return max((1 - beta1) / math.sqrt((1 - beta2) * (1 - beta1 * beta1 / beta2)), 1.0)
 
 
 def adamw_moved(

@@ -127,4 +127,4 @@ def _mirror(square_RR: Floats) -> None:
 def _share(part: Floats, limit: float) -> np.float32:
     """1, or the share of an array that has a length of `limit`."""
     size = length(part.reshape(-1))
-    return np.float32(1 if size <= limit else limit / size)
+    return np.float32(1 if size <= limit or not size else limit / size)

@@ -153,12 +153,14 @@ def _send_all(compress: CompressSpec, after_BC: NDArray[np.float32]) -> Transiti
         after_BC -= sent_BC
         return Transition(factors_to_update(factors), after_BC, factors)
 
+    parts = _groups(len(after_BC)) or [slice(0, 0)]  # a fragment may have no block
+
     def written(rows: slice) -> Quantised:
         part = quantise(compress.values, after_BC[rows])
         after_BC[rows] -= part.sent_BK
         return part
 
-    return Transition(dense_update((rows, written(rows)) for rows in _groups(len(after_BC))), after_BC)
+    return Transition(dense_update((rows, written(rows)) for rows in parts), after_BC)
 
 
 def _groups(count: int) -> list[slice]:

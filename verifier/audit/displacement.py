@@ -88,8 +88,7 @@ def judge_movement(
         return Finding(Outcome.MISMATCH, recomputed, DISTANCE_PPB_MAX, 0), ()
     if not len(blocks):
         return Finding(Outcome.MATCH, recomputed, 0, 0), ()
-    parts = (walked.end.theta_P, *walked.end.moments)
-    if not all(np.isfinite(part_P).all() for part_P in parts):
+    if not walked.end.is_finite:
         return Finding(Outcome.BORDERLINE, recomputed, DISTANCE_PPB_MAX, int(blocks[0])), ()
     measured = measure_movement(walked, gained(walked, blocks), shown)
     graded = [grades(part, limit) for part, limit in zip(measured, sharpened(walked, limits), strict=True)]

@@ -14,6 +14,7 @@ Shape suffixes: P = parameters, B = opened blocks, C = 4096.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.openings import InnerBlocks, InnerOpening
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import BLOCK_SIZE, RuleSpec
+from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser, RuleSpec
 from assay.training.layout import Layout
 from assay.training.optimiser.inner import (
     Floats,
@@ -32,12 +33,17 @@ from assay.training.optimiser.inner import (
     InnerState,
     moments_domain,
     moments_root,
+    moved_most,
     roots_of,
     theta_domain,
 )
 from assay.training.optimiser.matrices import moment_counts, moments_of
 from assay.training.optimiser.momentum_root import carried_leaf
+from assay.training.transform.blocked_dct import length
 from assay.verifier.audit.exact import checked_blocks
+
+_LENIENCE = 4.0  # of bounds that hold for all gradients but for rounding, and for Muon's short matrices
+_UNDERFLOW = 1e-15  # of a first moment whose squares are zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,43 @@ def check_inner_opening(
     elif opened.last_path.hashes:
         raise MalformedMessage("opening: a path of a carried state where the rule carries none")
     return OpenedSegment(start, opened.end.count, end, last[0])
+
+
+def check_reached(local: LocalSpec, commit: Commit, theta_P: Floats, start: InnerState, steps: int) -> None:
+    """Do nothing if a node's own steps can lead to the state that it opened, whatever its gradients were.
+
+    Else it could choose one from which its next steps need no work, or can be judged by nobody: parameters so
+    large that gradients vanish, or that a rounding changes everything.
+
+    Args:
+        local: The optimiser's constants.
+        commit: The step.
+        theta_P: The parameters that the round began with; empty where the state may have its own.
+        start: The opened state; finite.
+        steps: Inner steps from the round's beginning to it.
+
+    Raises:
+        MalformedMessage: which part of it no steps lead to.
+    """
+    most = int(commit.round) * local.steps + steps
+    if start.count > most:
+        raise MalformedMessage(f"opening: a start after {start.count} steps, expected at most {most}")
+    share = _LENIENCE * moved_most(local)
+    if local.optimiser is Optimiser.ADAMW and np.isfinite(share):
+        first_P, second_P = start.moments
+        if not (np.abs(first_P) <= share * np.sqrt(np.maximum(second_P, 0)) + _UNDERFLOW).all():
+            raise MalformedMessage("opening: a start with moments that no gradients have")
+    if len(start.moments) > 1 and not (start.moments[1] >= 0).all():
+        raise MalformedMessage("opening: a start with a negative mean of squares")
+    if len(theta_P) and len(start.theta_P):
+        lr, decay = local.schedule.peak_nano / 1e9, local.decay_micro / PPM
+        far = length(start.theta_P - theta_P)
+        size = share if local.optimiser is Optimiser.SGD else share * math.sqrt(len(theta_P))
+        reach = steps * lr * (size + _LENIENCE * decay * length(theta_P))
+        if not far <= reach:
+            raise MalformedMessage(
+                f"opening: a start {far:.3g} from where the round began, {steps} steps reach {reach:.3g}"
+            )
 
 
 def _checked_state(

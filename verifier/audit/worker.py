@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import logging
 import math
 import struct
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from assay.participant.compute import ComputeWorker
 from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.encoding.codec import Message, decode, digest
-from assay.protocol.errors import Diverged, MalformedMessage, Unavailable
+from assay.protocol.errors import AssayError, Diverged, MalformedMessage, Unavailable
 from assay.protocol.messages import NO_OWN_DATA, Commit, Outcome, OwnData
 from assay.protocol.openings import InnerOpening, Opening
 from assay.protocol.params import NO_ACCEPT, RunSpec
@@ -41,7 +42,7 @@ from assay.training.model.initial import frozen_parameters
 from assay.training.model.loss import loss_and_gradient
 from assay.training.model.sampling import step_batch
 from assay.training.optimiser.carry import mean_block
-from assay.training.optimiser.inner import Gradient, InnerState, roots_of, run_steps
+from assay.training.optimiser.inner import Gradient, InnerState, fresh, roots_of, run_steps
 from assay.training.optimiser.node_state import NodeState
 from assay.training.optimiser.public_state import THETA, PublicState, kept_rounds
 from assay.training.optimiser.schedule import rate
@@ -73,7 +74,7 @@ from assay.verifier.audit.messages import (
     shown_bytes_max,
 )
 from assay.verifier.audit.remake import Remake
-from assay.verifier.audit.segment import OpenedSegment, check_inner_opening
+from assay.verifier.audit.segment import OpenedSegment, check_inner_opening, check_reached
 from assay.verifier.audit.segment_limits import limits_of, regime_of
 from assay.verifier.audit.tolerance import (
     SAMPLES,
@@ -92,6 +93,7 @@ _EVALUATION = "assay.training.reference.evaluation"  # likewise
 _CHOICES = "assay.training.reference.choices"  # likewise
 _ROUNDING = "assay.training.reference.rounding"  # likewise
 _APPEALS = "assay.verifier.appeal.answers"  # likewise
+log = logging.getLogger(__name__)
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
@@ -200,6 +202,16 @@ class RecomputeWorker(ComputeWorker):
             opening = Path(request.opening).read_bytes()
         except OSError as error:
             raise Unavailable(f"opening {request.opening}: {error.strerror}") from None
+        try:
+            return self._examined(request, opening)
+        except (AssayError, OSError, MemoryError, RuntimeError):  # of which our machine may be the cause
+            raise
+        except Exception:
+            # Of numbers that nobody foresaw: without an answer the step would be paid.
+            log.exception("audit ended in an error", extra={"round": int(request.commit.round)})
+            return Examined(finding=_INCONCLUSIVE, exec_class=self.exec_class)
+
+    def _examined(self, request: Examine, opening: bytes) -> Examined:
         seen = request.commit, request.update, opening, list(request.blocks), request.segment
         is_own = request.commit.exec_class == self.exec_class
         asked = {name: getattr(request, name) for name in ("committed", "pattern", "drawn_by", "own")}
@@ -412,12 +424,15 @@ class RecomputeWorker(ComputeWorker):
             walked = ModelledSegment(local, spec.compute.dtype, layout, last - first, lr, start, end)
             judged = partial(judge_movement, walked, opened.shown, blocks=blocks, recomputed=recomputed)
             found, measured = judged(limits)
-            found = self._unless_rounding(
-                found,
-                drawn,
-                walk,
-                lambda wide: judged(wider(limits, max(one_N.max() for one_N in wide)))[0].outcome,
-            )
+            if opened.shown.start is not None and self._is_start_at_fault(drawn, walked):
+                found = replace(found, outcome=Outcome.MISMATCH)
+            else:
+                found = self._unless_rounding(
+                    found,
+                    drawn,
+                    walk,
+                    lambda wide: judged(wider(limits, max(one_N.max() for one_N in wide)))[0].outcome,
+                )
             # From the opened last parameters on, every machine computes the same bits.
             compared = compare(
                 spec.rule.compress,
@@ -437,6 +452,19 @@ class RecomputeWorker(ComputeWorker):
         seen = as_one(measured, limits, blocks, layout.blocks)
         return replace(found, is_biased=self.watch.is_biased(commit, *seen))
 
+    def _is_start_at_fault(self, drawn: _Drawn, walked: ModelledSegment) -> bool:
+        """Whether a segment overflows from the start that its node opened, and not from public parameters.
+
+        A run may come to nothing by itself, but then it does so for everybody. A node could not have ended
+        in the finite state that it committed to, and no other class can say where it should have.
+        """
+        if walked.end.is_finite:
+            return False
+        first, last = _steps_of(self.spec, drawn.segment)
+        start = fresh(self.spec.rule.local, drawn.theta_P)
+        seen = drawn.theta_P, drawn.batch, self._reference_gradient
+        return run_steps(self.spec, drawn.round, first, last, start, *seen)[0].is_finite
+
     def _opened_segment(self, drawn: _Drawn) -> _Opened:
         """The node's opening of a segment, checked.
 
@@ -449,6 +477,10 @@ class RecomputeWorker(ComputeWorker):
         before_BC, after_BC = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
         shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, drawn.segment)
         start = shown.start
+        if start is not None:
+            begun_P = drawn.theta_P[:0] if spec.rule.is_local_kept else drawn.theta_P
+            steps = drawn.segment * spec.rule.local.segment
+            check_reached(spec.rule.local, commit, begun_P, start, steps)
         if drawn.segment == 0 or start is None:
             private = NodeState(np.zeros((0, 0), np.float32), start, commit.base)
             start = begin(spec, layout, drawn.theta_P, private, drawn.round)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
+from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
@@ -48,6 +49,7 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
     if commit.round != run_state.round or commit.parent != run_state.parent:
         raise OutOfPhase(commit.node, f"Commit of round {commit.round} during round {run_state.round}")
     need(commit.node in run_state.active, "this node may not train")
+    need(commit.exec_class != REFERENCE, "of the reference class, in which nobody trains")
     expected = state if int(commit.round) % spec.state_every == 0 else NO_DIGEST
     need(
         commit.state == expected,

@@ -360,22 +360,29 @@ def test_a_step_of_another_execution_class_is_not_judged(tmp_path, monkeypatch):
     assert findings == [Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)]
 
 
+def an_audit(folder: Path) -> tuple[RecomputeWorker, Examine]:
+    """A worker, and a request of its own class whose opening is empty."""
+    write_tokens(folder / "data", [TEXT])
+    worker = RecomputeWorker(spec=a_run(), data=folder / "data", folder=folder)
+    (folder / "opening").write_bytes(b"")
+    return worker, Examine(
+        commit=replace(a_commit(0, NODES[0]), exec_class=worker.exec_class), update=b"",
+        opening=str(folder / "opening"), blocks=(), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST,
+        drawn_by=NO_DIGEST, in_reference=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 @pytest.mark.parametrize("in_reference", [True, False])
 def test_an_answer_names_the_class_that_recomputed(tmp_path, monkeypatch, is_own, in_reference):
-    write_tokens(tmp_path / "data", [TEXT])
-    worker = RecomputeWorker(spec=a_run(), data=tmp_path / "data", folder=tmp_path)
+    worker, request = an_audit(tmp_path)
     finding = Finding(Outcome.MATCH, NO_DIGEST, 0, 0)
     monkeypatch.setattr(
         worker, "examine", lambda *_, **asked: replace(finding, is_biased=asked["in_reference"])
     )
-    (tmp_path / "opening").write_bytes(b"")
     of_class = worker.exec_class if is_own else Digest(b"x" * 32)
-    request = Examine(
-        commit=replace(a_commit(0, NODES[0]), exec_class=of_class), update=b"",
-        opening=str(tmp_path / "opening"), blocks=(), segment=0, committed=NO_DIGEST, pattern=NO_DIGEST,
-        drawn_by=NO_DIGEST, in_reference=in_reference,
-    )  # fmt: skip
+    commit = replace(request.commit, exec_class=of_class)
+    request = replace(request, commit=commit, in_reference=in_reference)
 
     answer = worker.answer(request)
 
@@ -383,3 +390,30 @@ def test_an_answer_names_the_class_that_recomputed(tmp_path, monkeypatch, is_own
         finding=replace(finding, is_biased=in_reference),
         exec_class=worker.exec_class if is_own and not in_reference else REFERENCE,
     )
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, OverflowError, ValueError, IndexError])
+def test_an_audit_whose_program_errs_is_inconclusive_and_kills_no_process(tmp_path, monkeypatch, error):
+    """Else a node with such numbers would keep everybody from judging its steps, which are then paid."""
+    worker, request = an_audit(tmp_path)
+
+    def errs(*_, **__):
+        raise error("of a node's numbers")
+
+    monkeypatch.setattr(worker, "examine", errs)
+
+    found = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
+    assert worker.answer(request) == Examined(finding=found, exec_class=worker.exec_class)
+
+
+@pytest.mark.parametrize("error", [MemoryError, OSError, RuntimeError, MalformedMessage])
+def test_what_our_own_machine_may_have_caused_is_no_verdict(tmp_path, monkeypatch, error):
+    worker, request = an_audit(tmp_path)
+
+    def errs(*_, **__):
+        raise error("of ours")
+
+    monkeypatch.setattr(worker, "examine", errs)
+
+    with pytest.raises(error):
+        worker.answer(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path as FilePath
 
@@ -21,19 +22,22 @@ from assay.protocol.params import ComputeSpec
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.protocol.update_rule import Outer, Transform, Values
 from assay.testing.members import RUN_ID, a_digest, peer
+from assay.testing.messages import a_commit
 from assay.testing.signed import a_spec
 from assay.testing.specs import FLOAT32_WHOLE, a_data_folder, a_rule
 from assay.training.codec.contribution import decode_contribution
+from assay.training.layout import layout_of
 from assay.training.model.loss import use_one_thread
 from assay.training.optimiser import muon
 from assay.training.optimiser import step as rules
 from assay.training.optimiser.aggregate import encode_round
-from assay.training.optimiser.inner import InnerRoots
+from assay.training.optimiser.inner import InnerRoots, InnerState, fresh, inner_step
 from assay.training.optimiser.momentum_root import zero_root
 from assay.training.optimiser.node_state import start_private
 from assay.training.transform.compress import distance_blocks
 from assay.verifier.aggregation.registry import rule_of
 from assay.verifier.audit.messages import Finding, opening_bytes_max
+from assay.verifier.audit.segment import check_reached
 from assay.verifier.audit.worker import RecomputeWorker
 from tests.faulty import a_faulty_trainer
 
@@ -675,6 +679,77 @@ def test_a_state_that_is_not_finite_is_refused_even_if_the_node_committed_to_it(
         )
         refused(pair, record, 1, shown, "not finite", inner=inner)
     assert layout.parameters == len(states[0].theta_P)
+
+
+def committing(pair: Pair, segment: int, change: Callable[[InnerState], InnerState]) -> StepRecord:
+    """A step whose node commits to another state after this segment than the one it reached."""
+    true = pair.trainer._work
+
+    def lying(round_id, before, tokens):
+        work = true(round_id, before, tokens)
+        ends = [change(end) if at == segment else end for at, end in enumerate(work.ends)]
+        return replace(work, ends=tuple(ends))
+
+    pair.trainer._work = lying
+    try:
+        return pair.step()
+    finally:
+        pair.trainer._work = true
+
+
+IMPOSSIBLE = {
+    "steps": lambda one: replace(one, count=2**62),
+    "moments that no gradients have": lambda one: replace(one, moments=(one.moments[0] + 1, one.moments[1])),
+    "a negative mean of squares": lambda one: replace(
+        one, moments=(one.moments[0] * 0, one.moments[1] - np.float32(1))
+    ),
+    "from where the round began": lambda one: replace(one, theta_P=one.theta_P * np.float32(30)),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_a_start_that_no_steps_lead_to_opens_nothing_though_its_node_committed_to_it(data, tmp_path, what):
+    """From it the next segments may need no work, end the auditor, or be what a rounding explains."""
+    pair = Pair(data, tmp_path, "sparseloco")
+    pair.accept(pair.step())
+    record = committing(pair, 0, IMPOSSIBLE[what])
+
+    assert pair.judge(record, 0).outcome is MISMATCH
+    with pytest.raises(MalformedMessage, match=what):
+        pair.judge(record, 1)
+
+
+@pytest.mark.parametrize("what", list(IMPOSSIBLE)[:2])
+def test_nor_does_one_that_is_carried_into_the_next_round(data, tmp_path, what):
+    pair = Pair(data, tmp_path, "sparseloco")
+    pair.accept(committing(pair, 2, IMPOSSIBLE[what]))
+    record = pair.step()
+
+    with pytest.raises(MalformedMessage, match=what):
+        pair.judge(record, 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["sparseloco", "diloco", "muloco", "clipped SGD"]),
+    st.integers(0, 2**32),
+    st.lists(st.floats(-30, 15), min_size=1, max_size=8),
+    st.booleans(),
+)
+def test_whatever_gradients_a_node_has_they_lead_to_a_start_that_it_may_open(method, seed, scales, turns):
+    rng, layout = np.random.default_rng(seed), layout_of(a_spec().model)
+    local = a_rule("fedavg" if method == "clipped SGD" else method).local
+    if method == "clipped SGD":
+        local = replace(local, clip_micro=1_000_000)
+    lr = np.float32(local.schedule.peak_nano / 1e9)
+    theta_P = rng.standard_normal(layout.parameters).astype(np.float32) * np.float32(0.02)
+    state, slope_P = fresh(local, theta_P), rng.standard_normal(layout.parameters).astype(np.float32)
+    with np.errstate(all="ignore"):
+        for scale in scales:
+            slope_P = -slope_P if turns else rng.standard_normal(layout.parameters).astype(np.float32)
+            state = inner_step(local, layout, lr, state, theta_P, slope_P * np.float32(10.0**scale))
+        if state.is_finite:
+            check_reached(local, a_commit(0, NODE), theta_P, state, len(scales))
 
 
 def test_a_start_shown_where_none_is_carried_is_refused(data, tmp_path):

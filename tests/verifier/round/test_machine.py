@@ -13,7 +13,7 @@ from assay.chain.commit_statement import commit_statement, evm_address
 from assay.chain.statements import recover
 from assay.participant.links import extend
 from assay.protocol.agreement.quorum import faults_tolerated, quorum
-from assay.protocol.auditing.audits import Audit, AuditStatus
+from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus
 from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root
 from assay.protocol.errors import AssayError, MalformedMessage, OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, sign
@@ -184,6 +184,7 @@ def test_a_commit_that_keeps_every_rule_is_taken():
         ({"update_bytes": update_bytes_max(BLOCKS, 32) + 1}, "an update of"),
         ({"momentum_before": a_digest("other momentum")}, "momentum does not continue"),
         ({"momentum_before": NO_DIGEST}, "momentum does not continue"),
+        ({"exec_class": REFERENCE}, "of the reference class, in which nobody trains"),
         ({"loss_micro": LOSS_MICRO_MAX + 1}, "a loss of"),
         ({"base": 1}, "continues base 1"),
         ({"inner": (a_digest("a state"),)}, "1 inner states, expected 0"),
