@@ -19,8 +19,8 @@ import trio
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.proposals import CertifiedResult, double_results
-from assay.chain.state import AppealPhase, DefencePhase, EpochPhase, EpochState, EscrowState
-from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Statement, term_of
+from assay.chain.state import AppealPhase, CaseState, DefencePhase, EpochPhase, EpochState, EscrowState
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, Statement, term_of
 from assay.ledger.settlement import duties
 from assay.ledger.settlement.duties import (
     AppealView,
@@ -112,6 +112,7 @@ class Settler:
         self._handlers, self._defender, self._juror = handlers or {}, defender, juror
         self._watch = Watch(patience_s=patience_s)
         self._case_ids: list[bytes] = []
+        self._untold: set[bytes] = set()  # cases of which we cannot tell whether they are implied
         self._proposals: list[CertifiedResult] = []
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
@@ -195,7 +196,7 @@ class Settler:
         cases = []
         for case_id in self._case_ids:
             case = chain.case(case_id)
-            order = implied.get(case_id) or accused_order(self._me, self._follower, case_id, case)
+            order = implied.get(case_id) or self._accused_order(case_id, case)
             cases.append(CaseView(case_id=case_id, state=case, is_implied=is_implied(case, order)))
         self._case_ids = [view.case_id for view in cases if not view.state.phase.is_over]
         appeals, escrow, now = self._read_appeals(chain), chain.run(self._me.run_id), chain.timestamp()
@@ -223,6 +224,16 @@ class Settler:
             entries_lacking=chain.entries_lacking(chain.address),
             free_lots=self._free_lots(chain, escrow, now),
         )
+
+    def _accused_order(self, case_id: bytes, case: CaseState) -> SlashOrder | None:
+        """`accused_order`; None where it cannot be told, so that one case keeps us from no other."""
+        try:
+            return accused_order(self._me, self._follower, case_id, case)
+        except Exception:  # who signs an order chooses its bytes, and could end all settlers of the run
+            if case_id not in self._untold:  # once, not at every look
+                self._untold.add(case_id)
+                log.exception("a case counts as not implied", extra={"case": case_id.hex()[:8]})
+            return None
 
     def _read_appeals(self, chain: ChainReader) -> tuple[AppealView, ...]:
         """The appeals of cases that are not over, with every defence that has begun."""
