@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from assay.chain.commit_statement import evm_address
+from assay.chain.events import SETTLED_BLOCKS
 from assay.chain.proposals import CertifiedResult, double_results
 from assay.chain.state import AppealPhase, CaseState, DefencePhase, EpochPhase, EpochState, EscrowState
 from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, Statement, term_of
@@ -186,12 +187,12 @@ class Settler:
 
     def _read(self, chain: ChainReader, epochs: tuple[EpochView, ...]) -> Look:
         block = chain.block_number()
-        self._case_ids += [
-            event.case_id for event in chain.cases_of(self._me.run_id, self._next_block, block)
-        ]
-        self._proposals += chain.proposals_of(self._me.run_id, self._next_block, block)
+        opened = chain.cases_of(self._me.run_id, self._next_block, block)
+        proposals = chain.proposals_of(self._me.run_id, self._next_block, block)
+        self._case_ids = list(dict.fromkeys([*self._case_ids, *(event.case_id for event in opened)]))
+        self._proposals = list(dict.fromkeys([*self._proposals, *proposals]))
         self._last_posted = max([self._last_posted, *(one.result.epoch for one in self._proposals)])
-        self._next_block = block + 1
+        self._next_block = max(block + 1 - SETTLED_BLOCKS, self._me.deployment.block)
         implied = implied_orders(self._me, self._follower) if self._case_ids else {}
         cases = []
         for case_id in self._case_ids:

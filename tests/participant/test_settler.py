@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from assay.chain.client import Chain, EpochPhase, EpochState
+from assay.chain.events import SETTLED_BLOCKS
 from assay.chain.proposals import CertifiedResult
 from assay.chain.state import AppealPhase, CasePhase, CaseState, EscrowState
 from assay.chain.statements import Address, EpochResult, SlashOrder
@@ -68,6 +69,7 @@ class Contract:
     now: int = 0
     states: dict[int, EpochState] = field(default_factory=dict)
     cases: dict[bytes, CaseState] = field(default_factory=dict)
+    opened: dict[bytes, int] = field(default_factory=dict)  # in which block; else in the first
     moves: list[str] = field(default_factory=list)
     claimed: list[int] = field(default_factory=list)
 
@@ -85,8 +87,9 @@ class Contract:
     def account_of(self, hot_key: str) -> str:
         return hot_key
 
-    def cases_of(self, _run_id: bytes, first: int, _last: int) -> list[Any]:
-        return [SimpleNamespace(case_id=case_id) for case_id in self.cases if first == DEPLOYMENT.block]
+    def cases_of(self, _run_id: bytes, first: int, last: int) -> list[Any]:
+        found = [(self.opened.get(case_id, 1), case_id) for case_id in self.cases]
+        return [SimpleNamespace(case_id=case_id) for at, case_id in sorted(found) if first <= at <= last]
 
     def case(self, case_id: bytes) -> CaseState:
         return self.cases[case_id]
@@ -326,6 +329,25 @@ def a_case(order: SlashOrder) -> CaseState:
         offender=order.offender, signers=7, challenger=order.challenger, opener=NOBODY, run_id=RUN_ID,
         evidence_hash=order.evidence_hash, lot=RUN_ID,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [0, SETTLED_BLOCKS - 1, SETTLED_BLOCKS])
+def test_a_case_in_a_block_that_took_the_place_of_one_of_the_last_64_is_seen_and_no_older_one(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, depth: int
+):
+    order = accused_order_of(SPEC, RUN_ID, a_commit(NODES[0], a_history()), SPEC.buyer, SPEC.buyer)
+    monkeypatch.setattr(settler, "implied_orders", lambda _me, _follower: {b"case": order})
+    contract.now = 1_000
+
+    def is_served() -> bool:
+        if len(contract.moves) == 4 and not contract.cases:
+            contract.cases = {b"case": a_case(order)}
+            seen = contract.now - 1  # the newest block at the last look, which reads the time once after it
+            contract.opened = {b"case": seen - depth}
+        return len(contract.moves) == 5
+
+    run_until(is_served, seconds=600)
+    assert contract.moves[4:] == (["execute b'case'"] if depth < SETTLED_BLOCKS else [])
 
 
 def test_a_case_that_cannot_be_judged_is_not_implied_and_keeps_nobody_from_the_others(
