@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from assay.chain.statements import Address, EpochResult
 
+SETTLED_BLOCKS = 64  # events of newer ones are asked for again, because the chain may go back
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:

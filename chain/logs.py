@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from http import HTTPStatus
 from typing import Any, TypeVar
 
+import requests
 from eth_abi.abi import decode
 from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
+from web3.exceptions import Web3RPCError
 
 from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.events import (
@@ -31,6 +34,7 @@ from assay.chain.events import (
 from assay.chain.rpc import Rpc, artefact
 from assay.chain.state import field_names, snake
 from assay.chain.statements import Address, EpochResult
+from assay.protocol.errors import AssayError
 
 E = TypeVar("E", bound=ChainEvent)
 _TRANSFER = f"0x{keccak(text='Transfer(address,address,uint256)').hex()}"
@@ -131,15 +135,35 @@ def _query(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -
 
 
 def _logs(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) -> list[Any]:
+    """The logs that answer a question, each with the time of its block.
+
+    Endpoints refuse answers of more than some 10,000 logs, which a stranger can have a few blocks hold. What
+    is refused is asked again of half the blocks; more are asked of again with every answer.
+    """
     found: list[Any] = []
-    for start in range(from_block, to_block + 1, BLOCKS_PER_QUESTION):
-        end = min(start + BLOCKS_PER_QUESTION - 1, to_block)
+    start, count = from_block, BLOCKS_PER_QUESTION
+    while start <= to_block:
+        end = min(start + count - 1, to_block)
         part: Any = {**question, "fromBlock": start, "toBlock": end}
-        found += rpc.read("events", lambda part=part: list(rpc.web3.eth.get_logs(part)))  # type: ignore[misc]
+        try:
+            found += rpc.read("events", lambda part=part: list(rpc.web3.eth.get_logs(part)))  # type: ignore[misc]
+        except AssayError as error:
+            if start == end or not _is_refused(error.__cause__):
+                raise
+            count = (end - start + 1) // 2
+        else:
+            start, count = end + 1, min(2 * count, BLOCKS_PER_QUESTION)
     times: dict[bytes, int] = {}
     return rpc.read(
         "times of events", lambda: [{**log, "blockTimestamp": _time(rpc, log, times)} for log in found]
     )
+
+
+def _is_refused(cause: BaseException | None) -> bool:
+    """Whether an endpoint answered that it will not answer a question, by JSON-RPC or by HTTP."""
+    if isinstance(cause, requests.HTTPError):
+        return cause.response.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return isinstance(cause, Web3RPCError)
 
 
 def _time(rpc: Rpc, log: Mapping[str, Any], times: dict[bytes, int]) -> int:

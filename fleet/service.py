@@ -121,6 +121,13 @@ class Fleet:
                     reason = str(error)
                     log.warning("chain unavailable: runs go on as they are", extra={"reason": reason})
                 wait_s = RETRY_S
+            except Exception as error:  # a look reads strangers' bytes: these end no nodes that owe openings
+                if not is_checked:
+                    raise  # nothing but our own configuration was read
+                if reason != repr(error):
+                    reason = repr(error)
+                    log.exception("nothing is taken or left: a look raised an error")
+                wait_s = RETRY_S
             if any(seat.stage is Stage.TAKING for seat in self._state.seats):
                 wait_s = min(wait_s, RETRY_S)
             await trio.sleep(min(SOON_S, wait_s))

@@ -33,6 +33,7 @@ from assay.chain.events import (
     BondLocked,
     BondReleased,
     BondReturned,
+    CaseOpened,
     ChainEvent,
     Challenged,
     Claimed,
@@ -223,7 +224,8 @@ def book(
     """
     if isinstance(event, ResultProposed):
         books = replace(books, results={**books.results, event.digest: event.table_hash})
-    epoch = getattr(event, "epoch", NO_EPOCH)
+    # An order's epoch is any 64 bits that a quorum signed; others are below the run's count in the escrow.
+    epoch = NO_EPOCH if isinstance(event, CaseOpened) else getattr(event, "epoch", NO_EPOCH)
     entry = Entry(
         key=event_key(event, orphaned_count),
         kind=type(event).__name__,

@@ -561,6 +561,9 @@ def check_spec(spec: RunSpec) -> None:
             raise ValueError(message)
 
     need(spec.rounds >= 1, f"rounds is {spec.rounds}, expected at least 1")
+    need(spec.state_every >= 1, f"state_every is {spec.state_every}, expected at least 1")
+    for name in ("collect_ms", "ready_ms", "iteration_ms", "resend_ms"):
+        need(getattr(spec.timing, name) >= 1, f"{name} is 0, expected at least 1")
     for fault in model_faults(spec.model):
         need(False, fault)
     need(
@@ -664,13 +667,13 @@ def check_spec(spec: RunSpec) -> None:
         f"{seats} verifiers tolerate {faults_tolerated(seats)} faults, with {len(spec.reserves)} reserves "
         f"{faults_tolerated(judges)}: expected as many",
     )
-    for fault in (
-        *dpo_faults(spec.compute, spec.rule.local.sequences),
-        *size_faults(spec.rule.local, spec.compute),
+    for faults in (
+        dpo_faults(spec.compute, spec.rule.local.sequences),
+        _grpo_faults(spec),
+        size_faults(spec.rule.local, spec.compute),  # last: it divides by the group
     ):
-        need(False, fault)
-    for fault in _grpo_faults(spec):
-        need(False, fault)
+        for fault in faults:
+            need(False, fault)
     drawn = spec.window_tokens
     need(
         spec.data.tokens - spec.data.validation_tokens >= drawn * spec.most_windows_per_round,

@@ -208,9 +208,14 @@ def accused_order_of(
     )
 
 
-def accused_round(evidence_hash: bytes) -> int | None:
-    """The round of the step that an `accused_order_of` is about; None of any other order."""
-    return int.from_bytes(evidence_hash[-8:], "big") if evidence_hash.startswith(ACCUSED) else None
+def accused_round(evidence_hash: bytes, rounds: int) -> int | None:
+    """The round of the step that an `accused_order_of` is about.
+
+    None of any other order, and of a round that is none of the run's first `rounds`: whoever signs an order
+    writes any number there.
+    """
+    number = int.from_bytes(evidence_hash[-8:], "big")
+    return number if evidence_hash.startswith(ACCUSED) and number < rounds else None
 
 
 def accusers_of(audit: Audit, fault: Fault | None = None) -> tuple[PeerId, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from assay.chain.commit_statement import evm_address
+from assay.chain.events import SETTLED_BLOCKS
 from assay.chain.reader import ChainReader, NotShown
 from assay.chain.statements import OPERATOR, VERIFIER, Address
 from assay.participant.directory.find import announced_run, last_record
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 RUNS_MAX = 128  # looked at, newest first
 ACCOUNTS_MAX = 1024  # likewise
 LOT_BLOCKS_MAX = 1_000_000  # in which lots are looked for, newest first: 500 questions
-SETTLED_BLOCKS = 64  # newer ones are read again, because the chain may go back
 
 
 class RunPhase(enum.Enum):

@@ -90,7 +90,7 @@ def check_run_file(found: RunFile, now_s: int) -> None:
         signer = recover(_digest(found.content), found.by_buyer)
         for signed in found.content.records:
             check_record(signed, now_s)
-    except (ValueError, BadSignatureError, PeerFault) as error:
+    except (ValueError, ArithmeticError, BadSignatureError, PeerFault) as error:
         raise ConfigError(f"run file: {error}") from None
     if signer != evm_address(spec.signer):
         expected = signer_text(evm_address(spec.buyer), evm_address(spec.signer))

@@ -82,7 +82,7 @@ def accused_order(me: Participant, follower: Follower, case_id: bytes, case: Cas
     That the step is false is the word of the quorum which signed: who only follows the run has not made it
     again. Its accused may appeal.
     """
-    number = accused_round(case.evidence_hash)
+    number = accused_round(case.evidence_hash, int(follower.run_state.round))
     links = () if number is None else me.store.links(number, 1)
     for commit in (signed.commit for link in links for signed in link.manifest.commits):
         account = follower.run_state.nodes[commit.node].member.account

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from assay.chain.commit_statement import evm_address
+from assay.chain.events import SETTLED_BLOCKS
 from assay.chain.proposals import CertifiedResult, double_results
-from assay.chain.state import AppealPhase, DefencePhase, EpochPhase, EpochState, EscrowState
-from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, Statement, term_of
+from assay.chain.state import AppealPhase, CaseState, DefencePhase, EpochPhase, EpochState, EscrowState
+from assay.chain.statements import OPERATOR, VERIFIER, EpochResult, SlashOrder, Statement, term_of
 from assay.ledger.settlement import duties
 from assay.ledger.settlement.duties import (
     AppealView,
@@ -112,6 +113,7 @@ class Settler:
         self._handlers, self._defender, self._juror = handlers or {}, defender, juror
         self._watch = Watch(patience_s=patience_s)
         self._case_ids: list[bytes] = []
+        self._untold: set[bytes] = set()  # cases of which we cannot tell whether they are implied
         self._proposals: list[CertifiedResult] = []
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
@@ -185,17 +187,17 @@ class Settler:
 
     def _read(self, chain: ChainReader, epochs: tuple[EpochView, ...]) -> Look:
         block = chain.block_number()
-        self._case_ids += [
-            event.case_id for event in chain.cases_of(self._me.run_id, self._next_block, block)
-        ]
-        self._proposals += chain.proposals_of(self._me.run_id, self._next_block, block)
+        opened = chain.cases_of(self._me.run_id, self._next_block, block)
+        proposals = chain.proposals_of(self._me.run_id, self._next_block, block)
+        self._case_ids = list(dict.fromkeys([*self._case_ids, *(event.case_id for event in opened)]))
+        self._proposals = list(dict.fromkeys([*self._proposals, *proposals]))
         self._last_posted = max([self._last_posted, *(one.result.epoch for one in self._proposals)])
-        self._next_block = block + 1
+        self._next_block = max(block + 1 - SETTLED_BLOCKS, self._me.deployment.block)
         implied = implied_orders(self._me, self._follower) if self._case_ids else {}
         cases = []
         for case_id in self._case_ids:
             case = chain.case(case_id)
-            order = implied.get(case_id) or accused_order(self._me, self._follower, case_id, case)
+            order = implied.get(case_id) or self._accused_order(case_id, case)
             cases.append(CaseView(case_id=case_id, state=case, is_implied=is_implied(case, order)))
         self._case_ids = [view.case_id for view in cases if not view.state.phase.is_over]
         appeals, escrow, now = self._read_appeals(chain), chain.run(self._me.run_id), chain.timestamp()
@@ -223,6 +225,16 @@ class Settler:
             entries_lacking=chain.entries_lacking(chain.address),
             free_lots=self._free_lots(chain, escrow, now),
         )
+
+    def _accused_order(self, case_id: bytes, case: CaseState) -> SlashOrder | None:
+        """`accused_order`; None where it cannot be told, so that one case keeps us from no other."""
+        try:
+            return accused_order(self._me, self._follower, case_id, case)
+        except Exception:  # who signs an order chooses its bytes, and could end all settlers of the run
+            if case_id not in self._untold:  # once, not at every look
+                self._untold.add(case_id)
+                log.exception("a case counts as not implied", extra={"case": case_id.hex()[:8]})
+            return None
 
     def _read_appeals(self, chain: ChainReader) -> tuple[AppealView, ...]:
         """The appeals of cases that are not over, with every defence that has begun."""

@@ -130,7 +130,7 @@ def test_a_process_that_was_killed_before_the_lot_was_locked_locks_it_once(
 ):
     program(NODE)
 
-    class KilledError(Exception):
+    class KilledError(BaseException):
         pass
 
     def killed(*_: object) -> None:
@@ -138,7 +138,7 @@ def test_a_process_that_was_killed_before_the_lot_was_locked_locks_it_once(
 
     with monkeypatch.context() as broken:
         broken.setattr(Chain, "ensure_lot", killed)
-        with pytest.raises(Exception) as ended:
+        with pytest.raises(BaseException) as ended:
             served(Fleet(config), lambda: False)
     assert "KilledError" in repr(ended.value) and stage(config) is Stage.TAKING and lot(placed) == 0
 
@@ -147,6 +147,32 @@ def test_a_process_that_was_killed_before_the_lot_was_locked_locks_it_once(
     last = placed.bank.block_number()
     assert len(placed.bank.lots_locked({placed.run_id}, 0, last)) == 1 + 3  # ours, and the named nodes'
     assert len(read_state(config.folder).takes) == 1
+
+
+def test_a_look_that_raises_an_error_ends_neither_the_process_nor_its_nodes(
+    placed: Market,  # noqa: F811
+    config: FleetConfig,
+    program: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    program(NODE)
+    fleet, looks = Fleet(config), []
+
+    def broken(*_: object) -> None:
+        looks.append(fleet._children.of(placed.run_id).pid)
+        raise ZeroDivisionError
+
+    def has_looked_twice() -> bool:
+        if has_seat(config):
+            monkeypatch.setattr(tested, "read_account", broken)
+            monkeypatch.setattr(tested, "RETRY_S", 1.0)
+        return len(looks) > 1
+
+    served(fleet, has_looked_twice)
+    assert looks[0] is not None and looks[0] == looks[1]
+    assert caplog.text.count("nothing is taken or left: a look raised an error") == 1
+    assert stage(config) is Stage.RUNNING and lot(placed) > 0
 
 
 def test_no_lot_is_locked_for_a_run_whose_data_are_damaged_or_whose_port_is_taken(

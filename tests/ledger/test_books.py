@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from assay.chain.events import (
+    EVENTS,
     BondBurnt,
     BondCollected,
     BondForfeited,
     BondLocked,
     BondReleased,
     BondReturned,
+    CaseOpened,
     ChainEvent,
     Challenged,
     HotKeyDelegated,
@@ -29,9 +31,11 @@ from assay.chain.events import (
     Swept,
     Withdrawn,
 )
+from assay.chain.logs import contract_of
 from assay.ledger.accounts import (
     BONDS,
     ESCROW,
+    NO_EPOCH,
     VAULT,
     Account,
     Kind,
@@ -418,6 +422,21 @@ def test_an_entry_must_balance_in_each_asset_alone():
 def test_a_posting_is_neither_zero_nor_more_than_a_column_holds(amount: int):
     with pytest.raises(ValueError, match="a posting of"):
         an_entry(amount, -amount)
+
+
+def a_case(epoch: int) -> ChainEvent:
+    return EventStream().emit(
+        CaseOpened, case_id=bytes(32), offender=BUYER, run_id=OTHER_RUN, epoch=epoch, role=1, ppm=1,
+        evidence_hash=bytes(32), challenger=BUYER, veto_ends_at=2**64 - 1, execute_by=2**64 - 1,
+    )  # fmt: skip
+
+
+def test_an_entry_has_an_epoch_only_of_events_whose_contract_bounds_it():
+    """Else a quorum of any run could end the books of all: a column has 63 bits."""
+    named = {kind for kind in EVENTS if "epoch" in {field.name for field in fields(kind)}}
+
+    assert {contract_of(kind) for kind in named - {CaseOpened}} == {"EpochSettlement"}
+    assert [entry.epoch for entry in booked([a_case(0), a_case(2**64 - 1)])[1]] == [NO_EPOCH, NO_EPOCH]
 
 
 def test_money_that_is_not_there_cannot_be_paid():

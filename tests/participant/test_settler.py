@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,11 +12,12 @@ import trio
 import trio.testing
 
 from assay.chain.client import Chain, EpochPhase, EpochState
+from assay.chain.events import SETTLED_BLOCKS
 from assay.chain.proposals import CertifiedResult
-from assay.chain.state import EscrowState
-from assay.chain.statements import Address, EpochResult
+from assay.chain.state import AppealPhase, CasePhase, CaseState, EscrowState
+from assay.chain.statements import Address, EpochResult, SlashOrder
 from assay.ledger.settlement.payouts import Settlement
-from assay.ledger.settlement.results import epoch_result
+from assay.ledger.settlement.results import accused_order_of, epoch_result
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.telemetry.readings import Readings
@@ -24,7 +26,7 @@ from assay.participant.wallet.settler import CLAIM_FOR_OTHERS_S, OwnResult, Sett
 from assay.protocol.errors import Unavailable
 from assay.protocol.types import NO_DIGEST, Digest
 from assay.testing.members import RUN_ID, a_deployment, a_digest
-from assay.testing.signed import a_history, a_spec
+from assay.testing.signed import NODES, a_commit, a_history, a_spec
 
 SPEC, DEPLOYMENT = a_spec(), a_deployment()
 WINDOW_S = 3
@@ -66,6 +68,8 @@ class Contract:
 
     now: int = 0
     states: dict[int, EpochState] = field(default_factory=dict)
+    cases: dict[bytes, CaseState] = field(default_factory=dict)
+    opened: dict[bytes, int] = field(default_factory=dict)  # in which block; else in the first
     moves: list[str] = field(default_factory=list)
     claimed: list[int] = field(default_factory=list)
 
@@ -83,8 +87,23 @@ class Contract:
     def account_of(self, hot_key: str) -> str:
         return hot_key
 
-    def cases_of(self, _run_id: bytes, _first: int, _last: int) -> list[Any]:
-        return []
+    def cases_of(self, _run_id: bytes, first: int, last: int) -> list[Any]:
+        found = [(self.opened.get(case_id, 1), case_id) for case_id in self.cases]
+        return [SimpleNamespace(case_id=case_id) for at, case_id in sorted(found) if first <= at <= last]
+
+    def case(self, case_id: bytes) -> CaseState:
+        return self.cases[case_id]
+
+    def execute_case(self, case_id: bytes) -> None:
+        self.moves.append(f"execute {case_id!r}")
+        self.cases[case_id] = replace(self.cases[case_id], phase=CasePhase.PAID)
+
+    def veto_case(self, case_id: bytes, _reason: bytes, _certificate: bytes) -> None:
+        self.moves.append(f"veto {case_id!r}")
+        self.cases[case_id] = replace(self.cases[case_id], phase=CasePhase.VETOED)
+
+    def appeal(self, _case_id: bytes) -> Any:
+        return SimpleNamespace(phase=AppealPhase.NONE)
 
     def proposals_of(self, _run_id: bytes, _first: int, _last: int) -> list[Any]:
         return []
@@ -302,6 +321,56 @@ def test_a_posted_model_is_judged_only_by_who_holds_the_parameters(contract: Con
 
     run_until(lambda: bool(contract.moves), ripe=1, seconds=60, own_result=ours)
     assert contract.moves == ["challenge 0"]
+
+
+def a_case(order: SlashOrder) -> CaseState:
+    return CaseState(
+        phase=CasePhase.OPEN, role=order.role, ppm=order.ppm, veto_ends_at=0, execute_by=10**9, payable_at=0,
+        offender=order.offender, signers=7, challenger=order.challenger, opener=NOBODY, run_id=RUN_ID,
+        evidence_hash=order.evidence_hash, lot=RUN_ID,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("depth", [0, SETTLED_BLOCKS - 1, SETTLED_BLOCKS])
+def test_a_case_in_a_block_that_took_the_place_of_one_of_the_last_64_is_seen_and_no_older_one(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, depth: int
+):
+    order = accused_order_of(SPEC, RUN_ID, a_commit(NODES[0], a_history()), SPEC.buyer, SPEC.buyer)
+    monkeypatch.setattr(settler, "implied_orders", lambda _me, _follower: {b"case": order})
+    contract.now = 1_000
+
+    def is_served() -> bool:
+        if len(contract.moves) == 4 and not contract.cases:
+            contract.cases = {b"case": a_case(order)}
+            seen = contract.now - 1  # the newest block at the last look, which reads the time once after it
+            contract.opened = {b"case": seen - depth}
+        return len(contract.moves) == 5
+
+    run_until(is_served, seconds=600)
+    assert contract.moves[4:] == (["execute b'case'"] if depth < SETTLED_BLOCKS else [])
+
+
+def test_a_case_that_cannot_be_judged_is_not_implied_and_keeps_nobody_from_the_others(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    commit, account = a_commit(NODES[0], a_history()), SPEC.nodes[0].account
+    order = accused_order_of(SPEC, RUN_ID, commit, account, SPEC.buyer)
+    contract.cases = {b"odd": a_case(order), b"right": a_case(order)}
+
+    def unreadable(*_: Any) -> None:
+        raise OverflowError("a number that the database cannot hold")
+
+    async def vetoed(*_: Any) -> bytes:
+        return b""
+
+    monkeypatch.setattr(settler, "implied_orders", lambda _me, _follower: {b"right": order})
+    monkeypatch.setattr(settler, "accused_order", unreadable)
+    monkeypatch.setattr(settler, "certified_veto", vetoed)
+    monkeypatch.setattr(settler, "read_present_keys", lambda _chain: None)
+    run_until(lambda: len(contract.moves) == 6)
+
+    assert {"veto b'odd'", "execute b'right'", *ALL} == set(contract.moves)
+    assert caplog.text.count("a case counts as not implied") == 1
 
 
 def test_payees_that_stay_away_are_paid_in_the_end(contract: Contract):

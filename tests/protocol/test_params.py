@@ -51,6 +51,11 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
     ("inside", "outside", "reason"),
     [
         (changed("", rounds=1), changed("", rounds=0), "rounds is 0, expected at least 1"),
+        (changed("", state_every=1), changed("", state_every=0), "state_every is 0, expected at least 1"),
+        *(
+            (changed("timing", **{name: 1}), changed("timing", **{name: 0}), f"{name} is 0, expected")
+            for name in ("collect_ms", "ready_ms", "iteration_ms", "resend_ms")
+        ),
         (changed("audit", floor_ppm=1), changed("audit", floor_ppm=0), "floor must be above 0"),
         (changed("audit", floor_ppm=10**6), changed("audit", floor_ppm=10**6 + 1), "floor must be above 0"),
         (changed("audit", probation=1), changed("audit", probation=0), "at least one audit"),

@@ -95,6 +95,15 @@ def test_sizes_are_of_whole_pairs_and_groups() -> None:
         check_spec(replace(spec, rule=a_rule(sequences=12, sequences_max=18)))
 
 
+@pytest.mark.parametrize("term", ["completion", "end", "reward"])
+def test_a_group_of_none_beside_another_term_of_grpo_is_refused(term: str) -> None:
+    value = Reward.PREFIX if term == "reward" else 1
+    compute = passes(2, grpo=replace(NO_GRPO, **{term: value}))  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match="groups of 0 completions, expected 2 to"):
+        check_spec(replace(SPEC, compute=compute))
+
+
 def test_the_data_hold_the_largest_step() -> None:
     windows = len(SPEC.training_windows(SPEC.nodes[0].peer))
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.chain.events import ChainEvent, Claimed, RunOpened
+from assay.chain.events import CaseOpened, ChainEvent, Claimed, RunOpened
 from assay.ledger.accounts import ESCROW, VAULT, budget, payable, stake
 from assay.ledger.books import BooksError, reversal_of
 from assay.ledger.journal.database import Place, open_engine, writing
@@ -26,7 +26,7 @@ from assay.protocol.errors import ConfigError, Unavailable
 from tests.ledger.a_database import Databases, attempt, content, is_sqlite, stranger
 from tests.ledger.a_postgres import Server
 from tests.ledger.a_run import BUDGET, RUN, EventStream, a_settlement, wallet
-from tests.ledger.test_books import OTHER_RUN, an_entry, streams
+from tests.ledger.test_books import OTHER_RUN, a_case, an_entry, streams
 
 pytestmark = pytest.mark.slow
 
@@ -238,6 +238,13 @@ def test_who_only_reads_waits_for_no_writer(place: Place):
         assert reader.balances() == {}
     store.close()
     reader.close()
+
+
+def test_no_number_of_a_case_is_more_than_a_column_holds(store: BookStore):
+    case = a_case(2**64 - 1)
+
+    assert take(store, [case]).seen == (case,)
+    assert store.events(CaseOpened) == [case]
 
 
 def test_a_reader_sees_one_moment(place: Place):

@@ -9,6 +9,8 @@ import pytest
 from assay.chain.statements import OPERATOR, VERIFIER
 from assay.ledger.settlement.payouts import Settlement
 from assay.ledger.settlement.results import (
+    ACCUSED,
+    accused_round,
     accusers_of,
     epoch_result,
     fault_ruling_of,
@@ -43,6 +45,14 @@ def test_a_node_that_nobody_accused_is_not_slashed():
     audit = an_audit("node-1", 0, AuditStatus.PASSED, v0=MATCH)
     with pytest.raises(ValueError, match="no adverse verdict"):
         slash_order_of(SPEC, RUN, audit, a_member("node-1").account)
+
+
+@pytest.mark.parametrize(("number", "found"), [(0, 0), (6, 6), (7, None), (2**63, None), (2**64 - 1, None)])
+def test_evidence_names_a_round_of_the_run_or_none(number: int, found: int | None):
+    evidence = bytes(16) + number.to_bytes(8, "big")
+
+    assert accused_round(ACCUSED + evidence, 7) == found
+    assert accused_round(b"another/" + evidence, 7) is None
 
 
 def test_a_step_is_false_for_the_slash_only_if_more_than_f_verifiers_recomputed_it_so():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from assay.participant.files import run_file
 from assay.participant.files.record import Role, sign_record
 from assay.participant.files.run_file import check_run_file, read_run_file, run_file_of, write_run_file
 from assay.protocol.errors import ConfigError
@@ -86,6 +87,14 @@ def test_a_spec_whose_parts_do_not_fit_is_refused():
     broken = replace(spec, model=replace(spec.model, width=65, heads=2))
 
     refused(signed_by_buyer(broken, records_of()), "width 65 must be a multiple of heads")
+
+
+def test_a_spec_whose_numbers_cannot_be_computed_with_is_refused(monkeypatch):
+    """A stranger announces it, and whoever reads the directory goes on to the next."""
+    monkeypatch.setattr(run_file, "check_spec", lambda spec: spec.rounds // 0)
+    refused(a_run_file(), "^run file: integer division")
+    monkeypatch.setattr(run_file, "check_spec", lambda spec: float(10**400 * spec.rounds))
+    refused(a_run_file(), "^run file: int too large")
 
 
 def test_a_run_whose_openings_cannot_hold_a_segments_start_is_refused():
