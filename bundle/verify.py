@@ -38,7 +38,7 @@ from assay.bundle.write import ANCHOR, PICTURES, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
 from assay.ledger.settlement.ending import ending_of
-from assay.participant.files.index import IntegrityError, check_index, signer_text
+from assay.participant.files.index import IntegrityError, check_index, files_in, signer_text
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json, read_plain
@@ -393,8 +393,10 @@ def _compare(made: Path, given: Path) -> tuple[int, str]:
 
     Each file has the same bytes in both, or is a picture that another version of matplotlib drew.
     """
-    ours = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
-    theirs = {path.relative_to(given) for path in given.rglob("*") if path.is_file()}
+    try:
+        ours, theirs = set(files_in(made)), set(files_in(given))
+    except IntegrityError as error:
+        raise IntegrityError(f"bundle/{error}") from None
     drawn_by = ""
     for name in sorted(ours | theirs):
         if name not in theirs:

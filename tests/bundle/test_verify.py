@@ -146,6 +146,19 @@ def test_files_that_are_altered_missing_or_too_many_are_named(run: Path) -> None
     (run / "bundle" / "more").write_bytes(b"")
     with pytest.raises(IntegrityError, match=r"^bundle/more: does not belong"):
         verify(read(run))
+    (run / "bundle" / "more").unlink()
+    (run / "bundle" / "participants").mkdir()
+    (run / "bundle" / "participants" / "more").write_bytes(b"")
+    with pytest.raises(IntegrityError, match=r"^bundle/participants/more: does not belong"):
+        verify(read(run))
+
+
+@pytest.mark.parametrize("name", ["adapter", "model/generation_config.json"])
+def test_a_link_in_the_bundle_is_named_even_where_it_leads_nowhere_yet(run: Path, name: str) -> None:
+    (run / "bundle" / name).symlink_to(run / "participants" / "later")
+
+    with pytest.raises(IntegrityError, match=rf"^bundle/{name}: a link"):
+        verify(read(run))
 
 
 def test_a_report_that_differs_is_refused_wherever_it_differs(run: Path) -> None:
