@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from assay.bundle import verify as verifying
-from assay.bundle.check.anchor import check_books_anchor
+from assay.bundle.books import find_books, opened
+from assay.bundle.check.anchor import check_books
 from assay.bundle.finished import Anchored
 from assay.bundle.read import find_node, read
 from assay.bundle.report.picture import PICTURE_BYTES_MAX
 from assay.bundle.verify import Report, Verified, report_lines, verify
+from assay.chain.events import EVENTS, Gifted, Refunded, RunOpened
+from assay.ledger.journal.log_store import read_edge
+from assay.ledger.journal.reader import read_events
+from assay.ledger.journal.store import BookStore
+from assay.observer.ledger_service.bookkeeper import Recorder
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.json_text import canonical_json, read_plain
 from assay.protocol.errors import ConfigError
@@ -77,9 +83,11 @@ def test_the_lines_say_the_figures(report: Report) -> None:
     assert f"2 of 2 results are final on chain, the last in block {found.final_block} " in by_name["finality"]
     assert found.record is not None and f"record {found.record.hex()}" in by_name["registry"]
     assert f"books: {found.books_size} leaves" in by_name["books"]
+    assert by_name["books"].endswith("with the root that ledger.db has")
     assert f"all {found.bundle_files} files equal" in by_name["bundle"]
     assert by_name["summary"] and "entries, root" in by_name["anchor"]
     assert f"block {found.anchor_block} (" in by_name["anchor"]
+    assert "block and transaction as the buyer states them" in by_name["anchor"]
 
 
 def test_what_was_not_delivered_is_said_and_not_claimed(report: Report) -> None:
@@ -87,13 +95,15 @@ def test_what_was_not_delivered_is_said_and_not_claimed(report: Report) -> None:
     text = "\n".join(report_lines(bare))
 
     assert "finality: no proof" in text and "registry: the model was not on record" in text
-    assert "books:" not in text and "anchor:" not in text
+    assert "books: not checked against a checkpoint" in text and "anchor:" not in text
     assert "books elsewhere" in "\n".join(report_lines(replace(report, anchored="")))
     found = Verified.of(bare)
     assert (found.final_epochs, found.final_block, found.record) == (0, None, None)
     assert (found.books_size, found.anchor_block) == (None, None)
     alone = replace(report, delivered=replace(report.delivered, root=Path("/nowhere")))
     assert "summary:" not in "\n".join(report_lines(alone))
+    assert "ledger.db" not in "\n".join(report_lines(alone))
+    assert "books:" not in "\n".join(report_lines(replace(alone, log_point=None)))
 
 
 def edit(path: Path, change: Callable[[dict], object]) -> None:
@@ -223,14 +233,42 @@ def test_books_that_hold_less_than_or_other_than_the_anchored_root_are_refused(r
     told = json.loads((run / "bundle" / "anchor.json").read_text())
     anchor = read_plain(Anchored, told)
 
-    assert f"{anchor.size} of " in check_books_anchor(run, anchor)
+    assert f"{anchor.size} of " in check_books(run, None, anchor)
     with pytest.raises(IntegrityError, match=r"^ledger\.db: the books were rolled back"):
-        check_books_anchor(run, replace(anchor, size=10**6))
+        check_books(run, None, replace(anchor, size=10**6))
     with pytest.raises(IntegrityError, match=r"^ledger\.db: root 0000"):
-        check_books_anchor(run, replace(anchor, root=bytes(32)))
+        check_books(run, None, replace(anchor, root=bytes(32)))
     (run / "ledger.db").unlink()
     with pytest.raises(IntegrityError, match=r"^ledger\.db: .*no ledger\.db here"):
-        check_books_anchor(run, anchor)
+        check_books(run, None, anchor)
+
+
+def test_books_that_a_quorum_did_not_cosign_are_refused_whatever_the_buyer_says_is_anchored(
+    report: Report, run: Path
+) -> None:
+    delivered, point = report.delivered, report.log_point
+    assert point is not None
+    with opened(find_books(run)) as db:
+        events = read_events(db, *EVENTS, Gifted)
+    (run / "ledger.db").unlink()
+    books = BookStore(run / "ledger.db", delivered.run_id, first_block=delivered.deployment.block)
+    Recorder(delivered.spec, delivered.run_id, books).book_rounds(delivered.links, delivered.tables)
+    richer = [replace(one, amount=one.amount + 1) if isinstance(one, Refunded) else one for one in events]
+    richer = [replace(one, budget=one.budget + 1) if isinstance(one, RunOpened) else one for one in richer]
+    end = events[-1].block_number + 1
+    books.take_blocks(richer, delivered.deployment.block, end, delivered.tables)
+    with books.reading() as db:
+        edge = read_edge(db)
+    books.close()
+    assert report.anchor is not None
+    stated = replace(report.anchor, size=edge.size, root=edge.root)
+
+    assert check_books(run, None, stated).startswith(f"{edge.size} of {edge.size} entries")
+    for anchor in (stated, None):
+        with pytest.raises(IntegrityError, match=r"^ledger\.db: root .* is cosigned by a quorum"):
+            check_books(run, point, anchor)
+    with pytest.raises(IntegrityError, match=r"^ledger\.db: root .* is cosigned by a quorum"):
+        verify(read(run))
 
 
 def test_an_altered_update_aggregate_or_result_is_named(run: Path) -> None:
