@@ -24,6 +24,7 @@ from assay.ledger.journal.reader import read_events
 from assay.ledger.journal.store import BookStore
 from assay.observer.ledger_service.bookkeeper import Recorder
 from assay.participant.files.index import IntegrityError
+from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import canonical_json, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
@@ -268,6 +269,14 @@ def test_books_that_a_quorum_did_not_cosign_are_refused_whatever_the_buyer_says_
         with pytest.raises(IntegrityError, match=r"^ledger\.db: root .* is cosigned by a quorum"):
             check_books(run, point, anchor)
     with pytest.raises(IntegrityError, match=r"^ledger\.db: root .* is cosigned by a quorum"):
+        verify(read(run))
+
+
+def test_a_spec_beside_the_index_names_no_other_log_to_check_the_books_by(report: Report, run: Path) -> None:
+    spec = report.delivered.spec
+    (run / "spec.cbor").write_bytes(encode(replace(spec, verifiers=spec.verifiers[::-1])))
+
+    with pytest.raises(IntegrityError, match=r"^ledger\.db: .*/spec\.cbor: differs from"):
         verify(read(run))
 
 
