@@ -43,7 +43,7 @@ class Pay:
     epoch: int
     result: EpochResult
     certificate: bytes
-    row: PaidRow | None  # None: the epoch pays the node nothing
+    row: PaidRow | None  # None: the epoch pays the node nothing, or somebody dropped the row
     anchor: EventProof | None
     proof: tuple[bytes, ...]  # Merkle proof of the row
 
@@ -53,7 +53,7 @@ class Paid:
     """What a receipt's pay part proves."""
 
     epoch: int
-    amount: int | None  # the row's, token units; None without a row
+    amount: int | None  # the row's, token units; None without one, which proves nothing
     anchor: BlockPoint | None  # where the result became final; None without the proof
 
 

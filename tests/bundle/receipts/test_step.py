@@ -22,6 +22,7 @@ from assay.bundle.finished import Settled
 from assay.bundle.receipts.step import Checked, check_receipt, make_receipt, window
 from assay.chain.commit_statement import sign_commit
 from assay.chain.statements import EpochResult, certificate, sign
+from assay.cli.audit.receipt import checked_lines
 from assay.ledger.settlement.payouts import settle
 from assay.ledger.settlement.results import epoch_result, result_digest, run_id_of
 from assay.participant.files.index import IntegrityError
@@ -207,6 +208,13 @@ def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold()
     bad = checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 0, peer("mallory")))
     assert bad.paid is not None
     assert (bad.paid.amount, bad.paid.epoch) == (None, 0)  # the table was signed, and has no row of it
+
+
+def test_a_receipt_whose_row_was_dropped_does_not_say_that_its_node_has_none(text):
+    found = check_receipt(edited(text, lambda told: told["pay"].update(row=None, proof=[])))
+
+    (line,) = (line for line in checked_lines(found, is_run_known=False) if line.startswith("pay "))
+    assert "in this receipt: that does not prove" in line
 
 
 def test_a_receipt_says_from_which_rate_on_the_step_was_drawn(chain):
