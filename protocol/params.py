@@ -656,6 +656,10 @@ def check_spec(spec: RunSpec) -> None:
         len(everyone) == len({member.account for member in everyone}),
         "one account cannot stand behind two members",
     )
+    need(
+        all(member.account != spec.money.treasury for member in everyone),
+        "the fee goes to a member's account, expected another: its payouts could not be told from the fee",
+    )
     need(len(spec.seat_peers) == len(set(spec.seat_peers)), "a reserve is a verifier of this run already")
     # At most f of all judges lie, so at most f of those that hold the seats at any time, whoever begins.
     seats, judges = len(spec.verifiers), len(spec.judges)
