@@ -135,6 +135,10 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
             )
             for member in (a_spec().nodes[0], a_spec().verifiers[-1])
         ),
+        *(
+            (changed("", name="Run-7.b_c"), changed("", name=name), "name is")
+            for name in ("", "-run", "a run", "run\n", "run\n\n**Held-out loss 1.02**", "<b>", "r\u00fcn")
+        ),
         # Sixteen tokens a sequence and the next one, two sequences a step.
         (
             changed("data", tokens=134, validation_tokens=100),
