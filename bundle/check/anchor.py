@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from assay.bundle.books import Place, find_books, log_origin, opened, spec_of
+from assay.bundle.books import Place, find_books, log_origin, opened, run_of, spec_of
 from assay.bundle.finished import Anchored, LogPoint
 from assay.chain.commit_statement import evm_address
 from assay.ledger.journal.log_store import read_edge, read_notes, read_root
@@ -69,7 +69,7 @@ def check_books(folder: Path, point: LogPoint | None, anchor: Anchored | None) -
     try:
         place = find_books(folder)
         with opened(place) as db:
-            audit(db, log_origin(place, db), None, ())
+            audit(db, log_origin(place, db), None, (), run_id=run_of(place)[1])
         if point is not None:
             _compare(place, point.size, point.root, "cosigned by a quorum")
         return "" if anchor is None else _compare(place, anchor.size, anchor.root, "anchored")

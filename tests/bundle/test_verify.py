@@ -15,13 +15,16 @@ from assay.bundle import verify as verifying
 from assay.bundle.books import find_books, opened
 from assay.bundle.check.anchor import check_books
 from assay.bundle.finished import Anchored
-from assay.bundle.read import find_node, read
+from assay.bundle.read import Delivered, find_node, read
 from assay.bundle.report.picture import PICTURE_BYTES_MAX
 from assay.bundle.verify import Report, Verified, report_lines, verify
-from assay.chain.events import EVENTS, Gifted, Refunded, RunOpened
+from assay.chain.events import EVENTS, ChainEvent, Gifted, Refunded, RunOpened
+from assay.ledger.books import book
+from assay.ledger.journal import store
 from assay.ledger.journal.log_store import read_edge
 from assay.ledger.journal.reader import read_events
 from assay.ledger.journal.store import BookStore
+from assay.ledger.merkle_log import Edge
 from assay.observer.ledger_service.bookkeeper import Recorder
 from assay.participant.files.index import IntegrityError
 from assay.protocol.encoding.codec import encode
@@ -244,24 +247,33 @@ def test_books_that_hold_less_than_or_other_than_the_anchored_root_are_refused(r
         check_books(run, None, anchor)
 
 
-def test_books_that_a_quorum_did_not_cosign_are_refused_whatever_the_buyer_says_is_anchored(
-    report: Report, run: Path
-) -> None:
-    delivered, point = report.delivered, report.log_point
-    assert point is not None
+def one_more(event: ChainEvent) -> ChainEvent:
+    """A buyer that is said to have put in a unit more, and to have had it back."""
+    if isinstance(event, RunOpened):
+        return replace(event, budget=event.budget + 1)
+    return replace(event, amount=event.amount + 1) if isinstance(event, Refunded) else event
+
+
+def book_again(delivered: Delivered, run: Path, change: Callable[[ChainEvent], ChainEvent]) -> Edge:
+    """Write the run's books anew, from changed events."""
     with opened(find_books(run)) as db:
-        events = read_events(db, *EVENTS, Gifted)
+        events = [change(event) for event in read_events(db, *EVENTS, Gifted)]
     (run / "ledger.db").unlink()
-    books = BookStore(run / "ledger.db", delivered.run_id, first_block=delivered.deployment.block)
+    begin, end = delivered.deployment.block, events[-1].block_number + 1
+    books = BookStore(run / "ledger.db", delivered.run_id, first_block=begin)
     Recorder(delivered.spec, delivered.run_id, books).book_rounds(delivered.links, delivered.tables)
-    richer = [replace(one, amount=one.amount + 1) if isinstance(one, Refunded) else one for one in events]
-    richer = [replace(one, budget=one.budget + 1) if isinstance(one, RunOpened) else one for one in richer]
-    end = events[-1].block_number + 1
-    books.take_blocks(richer, delivered.deployment.block, end, delivered.tables)
+    books.take_blocks(events, begin, end, delivered.tables)
     with books.reading() as db:
         edge = read_edge(db)
     books.close()
-    assert report.anchor is not None
+    return edge
+
+
+def test_books_that_a_quorum_did_not_cosign_are_refused_whatever_the_buyer_says_is_anchored(
+    report: Report, run: Path
+) -> None:
+    edge, point = book_again(report.delivered, run, one_more), report.log_point
+    assert point is not None and report.anchor is not None
     stated = replace(report.anchor, size=edge.size, root=edge.root)
 
     assert check_books(run, None, stated).startswith(f"{edge.size} of {edge.size} entries")
@@ -270,6 +282,16 @@ def test_books_that_a_quorum_did_not_cosign_are_refused_whatever_the_buyer_says_
             check_books(run, point, anchor)
     with pytest.raises(IntegrityError, match=r"^ledger\.db: root .* is cosigned by a quorum"):
         verify(read(run))
+
+
+def test_books_whose_amounts_are_not_those_of_their_events_are_refused(
+    report: Report, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "book", lambda books, event, *told: book(books, one_more(event), *told))
+    book_again(report.delivered, run, lambda event: event)
+
+    with pytest.raises(IntegrityError, match=r"^ledger\.db: entry event/.* what its RunOpened leads to"):
+        check_books(run, None, None)
 
 
 def test_a_spec_beside_the_index_names_no_other_log_to_check_the_books_by(report: Report, run: Path) -> None:

@@ -324,12 +324,14 @@ def test_an_entry_that_no_checkpoint_covers_has_no_proof_yet(assay: Assay, tmp_p
 
     code, out, err = assay("ledger", "prove", tmp_path, 1)
     assert (code, out, "newer than the last checkpoint" in err) == (2, "", True)
-    assert "none yet" in assay("ledger", "audit", tmp_path)[1]
+    audited = assay("ledger", "audit", tmp_path)[1]
+    assert "none yet" in audited and "postings: not compared with the events" in audited
 
 
 def test_the_audit_takes_the_keepers_key_and_no_other(assay: Assay, made: Path):
     own, other = bytes(KEY.verify_key).hex(), bytes(SigningKey(b"m" * 32).verify_key).hex()
 
+    assert "postings: as the events and payout tables" in assay("ledger", "audit", made)[1]
     assert "the key you gave" in assay("ledger", "audit", made, "--key", own)[1]
     assert "the key you gave" in assay("ledger", "audit", made, "--key", NAMED)[1]
     code, _, err = assay("ledger", "audit", made, "--key", other)
