@@ -152,9 +152,10 @@ class ServedRun:
             if self._audit is None or now_s >= self._audit.at_s + every_s:
                 place = self.place
                 published = [] if place.checkpoints is None else read_published(place.checkpoints)
+                run_id = None if place.spec is None else run_of(place)[1]
                 with self.opened() as db:
                     try:
-                        found = audit(db, self.origin(db), None, published)
+                        found = audit(db, self.origin(db), None, published, run_id=run_id)
                         self._audit = AuditAnswer(at_s=now_s, audited=found, difference="")
                     except LedgerIntegrityError as error:
                         self._audit = AuditAnswer(at_s=now_s, audited=None, difference=str(error))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sqlalchemy.engine import Connection
@@ -44,12 +44,14 @@ def find_books(run: Path | str) -> Place:
     """The ledger in a run's folder, finished or not, or a single database.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or as `_spec`.
     """
     if isinstance(run, str):
         return Place(books=run, checkpoints=None, spec=None)
     if run.is_file():
         return Place(books=run, checkpoints=run.parent / CHECKPOINTS, spec=None)
+    if (run / INDEX).exists():  # nobody signed for what is among the participants' own files
+        return _in_folder(run, (run / _BOOKS,))
     return _in_folder(run, (run / _BOOKS, run / LEDGER_SERVICE / _BOOKS))
 
 
@@ -57,16 +59,14 @@ def find_keepers_books(run: Path) -> Place:
     """The ledger service's own books in a run's folder, never the delivered copy, which stays as signed.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: there are none, or as `_spec`.
     """
     if run.is_file():
         if (run.parent / INDEX).exists():
             raise ConfigError(
                 f"{run}: is part of what was delivered, expected the ledger service's own books"
             )
-        found = find_books(run)
-        specs = _specs(run.parent)
-        return Place(books=run, checkpoints=found.checkpoints, spec=specs[0] if specs else None)
+        return replace(find_books(run), spec=_spec(run.parent))
     return _in_folder(run, (run / LEDGER_SERVICE / _BOOKS,))
 
 
@@ -75,16 +75,27 @@ def _in_folder(run: Path, books: tuple[Path, ...]) -> Place:
     if not found:
         raise ConfigError(f"{run}: no ledger.db here; expected a run's folder or a ledger.db")
     checkpoints = run / LEDGER_SERVICE / CHECKPOINTS
-    specs = _specs(run)
     return Place(
         books=found[0],
         checkpoints=checkpoints if checkpoints.is_dir() else run / CHECKPOINTS,
-        spec=specs[0] if specs else None,
+        spec=_spec(run),
     )
 
 
-def _specs(folder: Path) -> list[Path]:
-    return [path for path in (folder / "spec.cbor", folder / "bundle" / "spec.cbor") if path.is_file()]
+def _spec(folder: Path) -> Path | None:
+    """The spec of the run in this folder: the bundle's where there is one, which is what a buyer signs for.
+
+    Raises:
+        ConfigError: another one lies beside the bundle.
+    """
+    beside, delivered = folder / "spec.cbor", folder / "bundle" / "spec.cbor"
+    if not delivered.parent.exists() and not (folder / INDEX).exists():
+        return beside if beside.is_file() else None
+    if not delivered.is_file():
+        return None
+    if beside.exists() and beside.read_bytes() != delivered.read_bytes():
+        raise ConfigError(f"{beside}: differs from {delivered}, the spec of the run")
+    return delivered
 
 
 def spec_of(place: Place) -> RunSpec:

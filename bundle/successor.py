@@ -247,7 +247,9 @@ def _accept_left(stop: Stop) -> AcceptSpec:
 
 
 def check_predecessor(spec: RunSpec, delivered: Delivered) -> None:
-    """Do nothing if a run goes on where this other one was, with its parameters, seed and data.
+    """Do nothing if a run goes on where this other one was, with its model, parameters, seed and data.
+
+    The data with their split, tokenizer and windows: what that run trained on must be held out by neither.
 
     Raises:
         ConfigError: it continues another run, or none.
@@ -261,9 +263,11 @@ def check_predecessor(spec: RunSpec, delivered: Delivered) -> None:
     stop = stop_of([delivered], at)
     for what, found, expected in (
         ("manifest", named.manifest, stop.predecessor.manifest),
+        ("model", _model(spec), _model(delivered.spec)),
         ("parameters", spec.model.base, stop.base),
         ("outer buffers", named.outer, stop.predecessor.outer),
-        ("data", spec.data.root, delivered.spec.data.root),
+        ("data", digest(spec.data), digest(delivered.spec.data)),
+        ("window", spec.window_tokens.to_bytes(8, "big"), delivered.spec.window_tokens.to_bytes(8, "big")),
         ("seed", spec.seed.to_bytes(8, "big"), delivered.spec.seed.to_bytes(8, "big")),
     ):
         if found != expected:
@@ -271,3 +275,8 @@ def check_predecessor(spec: RunSpec, delivered: Delivered) -> None:
                 f"spec: {what} {found.hex()[:16]}, after round {at} of run {delivered.run_id.hex()[:16]} "
                 f"it was {expected.hex()[:16]}"
             )
+
+
+def _model(spec: RunSpec) -> Digest:
+    """Digest of the architecture of what is delivered, wherever it began: an adapter is merged into it."""
+    return digest(replace(spec.model.whole, base=NO_DIGEST))

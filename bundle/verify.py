@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.bundle.check.anchor import check_books_anchor
+from assay.bundle.check.anchor import check_books
 from assay.bundle.check.registry import read_registry_claims
 from assay.bundle.finished import Anchored, Finished, HeldOut, LogPoint, Registered
 from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
@@ -38,7 +38,7 @@ from assay.bundle.write import ANCHOR, PICTURES, write_bundle
 from assay.chain.commit_statement import evm_address
 from assay.chain.proofs.event_proof import BlockPoint, read_event
 from assay.ledger.settlement.ending import ending_of
-from assay.participant.files.index import IntegrityError, check_index, signer_text
+from assay.participant.files.index import IntegrityError, check_index, files_in, signer_text
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest
 from assay.protocol.encoding.json_text import parse_json, read_plain
@@ -143,7 +143,7 @@ def verify(
         check_held_out(held_out, held_out_loss(spec, inputs, public.theta_P, data, held_out.tokens))
     if (root / SUMMARY).is_file():  # only a network on one machine has one; the index lists it
         _check_summary(delivered, claims.registered)
-    has_books = (root / BOOKS).is_file()  # likewise; a buyer has only their anchor
+    has_books = (root / BOOKS).is_file()  # likewise; a buyer has only their checkpoint and anchor
     proofs = [one.anchor for one in delivered.settled.values() if one.anchor is not None]
     return Report(
         delivered=delivered,
@@ -155,7 +155,7 @@ def verify(
         registered=claims.registered,
         log_point=claims.log_point,
         anchor=finished.anchor,
-        anchored=check_books_anchor(root, finished.anchor) if finished.anchor and has_books else "",
+        anchored=check_books(root, claims.log_point, finished.anchor) if has_books else "",
         drawn_by=drawn_by,
         held_out=held_out,
         is_measured=data is not None,
@@ -265,7 +265,13 @@ def report_lines(report: Report) -> Iterator[str]:
         yield f"registry: record {record}, signed by a quorum: compare it with the chain's"
     if report.log_point is not None:
         size, cosigners = report.log_point.size, len(report.log_point.cosigners)
-        yield f"books: {size} leaves at a checkpoint cosigned by {cosigners} of {len(spec.judges)} verifiers"
+        held = f", with the root that {BOOKS} has" if (run.root / BOOKS).is_file() else ""
+        yield (
+            f"books: {size} leaves at a checkpoint cosigned by {cosigners} of {len(spec.judges)} "
+            f"verifiers{held}"
+        )
+    elif (run.root / BOOKS).is_file():
+        yield "books: not checked against a checkpoint: none that a quorum cosigned was delivered"
     count = report.bundle_files
     pictures = f" but pictures by {report.drawn_by}, which were not compared" if report.drawn_by else ""
     yield f"bundle: written again from the certified chain, all {count} files equal byte for byte{pictures}"
@@ -275,7 +281,7 @@ def report_lines(report: Report) -> Iterator[str]:
         block = f"block {report.anchor.block_number} ({report.anchor.block_hash.hex()[:16]})"
         yield (
             f"anchor: {report.anchored or 'books elsewhere'} in {block} "
-            f"by {report.anchor.ledger_service}; "
+            f"by {report.anchor.ledger_service}, block and transaction as the buyer states them; "
             "`assay ledger audit --rpc` asks the chain itself"
         )
 
@@ -393,8 +399,10 @@ def _compare(made: Path, given: Path) -> tuple[int, str]:
 
     Each file has the same bytes in both, or is a picture that another version of matplotlib drew.
     """
-    ours = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
-    theirs = {path.relative_to(given) for path in given.rglob("*") if path.is_file()}
+    try:
+        ours, theirs = set(files_in(made)), set(files_in(given))
+    except IntegrityError as error:
+        raise IntegrityError(f"bundle/{error}") from None
     drawn_by = ""
     for name in sorted(ours | theirs):
         if name not in theirs:

@@ -65,7 +65,7 @@ from assay.training.model.initial import BASE, OUTER
 
 ANCHOR, ADAPTER = "anchor.json", "adapter"
 REPORT_PAGE = "report.html"
-PICTURES = (Path("model") / PICTURE, Path(ADAPTER) / PICTURE)
+PICTURES = (f"model/{PICTURE}", f"{ADAPTER}/{PICTURE}")
 
 
 def write_bundle(folder: Path, run: Finished) -> Digest:

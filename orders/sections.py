@@ -22,6 +22,7 @@ from assay.protocol.params import (
     KNOWN_ANSWERS_MAX,
     MILESTONES_MAX,
     PPM,
+    RUN_NAME,
     STRATA_MAX,
 )
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
@@ -77,9 +78,7 @@ class Section(BaseModel):
 class RunSection(Section):
     """[run]: length and members."""
 
-    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = (
-        "quickstart"
-    )
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=RUN_NAME)] = "quickstart"
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 20261120
     rounds: Positive = 60
     nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 5  # that the buyer names

@@ -11,6 +11,7 @@ import enum
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -33,6 +34,7 @@ from assay.protocol.update_rule import RuleSpec as RuleSpec
 from assay.protocol.update_rule import Values as Values
 from assay.protocol.update_rule import check_rule
 
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # it stands as it is in file names, pages and the model card
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
 MILESTONES_MAX = 256
@@ -560,6 +562,10 @@ def check_spec(spec: RunSpec) -> None:
         if not holds:
             raise ValueError(message)
 
+    need(
+        re.fullmatch(RUN_NAME, spec.name) is not None,
+        f"name is {spec.name!a}, expected letters, digits, '.', '_' and '-', a letter or a digit first",
+    )
     need(spec.rounds >= 1, f"rounds is {spec.rounds}, expected at least 1")
     need(spec.state_every >= 1, f"state_every is {spec.state_every}, expected at least 1")
     for name in ("collect_ms", "ready_ms", "iteration_ms", "resend_ms"):
@@ -658,6 +664,10 @@ def check_spec(spec: RunSpec) -> None:
     need(
         len(everyone) == len({member.account for member in everyone}),
         "one account cannot stand behind two members",
+    )
+    need(
+        all(member.account != spec.money.treasury for member in everyone),
+        "the fee goes to a member's account, expected another: its payouts could not be told from the fee",
     )
     need(len(spec.seat_peers) == len(set(spec.seat_peers)), "a reserve is a verifier of this run already")
     # At most f of all judges lie, so at most f of those that hold the seats at any time, whoever begins.

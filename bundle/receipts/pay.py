@@ -43,7 +43,7 @@ class Pay:
     epoch: int
     result: EpochResult
     certificate: bytes
-    row: PaidRow | None  # None: the epoch pays the node nothing
+    row: PaidRow | None  # None: the epoch pays the node nothing, or somebody dropped the row
     anchor: EventProof | None
     proof: tuple[bytes, ...]  # Merkle proof of the row
 
@@ -53,7 +53,7 @@ class Paid:
     """What a receipt's pay part proves."""
 
     epoch: int
-    amount: int | None  # the row's, token units; None without a row
+    amount: int | None  # the row's, token units; None without one, which proves nothing
     anchor: BlockPoint | None  # where the result became final; None without the proof
 
 
@@ -96,6 +96,8 @@ def check_pay(
         account = evm_address(payee)
         if row.account != account:
             raise ValueError(f"a row of {row.account:.60}, the node's account is {account}")
+        if payee == spec.money.treasury:  # of a node that joined: leaves name no role
+            raise ValueError(f"a row of {account}, which receives the fee: it may be that")
         if len(pay.proof) > PROOF_MAX or any(len(sibling) != 32 for sibling in pay.proof):
             raise ValueError(f"proof: expected at most {PROOF_MAX} hashes of 32 bytes")
         if root_of_proof(leaf(run_id, epoch, row.index, account, row.amount), pay.proof) != result.root:

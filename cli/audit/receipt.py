@@ -68,7 +68,7 @@ class ProvedStep:
     verdicts: tuple[ProvedVerdict, ...]
     epoch: int | None  # None: the receipt has no pay
     account: str
-    amount: int | None  # token units, for all paid steps of the epoch
+    amount: int | None  # token units, for all paid steps of the epoch; None: not shown, which proves nothing
     final_block: int | None
     final_hash: bytes | None
     statements: tuple[str, ...]
@@ -234,7 +234,10 @@ def _pay_text(checked: Checked) -> str:
     if paid is None:
         return "not in this receipt"
     if paid.amount is None:
-        return f"no payout row of the node in epoch {paid.epoch}, whose table a quorum signed"
+        return (
+            f"no payout row of epoch {paid.epoch} in this receipt: that does not prove that its table, which "
+            "a quorum signed, has none of the node"
+        )
     return (
         f"{token_text(paid.amount)} to {evm_address(checked.member.account)} for all its paid steps "
         f"of epoch {paid.epoch}: a leaf under the root a quorum signed"

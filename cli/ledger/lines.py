@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from assay.bundle.books import find_books, log_origin, opened, spec_of
+from assay.bundle.books import find_books, log_origin, opened, run_of, spec_of
 from assay.ledger.accounts import NO_EPOCH
 from assay.ledger.journal.leaf import Written
 from assay.ledger.journal.log_store import read_notes
@@ -232,7 +232,8 @@ def audit_books(run: Path, key: str | None, *, must_be_witnessed: bool = False) 
     with opened(place) as db:
         origin = log_origin(place, db)
         published = [] if place.checkpoints is None else read_published(place.checkpoints)
-        found: Audited = audit(db, origin, signer, published, verifiers)
+        run_id = run_of(place)[1] if has_spec else None
+        found: Audited = audit(db, origin, signer, published, verifiers, run_id)
         notes = read_notes(db)
     if not found.checkpoints and must_be_witnessed:
         raise LedgerIntegrityError("no checkpoint is signed yet, so none is cosigned")
@@ -257,6 +258,10 @@ def audit_lines(books: AuditedBooks) -> Iterator[str]:
     """One line for each check passed."""
     found = books.audited
     yield f"entries: {found.entries} with {found.postings} postings, each with the leaf that the log holds"
+    if books.verifiers:
+        yield "postings: as the events and payout tables in these books lead to them"
+    else:
+        yield "postings: not compared with the events, which needs the run's spec.cbor"
     yield f"records: {found.records} events, rounds, payout tables and documents, each as it was logged"
     yield f"log: {found.entries} leaves, root {found.root.hex()}"
     yield f"trial balance: zero in {', '.join(found.assets) or 'empty books'}"

@@ -3,8 +3,8 @@
 Room: ledger (edge: reads the store). Every leaf is recomputed from the rows, in
 order, so the first difference names its entry; then the root, the sums, the balances,
 every checkpoint, and every event, round, payout table and document by the hash that its entry
-has of it. A checkpoint cannot show that something was never written, nor
-that another reader was shown another log (split view).
+has of it; with the run's id also what each event leads to (postings.py). A checkpoint cannot show
+that something was never written, nor that another reader was shown another log (split view).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from assay.ledger.journal.store import NEXT_ROUND, read_cursor
 from assay.ledger.journal.tables import TABLES, written_once
 from assay.ledger.log.cosignature import cosigners
 from assay.ledger.log.note import BadNoteError, Checkpoint, read_checkpoint
+from assay.ledger.log.postings import Replay
 from assay.ledger.merkle_log import Edge, append
-from assay.protocol.types import PeerId
+from assay.protocol.types import Digest, PeerId
 
 _ACCOUNT, _ENTRY, _POSTING = TABLES["account"], TABLES["journal_entry"], TABLES["posting"]
 _BALANCE, _EVENT, _INVOICE = TABLES["balance"], TABLES["chain_event"], TABLES["invoice"]
@@ -51,6 +52,7 @@ def audit(
     key: bytes | None,
     published: Iterable[tuple[str, str]],
     witnesses: Collection[PeerId] = (),
+    run_id: Digest | None = None,
 ) -> Audited:
     """Check the whole of the books.
 
@@ -60,14 +62,18 @@ def audit(
         key: The log's public key; None takes the key that the newest checkpoint in the books names.
         published: Checkpoints stored outside the books: a name and the note.
         witnesses: The run's verifiers, as far as they are known.
+        run_id: The run, if it is known: then every event is booked again, and its entry compared.
 
     Raises:
         LedgerIntegrityError: the first thing that differs.
     """
     edge, lines, roots, nodes = Edge(), 0, [Edge().root], Nodes()
     records: dict[str, Record] = {}
+    replay = None if run_id is None else Replay(db, run_id)
     for one in read_journal(db):
         _note_record(records, one.entry)
+        if replay is not None:
+            replay.check(one.entry)
         edge = append(edge, [one.leaf], nodes.take)
         roots.append(edge.root)
         lines += len(one.entry.postings)

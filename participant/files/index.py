@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -33,8 +34,12 @@ class IntegrityError(AssayError):
 
 
 def write_index(folder: Path, key: bytes) -> None:
-    """Hash every file under `folder` and sign the list with the key of the spec's signer."""
-    files = {name: _sha256(folder / name) for name in _names(folder)}
+    """Hash every file under `folder` and sign the list with the key of the spec's signer.
+
+    Raises:
+        IntegrityError: as `files_in`.
+    """
+    files = {name: _sha256(folder / name) for name in files_in(folder, PARTICIPANTS) if name != INDEX}
     signature = sign_digest(_digest(files), key)
     (folder / INDEX).write_bytes(_spelled(files, signature))
 
@@ -97,7 +102,7 @@ def check_index(folder: Path, signer: bytes, *, is_whole: bool = True) -> int:
         ]
         beside = f"; beside it, altered since delivery: {', '.join(others[:3])}" if others else ""
         raise IntegrityError(f"{INDEX}: not signed by the buyer as it stands{beside}")
-    present = set(_names(folder))
+    present = {name for name in files_in(folder, PARTICIPANTS) if name != INDEX}
     # Older indexes include participants' folders.
     listed = {
         name for name in index.files if not _is_participants(name) and not name.startswith(f"{OPENINGS}/")
@@ -112,16 +117,35 @@ def check_index(folder: Path, signer: bytes, *, is_whole: bool = True) -> int:
     return len(present)
 
 
+def files_in(folder: Path, skipped: str = "") -> Iterator[str]:
+    """Names of all files under a folder, but for those in the folder of this name in it.
+
+    No link is followed: what it leads to may lie outside, and change after the check.
+
+    Raises:
+        IntegrityError: something there is neither a file nor a folder, or a folder that cannot be read.
+    """
+    pending = [folder]
+    while pending:
+        parent = pending.pop()
+        try:
+            entries = list(os.scandir(parent))
+        except OSError as error:
+            name = parent.relative_to(folder).as_posix()
+            raise IntegrityError(f"{name}: cannot be read ({error.strerror})") from None
+        for entry in entries:
+            name = Path(entry.path).relative_to(folder).as_posix()
+            if entry.is_file(follow_symlinks=False):
+                yield name
+            elif not entry.is_dir(follow_symlinks=False):
+                raise IntegrityError(f"{name}: a link or a device, expected a file or a folder")
+            elif name != skipped:
+                pending.append(Path(entry.path))
+
+
 def _is_listed(folder: Path, name: str, digest: str) -> bool:
     path = folder / name
     return path.is_file() and path.resolve().is_relative_to(folder.resolve()) and _sha256(path) == digest
-
-
-def _names(folder: Path) -> Iterator[str]:
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and name != INDEX and not _is_participants(name):
-            yield name
 
 
 def _is_name(name: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from assay.ledger.invoices.figures import read_facts
 from assay.ledger.settlement.payouts import UnpaidReason
 from assay.participant.files.record import OWN_RECORD, Role, sign_record, write_record
 from assay.participant.keys.keyring import QUICK, create_keys
+from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import ConfigError
 from assay.protocol.identity import peer_of
 
@@ -47,17 +49,52 @@ def test_checkpoints_are_the_ledger_services_own_where_it_has_any(run: Path) -> 
     assert find_books(run / "ledger.db").checkpoints == run / "checkpoints"
 
 
-def test_a_spec_is_read_beside_the_books_before_the_bundles(run: Path, recorded_run: Path) -> None:
+def test_the_books_of_a_delivered_run_are_those_that_its_index_may_list(
+    run: Path, recorded_run: Path
+) -> None:
+    shutil.copy(recorded_run / "index.json", run)
+    assert find_books(run).books == run / "ledger.db"
+    (run / "ledger.db").unlink()
+
+    with pytest.raises(ConfigError, match=r"no ledger\.db here"):
+        find_books(run)
+    assert find_keepers_books(run).books == run / "participants" / "ledger" / "ledger.db"
+
+
+def test_a_spec_is_the_bundles_and_beside_the_books_where_there_is_no_bundle(
+    run: Path, recorded_run: Path
+) -> None:
     assert find_books(run).spec is None
     with pytest.raises(ConfigError, match=r"no spec\.cbor beside the books"):
         spec_of(find_books(run))
-    (run / "bundle").mkdir()
-    for folder in (run / "bundle", run):
+    for folder in (run, run / "bundle"):
+        folder.mkdir(exist_ok=True)
         shutil.copy(recorded_run / "bundle" / "spec.cbor", folder)
         assert find_books(run).spec == folder / "spec.cbor"
         assert find_keepers_books(run / "ledger.db").spec == folder / "spec.cbor"
     spec, run_id = run_of(find_books(run))
     assert (spec.rounds, run_id) == (20, read(recorded_run).run_id)
+
+
+def test_another_spec_beside_a_bundle_is_refused(run: Path, recorded_run: Path) -> None:
+    (run / "bundle").mkdir()
+    spec = read(recorded_run).spec
+    (run / "spec.cbor").write_bytes(encode(replace(spec, verifiers=spec.verifiers[::-1])))
+    assert find_books(run).spec is None  # a bundle without a spec names no run
+
+    shutil.copy(recorded_run / "bundle" / "spec.cbor", run / "bundle")
+    for find, place in (
+        (find_books, run),
+        (find_keepers_books, run),
+        (find_keepers_books, run / "ledger.db"),
+    ):
+        with pytest.raises(ConfigError, match=r"spec\.cbor: differs from .*bundle/spec\.cbor"):
+            find(place)
+    (run / "bundle" / "spec.cbor").unlink()
+    (run / "bundle").rmdir()
+    assert find_books(run).spec == run / "spec.cbor"
+    shutil.copy(recorded_run / "index.json", run)
+    assert find_books(run).spec is None
 
 
 def test_what_was_delivered_is_nobodys_own_books(recorded_run: Path) -> None:

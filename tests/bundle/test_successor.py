@@ -22,9 +22,11 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import (
     NO_PREDECESSOR,
     AcceptSpec,
+    AdapterSpec,
     Milestone,
     Predecessor,
     RunSpec,
+    Target,
     check_spec,
 )
 from assay.protocol.types import NO_DIGEST, Address, Digest
@@ -311,14 +313,46 @@ def test_a_successor_is_compared_with_the_chain_that_it_continues(stopped):
         check_predecessor(other, stopped)
 
 
-@pytest.mark.parametrize("what", ["manifest", "parameters", "outer buffers", "data", "seed"])
+CHANGED = {
+    "root": Digest(b"o" * 32),
+    "manifest": Digest(b"o" * 32),
+    "tokenizer": Digest(b"o" * 32),
+    "licence": "another",
+}
+
+
+@pytest.mark.parametrize("name", [*CHANGED, "validation_tokens"])
+def test_a_successor_holds_out_nothing_that_was_trained_on_and_has_the_same_data(stopped, name):
+    spec = the_successor(stop_of([stopped]))
+    change = {name: CHANGED.get(name, spec.data.validation_tokens * 2)}
+    other = replace(spec, data=replace(spec.data, **change))
+    check_spec(other)
+
+    with pytest.raises(IntegrityError, match="spec: data "):
+        check_predecessor(other, stopped)
+
+
+def test_a_successor_with_another_architecture_or_other_windows_is_found(stopped):
+    spec = the_successor(stop_of([stopped]))
+    heads = replace(spec, model=replace(spec.model, heads=2 * spec.model.heads))
+    with pytest.raises(IntegrityError, match="spec: model "):
+        check_predecessor(heads, stopped)
+    pairs = replace(spec, compute=replace(spec.compute, beta_micro=100_000))
+    with pytest.raises(IntegrityError, match="spec: window "):
+        check_predecessor(pairs, stopped)
+    adapted = replace(
+        spec, model=replace(spec.model, adapter=AdapterSpec(rank=1, alpha=1, targets=(Target.Q,)))
+    )
+    check_predecessor(adapted, stopped)  # merged into the same model in the end
+
+
+@pytest.mark.parametrize("what", ["manifest", "parameters", "outer buffers", "seed"])
 def test_a_start_that_the_stopped_run_did_not_certify_is_found(stopped, what):
     spec, other = the_successor(stop_of([stopped])), Digest(b"o" * 32)
     false = {
         "manifest": lambda: replace(spec, predecessor=replace(spec.predecessor, manifest=other)),
         "parameters": lambda: replace(spec, model=replace(spec.model, base=other)),
         "outer buffers": lambda: replace(spec, predecessor=replace(spec.predecessor, outer=other)),
-        "data": lambda: replace(spec, data=replace(spec.data, root=other)),
         "seed": lambda: replace(spec, seed=spec.seed + 1),
     }[what]()
     with pytest.raises(IntegrityError, match=f"spec: {what} "):

@@ -12,12 +12,22 @@ from pathlib import Path
 import pytest
 
 from assay.bundle import verify as verifying
-from assay.bundle.check.anchor import check_books_anchor
+from assay.bundle.books import find_books, opened
+from assay.bundle.check.anchor import check_books
 from assay.bundle.finished import Anchored
-from assay.bundle.read import find_node, read
+from assay.bundle.read import Delivered, find_node, read
 from assay.bundle.report.picture import PICTURE_BYTES_MAX
 from assay.bundle.verify import Report, Verified, report_lines, verify
+from assay.chain.events import EVENTS, ChainEvent, Gifted, Refunded, RunOpened
+from assay.ledger.books import book
+from assay.ledger.journal import store
+from assay.ledger.journal.log_store import read_edge
+from assay.ledger.journal.reader import read_events
+from assay.ledger.journal.store import BookStore
+from assay.ledger.merkle_log import Edge
+from assay.observer.ledger_service.bookkeeper import Recorder
 from assay.participant.files.index import IntegrityError
+from assay.protocol.encoding.codec import encode
 from assay.protocol.encoding.json_text import canonical_json, read_plain
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import Digest
@@ -77,9 +87,11 @@ def test_the_lines_say_the_figures(report: Report) -> None:
     assert f"2 of 2 results are final on chain, the last in block {found.final_block} " in by_name["finality"]
     assert found.record is not None and f"record {found.record.hex()}" in by_name["registry"]
     assert f"books: {found.books_size} leaves" in by_name["books"]
+    assert by_name["books"].endswith("with the root that ledger.db has")
     assert f"all {found.bundle_files} files equal" in by_name["bundle"]
     assert by_name["summary"] and "entries, root" in by_name["anchor"]
     assert f"block {found.anchor_block} (" in by_name["anchor"]
+    assert "block and transaction as the buyer states them" in by_name["anchor"]
 
 
 def test_what_was_not_delivered_is_said_and_not_claimed(report: Report) -> None:
@@ -87,13 +99,15 @@ def test_what_was_not_delivered_is_said_and_not_claimed(report: Report) -> None:
     text = "\n".join(report_lines(bare))
 
     assert "finality: no proof" in text and "registry: the model was not on record" in text
-    assert "books:" not in text and "anchor:" not in text
+    assert "books: not checked against a checkpoint" in text and "anchor:" not in text
     assert "books elsewhere" in "\n".join(report_lines(replace(report, anchored="")))
     found = Verified.of(bare)
     assert (found.final_epochs, found.final_block, found.record) == (0, None, None)
     assert (found.books_size, found.anchor_block) == (None, None)
     alone = replace(report, delivered=replace(report.delivered, root=Path("/nowhere")))
     assert "summary:" not in "\n".join(report_lines(alone))
+    assert "ledger.db" not in "\n".join(report_lines(alone))
+    assert "books:" not in "\n".join(report_lines(replace(alone, log_point=None)))
 
 
 def edit(path: Path, change: Callable[[dict], object]) -> None:
@@ -145,6 +159,19 @@ def test_files_that_are_altered_missing_or_too_many_are_named(run: Path) -> None
         card.write_bytes(text)
     (run / "bundle" / "more").write_bytes(b"")
     with pytest.raises(IntegrityError, match=r"^bundle/more: does not belong"):
+        verify(read(run))
+    (run / "bundle" / "more").unlink()
+    (run / "bundle" / "participants").mkdir()
+    (run / "bundle" / "participants" / "more").write_bytes(b"")
+    with pytest.raises(IntegrityError, match=r"^bundle/participants/more: does not belong"):
+        verify(read(run))
+
+
+@pytest.mark.parametrize("name", ["adapter", "model/generation_config.json"])
+def test_a_link_in_the_bundle_is_named_even_where_it_leads_nowhere_yet(run: Path, name: str) -> None:
+    (run / "bundle" / name).symlink_to(run / "participants" / "later")
+
+    with pytest.raises(IntegrityError, match=rf"^bundle/{name}: a link"):
         verify(read(run))
 
 
@@ -210,14 +237,69 @@ def test_books_that_hold_less_than_or_other_than_the_anchored_root_are_refused(r
     told = json.loads((run / "bundle" / "anchor.json").read_text())
     anchor = read_plain(Anchored, told)
 
-    assert f"{anchor.size} of " in check_books_anchor(run, anchor)
+    assert f"{anchor.size} of " in check_books(run, None, anchor)
     with pytest.raises(IntegrityError, match=r"^ledger\.db: the books were rolled back"):
-        check_books_anchor(run, replace(anchor, size=10**6))
+        check_books(run, None, replace(anchor, size=10**6))
     with pytest.raises(IntegrityError, match=r"^ledger\.db: root 0000"):
-        check_books_anchor(run, replace(anchor, root=bytes(32)))
+        check_books(run, None, replace(anchor, root=bytes(32)))
     (run / "ledger.db").unlink()
     with pytest.raises(IntegrityError, match=r"^ledger\.db: .*no ledger\.db here"):
-        check_books_anchor(run, anchor)
+        check_books(run, None, anchor)
+
+
+def one_more(event: ChainEvent) -> ChainEvent:
+    """A buyer that is said to have put in a unit more, and to have had it back."""
+    if isinstance(event, RunOpened):
+        return replace(event, budget=event.budget + 1)
+    return replace(event, amount=event.amount + 1) if isinstance(event, Refunded) else event
+
+
+def book_again(delivered: Delivered, run: Path, change: Callable[[ChainEvent], ChainEvent]) -> Edge:
+    """Write the run's books anew, from changed events."""
+    with opened(find_books(run)) as db:
+        events = [change(event) for event in read_events(db, *EVENTS, Gifted)]
+    (run / "ledger.db").unlink()
+    begin, end = delivered.deployment.block, events[-1].block_number + 1
+    books = BookStore(run / "ledger.db", delivered.run_id, first_block=begin)
+    Recorder(delivered.spec, delivered.run_id, books).book_rounds(delivered.links, delivered.tables)
+    books.take_blocks(events, begin, end, delivered.tables)
+    with books.reading() as db:
+        edge = read_edge(db)
+    books.close()
+    return edge
+
+
+def test_books_that_a_quorum_did_not_cosign_are_refused_whatever_the_buyer_says_is_anchored(
+    report: Report, run: Path
+) -> None:
+    edge, point = book_again(report.delivered, run, one_more), report.log_point
+    assert point is not None and report.anchor is not None
+    stated = replace(report.anchor, size=edge.size, root=edge.root)
+
+    assert check_books(run, None, stated).startswith(f"{edge.size} of {edge.size} entries")
+    for anchor in (stated, None):
+        with pytest.raises(IntegrityError, match=r"^ledger\.db: root .* is cosigned by a quorum"):
+            check_books(run, point, anchor)
+    with pytest.raises(IntegrityError, match=r"^ledger\.db: root .* is cosigned by a quorum"):
+        verify(read(run))
+
+
+def test_books_whose_amounts_are_not_those_of_their_events_are_refused(
+    report: Report, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "book", lambda books, event, *told: book(books, one_more(event), *told))
+    book_again(report.delivered, run, lambda event: event)
+
+    with pytest.raises(IntegrityError, match=r"^ledger\.db: entry event/.* what its RunOpened leads to"):
+        check_books(run, None, None)
+
+
+def test_a_spec_beside_the_index_names_no_other_log_to_check_the_books_by(report: Report, run: Path) -> None:
+    spec = report.delivered.spec
+    (run / "spec.cbor").write_bytes(encode(replace(spec, verifiers=spec.verifiers[::-1])))
+
+    with pytest.raises(IntegrityError, match=r"^ledger\.db: .*/spec\.cbor: differs from"):
+        verify(read(run))
 
 
 def test_an_altered_update_aggregate_or_result_is_named(run: Path) -> None:

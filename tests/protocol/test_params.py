@@ -16,7 +16,7 @@ from assay.protocol.params import (
     closing_rounds,
     model_faults,
 )
-from assay.protocol.types import Digest
+from assay.protocol.types import Address, Digest
 from assay.testing.members import a_member, peer
 from assay.testing.run import a_spec
 from assay.testing.specs import an_audit_spec
@@ -131,6 +131,18 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
             changed(""),
             changed("", nodes=MEMBERS[:3], verifiers=MEMBERS[2:6]),
             "one account cannot stand behind two members",
+        ),
+        *(
+            (
+                changed("money", treasury=Address(b"f" * 20)),
+                changed("money", treasury=member.account),
+                "the fee",
+            )
+            for member in (a_spec().nodes[0], a_spec().verifiers[-1])
+        ),
+        *(
+            (changed("", name="Run-7.b_c"), changed("", name=name), "name is")
+            for name in ("", "-run", "a run", "run\n", "run\n\n**Held-out loss 1.02**", "<b>", "r\u00fcn")
         ),
         # Sixteen tokens a sequence and the next one, two sequences a step.
         (

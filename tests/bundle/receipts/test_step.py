@@ -19,9 +19,11 @@ from eth_utils.crypto import keccak
 
 import tests.a_drand as a_drand
 from assay.bundle.finished import Settled
+from assay.bundle.receipts.pay import PaidRow, check_pay, pay_of
 from assay.bundle.receipts.step import Checked, check_receipt, make_receipt, window
-from assay.chain.commit_statement import sign_commit
+from assay.chain.commit_statement import evm_address, sign_commit
 from assay.chain.statements import EpochResult, certificate, sign
+from assay.cli.audit.receipt import checked_lines
 from assay.ledger.settlement.payouts import settle
 from assay.ledger.settlement.results import epoch_result, result_digest, run_id_of
 from assay.participant.files.index import IntegrityError
@@ -207,6 +209,23 @@ def test_every_step_of_the_run_has_a_receipt_with_the_ruling_of_the_whole_fold()
     bad = checked(make_receipt(SPEC, RUN, DEPLOYMENT, links, pays, 0, peer("mallory")))
     assert bad.paid is not None
     assert (bad.paid.amount, bad.paid.epoch) == (None, 0)  # the table was signed, and has no row of it
+
+
+def test_a_receipt_whose_row_was_dropped_does_not_say_that_its_node_has_none(text):
+    found = check_receipt(edited(text, lambda told: told["pay"].update(row=None, proof=[])))
+
+    (line,) = (line for line in checked_lines(found, is_run_known=False) if line.startswith("pay "))
+    assert "in this receipt: that does not prove" in line
+
+
+def test_the_fee_is_not_the_pay_of_a_node_that_joined_with_the_account_it_goes_to(chain):
+    table, treasury = chain[1][0].settlement, SPEC.money.treasury
+    index = next(at for at, row in enumerate(table.rows) if row.role == "fee")
+    row = PaidRow(index=index, account=evm_address(treasury), amount=table.rows[index].amount)
+    pay = replace(pay_of(chain[1][0], peer("nora")), row=row, proof=table.tree().proof(index))
+
+    with pytest.raises(IntegrityError, match=r"^pay: a row of .*, which receives the fee"):
+        check_pay(pay, SPEC, RUN, DEPLOYMENT, 1, treasury)
 
 
 def test_a_receipt_says_from_which_rate_on_the_step_was_drawn(chain):

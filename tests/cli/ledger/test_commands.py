@@ -263,15 +263,15 @@ def test_the_delivered_books_are_held_against_the_anchor_in_the_bundle(folder: P
         block_hash=b"b" * 32, tx_hash=b"t" * 32,
     )  # fmt: skip
     assert assay is not None
-    assert check_anchor.check_books_anchor(folder, anchor).startswith("5 of")
+    assert check_anchor.check_books(folder, None, anchor).startswith("5 of")
 
     for wrong, words in ((replace(anchor, size=4), "is anchored"), (replace(anchor, size=99), "rolled back")):
         with pytest.raises(IntegrityError, match=words):
-            check_anchor.check_books_anchor(folder, wrong)
+            check_anchor.check_books(folder, None, wrong)
     first = "entry = (SELECT min(entry) FROM posting)"
     edit(folder / "ledger.db", f"UPDATE posting SET amount = amount * 2 WHERE {first}")
     with pytest.raises(IntegrityError, match=r"entry \d"):
-        check_anchor.check_books_anchor(folder, anchor)
+        check_anchor.check_books(folder, None, anchor)
 
 
 def test_a_settled_run_has_a_trial_balance_of_zero_and_nothing_left(assay: Assay, made: Path):
@@ -324,12 +324,14 @@ def test_an_entry_that_no_checkpoint_covers_has_no_proof_yet(assay: Assay, tmp_p
 
     code, out, err = assay("ledger", "prove", tmp_path, 1)
     assert (code, out, "newer than the last checkpoint" in err) == (2, "", True)
-    assert "none yet" in assay("ledger", "audit", tmp_path)[1]
+    audited = assay("ledger", "audit", tmp_path)[1]
+    assert "none yet" in audited and "postings: not compared with the events" in audited
 
 
 def test_the_audit_takes_the_keepers_key_and_no_other(assay: Assay, made: Path):
     own, other = bytes(KEY.verify_key).hex(), bytes(SigningKey(b"m" * 32).verify_key).hex()
 
+    assert "postings: as the events and payout tables" in assay("ledger", "audit", made)[1]
     assert "the key you gave" in assay("ledger", "audit", made, "--key", own)[1]
     assert "the key you gave" in assay("ledger", "audit", made, "--key", NAMED)[1]
     code, _, err = assay("ledger", "audit", made, "--key", other)

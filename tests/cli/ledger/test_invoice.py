@@ -38,7 +38,8 @@ def folder(tmp_path: Path) -> Path:
     ledger_service.mkdir(parents=True)
     an_invoiced_run(ledger_service / "ledger.db", ledger_service)
     shutil.copy(ledger_service / "ledger.db", made / "ledger.db")
-    (made / "spec.cbor").write_bytes(encode(SPEC))
+    (made / "bundle").mkdir()
+    (made / "bundle" / "spec.cbor").write_bytes(encode(SPEC))
     (made / "index.json").write_text("{}")
     return made
 

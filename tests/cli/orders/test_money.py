@@ -234,7 +234,8 @@ def test_judges_whom_the_contracts_do_not_know_are_refused(assay: Assay, market:
     market.delegate("stranger")
     records = records_of(verifiers=("stranger", *VERIFIERS[1:]))
     verifiers = tuple(s.record.member for s in records if s.record.role is Role.VERIFIER)
-    spec = replace(market.spec, verifiers=verifiers)
+    money = replace(market.spec.money, treasury=market.spec.buyer)
+    spec = replace(market.spec, verifiers=verifiers, money=money)
     write_run_file(market.folder / "run.assay", run_file_of(spec, records, an_account_key("buyer")))
     file = market.config_of("buyer")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -79,6 +80,41 @@ def test_an_extra_file_is_named(folder, name):
     (folder / name).write_bytes(b"")
 
     assert "not part" in refused(folder, name)
+
+
+@pytest.mark.parametrize("name", ["model/adapter", "empty", "data"])
+@pytest.mark.parametrize("target", ["participants/a", "participants/a/weights", "nowhere"])
+def test_a_link_is_named_and_not_followed(folder, name, target):
+    (folder / "participants" / "a").mkdir(parents=True)
+    (folder / "participants" / "a" / "weights").write_bytes(FILES["empty"])
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(folder / target)
+
+    assert "a link or a device" in refused(folder, name)
+    with pytest.raises(IntegrityError, match=rf"^{name}: a link"):
+        write_index(folder, BUYER)
+
+
+def test_a_link_in_place_of_the_participants_folder_is_named(folder):
+    (folder / "participants").symlink_to(folder / "model", target_is_directory=True)
+
+    refused(folder, "participants")
+
+
+def test_a_pipe_is_named_and_one_of_a_participant_is_not(folder):
+    (folder / "participants").mkdir()
+    os.mkfifo(folder / "participants" / "pipe")
+    assert check_index(folder, SIGNER) == len(FILES)
+    os.mkfifo(folder / "model" / "pipe")
+
+    refused(folder, "model/pipe")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_a_folder_that_cannot_be_read_is_named(folder):
+    (folder / "model" / "more").mkdir(mode=0)
+
+    assert "cannot be read" in refused(folder, "model/more")
 
 
 def test_a_renamed_file_is_named(folder):
