@@ -33,7 +33,6 @@ from assay.chain.events import (
     BondLocked,
     BondReleased,
     BondReturned,
-    CaseOpened,
     ChainEvent,
     Challenged,
     Claimed,
@@ -224,8 +223,9 @@ def book(
     """
     if isinstance(event, ResultProposed):
         books = replace(books, results={**books.results, event.digest: event.table_hash})
-    # An order's epoch is any 64 bits that a quorum signed; others are below the run's count in the escrow.
-    epoch = NO_EPOCH if isinstance(event, CaseOpened) else getattr(event, "epoch", NO_EPOCH)
+    epoch = getattr(event, "epoch", NO_EPOCH)
+    if epoch > AMOUNT_MAX:  # an order's is any 64 bits that a quorum signed; the escrow bounds others
+        epoch = NO_EPOCH
     entry = Entry(
         key=event_key(event, orphaned_count),
         kind=type(event).__name__,

@@ -431,12 +431,13 @@ def a_case(epoch: int) -> ChainEvent:
     )  # fmt: skip
 
 
-def test_an_entry_has_an_epoch_only_of_events_whose_contract_bounds_it():
-    """Else a quorum of any run could end the books of all: a column has 63 bits."""
+def test_an_epoch_that_no_column_holds_is_none():
+    """Else a quorum of any run could end the books of all: only an order's epoch is not bounded on chain."""
     named = {kind for kind in EVENTS if "epoch" in {field.name for field in fields(kind)}}
 
     assert {contract_of(kind) for kind in named - {CaseOpened}} == {"EpochSettlement"}
-    assert [entry.epoch for entry in booked([a_case(0), a_case(2**64 - 1)])[1]] == [NO_EPOCH, NO_EPOCH]
+    cases = [a_case(epoch) for epoch in (0, 2**63 - 1, 2**63, 2**64 - 1)]
+    assert [entry.epoch for entry in booked(cases)[1]] == [0, 2**63 - 1, NO_EPOCH, NO_EPOCH]
 
 
 def test_money_that_is_not_there_cannot_be_paid():
