@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit, Outcome
 from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
@@ -35,10 +36,10 @@ from assay.training.reference.rounding import JITTERED, jittered_operators
 from assay.training.transform.compress import distance_blocks
 from assay.verifier.audit.carried import carried, is_synced
 from assay.verifier.audit.displacement import ModelledSegment, judge_movement, wider, worse_of
-from assay.verifier.audit.exact import compare
+from assay.verifier.audit.exact import DISTANCE_PPB_MAX, compare
 from assay.verifier.audit.limits import Limits
 from assay.verifier.audit.messages import Finding
-from assay.verifier.audit.segment import OpenedSegment
+from assay.verifier.audit.segment import OpenedSegment, check_reached
 from assay.verifier.audit.segment_limits import FRESH_STEPS, limits_of, regime_of
 from assay.verifier.audit.tolerance import SAMPLES, WIDEST, jitter_seed, step_widening
 
@@ -104,8 +105,12 @@ def judge_round(
                 last - first,
             )
             assert within is not None, "see has_limits"
+            try:
+                check_reached(rule, commit, theta_P, start, first)
+            except MalformedMessage:  # in an audit it opens no step
+                return Finding(Outcome.MISMATCH, NO_DIGEST, DISTANCE_PPB_MAX, 0)
             ours, _ = walk(partial(_gradient, spec, layout, frozen))
-            if not all(np.isfinite(part_P).all() for part_P in (ours.theta_P, *ours.moments)):
+            if not ours.is_finite:
                 raise FloatingPointError(f"inner steps {first} to {last} do not stay finite")
             lr = rate(local.schedule, *spec.in_line(round_id), steps=local.steps, step=last - 1)
             shown = OpenedSegment(None, end.count, rows_of(layout, end_SP), end_SP[0])

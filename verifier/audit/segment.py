@@ -25,7 +25,7 @@ from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Commit
 from assay.protocol.openings import InnerBlocks, InnerOpening
 from assay.protocol.types import NO_DIGEST
-from assay.protocol.update_rule import BLOCK_SIZE, PPM, LocalSpec, Optimiser, RuleSpec
+from assay.protocol.update_rule import BLOCK_SIZE, PPM, Optimiser, RuleSpec
 from assay.training.layout import Layout
 from assay.training.optimiser.inner import (
     Floats,
@@ -92,22 +92,23 @@ def check_inner_opening(
     return OpenedSegment(start, opened.end.count, end, last[0])
 
 
-def check_reached(local: LocalSpec, commit: Commit, theta_P: Floats, start: InnerState, steps: int) -> None:
-    """Do nothing if a node's own steps can lead to the state that it opened, whatever its gradients were.
+def check_reached(rule: RuleSpec, commit: Commit, theta_P: Floats, start: InnerState, steps: int) -> None:
+    """Do nothing if a node's own steps can lead to the state that it shows, whatever its gradients were.
 
     Else it could choose one from which its next steps need no work, or can be judged by nobody: parameters so
     large that gradients vanish, or that a rounding changes everything.
 
     Args:
-        local: The optimiser's constants.
+        rule: The run's.
         commit: The step.
-        theta_P: The parameters that the round began with; empty where the state may have its own.
-        start: The opened state; finite.
+        theta_P: The round's public parameters.
+        start: The state; finite.
         steps: Inner steps from the round's beginning to it.
 
     Raises:
         MalformedMessage: which part of it no steps lead to.
     """
+    local = rule.local
     most = int(commit.round) * local.steps + steps
     if start.count > most:
         raise MalformedMessage(f"opening: a start after {start.count} steps, expected at most {most}")
@@ -118,7 +119,7 @@ def check_reached(local: LocalSpec, commit: Commit, theta_P: Floats, start: Inne
             raise MalformedMessage("opening: a start with moments that no gradients have")
     if len(start.moments) > 1 and not (start.moments[1] >= 0).all():
         raise MalformedMessage("opening: a start with a negative mean of squares")
-    if len(theta_P) and len(start.theta_P):
+    if steps and not rule.is_local_kept:
         lr, decay = local.schedule.peak_nano / 1e9, local.decay_micro / PPM
         far = length(start.theta_P - theta_P)
         size = share if local.optimiser is Optimiser.SGD else share * math.sqrt(len(theta_P))

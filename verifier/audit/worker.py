@@ -94,6 +94,7 @@ _CHOICES = "assay.training.reference.choices"  # likewise
 _ROUNDING = "assay.training.reference.rounding"  # likewise
 _APPEALS = "assay.verifier.appeal.answers"  # likewise
 log = logging.getLogger(__name__)
+_OURS = (AssayError, OSError, MemoryError, RuntimeError)  # errors of which our own machine may be the cause
 _INCONCLUSIVE = Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0)
 
 
@@ -204,7 +205,7 @@ class RecomputeWorker(ComputeWorker):
             raise Unavailable(f"opening {request.opening}: {error.strerror}") from None
         try:
             return self._examined(request, opening)
-        except (AssayError, OSError, MemoryError, RuntimeError):  # of which our machine may be the cause
+        except _OURS:
             raise
         except Exception:
             # Of numbers that nobody foresaw: without an answer the step would be paid.
@@ -477,13 +478,10 @@ class RecomputeWorker(ComputeWorker):
         before_BC, after_BC = check_opening(opened.opening, commit, blocks, spec.rule, layout.blocks)
         shown = check_inner_opening(opened, commit, spec.rule, layout, blocks, drawn.segment)
         start = shown.start
-        if start is not None:
-            begun_P = drawn.theta_P[:0] if spec.rule.is_local_kept else drawn.theta_P
-            steps = drawn.segment * spec.rule.local.segment
-            check_reached(spec.rule.local, commit, begun_P, start, steps)
         if drawn.segment == 0 or start is None:
             private = NodeState(np.zeros((0, 0), np.float32), start, commit.base)
             start = begin(spec, layout, drawn.theta_P, private, drawn.round)
+        check_reached(spec.rule, commit, drawn.theta_P, start, drawn.segment * spec.rule.local.segment)
         start_BC = to_blocks(layout, drawn.theta_P)[blocks].reshape(shown.last_BC.shape)
         way_BSS = (start_BC - shown.last_BC).reshape(len(blocks), BLOCK_SIDE, BLOCK_SIDE)
         return _Opened(before_BC, after_BC, in_basis(spec.rule, way_BSS), shown, start)
@@ -520,7 +518,13 @@ class RecomputeWorker(ComputeWorker):
         if self.limits is None:
             return False
         answers = importlib.import_module(_APPEALS)
-        found: bool = answers.is_right(self.spec, self.limits, request, self.tokens, self.frozen)
+        try:
+            found: bool = answers.is_right(self.spec, self.limits, request, self.tokens, self.frozen)
+        except _OURS:
+            raise
+        except Exception:
+            log.exception("evidence ended in an error", extra={"index": request.index})
+            return False
         return found
 
     def gradient(

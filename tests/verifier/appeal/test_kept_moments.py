@@ -124,6 +124,29 @@ def in_the_accused_round(lie):
     return Bender
 
 
+class Impossible(Trainer):
+    """Ends the round before the accused one in moments that no gradients have, and is honest from there."""
+
+    def _work(self, round_id, before, tokens):
+        work = super()._work(round_id, before, tokens)
+        if round_id != CHEAT_ROUND - 1:
+            return work
+        end = work.ends[-1]
+        moments = np.sqrt(end.moments[1]) * np.float32(8) + np.float32(1e-9), end.moments[1]
+        return replace(work, ends=(*work.ends[:-1], replace(end, moments=moments)))
+
+
+def test_an_honest_round_from_a_start_that_no_steps_lead_to_loses_as_it_does_in_an_audit(
+    tmp_path, monkeypatch
+):
+    party = a_keeper(tmp_path, "impossible", "sparseloco", Impossible)
+    assert party.doubted() == (0, False)
+
+    monkeypatch.setattr(judging, "check_reached", lambda *_: None)
+    party = a_keeper(tmp_path / "unchecked", "impossible", "sparseloco", Impossible)
+    assert party.doubted() == (0, True)
+
+
 def false_start(number, true, local, layout, lr, state, *rest):
     """Moments that the step before did not end in."""
     if number == 0:

@@ -738,9 +738,10 @@ def test_nor_does_one_that_is_carried_into_the_next_round(data, tmp_path, what):
 )
 def test_whatever_gradients_a_node_has_they_lead_to_a_start_that_it_may_open(method, seed, scales, turns):
     rng, layout = np.random.default_rng(seed), layout_of(a_spec().model)
-    local = a_rule("fedavg" if method == "clipped SGD" else method).local
+    rule = a_rule("fedavg" if method == "clipped SGD" else method)
     if method == "clipped SGD":
-        local = replace(local, clip_micro=1_000_000)
+        rule = replace(rule, local=replace(rule.local, clip_micro=1_000_000))
+    local = rule.local
     lr = np.float32(local.schedule.peak_nano / 1e9)
     theta_P = rng.standard_normal(layout.parameters).astype(np.float32) * np.float32(0.02)
     state, slope_P = fresh(local, theta_P), rng.standard_normal(layout.parameters).astype(np.float32)
@@ -749,7 +750,7 @@ def test_whatever_gradients_a_node_has_they_lead_to_a_start_that_it_may_open(met
             slope_P = -slope_P if turns else rng.standard_normal(layout.parameters).astype(np.float32)
             state = inner_step(local, layout, lr, state, theta_P, slope_P * np.float32(10.0**scale))
         if state.is_finite:
-            check_reached(local, a_commit(0, NODE), theta_P, state, len(scales))
+            check_reached(rule, a_commit(0, NODE), theta_P, state, len(scales))
 
 
 def test_a_start_shown_where_none_is_carried_is_refused(data, tmp_path):
