@@ -80,6 +80,7 @@ def open_engine_to_read(place: Place) -> Engine:
     try:
         with engine.connect() as db:
             found = version_of(db)
+            views = sa.inspect(db).get_view_names() if isinstance(place, Path) else []
     except SQLAlchemyError:
         mend = "if it was one, it is damaged: `assay ledger rebuild` makes the books again"
         raise ConfigError(f"{place_text(place)}: not a book of accounts; {mend}") from None
@@ -87,6 +88,8 @@ def open_engine_to_read(place: Place) -> Engine:
         raise ConfigError(f"{place_text(place)}: there are no books here")
     if found != SCHEMA_VERSION:
         raise ConfigError(_other_schema(place, found))
+    if views:  # one in a table's place may have rows without end
+        raise ConfigError(f"{place_text(place)}: has a view, {views[0]:.60}, which no books have")
     return engine
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from assay.ledger.journal.database import closed_state, open_engine_to_read, reading
 from assay.ledger.journal.store import BookStore
 from assay.ledger.queries.lookup import log_edge
+from assay.protocol.errors import ConfigError
 from tests.ledger.a_run import RUN
 from tests.ledger.test_books import an_entry
 
@@ -78,3 +82,18 @@ def test_through_a_link_the_newest_entries_are_read_of_whichever_file_it_leads_t
     link.symlink_to(other)
 
     assert size() == 0
+
+
+def test_books_with_a_view_in_a_tables_place_are_not_read(tmp_path: Path):
+    """It may have rows without end, and whoever checks delivered books would check them for ever."""
+    path = tmp_path / "ledger.db"
+    with closing(BookStore(path, RUN)):
+        pass
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(
+            "ALTER TABLE log_leaf RENAME TO kept; CREATE VIEW log_leaf AS WITH RECURSIVE n(i) AS "
+            "(SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i AS seq, i AS entry, i AS leaf_hash FROM n"
+        )
+
+    with pytest.raises(ConfigError, match="has a view, log_leaf"):
+        open_engine_to_read(path)
