@@ -115,7 +115,7 @@ class SnapshotFinder:
         self._spec, self._store, self._path = spec, store, folder / "snapshot.safetensors"
         self._verifiers, self._host = verifiers, host
         self._bytes_max = snapshot_bytes_max(spec) + spec.rule.apply_lag * BLOB_BYTES_MAX
-        self._refused: set[Digest] = set()
+        self._liars: set[PeerId] = set()
 
     async def find(self, after: int, until: int) -> Snapshot | None:
         """A fetched snapshot of a round between these, certified by a manifest in our store; None if none.
@@ -124,23 +124,28 @@ class SnapshotFinder:
         """
         offers = await self._offers()
         for (round_id, blob), holders in sorted(offers.items(), reverse=True):
+            if not after < round_id <= until:  # a peer's number, which the store may not even hold
+                continue
             link = next(iter(self._store.links(round_id, 1)), None)
             state = None if link is None or link.manifest.round != round_id else certified_state(link)
-            if not after < round_id <= until or state is None or blob in self._refused:
+            if state is None:
                 continue
             try:
                 body = await fetch_blob(self._host(), blob, holders, FETCH_S, self._bytes_max)
-                with durably(self._path) as file:
-                    file.write(body)
+                await trio.to_thread.run_sync(self._write, body)
             except (AssayError, OSError) as error:
                 log.warning("snapshot not fetched", extra={"round": round_id, "reason": str(error)})
                 continue
-            return Snapshot(round=round_id, path=self._path, state=state, blob=blob)
+            return Snapshot(round=round_id, path=self._path, state=state, holders=tuple(holders))
         return None
 
     def refuse(self, snapshot: Snapshot) -> None:
-        """Fetch this one no more."""
-        self._refused.add(snapshot.blob)
+        """Ask who offered this one no more: none who is honest does, and a liar has always another."""
+        self._liars.update(snapshot.holders)
+
+    def _write(self, body: bytes) -> None:
+        with durably(self._path) as file:
+            file.write(body)
 
     async def _offers(self) -> dict[tuple[int, Digest], list[PeerId]]:
         """Who serves which snapshot."""
@@ -158,6 +163,6 @@ class SnapshotFinder:
                 found.setdefault((int(offer.round), offer.blob), []).append(verifier)
 
         async with trio.open_nursery() as nursery:
-            for verifier in self._verifiers:
+            for verifier in set(self._verifiers) - self._liars:
                 nursery.start_soon(ask, verifier)
         return found

@@ -24,7 +24,7 @@ from assay.participant.worker import WorkerProcess
 from assay.protocol.encoding.codec import Message
 from assay.protocol.errors import Diverged, Unavailable
 from assay.protocol.messages import CertifiedManifest
-from assay.protocol.types import NO_DIGEST, Digest, RoundId
+from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
 log = logging.getLogger(__name__)
 REPLAYED_MAX = 64  # rounds; a snapshot is as large as many aggregates, and is loaded at once
@@ -37,7 +37,7 @@ class Snapshot:
     round: int
     path: Path
     state: Digest
-    blob: Digest
+    holders: tuple[PeerId, ...]  # who offered it
 
 
 class Snapshots(Protocol):

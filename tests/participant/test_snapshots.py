@@ -174,6 +174,29 @@ def test_of_several_offers_the_newest_round_is_fetched(tmp_path, rounds):
     assert (found.round, servers.fetched) == (4, [a_digest("of 4")])
 
 
+@pytest.mark.parametrize("at", [2**63, 2**64 - 1])
+def test_an_offer_of_a_round_that_no_store_holds_hides_no_other(tmp_path, at):
+    servers = Servers(4, at)
+    finder = SnapshotFinder(SPEC, a_store(tmp_path), tmp_path, list(servers.offers), lambda: servers)
+
+    assert trio.run(finder.find, 0, ROUNDS).round == 4
+
+
+def test_who_offered_a_false_snapshot_is_asked_for_no_other(tmp_path):
+    """Else one verifier that lies keeps a newcomer fetching what it makes up, and from the true one."""
+    servers = Servers(2, 4)
+    finder = SnapshotFinder(SPEC, a_store(tmp_path), tmp_path, list(servers.offers), lambda: servers)
+    finder.refuse(trio.run(finder.find, 0, ROUNDS))
+    liar = peer("vera 4")
+    servers.offers[liar] = replace(servers.offers[liar], blob=a_digest("another"))
+
+    found = trio.run(finder.find, 0, ROUNDS)
+
+    assert (found.round, found.holders) == (2, (peer("vera 2"),))
+    finder.refuse(found)
+    assert trio.run(finder.find, 0, ROUNDS) is None  # so that rounds are replayed
+
+
 @pytest.mark.parametrize(("above", "is_found"), [(0, True), (1, False)])
 def test_a_snapshot_also_holds_the_aggregates_that_wait_to_be_applied(tmp_path, above, is_found):
     spec = a_spec(rule=replace(SPEC.rule, apply_lag=2))

@@ -263,7 +263,7 @@ def a_snapshot(tmp_path, round_id, *, of=None):
         parameters.apply(number, AGGREGATE if number else b"")
     path = list(checkpoints(folder).values())[-1]
     at = of or round_id
-    return Snapshot(round=at, path=path, state=expected(at, tmp_path), blob=NO_DIGEST)
+    return Snapshot(round=at, path=path, state=expected(at, tmp_path), holders=())
 
 
 def test_a_node_far_behind_starts_from_a_snapshot_and_replays_the_rest_only(disk, tmp_path, monkeypatch):

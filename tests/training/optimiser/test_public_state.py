@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from assay.training.optimiser.public_state import (
     held_parameters,
     held_rest,
     kept_rounds,
+    read_checkpoint,
     snapshot_bytes_max,
 )
 from tests.training.optimiser.test_outer import LAYOUT, a_distance, aggregate_of, signs_of
@@ -330,6 +333,19 @@ def test_a_false_snapshot_is_refused_and_changes_nothing(tmp_path, name):
     ours.restore(round_id, path, digests[8])
     with pytest.raises(Diverged, match="at round 8"):
         ours.restore(round_id, path, digests[8])
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F8_E4M3", "F4"])
+def test_a_snapshot_of_numbers_that_numpy_has_no_type_for_is_refused(tmp_path, kind):
+    """Anybody's file: an error of the library would end the worker that reads it."""
+    size = 4 * LAYOUT.parameters
+    count = {"BF16": size // 2, "F8_E4M3": size, "F4": 2 * size}[kind]
+    head = json.dumps({"theta": {"dtype": kind, "shape": [count], "data_offsets": [0, size]}}).encode()
+    path = tmp_path / "snapshot.safetensors"
+    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(size))
+
+    with pytest.raises(Diverged, match="no checkpoint"):
+        read_checkpoint(a_spec(), path)
 
 
 def test_checkpoints_are_of_rounds_whose_commits_carry_the_digest(tmp_path):
