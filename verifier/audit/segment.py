@@ -42,7 +42,9 @@ from assay.training.optimiser.momentum_root import carried_leaf
 from assay.training.transform.blocked_dct import length
 from assay.verifier.audit.exact import checked_blocks
 
-_LENIENCE = 4.0  # of bounds that hold for all gradients but for rounding, and for Muon's short matrices
+# Times the bounds, which hold for all gradients: for rounding, and for the tensors that Muon steps by AdamW,
+# whose two moments it cuts apart.
+_LENIENCE = 4.0
 _UNDERFLOW = 1e-15  # of a first moment whose squares are zero
 
 
