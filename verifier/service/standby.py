@@ -23,7 +23,7 @@ from assay.protocol.types import NO_PEER, RoundId
 
 log = logging.getLogger(__name__)
 RESIGN = "resign"  # a file in a verifier's folder: its operator asks it to give up its seat
-REPEAT_S = 10.0  # a notice that no manifest carries yet may have been lost
+REPEAT_S = 1.0  # a notice that no manifest carries yet may have been lost
 BEHIND_MAX = 1  # rounds by which a ready reserve's parameters may lag behind the chain
 
 
@@ -50,13 +50,16 @@ class Standby:
         self._resigns, self._broadcast = resigns, broadcast
 
     async def run(self) -> None:
-        """Say what is due whenever the chain takes it; ends only by cancellation."""
+        """Say what is due whenever the chain takes it, until the run is complete."""
         seat = NO_PEER
-        while not self._follower.run_state.is_complete:
-            before, seat = seat, self._follower.run_state.seat_of(self._me.me)
+        while True:
+            run_state = self._follower.run_state
+            before, seat = seat, run_state.seat_of(self._me.me)
             if before != seat:
                 fields = {"seat": (before if seat == NO_PEER else seat).hex()[:8]}
                 log.info("seat handed over" if seat == NO_PEER else "seat taken", extra=fields)
+            if run_state.is_complete:
+                return
             notice = self.due_notice()
             if notice is not None:
                 signature = sign(self._me.keys.peer, self._me.domain, notice)

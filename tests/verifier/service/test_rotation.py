@@ -196,6 +196,9 @@ async def test_a_holder_that_resigns_is_replaced_and_the_run_goes_on_with_the_re
     async with a_town(tmp_path) as town:
         await town.until(lambda: town.round() >= 3)
         town.resign(SEAT)
+        asked = trio.current_time()
+        await town.until(lambda: (SEAT, SignedSeatNotice) in [(name, type(one)) for name, one in town.sent])
+        assert trio.current_time() - asked < 1.5  # a run of short rounds may be over soon
         await town.until(lambda: all(configuration(town, name) for name in town.members))
         town.dead.add(SEAT)
         await town.until(lambda: works(town))
