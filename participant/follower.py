@@ -35,6 +35,7 @@ from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 log = logging.getLogger(__name__)
 LINKS_MAX, LINKS_BYTES_MAX = 256, 900_000  # of one response
 POLL_S = 2.0
+FRUITLESS_S = 0.5  # before asking again when nobody had what a peer's manifest promised: it may be made up
 BLOB_BYTES_MAX = 256 << 20
 _NOBODY = PeerId(NO_DIGEST)
 
@@ -156,6 +157,8 @@ class Follower:
             if self._lagging.is_set() or self.run_state.round == before:
                 self._lagging = trio.Event()
                 await self.catch_up(host, peers)
+                if self.run_state.round == before:
+                    await trio.sleep(FRUITLESS_S)
         await trio.sleep_forever()
 
     async def catch_up(self, host: Host, peers: Sequence[PeerId]) -> None:

@@ -66,6 +66,7 @@ TEXTS = {
     # the court
     "AboveCap": "slash orders may still take {1} ppm of this lot in these 30 days; {0} arrived",
     "AlreadyPunished": "the offence {0} has a case already",
+    "OffenceOfAnotherRun": "{0} is no offence of the run {1}: its first 12 bytes are not the run's",
     "CommittedInThisBlock": "the report's commitment is in the same block; send the report in a later block",
     "DifferentSigners": "one statement is signed by {0}, the other by {1}",
     "NotAContradiction": "the two statements do not contradict each other",

@@ -334,13 +334,13 @@ contract AppealCourt is Guarded, PermitAndCall {
         if (positions.length != partsOf(first, last)) revert BadCut(positions.length, partsOf(first, last));
     }
 
-    /// @dev The offence's id is that of the commit: docs/protocol.md, section 7.
+    /// @dev The offence's id is that of the commit: docs/protocol.md, section 7. Its other 12 bytes are the run's.
     function _requireStep(bytes32 caseId, Appeal storage a, Statement calldata s, bytes calldata signature)
         private
         view
     {
         bool isStep = s.deploymentId == deploymentId && s.runId == a.runId && s.kind == COMMIT
-            && sha256(abi.encodePacked("assay/offence/1", s.value)) == caseId;
+            && uint160(uint256(sha256(abi.encodePacked("assay/offence/1", s.value)))) == uint160(uint256(caseId));
         address signer = ECDSA.recover(court.statementDigest(s), signature);
         if (!isStep || vault.accountOf(signer) != a.accused) revert NotTheStep(caseId);
     }

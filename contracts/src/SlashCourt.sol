@@ -131,6 +131,7 @@ contract SlashCourt is Judge, Guarded, PermitAndCall {
     error DifferentSigners(address a, address b);
     error UnknownSigner(address signer);
     error AlreadyPunished(bytes32 offenceId);
+    error OffenceOfAnotherRun(bytes32 offenceId, bytes32 runId);
     error AboveCap(uint32 ppm, uint32 cap);
     error WrongState(State state);
     error TooEarly(uint64 readyAt);
@@ -225,13 +226,15 @@ contract SlashCourt is Judge, Guarded, PermitAndCall {
 
     // ---- subjective: a quorum's slash order, slowly and capped
 
-    /// @notice Opens a case on a slash order of the run's verifier set. The case's id is the offence's id. The sender
+    /// @notice Opens a case on a slash order of the run's verifier set. The case's id is the offence's id, which begins
+    ///         with the first 12 bytes of the run's: no quorum uses up the id of an offence in another run. The sender
     ///         puts up a bond, which burns if the case is vetoed or left to expire.
     /// @dev   What is left of the lot's cap is taken if that is less than the order names. Only who locked a lot for
     ///        the run, or for a term in its set, can be accused: the vault has no other to hold.
     function openCase(SlashOrder calldata r, uint8 certType, bytes calldata cert) external nonReentrant {
         _requireOurs(r.deploymentId);
         if (r.ppm == 0 || r.ppm > casePpmMax) revert AboveCap(r.ppm, casePpmMax);
+        if (bytes12(r.offenceId) != bytes12(r.runId)) revert OffenceOfAnotherRun(r.offenceId, r.runId);
         if (punished[r.offenceId]) revert AlreadyPunished(r.offenceId);
         uint32 version = escrow.setVersionOf(r.runId);
         // To the second from which the run's lots can be released.

@@ -219,16 +219,16 @@ contract CoinsTest is World {
         uint256 sunk = token.balanceOf(SINK);
         for (uint256 i = 1; i <= 2; i++) {
             SlashOrder memory order =
-                SlashOrder(ID, runId, 0, OPERATOR, 0, 100_000, bytes32(i), 0, address(0xE000));
+                SlashOrder(ID, runId, 0, OPERATOR, 0, 100_000, offenceIn(runId, bytes32(i)), 0, address(0xE000));
             court.openCase(order, 0, certificate(court.slashOrderDigest(order), 3));
         }
-        bytes memory cert = certificate(court.vetoDigest(bytes32(uint256(2)), 0), 3);
-        court.veto(bytes32(uint256(2)), 0, 0, cert);
+        bytes32 second = offenceIn(runId, bytes32(uint256(2)));
+        court.veto(second, 0, 0, certificate(court.vetoDigest(second, 0), 3));
         require(token.balanceOf(SINK) == sunk + CASE_BOND, "a vetoed case's bond is not in the sink");
         pass(3 * DAY);
-        court.execute(bytes32(uint256(1)));
+        court.execute(offenceIn(runId, bytes32(uint256(1))));
         pass(7 * DAY);
-        court.payOut(bytes32(uint256(1)));
+        court.payOut(offenceIn(runId, bytes32(uint256(1))));
         uint256 burnt = 1_000 - 200 - FEE;
         require(token.balanceOf(SINK) == sunk + CASE_BOND + burnt, "a slash is not in the sink");
         vault.collect(address(0xE000));

@@ -15,7 +15,7 @@ contract CourtTest is World {
     address private constant CHALLENGER = address(0xC1);
     address private constant OPENER = address(0xF1);
     uint256 private constant HOT = 77;
-    bytes32 private constant OFFENCE = keccak256("offence");
+    bytes32 private offence;
     bytes32 private runId;
 
     function setUp() public {
@@ -25,6 +25,7 @@ contract CourtTest is World {
         fund(OPENER, address(court), 1e25);
         vm.prank(BUYER);
         runId = escrow.openRun(bytes32(0), 2_500, 1_000, 4, uint64(_now() + 40 * DAY), 1, 1, new address[](0));
+        offence = offenceIn(runId, "offence");
         bytes memory consent = signature(HOT, vault.delegationDigest(OFFENDER, vm.addr(HOT), 1));
         vm.prank(OFFENDER);
         vault.delegate(vm.addr(HOT), 1, consent);
@@ -37,7 +38,7 @@ contract CourtTest is World {
     }
 
     function slashOrder(uint32 ppm) private view returns (SlashOrder memory) {
-        return SlashOrder(ID, runId, 1, OFFENDER, 0, ppm, OFFENCE, bytes32(0), CHALLENGER);
+        return SlashOrder(ID, runId, 1, OFFENDER, 0, ppm, offence, bytes32(0), CHALLENGER);
     }
 
     function opened(uint32 ppm) private returns (SlashCourt.Case memory) {
@@ -53,8 +54,8 @@ contract CourtTest is World {
     }
 
     function vetoed() private returns (bool taken) {
-        bytes memory cert = certificate(court.vetoDigest(OFFENCE, "reason"), 3);
-        (taken,) = address(court).call(abi.encodeCall(court.veto, (OFFENCE, "reason", 0, cert)));
+        bytes memory cert = certificate(court.vetoDigest(offence, "reason"), 3);
+        (taken,) = address(court).call(abi.encodeCall(court.veto, (offence, "reason", 0, cert)));
     }
 
     /// @notice I4: a case takes its ppm of the stake, rounded up, and never above the cap; the parts make the whole.
@@ -65,14 +66,14 @@ contract CourtTest is World {
         uint256 sunk = token.balanceOf(SINK);
         SlashCourt.Case memory c = opened(ppm);
         vm.warp(c.vetoEndsAt);
-        court.execute(OFFENCE);
+        court.execute(offence);
         (uint256 left,) = vault.stakeOf(OFFENDER, 0);
         uint256 taken = amount - left;
         require(taken == (amount * ppm + PPM - 1) / PPM, "another share");
         require(token.balanceOf(SINK) == sunk && vault.rewardsTotal() == 0, "paid before its time");
         require(vault.potsTotal() == taken && vault.bondsTotal() == CASE_BOND, "another pot");
-        vm.warp(court.getCase(OFFENCE).payableAt);
-        court.payOut(OFFENCE);
+        vm.warp(court.getCase(offence).payableAt);
+        court.payOut(offence);
         uint256 owed = vault.rewardsTotal() - CASE_BOND;
         require(token.balanceOf(SINK) - sunk + owed == taken, "the parts are not the whole");
         require(vault.rewards(BUYER) == taken / 5 && vault.rewards(CHALLENGER) == fee(taken), "another reward");
@@ -86,13 +87,13 @@ contract CourtTest is World {
         staked(amount);
         SlashCourt.Case memory c = opened(uint32(between(share, 1, CASE_PPM_MAX)));
         vm.warp(c.vetoEndsAt);
-        court.execute(OFFENCE);
-        uint64 payableAt = court.getCase(OFFENCE).payableAt;
+        court.execute(offence);
+        uint64 payableAt = court.getCase(offence).payableAt;
         require(payableAt == _now() + court.payoutDelay(), "another delay");
         vm.warp(between(when, _now(), payableAt + DAY));
         uint256 sunk = token.balanceOf(SINK);
         bool undone = vetoed();
-        (bool paid,) = address(court).call(abi.encodeCall(court.payOut, (OFFENCE)));
+        (bool paid,) = address(court).call(abi.encodeCall(court.payOut, (offence)));
         require(undone == (_now() < payableAt) && paid == !undone, "at the wrong time");
         (uint256 active, uint256 leaving) = vault.stakeOf(OFFENDER, 0);
         require((active + leaving == amount) == undone, "a veto did not give back what was taken");
@@ -107,7 +108,7 @@ contract CourtTest is World {
         opened(200_000);
         if (another) {
             SlashOrder memory r = slashOrder(1_000);
-            r.offenceId = "another";
+            r.offenceId = offenceIn(runId, "another");
             bytes memory cert = certificate(court.slashOrderDigest(r), 3);
             vm.prank(OPENER);
             court.openCase(r, 0, cert);
@@ -180,13 +181,13 @@ contract CourtTest is World {
         require(left == (at_ >= end), "left at the wrong time");
         require(vault.freeOf(OFFENDER, 0) == (left ? 1_000 : 0), "left with another sum");
         if (!opens) return;
-        SlashCourt.Case memory c = court.getCase(OFFENCE);
+        SlashCourt.Case memory c = court.getCase(offence);
         vm.warp(between(when >> 8, c.vetoEndsAt, c.executeBy - 1));
-        court.execute(OFFENCE);
+        court.execute(offence);
         vm.expectPartialRevert(StakeVault.LotHeld.selector);
         vault.release(OFFENDER, 0, runId);
         pass(7 * DAY);
-        court.payOut(OFFENCE);
+        court.payOut(offence);
         if (_now() < end) vm.warp(end);
         vault.release(OFFENDER, 0, runId);
         require(vault.freeOf(OFFENDER, 0) == 700, "another sum after the slash");
@@ -275,7 +276,7 @@ contract CourtTest is World {
         pass(7 * DAY);
         vm.expectPartialRevert(StakeVault.LotHeld.selector);
         vault.release(OFFENDER, 0, runId);
-        court.execute(OFFENCE);
+        court.execute(offence);
         require(lotOf(OFFENDER, 0, runId) == 800, "another share");
     }
 
@@ -306,13 +307,13 @@ contract CourtTest is World {
         uint256 again = between(when, start + 30 * DAY, start + 35 * DAY);
         vm.warp(again);
         SlashOrder memory r = slashOrder(ppm);
-        r.offenceId = "later";
+        r.offenceId = offenceIn(runId, "later");
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
         vm.prank(OPENER);
         court.openCase(r, 0, cert);
         require(_now() >= executeBy, "not late");
-        court.expire(OFFENCE);
-        require(court.getCase(OFFENCE).state == SlashCourt.State.EXPIRED, "not expired");
+        court.expire(offence);
+        require(court.getCase(offence).state == SlashCourt.State.EXPIRED, "not expired");
         require(court.capLeft(OFFENDER, 0, runId) == CASE_PPM_MAX - ppm, "the later case no longer counts");
     }
 

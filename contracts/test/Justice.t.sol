@@ -490,7 +490,7 @@ contract JusticeTest is World {
         uint256 ticket = vault.requestUnstake(0, 100);
         open("offence", OPERATOR, 0, 300_000);
         pass(3 * DAY);
-        court.execute("offence");
+        court.execute(offenceIn(runId, "offence"));
         require(lotOf(OPERATOR, 0, runId) == 280, "another share of the lot");
         require(lotOf(OPERATOR, 0, "another run") == 400, "the wrong lot");
         require(vault.freeOf(OPERATOR, 0) == 100 && vault.ticketValue(ticket) == 100, "stake of no run");
@@ -550,7 +550,7 @@ contract JusticeTest is World {
     // ---- accusations
 
     function open(bytes32 offence, address offender, uint8 role, uint32 ppm) private {
-        SlashOrder memory r = SlashOrder(ID, runId, 1, offender, role, ppm, offence, 0, CHALLENGER);
+        SlashOrder memory r = SlashOrder(ID, runId, 1, offender, role, ppm, offenceIn(runId, offence), 0, CHALLENGER);
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
         vm.prank(CHALLENGER);
         court.openCase(r, 0, cert);
@@ -562,15 +562,15 @@ contract JusticeTest is World {
         lockLot(OPERATOR, 0, runId, 1e24);
         open("first", OPERATOR, 0, 200_000);
         open("second", OPERATOR, 0, 200_000); // the rest of the cap
-        require(court.getCase("second").ppm == 100_000, "another rest");
-        SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "third", 0, CHALLENGER);
+        require(court.getCase(offenceIn(runId, "second")).ppm == 100_000, "another rest");
+        SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, offenceIn(runId, "third"), 0, CHALLENGER);
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
         vm.prank(CHALLENGER);
         vm.expectPartialRevert(SlashCourt.AboveCap.selector);
         court.openCase(r, 0, cert);
         pass(3 * DAY);
-        court.execute("first");
-        court.execute("second");
+        court.execute(offenceIn(runId, "first"));
+        court.execute(offenceIn(runId, "second"));
         uint256 left = lotOf(OPERATOR, 0, runId);
         require(left >= 7e23, "above the cap");
         pass(27 * DAY);
@@ -582,8 +582,24 @@ contract JusticeTest is World {
         vault.stake(0, 1e24);
         lockLot(OPERATOR, 0, runId, 1e24);
         open("first", OPERATOR, 0, 300_000);
-        court.veto("first", "reason", 0, certificate(court.vetoDigest("first", "reason"), 3));
+        bytes32 first = offenceIn(runId, "first");
+        court.veto(first, "reason", 0, certificate(court.vetoDigest(first, "reason"), 3));
         require(court.capLeft(OPERATOR, 0, runId) == CASE_PPM_MAX, "a veto cost the cap");
+    }
+
+    /// @notice A quorum of one run cannot use up an offence's id of another: the node goes on to be punished there.
+    function test_noRunUsesUpAnOffenceOfAnother() public {
+        vm.prank(OPERATOR);
+        vault.stake(0, 1_000);
+        lockLot(OPERATOR, 0, runId, 100);
+        bytes32 theirs = offenceIn("another run", "offence");
+        SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, theirs, 0, CHALLENGER);
+        bytes memory cert = certificate(court.slashOrderDigest(r), 4);
+        vm.prank(CHALLENGER);
+        vm.expectPartialRevert(SlashCourt.OffenceOfAnotherRun.selector);
+        court.openCase(r, 0, cert);
+        require(!court.punished(theirs), "used up");
+        open("offence", OPERATOR, 0, 1);
     }
 
     function refused(SlashOrder memory r) private {
@@ -597,9 +613,9 @@ contract JusticeTest is World {
         vm.prank(OPERATOR);
         vault.stake(0, 1_000);
         lockLot(OPERATOR, 0, "another run", 100);
-        refused(SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "offence", 0, CHALLENGER));
-        refused(SlashOrder(ID, runId, 1, juror(0), 1, 1, "offence", 0, CHALLENGER)); // staked, and in no set
-        refused(SlashOrder(ID, runId, 1, OPERATOR, 2, 1, "offence", 0, CHALLENGER));
+        refused(SlashOrder(ID, runId, 1, OPERATOR, 0, 1, offenceIn(runId, "offence"), 0, CHALLENGER));
+        refused(SlashOrder(ID, runId, 1, juror(0), 1, 1, offenceIn(runId, "offence"), 0, CHALLENGER)); // staked, and in no set
+        refused(SlashOrder(ID, runId, 1, OPERATOR, 2, 1, offenceIn(runId, "offence"), 0, CHALLENGER));
         lockLot(OPERATOR, 0, runId, 100);
         open("offence", OPERATOR, 0, 1);
         open("a verifier's", address(uint160(0xE001)), 1, 1);
@@ -614,7 +630,7 @@ contract JusticeTest is World {
         pass(47 * DAY - 1);
         open("in time", OPERATOR, 0, 1);
         pass(1);
-        SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, "late", 0, CHALLENGER);
+        SlashOrder memory r = SlashOrder(ID, runId, 1, OPERATOR, 0, 1, offenceIn(runId, "late"), 0, CHALLENGER);
         bytes memory cert = certificate(court.slashOrderDigest(r), 3);
         vm.prank(CHALLENGER);
         vm.expectPartialRevert(SlashCourt.WindowOver.selector);
@@ -663,9 +679,9 @@ contract JusticeTest is World {
         lockLot(OPERATOR, 0, runId, 1e24);
         open("offence", OPERATOR, 0, 300_000);
         pass(3 * DAY);
-        court.execute("offence");
+        court.execute(offenceIn(runId, "offence"));
         pass(7 * DAY);
-        court.payOut("offence");
+        court.payOut(offenceIn(runId, "offence"));
         require(vault.rewards(CHALLENGER) == FEE + CASE_BOND, "accusing pays");
     }
 }

@@ -102,7 +102,7 @@ contract PermitTest is World {
         require(settlement.getEpoch(runId, 0).proposer == payer, "a proposal");
         _pay(settlement, BOND, abi.encodeCall(settlement.challenge, (runId, 0, 0)));
         require(settlement.getEpoch(runId, 0).challenger == payer, "a challenge");
-        bytes32 caseId = bytes32(uint256(9));
+        bytes32 caseId = offenceIn(runId, "case");
         SlashOrder memory order = SlashOrder(ID, runId, 0, payer, 0, 100_000, caseId, 0, payer);
         cert = certificate(court.slashOrderDigest(order), 3);
         _pay(court, CASE_BOND, abi.encodeCall(court.openCase, (order, 0, cert)));

@@ -61,6 +61,7 @@ contract SmartAccountTest is World {
     address private constant STRANGER = address(0xBAD);
     address private constant PAYEE = address(0xCAFE);
     uint256 private constant MONEY = 100_000;
+    bytes32 private theCase;
     SmartAccount private account;
     address private me;
 
@@ -251,23 +252,24 @@ contract SmartAccountTest is World {
         address[] memory operators = new address[](1);
         operators[0] = me;
         openRun(operators);
-        SlashOrder memory order = SlashOrder(ID, runId, 0, me, 0, 100_000, "case", 0, me);
+        theCase = offenceIn(runId, "case");
+        SlashOrder memory order = SlashOrder(ID, runId, 0, me, 0, 100_000, theCase, 0, me);
         bytes memory cert = certificate(court.slashOrderDigest(order), 3);
         pay(address(court), CASE_BOND, abi.encodeCall(court.openCase, (order, 0, cert)));
     }
 
     function test_aContractAppeals() public {
         accused();
-        pay(address(appeals), APPEAL_BOND, abi.encodeCall(appeals.appeal, ("case", 1, new bytes32[](1))));
-        require(appeals.getAppeal("case").accused == me, "no appeal");
+        pay(address(appeals), APPEAL_BOND, abi.encodeCall(appeals.appeal, (theCase, 1, new bytes32[](1))));
+        require(appeals.getAppeal(theCase).accused == me, "no appeal");
     }
 
     function test_aContractCollectsWhatACaseLeavesIt() public {
         accused();
         pass(court.vetoWindow());
-        court.execute("case");
+        court.execute(theCase);
         pass(court.payoutDelay());
-        court.payOut("case");
+        court.payOut(theCase);
         uint256 before = token.balanceOf(me);
         uint256 owed = vault.rewards(me);
         require(owed != 0, "nothing is owed");

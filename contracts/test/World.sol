@@ -17,6 +17,7 @@ import {VerifierSet} from "../src/VerifierSet.sol";
 interface Vm {
     function warp(uint256 time) external;
     function roll(uint256 height) external;
+    function prevrandao(bytes32 randomness) external;
     function getBlockNumber() external view returns (uint256);
     function getBlockTimestamp() external view returns (uint256);
     function prank(address sender) external;
@@ -205,6 +206,11 @@ abstract contract World {
 
     function _now() internal view returns (uint256) {
         return vm.getBlockTimestamp();
+    }
+
+    /// @notice The id of an offence in a run: its first 12 bytes are the run's.
+    function offenceIn(bytes32 runId, bytes32 offence) internal pure returns (bytes32) {
+        return bytes32(bytes12(runId)) | bytes32(uint256(uint160(uint256(keccak256(abi.encode(offence))))));
     }
 
     function pass(uint256 duration) internal {

@@ -6,14 +6,13 @@ decides it, and the manifest that carries it disqualifies the verifier. Rules: d
 
 from __future__ import annotations
 
-import hashlib
-
 from assay.protocol.agreement.configurations import FIRST, Configuration
 from assay.protocol.agreement.finality import SETTLED
 from assay.protocol.encoding.codec import decode_any, digest, encode
 from assay.protocol.errors import MalformedMessage, PeerFault
 from assay.protocol.identity import Domain, verify
 from assay.protocol.messages import Block, DoubleVote, SignedBlock, SignedVote, Vote, VoteKind
+from assay.protocol.offences import offence_id
 from assay.protocol.types import Digest, PeerId, Signature
 
 Statement = SignedVote | SignedBlock
@@ -70,7 +69,7 @@ def signer_of(pair: DoubleVote, configuration: Configuration) -> PeerId:
 
 def double_vote_offence(run_id: Digest, verifier: PeerId) -> Digest:
     """Identifier of a verifier's double votes: one offence in a run, however many pairs there are."""
-    return Digest(hashlib.sha256(b"assay/double-vote-offence/1" + run_id + verifier).digest())
+    return offence_id(run_id, b"assay/double-vote-offence/1" + verifier)
 
 
 def _parts(signed: Statement) -> tuple[Vote | Block, Signature, PeerId]:

@@ -41,6 +41,7 @@ from assay.protocol.auditing.commitments import witness_pattern
 from assay.protocol.auditing.draws import is_replicated, opened_segment
 from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Commit, Outcome, SketchOpening, Verdict, VerdictCommitment
+from assay.protocol.offences import offence_id
 from assay.protocol.params import PPM, AuditSpec, RunSpec
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 
@@ -83,7 +84,7 @@ class Fault:
     @property
     def offence_id(self) -> Digest:
         """Identifier of the offence: the same whoever reports it."""
-        return Digest(hashlib.sha256(b"assay/offence/2" + digest(self.verdict)).digest())
+        return offence_id(self.verdict.run_id, b"assay/offence/2" + digest(self.verdict))
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,4 +580,4 @@ def _shared(digests: Sequence[Digest], need: int) -> Digest:
 
 def case_id_of(commit: Commit) -> Digest:
     """Id of the offence that a false step is, and of the case about it: the same whoever reports it."""
-    return Digest(hashlib.sha256(b"assay/offence/1" + digest(commit)).digest())
+    return offence_id(commit.run_id, b"assay/offence/1" + digest(commit))

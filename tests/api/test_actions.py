@@ -20,6 +20,7 @@ from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.rpc import artefact
 from assay.chain.state import AppealPhase, CasePhase, DefencePhase, EpochPhase
 from assay.chain.statements import OPERATOR, VERIFIER, Delegation, term_of
+from assay.protocol.offences import offence_id
 from tests.api.a_mover import landed, prepare, send, signed
 from tests.api.a_server import ApiWorld, is_problem
 from tests.contracts.chain_world import PURSE, Person, World, a_person
@@ -360,7 +361,7 @@ def appealed(world: World, *, is_defended: bool) -> tuple[Person, dict[str, Any]
     accused, signer = world.operators[0], world.verifiers[0]
     world.join(accused, OPERATOR, STAKE)
     step = world.said(value=sha256(b"commit").digest())
-    case_id = sha256(b"assay/offence/1" + step.value).digest()
+    case_id = offence_id(world.run_id, b"assay/offence/1" + step.value)
     ruling = world.a_ruling(accused, offence_id=case_id)
     world.bank.open_case(ruling, world.cert(ruling))
     parts = [sha256(b"position %d" % at).digest() for at in range(2)]

@@ -23,6 +23,7 @@ from assay.chain.signing.unsigned import parse_signed
 from assay.chain.state import AppealPhase, CasePhase
 from assay.chain.statements import OPERATOR, Address, Domain, sign_digest
 from assay.protocol.errors import ConfigError, Unavailable
+from assay.protocol.offences import offence_id
 from tests.contracts.chain_world import Person, World, view
 
 CONTRACTS = ("StakeVault", "RunEscrow", "EpochSettlement", "SlashCourt", "AppealCourt")
@@ -64,7 +65,7 @@ def test_every_payment_is_one_transaction(world: World):
     world.delegate(node)
     world.lock(node, 500 * UNIT)
     step = world.said(value=sha256(b"commit").digest())
-    case_id = sha256(b"assay/offence/1" + step.value).digest()
+    case_id = offence_id(world.run_id, b"assay/offence/1" + step.value)
     order = world.a_ruling(node, offence_id=case_id)
     with one_transaction(world, other):
         world.as_(other).open_case(order, world.cert(order))

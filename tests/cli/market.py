@@ -47,6 +47,7 @@ from assay.protocol import types
 from assay.protocol.encoding.codec import digest, encode
 from assay.protocol.identity import Domain
 from assay.protocol.messages import CertifiedManifest
+from assay.protocol.offences import offence_id
 from assay.protocol.params import RunSpec
 from assay.protocol.run_state import start
 from assay.testing.members import a_hot_key, an_account_key
@@ -219,7 +220,7 @@ class Market:
             offender=wallet(name),
             role=OPERATOR,
             ppm=ppm,
-            offence_id=hashlib.sha256(b"offence").digest(),
+            offence_id=offence_id(self.run_id, b"offence"),
             evidence_hash=bytes(32),
             challenger=wallet(challenger),
         )

@@ -38,6 +38,7 @@ from assay.chain.statements import (
     sign_digest,
     term_of,
 )
+from assay.protocol.offences import offence_id
 
 WINDOWS = replace(
     MAINNET,
@@ -266,7 +267,7 @@ class World:
             offender=offender.account,
             role=OPERATOR,
             ppm=250_000,
-            offence_id=secrets.token_bytes(32),
+            offence_id=offence_id(changes.get("run_id", self.run_id), secrets.token_bytes(32)),
             evidence_hash=bytes(32),
             challenger=self.verifiers[0].account,
         )

@@ -21,6 +21,7 @@ from assay.chain.client import UNIT, Sent
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.chain.proofs.payout_tree import Payout, PayoutTree, payout_tree
 from assay.chain.statements import CERT_ECDSA, OPERATOR, Discharge, EpochResult, values
+from assay.protocol.offences import offence_id
 from tests.contracts.chain_world import BUDGET, Person, World, a_person, view
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
@@ -69,7 +70,7 @@ def _of_stake(world: World) -> Iterator[Cost]:
     world.advance(world.params.unbonding_s)
     yield Cost("withdraw", _send(world, one, "StakeVault", "withdraw", 1))
 
-    slash_order = world.a_ruling(one, ppm=250_000, offence_id=sha256(b"offence").digest())
+    slash_order = world.a_ruling(one, ppm=250_000, offence_id=offence_id(world.run_id, b"offence"))
     opening = (values(slash_order), CERT_ECDSA, world.cert(slash_order))
     until = world.bank.timestamp() + 100 * 86_400
     lot = (OPERATOR, world.run_id, 400 * UNIT, until)
@@ -116,7 +117,7 @@ def _of_an_appeal(world: World) -> Iterator[Cost]:
     accused, signer = world.operators[0], world.verifiers[0]
     world.join(accused, OPERATOR, 500 * UNIT)
     step = world.said(value=sha256(b"commit").digest())
-    case_id = sha256(b"assay/offence/1" + step.value).digest()
+    case_id = offence_id(world.run_id, b"assay/offence/1" + step.value)
     slash_order = world.a_ruling(accused, ppm=250_000, offence_id=case_id)
     for person in (accused, signer):
         _send(world, person, "AssayToken", "approve", world.deployment.address("AppealCourt"), 2**255)

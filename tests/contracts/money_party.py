@@ -267,9 +267,9 @@ class Party:
                 row = [self.run_ids[run], epoch, index]
                 asked[f"paid {run} {epoch} {index}"] = ("EpochSettlement", "isClaimed", row)
         for case in model.cases:
-            asked[f"case {case.hex()[:4]}"] = ("SlashCourt", "getCase", [case])
-            asked[f"pot {case.hex()[:4]}"] = ("StakeVault", "pots", [case])
-            asked[f"bond {case.hex()[:4]}"] = ("StakeVault", "bonds", [case])
+            asked[f"case {case.hex()[-4:]}"] = ("SlashCourt", "getCase", [case])
+            asked[f"pot {case.hex()[-4:]}"] = ("StakeVault", "pots", [case])
+            asked[f"bond {case.hex()[-4:]}"] = ("StakeVault", "bonds", [case])
         answers = self._ask(list(asked.values()))
         found = {name: _plain(name, answer) for name, answer in zip(asked, answers, strict=True)}
         found["StakeVault"] -= self.world.judges_stake  # verifiers and jurors make no move of stake
@@ -375,9 +375,9 @@ def expected(model: Model, sunk: int) -> dict[str, Any]:
         for index in range(len(result.rows)):
             told[f"paid {name} {epoch} {index}"] = (name, epoch, index) in model.paid_rows
     for name_, case in model.cases.items():
-        told[f"case {name_.hex()[:4]}"] = (case.phase, case.payable_at)
-        told[f"pot {name_.hex()[:4]}"] = case.pot
-        told[f"bond {name_.hex()[:4]}"] = case.bond
+        told[f"case {name_.hex()[-4:]}"] = (case.phase, case.payable_at)
+        told[f"pot {name_.hex()[-4:]}"] = case.pot
+        told[f"bond {name_.hex()[-4:]}"] = case.bond
     return told
 
 

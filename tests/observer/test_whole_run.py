@@ -56,6 +56,7 @@ from assay.protocol.messages import (
     ResultSignature,
     StepRequest,
 )
+from assay.protocol.offences import offence_id
 from assay.protocol.params import RunSpec
 from assay.protocol.run_state import RunState, next_chain, start
 from assay.protocol.state_transition import advance
@@ -395,7 +396,7 @@ def test_what_the_last_verifiers_make_up_is_vetoed_by_the_present_ones_who_watch
         offender=accused,
         role=VERIFIER,
         ppm=LOCALNET.case_ppm_max,
-        offence_id=a_digest("two votes that nobody cast"),
+        offence_id=offence_id(run.run_id, b"two votes that nobody cast"),
         evidence_hash=a_digest("nothing"),
         challenger=evm_address(a_member("watchtower").account),
     )

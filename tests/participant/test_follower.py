@@ -136,6 +136,40 @@ def test_whoever_waits_for_growth_hears_of_it(store):
     assert sorted(heard) == [1, 2]
 
 
+class Asked:
+    """A host with one peer, which has no link; it counts the questions."""
+
+    def __init__(self):
+        self.count = 0
+
+    def connected(self):
+        return [peer("walt")]
+
+    async def request(self, *_question, timeout_s):
+        self.count += 1
+        return encode(ManifestRange(links=()))
+
+
+def test_a_manifest_that_nobody_else_has_makes_nobody_ask_without_pause(store):
+    one, host = a_follower(store), Asked()
+    made_up = replace(a_chain(a_history(), 2)[1], certificate=a_chain(a_history(), 1)[0].certificate)
+
+    async def lie():
+        while True:
+            assert not one.take(made_up)
+            await trio.sleep(0.01)
+
+    async def main():
+        with trio.move_on_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lie)
+                await one.poll(host, [peer("walt")])
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert 10 <= host.count <= 21
+
+
 def test_links_are_served_from_a_round_on(store):
     one = a_follower(store)
     links = a_chain(a_history(), 3)

@@ -14,6 +14,7 @@ from assay.chain.commit_statement import commit_statement
 from assay.chain.state import CasePhase, DefencePhase
 from assay.chain.statements import VERIFIER, Rotation, SlashOrder, term_of
 from assay.protocol.auditing.audits import Audit
+from assay.protocol.offences import offence_id
 from tests.contracts.game.agents import LAST_STEP, nobody
 from tests.contracts.game.table import CORRUPT, DAY, Agent, Cheat, Life, Run, Table
 
@@ -69,7 +70,7 @@ def _invent(table: Table, dice: Random) -> None:
         offender=table.people[f"verifier {CORRUPT}"].account,
         role=VERIFIER,
         ppm=table.world.params.case_ppm_max,
-        offence_id=dice.randbytes(32),
+        offence_id=offence_id(run.run_id, dice.randbytes(32)),
         evidence_hash=dice.randbytes(32),
         challenger=table.people["mallory"].account,
     )

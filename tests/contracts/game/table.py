@@ -44,6 +44,7 @@ from assay.participant.wallet.settler import Settler
 from assay.protocol.encoding.codec import decode, digest, encode
 from assay.protocol.errors import Unavailable
 from assay.protocol.messages import ResultSignature, StepRequest
+from assay.protocol.offences import offence_id
 from assay.protocol.params import RunSpec
 from assay.protocol.permitted import with_reports
 from assay.protocol.run_state import start
@@ -641,7 +642,7 @@ class Table:
             slot=bytes(32),
             value=value,
         )
-        case_id = sha256(b"assay/offence/1" + value).digest()
+        case_id = offence_id(run.run_id, b"assay/offence/1" + value)
         order = SlashOrder(
             deployment_id=run.spec.deployment_id, run_id=run.run_id, epoch=0, offender=accused.account,
             role=OPERATOR, ppm=self.world.params.case_ppm_max, offence_id=case_id, evidence_hash=bytes(32),
