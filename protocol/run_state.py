@@ -51,7 +51,7 @@ class NodeRecord:
     base: int = 0  # 1 + the round of that step, as the commit that continues it says; 0 before the first
     accepted: int = 0
     clean: int = 0  # audits passed in a row, since it was last on probation
-    is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last on probation
+    is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last suspect
     missed: int = 0  # manifests with commits in a row that had none of its
     returns: int = 0  # how often it came back from absence, since it was last on probation
     absent_round: int = -1  # of the manifest that last found it absent, or took its return

@@ -256,7 +256,7 @@ def _take_commits(after: _After, run_state: RunState, manifest: Manifest) -> Non
         if run_state.nodes[commit.node].is_suspect:
             after.suspect_steps |= {(commit.round, commit.node)}
         if record.accepted and record.exec_class != commit.exec_class:  # another machine: probation again
-            record = replace(record, clean=0, is_biased=frozenset())
+            record = replace(record, clean=0)
             after.appraised = {key: one for key, one in after.appraised.items() if key[0] != commit.node}
         nodes[commit.node] = replace(
             record,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -49,7 +49,7 @@ class Memory:
 
 
 class BiasMemory:
-    """Drift statistics by node, for its present execution class; each step counts once."""
+    """Drift statistics by node, whatever execution class it declares; each step counts once."""
 
     def __init__(self, path: Path | None = None, spec: Digest = NO_DIGEST) -> None:
         """
@@ -74,8 +74,8 @@ class BiasMemory:
             return False  # of a dispute, or of a second try
         self._rounds[node] = (*rounds, commit.round)[-ROUNDS_KEPT:]
         known, before = self._drifts.get(node, (commit.exec_class, Drift()))
-        if known != commit.exec_class:  # a node has one execution class, or declares a false one
-            before = Drift()
+        if known != commit.exec_class:  # honest noise has another direction there; a lie would keep its own
+            before = replace(before, level=0.0)
         drift, is_leaning = observe(before, measured, blocks, limit)
         self._drifts[node] = commit.exec_class, Drift() if is_leaning else drift
         self._write()

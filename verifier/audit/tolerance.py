@@ -300,9 +300,12 @@ def measure(
         if _is_amplitude_free(compress):
             # The auditor's mean stands for the node's; between them lies at most this much of rho.
             doubt_B[sent.at_L] = (scale_B / top_B)[sent.at_L] / math.sqrt(compress.k)
+        distance_B, rounding_B = _norm(residual_BC), ROUNDING * _norm(due_BC)
+        # To such a block nothing is added on any machine, and signs would multiply the least lie.
+        distance_B[(size_B == 0) & is_exact_B & (distance_B > rounding_B)] = np.inf
         return Measured(
-            rho_B=_or_inf(_norm(residual_BC) / scale_B),
-            rounding_B=ROUNDING * _norm(due_BC) / scale_B,
+            rho_B=_or_inf(distance_B / scale_B),
+            rounding_B=rounding_B / scale_B,
             is_small_B=size_B <= floor,
             choice_B=_or_inf(choice_B),
             doubt_B=doubt_B,

@@ -38,15 +38,25 @@ def test_a_step_that_is_looked_at_again_counts_once():
     assert not any(a_watched(watch, 7) for _ in range(50))
 
 
-def test_another_class_of_the_node_is_watched_from_nothing_and_other_nodes_are_not_mixed_in():
+def test_another_class_of_the_node_hides_no_bias_and_other_nodes_are_not_mixed_in():
     watch, other = BiasMemory(), BiasMemory()
     for number in range(4):
         assert not a_watched(watch, number)
         assert not a_watched(other, number, node=NODES[number % 2])
 
-    assert not a_watched(watch, 4, exec_class=Digest(b"c" * 32))
+    assert a_watched(watch, 4, exec_class=Digest(b"c" * 32))
     assert not a_watched(other, 4)
-    assert not a_watched(watch, 5)  # its first class again: what was known of it is gone
+
+
+def test_how_far_another_machine_is_from_its_limits_counts_anew():
+    watch = BiasMemory()
+    a_watched(watch, 0)
+    key, drift = watch._drifts[NODES[0]]
+    watch._drifts[NODES[0]] = key, replace(drift, level=LEVEL_MAX)
+
+    a_watched(watch, 1, exec_class=Digest(b"c" * 32))
+
+    assert watch._drifts[NODES[0]][1].level < LEVEL_MAX / 2 and watch._drifts[NODES[0]][1].weight > 1
 
 
 def test_what_is_remembered_of_a_node_is_bounded():

@@ -383,6 +383,40 @@ def test_a_block_at_the_floor_may_be_a_little_off_but_not_anything():
         assert opened(wire, a_step(wire, other, before), x, before=before).outcome is outcome
 
 
+@on_every_wire
+@pytest.mark.parametrize("limit", [FP32, BF16], ids=["float32", "bfloat16"])
+def test_a_block_to_which_nothing_is_added_holds_no_lie_however_small(wire, limit):
+    """Signs have no size: the least value decides as much as a large one."""
+    x = a_gradient()
+    other = x.copy()
+    other[-1] = noise(1, x, 1.0)[5] * np.float32(1e-6)
+
+    assert opened(wire, a_step(wire, other), x, limit=limit).outcome is Outcome.MISMATCH
+
+
+@on_every_wire
+def test_a_block_to_which_nothing_is_added_matches_with_the_error_of_before(wire):
+    x, before = a_gradient(), a_momentum()
+    before[-1] = noise(1, x, 1.0)[5]
+
+    assert opened(wire, a_step(wire, x, before), x, before=before).outcome is Outcome.MATCH
+
+
+def test_where_a_rounding_adds_something_to_a_block_its_zeros_are_none():
+    wire, x, before = a_wire(), a_gradient(), a_momentum()
+    other = x.copy()
+    other[-1] = noise(1, x, 1.0)[5] * np.float32(1e-6)
+    told, led = a_step(wire, other), np.zeros(BLOCKS)
+    led[-1] = 1e-3
+
+    found, _ = judge(
+        wire, FP32, EVERY, before, told.after_BC, told.sent, x,
+        floor=floor_of(x), recomputed=NO_DIGEST, widening_B=led,
+    )  # fmt: skip
+
+    assert found.outcome is Outcome.MATCH
+
+
 # ---- just inside and just outside ----
 
 LIMIT = Limit(t1=1000, t2=4000, t3=1000, t4=1000)
