@@ -29,7 +29,16 @@ from assay.protocol.messages import Outcome as Found
 from assay.protocol.params import PPM, RunSpec
 from assay.protocol.types import Digest
 from assay.redteam.attack import Attacks, Outcome, Where, tallied, without
-from assay.redteam.nodes.test_bed import NODE, PEER, ROUNDS_BEFORE, StepClaim, TestBed, lab_of, lab_of_sizes
+from assay.redteam.nodes.test_bed import (
+    NODE,
+    PEER,
+    ROUNDS_BEFORE,
+    StepClaim,
+    TestBed,
+    lab_between_classes,
+    lab_of,
+    lab_of_sizes,
+)
 from assay.simulation.attacks.catalogue import ATTACKS, flipped_labels
 from assay.simulation.attacks.scene import Scene
 from assay.training.codec.contribution import decode_contribution
@@ -41,6 +50,7 @@ from assay.training.transform.compress import transition
 from assay.verifier.audit.exact import check_opening, compare
 from assay.verifier.audit.messages import Finding
 
+NOBODYS = Digest(hashlib.sha256(b"a class that nobody has").digest())
 AUDITS_OF_MANY = 250  # that a saboteur of one block of thousands wants to survive
 BEACONS = 12  # audits that a campaign against few blocks meets
 Off = Callable[[], AbstractContextManager[Any]]
@@ -416,6 +426,25 @@ def _poisoned_of_many(is_defended: bool, seed: int) -> Outcome:
     assert found.outcome is Found.MISMATCH
     harm = f"k signs of one block of {8 * blocks:,} for {audits / attempts:.0f} audited steps"
     return tallied(attempts, caught, 1.0, harm)
+
+
+@STEP_ATTACKS.attack(
+    "write where no gradient reaches", 13, "nothing may be added where the reference class adds nothing"
+)
+def _untouched_block(is_defended: bool, seed: int) -> Outcome:
+    """By a node of a class that nobody has, far below every limit; too few values to be sent at once."""
+    lab = lab_between_classes(seed)
+    true, k = lab.truth(), lab.spec.rule.compress.k
+    block = int(np.flatnonzero(~true.any(axis=1))[-1])  # embeddings of tokens that no text has
+    true[block, : k - 1] = np.abs(true).max() * np.float32(1e-9)
+    claim = lab.claim(true)
+    commit, every = replace(lab.keep(claim), exec_class=NOBODYS), list(range(lab.trainer.layout.blocks))
+    opening = lab.trainer.steps.opening(lab.round, every)
+    tolerance = assay.verifier.audit.tolerance
+    with without(tolerance, "_is_untouched", lambda size_B: size_B < 0, unless=is_defended):
+        found = lab.recompute_worker.examine(commit, claim.update, opening, every)
+    harm = "none: undefended, the next steps send signs of its choice there, all paid"
+    return tallied(1, found.outcome is Found.MISMATCH, 1.0, harm)
 
 
 @STEP_ATTACKS.attack("poisoned documents", 10, "shards checked against the data root; recompute on them")

@@ -313,6 +313,12 @@ def lab_of(seed: int) -> TestBed:
 
 
 @functools.lru_cache(maxsize=4)
+def lab_between_classes(seed: int) -> TestBed:
+    """One whose auditor judges nodes of other classes, within the limits that ship."""
+    return TestBed(Path(_scratch().name) / f"between-{seed}", seed, limits=Limits())
+
+
+@functools.lru_cache(maxsize=4)
 def lab_of_sizes(seed: int) -> TestBed:
     """One of a run in which a step may have four times as many sequences as the least."""
     choices = Choices(

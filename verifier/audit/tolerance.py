@@ -301,8 +301,7 @@ def measure(
             # The auditor's mean stands for the node's; between them lies at most this much of rho.
             doubt_B[sent.at_L] = (scale_B / top_B)[sent.at_L] / math.sqrt(compress.k)
         distance_B, rounding_B = _norm(residual_BC), ROUNDING * _norm(due_BC)
-        # To such a block nothing is added on any machine, and signs would multiply the least lie.
-        distance_B[(size_B == 0) & is_exact_B & (distance_B > rounding_B)] = np.inf
+        distance_B[_is_untouched(size_B) & is_exact_B & (distance_B > rounding_B)] = np.inf
         return Measured(
             rho_B=_or_inf(distance_B / scale_B),
             rounding_B=rounding_B / scale_B,
@@ -368,6 +367,11 @@ def _is_dead(compress: CompressSpec, sent: _Sent, own_BC: Doubles, due_BC: Doubl
     has_work_L = due_BC[sent.at_L].any(axis=1)
     lacks_L = ((own_LK == 0) & (sent.q_LK == 0)).any(axis=1)
     return np.array(lacks_L | ~has_work_L, np.bool_)
+
+
+def _is_untouched(size_B: Doubles) -> NDArray[np.bool_]:
+    """Blocks to which nothing is added, on any machine; signs would multiply the least lie. Shape (B,)."""
+    return np.asarray(size_B == 0)
 
 
 def _withheld(compress: CompressSpec, after_BC: NDArray[np.float32], sent: _Sent) -> NDArray[np.int64]:
