@@ -121,7 +121,8 @@ class RelativeMovement:
     """Displacement of one part of our own state, in the opened blocks.
 
     before_BC, after_BC: at the segment's start and end. size_B: of the displacement. floor: the size that
-    smaller blocks count as. times_B: by how much limits are wider there.
+    smaller blocks count as. times_B: by how much limits are wider there. is_untouched_B: whether no gradient
+    reached the block.
     """
 
     before_BC: Floats
@@ -129,6 +130,7 @@ class RelativeMovement:
     size_B: Doubles
     floor: float
     times_B: Doubles
+    is_untouched_B: NDArray[np.bool_]
 
 
 def gained(walked: ModelledSegment, blocks: Sequence[int]) -> tuple[RelativeMovement, ...]:
@@ -139,13 +141,30 @@ def gained(walked: ModelledSegment, blocks: Sequence[int]) -> tuple[RelativeMove
     after = (walked.end.theta_P, *walked.end.moments)
     # a Byzantine node's start may hold any value; the audit must still end in a verdict
     with np.errstate(all="ignore"):
+        untouched_B = _untouched(walked, blocks)
         times = _times(walked)  # of SGD, as of `before`, for the first part only
         for share, before_P, after_P, times_N in zip(kept, before, after, times, strict=False):
             gain_NC = _rows(layout, after_P - before_P * np.float32(share**walked.steps))
             before_BC, after_BC = (_rows(layout, part_P)[blocks] for part_P in (before_P, after_P))
             size_B, floor = _norm(gain_NC[blocks]), floor_of(gain_NC)
-            found.append(RelativeMovement(before_BC, after_BC, size_B, floor, times_N[blocks]))
+            times_B = times_N[blocks]
+            found.append(RelativeMovement(before_BC, after_BC, size_B, floor, times_B, untouched_B))
     return tuple(found)
+
+
+def _untouched(walked: ModelledSegment, blocks: Sequence[int]) -> NDArray[np.bool_]:
+    """Blocks that no gradient reached, on any machine: Adam's moments are 0, and only decay moves them.
+
+    A sign has no size, so the least lie there would decide what is sent. Muon may move what no gradient
+    reaches of a matrix, and what SGD moves by less than a rounding is not known to be 0 elsewhere.
+    """
+    layout, moments = walked.layout, walked.end.moments
+    if walked.local.moments < 2:
+        return np.zeros(len(blocks), np.bool_)
+    is_reached_P = (moments[0] != 0) | (moments[1] != 0)
+    if walked.local.optimiser is Optimiser.MUON:
+        is_reached_P |= ~rest_of(layout)
+    return ~_rows(layout, is_reached_P.astype(np.float32))[blocks].any(axis=1)
 
 
 def _times(walked: ModelledSegment) -> Sequence[Doubles]:
@@ -186,8 +205,11 @@ def measure_movement(
                 due_BC = adamw_moved(walked.local, walked.lr, mine.before_BC, shown.end[1:], walked.end.count)
             residual_BC = shown.end[part].astype(np.float64) - due_BC
             scale_B = np.maximum(mine.size_B, max(mine.floor, _TINY)) * mine.times_B
-            rho_B, zeros_B = _norm(residual_BC) / scale_B, np.zeros(len(scale_B))
+            distance_B, zeros_B = _norm(residual_BC), np.zeros(len(scale_B))
             largest_B = np.maximum(_norm(mine.before_BC), _norm(mine.after_BC))
+            decay_B = np.where(mine.size_B > 0, walked.steps * _ROUNDING * largest_B, 0.0)
+            distance_B[mine.is_untouched_B & (distance_B > decay_B)] = np.inf
+            rho_B = distance_B / scale_B
             found.append(
                 Measured(
                     rho_B=np.where(np.isfinite(rho_B) & np.isfinite(scale_B), rho_B, np.inf),

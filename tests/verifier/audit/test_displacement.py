@@ -424,6 +424,27 @@ def test_where_adamw_takes_a_first_step_a_gradient_of_nearly_zero_may_turn_and_n
     assert later == {"a": MISMATCH, "b": MISMATCH}
 
 
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_block_that_no_gradient_reached_holds_no_lie_however_small(part):
+    """Embeddings of tokens that no text has: decay moves them alone."""
+    local, rng = a_rule("diloco", clip_micro=0).local, np.random.default_rng(3)
+    start = end = fresh(local, rng.standard_normal(LAYOUT.parameters).astype(np.float32))
+    at, shape = LAYOUT.offsets()["b"]
+    unreached = slice(at, at + math.prod(shape))
+    for _ in range(5):
+        slope = rng.standard_normal(LAYOUT.parameters).astype(np.float32)
+        slope[unreached] = 0
+        end = inner_step(local, LAYOUT, LR, end, end.theta_P, slope)
+    walked = ModelledSegment(local, Precision.FLOAT32, LAYOUT, 5, LR, start, end)
+    parts = [end.theta_P.copy(), *(moment.copy() for moment in end.moments)]
+    parts[part][unreached] += np.float32((1e-6, 1e-12, 1e-12)[part])
+    lie = InnerState(parts[0], tuple(parts[1:]), end.count)
+
+    assert judged(walked, shown(walked)).outcome is MATCH
+    assert judged(walked, shown(walked, replace(end, theta_P=np.nextafter(end.theta_P, 9)))).outcome is MATCH
+    assert judged(walked, shown(walked, lie)).outcome is MISMATCH
+
+
 def test_a_first_step_that_is_the_only_one_leaves_no_room_in_the_parameters():
     local, rng = a_rule("diloco", clip_micro=0).local, np.random.default_rng(3)
     start = replace(

@@ -699,7 +699,9 @@ def committing(pair: Pair, segment: int, change: Callable[[InnerState], InnerSta
 
 IMPOSSIBLE = {
     "steps": lambda one: replace(one, count=2**62),
-    "moments that no gradients have": lambda one: replace(one, moments=(one.moments[0] + 1, one.moments[1])),
+    "moments that no gradients have": lambda one: replace(
+        one, moments=(one.moments[0] * np.float32(30), one.moments[1])
+    ),
     "a negative mean of squares": lambda one: replace(
         one, moments=(one.moments[0] * 0, one.moments[1] - np.float32(1))
     ),
