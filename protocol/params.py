@@ -23,6 +23,7 @@ from assay.protocol.grpo import NO_GRPO, GrpoSpec, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX, Score
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX, WINDOW_BYTES_MAX, WINDOWS_MAX
+from assay.protocol.proposal_size import PROPOSAL_BYTES_MAX, proposal_bytes
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.split import Split
 from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest, PeerId
@@ -634,9 +635,6 @@ def check_spec(spec: RunSpec) -> None:
     need(spec.buyer_key != spec.buyer, "the buyer's account signs for itself, expected no other key")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(spec.least_nodes >= 1, "a run needs nodes")
-    # A proposal must fit one notification of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at
-    # most `MESSAGES_PER_MANIFEST` (verifier/round/leader.py) each of verdicts (430 bytes), commitments
-    # (220) and sketches (370).
     need(
         len(spec.nodes) <= spec.least_nodes <= spec.seats <= RUN_NODES_MAX,
         f"{len(spec.nodes)} nodes named, {spec.least_nodes} needed, {spec.seats} seats: "
@@ -650,6 +648,17 @@ def check_spec(spec: RunSpec) -> None:
         len(spec.verifiers) + len(spec.reserves) <= RUN_VERIFIERS_MAX,
         f"{len(spec.verifiers)} verifiers and {len(spec.reserves)} reserves, "
         f"at most {RUN_VERIFIERS_MAX} expected",
+    )
+    largest = proposal_bytes(
+        seats=spec.seats,
+        verifiers=len(spec.verifiers),
+        segments=spec.rule.segments,
+        tasks=spec.audit.known_answer_count,
+    )
+    need(
+        largest <= PROPOSAL_BYTES_MAX,
+        f"proposals of up to {largest:,} bytes with {spec.seats} seats and {spec.rule.segments} segments a "
+        f"round, at most {PROPOSAL_BYTES_MAX:,} expected: fewer seats, or longer segments",
     )
     # The manifest that starts a run admits all that it waits for.
     need(
