@@ -33,6 +33,11 @@ def changed(section: str, **changes: Any) -> RunSpec:
     return replace(spec, **changes)
 
 
+def priced(price: int) -> RunSpec:
+    """A run in which an epoch has 384 tokens."""
+    return changed("money", price_per_mtoken=price)
+
+
 def nodes(count: int, seats: int, **changes: Any) -> RunSpec:
     counts = {"least_nodes": count, "seats": seats, "verifiers": MEMBERS[139:], **changes}
     return changed("", nodes=MEMBERS[:count], **counts)
@@ -57,6 +62,9 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
     ("inside", "outside", "reason"),
     [
         (changed("", rounds=1), changed("", rounds=0), "rounds is 0, expected at least 1"),
+        (changed("", rounds=10**6), changed("", rounds=10**6 + 1), "and at most 1000000"),
+        (priced(0), priced(1), "less than one token unit"),
+        (priced(2_605), priced(2_604), "less than one token unit"),
         (changed("", state_every=1), changed("", state_every=0), "state_every is 0, expected at least 1"),
         *(
             (changed("timing", **{name: 1}), changed("timing", **{name: 0}), f"{name} is 0, expected")
