@@ -31,7 +31,7 @@ from assay.chain.events import (
     RunToppedUp,
     Staked,
 )
-from assay.chain.rpc import Rpc, artefact
+from assay.chain.rpc import Rpc, artefact, whole
 from assay.chain.state import field_names, snake
 from assay.chain.statements import Address, EpochResult
 from assay.protocol.errors import AssayError
@@ -155,7 +155,16 @@ def _logs(rpc: Rpc, question: dict[str, Any], from_block: int, to_block: int) ->
             start, count = end + 1, min(2 * count, BLOCKS_PER_QUESTION)
     times: dict[bytes, int] = {}
     return rpc.read(
-        "times of events", lambda: [{**log, "blockTimestamp": _time(rpc, log, times)} for log in found]
+        "times of events",
+        lambda: [
+            {
+                **log,
+                "blockNumber": whole(log["blockNumber"]),
+                "logIndex": whole(log["logIndex"]),
+                "blockTimestamp": _time(rpc, log, times),
+            }
+            for log in found
+        ],
     )
 
 

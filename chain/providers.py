@@ -20,7 +20,7 @@ from web3.exceptions import BlockNotFound
 from assay.chain.addresses import Deployment
 from assay.chain.events import ChainEvent
 from assay.chain.logs import read_events
-from assay.chain.rpc import Rpc
+from assay.chain.rpc import Rpc, whole
 from assay.protocol.errors import Unavailable
 
 T = TypeVar("T")
@@ -136,11 +136,11 @@ def url_text(url: str) -> str:
 
 
 def _newest(rpc: Rpc) -> int:
-    return int(rpc.read("newest block", lambda: rpc.web3.eth.block_number))
+    return rpc.read("newest block", lambda: whole(rpc.web3.eth.block_number))
 
 
 def _finalised(rpc: Rpc) -> int:
-    return int(rpc.read("finalised block", lambda: rpc.web3.eth.get_block("finalized")["number"]))
+    return rpc.read("finalised block", lambda: whole(rpc.web3.eth.get_block("finalized")["number"]))
 
 
 def _hash_of(rpc: Rpc, number: int) -> bytes | None:

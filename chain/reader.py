@@ -6,7 +6,7 @@ cached between calls, because a restarted local chain may lose a few seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from assay.chain.logs import E, read_events, read_events_of
 from assay.chain.proofs.event_proof import EventProof
 from assay.chain.proofs.event_prover import prove_event
 from assay.chain.proposals import CertifiedResult
-from assay.chain.rpc import Rpc, artefact
+from assay.chain.rpc import Rpc, artefact, whole
 from assay.chain.signing.signer import Signer
 from assay.chain.state import (
     AppealState,
@@ -167,7 +167,7 @@ class ChainReader:
 
     def block_number(self) -> int:
         """The newest block's number."""
-        return self._rpc.read("block", lambda: int(self._rpc.web3.eth.block_number))
+        return self._rpc.read("block", lambda: whole(self._rpc.web3.eth.block_number))
 
     def block_hash(self, number: int) -> bytes:
         """The hash of a block of this chain."""
@@ -182,11 +182,12 @@ class ChainReader:
         """
         eth = self._rpc.web3.eth
         found = self._rpc.read("block", lambda: eth.get_block(BlockNumber(at) if isinstance(at, int) else at))
-        return Head(number=int(found["number"]), hash=bytes(found["hash"]), time_s=int(found["timestamp"]))
+        number, time_s = self._rpc.read("block", lambda: _place(found))
+        return Head(number=number, hash=bytes(found["hash"]), time_s=time_s)
 
     def timestamp(self) -> int:
         """The newest block's time, Unix seconds. Windows run on this clock."""
-        return self._rpc.read("block", lambda: int(self._rpc.web3.eth.get_block("latest")["timestamp"]))
+        return self._rpc.read("block", lambda: whole(self._rpc.web3.eth.get_block("latest")["timestamp"]))
 
     def token_balance(self, account: str | None = None) -> int:
         """An account's ERC-20 balance in token units; this client's by default."""
@@ -406,12 +407,12 @@ class ChainReader:
     def final_escrow(self, run_id: bytes) -> FinalEscrow:
         """The run's escrow at the finalised block, which no reorganisation can change."""
         eth = self._rpc.web3.eth
-        final = self._rpc.read("finalised block", lambda: eth.get_block("finalized"))
-        found = self._ask("RunEscrow", "getRun", run_id, block=int(final["number"]))
+        number, time_s = self._rpc.read("finalised block", lambda: _place(eth.get_block("finalized")))
+        found = self._ask("RunEscrow", "getRun", run_id, block=number)
         state = self._rpc.read("RunEscrow.getRun", lambda: state_of(EscrowState, found))
         return FinalEscrow(
-            block=int(final["number"]),
-            time_s=int(final["timestamp"]),
+            block=number,
+            time_s=time_s,
             newest_s=self.timestamp(),
             escrow=state if int(state.buyer, 16) else None,
             judges=self.verifier_set(state.set_version) if int(state.buyer, 16) else (),
@@ -616,3 +617,8 @@ def _last(found: Sequence[E], number: int) -> E:
     if not found:
         raise NotShown(f"the directory names block {number}, in which this endpoint shows no announcement")
     return found[-1]
+
+
+def _place(block: Mapping[str, Any]) -> tuple[int, int]:
+    """A block's number and its time, Unix seconds."""
+    return whole(block["number"]), whole(block["timestamp"])

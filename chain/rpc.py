@@ -46,6 +46,7 @@ PRIORITY_FEE_WEI = 10**9
 REPLACED_S = 5
 WORDS_MAX = 300  # characters of an endpoint's error that are repeated
 # What web3 and the decoders raise when an endpoint's answer is malformed.
+NUMBER_MAX = 2**63 - 1  # what SQLite holds
 _NONSENSE = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, DecodingError,
 )  # fmt: skip
@@ -99,6 +100,18 @@ def artefact(contract: str) -> dict[str, Any]:
     """The committed compilation of a contract: ABI, bytecode and compiler settings."""
     text = (files("assay.contracts") / "artefacts" / f"{contract}.json").read_text()
     found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def whole(number: Any) -> int:
+    """A block's number or time, or a place in a block, as an endpoint gives it.
+
+    Raises:
+        ValueError: no message and no store could hold it.
+    """
+    found = int(number)
+    if not 0 <= found <= NUMBER_MAX:
+        raise ValueError(f"number {str(found)[:40]}, expected 0 to {NUMBER_MAX}")
     return found
 
 

@@ -5,12 +5,20 @@ Room: orders (edge: reads one file). The file is a drand node's answer at `/<cha
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import ConfigError
-from assay.protocol.randomness.drand import QUICKNET, DrandSpec, drand_faults, longest_wait_s
+from assay.protocol.randomness.drand import (
+    AHEAD_S,
+    QUICKNET,
+    DrandSpec,
+    drand_faults,
+    has_begun,
+    longest_wait_s,
+)
 
 SCHEME = "bls-unchained-g1-rfc9380"
 _QUICKNET_HASH = "52db9ba70e0cc0f6eaf7803dd07447a1f5477735fd3f661792ba94600c84e971"
@@ -50,6 +58,10 @@ def read_network(path: Path) -> DrandSpec:
         raise ConfigError(f"{path}: not the description of a drand network ({error!r})") from None
     for fault in drand_faults(spec):
         raise ConfigError(f"{path}: {fault}")
+    if not has_begun(spec, int(time.time())):
+        raise ConfigError(
+            f"{path}: the network begins at {genesis} (Unix time), expected at most {AHEAD_S} s from now"
+        )
     return spec
 
 

@@ -416,6 +416,8 @@ def _unseated(run_state: RunState, nodes: Mapping[PeerId, NodeRecord]) -> list[P
 def _ruled(record: NodeRecord, audit: Audit, probation: int, now: int) -> NodeRecord:
     """The node's record after a change of its audit's status by the manifest of `now`."""
     if audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED):
+        if audit.is_known_answer:  # if it had passed before it was shown, it has counted
+            return record
         clean = record.clean + 1
         if clean < probation:
             return replace(record, clean=clean)

@@ -75,6 +75,11 @@ def drand_faults(spec: DrandSpec) -> tuple[str, ...]:
     return tuple(found)
 
 
+def has_begun(spec: DrandSpec, now_s: int) -> bool:
+    """Whether there are rounds that a manifest may name: before, none could pass."""
+    return not spec.is_used or spec.genesis_s <= now_s + AHEAD_S
+
+
 def released_s(spec: DrandSpec, number: int) -> int:
     """Unix time, in seconds, at which a round's signature is released."""
     return spec.genesis_s + (number - 1) * spec.period_s

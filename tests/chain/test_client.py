@@ -197,7 +197,7 @@ def test_events_come_typed_in_chain_order_and_by_range(world: World):
     assert (staked.account, staked.role, staked.amount) == (world.operators[0].account, OPERATOR, 200 * UNIT)
 
 
-def edit_logs(world: World, monkeypatch: pytest.MonkeyPatch, **edits: str) -> None:
+def edit_logs(world: World, monkeypatch: pytest.MonkeyPatch, **edits: Any) -> None:
     """The endpoint sends each log's time as edited, or leaves it out."""
     eth = world.bank._rpc.web3.eth
     honest = eth.get_logs
@@ -234,6 +234,33 @@ def test_an_endpoint_that_makes_up_times_gives_no_events(
     edit_logs(world, monkeypatch, blockTimestamp=wrong)
     with pytest.raises(Unavailable, match="times of events"):
         world.bank.events(world.ready_block)
+
+
+@pytest.mark.parametrize("field", ["blockNumber", "logIndex"])
+@pytest.mark.parametrize("wrong", [1 << 63, -1, None])
+def test_an_endpoint_that_makes_up_places_gives_no_events(
+    world: World, monkeypatch: pytest.MonkeyPatch, field: str, wrong: Any
+):
+    world.join(world.operators[0], OPERATOR, 200 * UNIT)
+    edit_logs(world, monkeypatch, **{field: wrong})
+    with pytest.raises(Unavailable, match="times of events"):
+        world.bank.events(world.ready_block)
+
+
+@pytest.mark.parametrize("field", ["number", "timestamp"])
+@pytest.mark.parametrize("wrong", [1 << 63, 1 << 64, -1])
+def test_an_endpoint_that_makes_up_blocks_is_as_one_that_does_not_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch, field: str, wrong: int
+):
+    eth = world.bank._rpc.web3.eth
+    honest = eth.get_block
+    assert world.bank.final_escrow(bytes(32)).escrow is None
+    monkeypatch.setattr(eth, "get_block", lambda *asked: {**honest(*asked), field: wrong})
+
+    with pytest.raises(Unavailable, match="finalised block"):
+        world.bank.final_escrow(bytes(32))
+    with pytest.raises(Unavailable, match="malformed answer"):
+        world.bank.head()
 
 
 @pytest.mark.parametrize("seed", range(2))

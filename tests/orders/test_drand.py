@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def test_quicknet_may_be_asked_elsewhere(tmp_path):
         ({**info(a_network()), "period": True}, "whole numbers"),
         ({**info(a_network()), "period": 3600}, "period is 3600 s"),
         ({**info(a_network()), "genesis_time": "1"}, "whole numbers"),
+        (info(a_network(genesis_s=int(time.time()) + 10**6)), "begins at"),
         ({key: told for key, told in info(a_network()).items() if key != "period"}, "not the description"),
     ],
 )

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from assay.protocol.auditing.commitments import shown_root
+from assay.protocol.auditing.audits import AuditStatus
+from assay.protocol.auditing.commitments import known_answer_proofs, known_answer_root, shown_root
 from assay.protocol.known_answers import Tasks, drawn_tasks, false_rounds, lineage_max, task_secret
 from assay.protocol.params import RunSpec
 from assay.protocol.run_state import RunState
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import NODES, RUN_ID, a_digest
-from assay.testing.run import a_spec, a_start
+from assay.testing.run import Network, a_spec, a_start, funded_start
 
 NODE, KEY = NODES[0], bytes(range(32))
 
@@ -94,6 +95,31 @@ def test_a_restart_draws_the_same_tasks_and_another_key_or_run_others():
 def test_a_run_that_orders_none_has_no_list():
     assert drawn(count=0) == Tasks(node=NODE, root=NO_DIGEST, shown={})
     assert drawn(count=0).counts_from(a_start()) == 0
+
+
+@pytest.mark.parametrize("is_own_list", [False, True])
+def test_an_honest_step_that_its_node_shows_as_a_task_counts_no_second_time_as_clean(is_own_list: bool):
+    network = Network(funded_start(a_spec(rounds=200, known_answer_count=10, replication_ppm=0)))
+    node = NODES[0]
+    tasks = [(a_digest("salt", number), RoundId(number), node) for number in range(1, 11)]
+    proofs = {(one.round, one.node): one for one in known_answer_proofs(RUN_ID, tasks)}
+    if is_own_list:  # of its own choice: nothing makes it the list that follows from its key
+        network.lists[node] = known_answer_root(tasks)
+    judged: dict[Any, AuditStatus] = {}
+    for _ in range(24):
+        rulings = {step: audit.ruling for step, audit in network.run_state.audits.items() if step[1] == node}
+        judged.update(rulings)
+        network.known_answers = {
+            step: proof
+            for step, proof in proofs.items()
+            if is_own_list and rulings.get(step) is AuditStatus.PASSED
+        }
+        network.grow()
+
+    judged.update({s: a.ruling for s, a in network.run_state.audits.items() if s[1] == node})
+    found = Counter(judged.values())
+    assert found[AuditStatus.DISMISSED] == 10 * is_own_list
+    assert network.run_state.nodes[node].clean == found[AuditStatus.PASSED] + found[AuditStatus.DISMISSED]
 
 
 def with_list(run_state: RunState, **changes: Any) -> RunState:

@@ -542,15 +542,14 @@ class SecondReading:
         rules, node = self._spec.audit, step[1]
         before, self._rulings[step] = self._rulings.get(step, AuditStatus.OPEN), audit.ruling
         if audit.ruling is not before:
+            is_clean = audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED)
+            is_clean = is_clean and not audit.is_known_answer  # who shows a task says that the step is false
             self._clean[node] = {
-                AuditStatus.PASSED: self._clean[node] + 1,
-                AuditStatus.DISMISSED: self._clean[node] + 1,
                 AuditStatus.CONFIRMED: 0,
                 AuditStatus.OVERDUE: 0,
-            }.get(audit.ruling, self._clean[node])
+            }.get(audit.ruling, self._clean[node] + is_clean)
             if audit.ruling is AuditStatus.EXPIRED and (audit.verdicts or audit.dispute_opened_round >= 0):
                 self._clean[node] = 0
-            is_clean = audit.ruling in (AuditStatus.PASSED, AuditStatus.DISMISSED)
             if is_clean and self._clean[node] >= rules.probation:
                 self._returns_s[node] = []
         is_over = now >= step[0] + rules.audit_rounds

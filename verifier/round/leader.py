@@ -6,6 +6,7 @@ Room: verifier (pure). Every verifier looks by the same rules whether its own it
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ from assay.protocol.permitted import (
     may_open_verdict,
     with_reports,
 )
+from assay.protocol.proposal_size import MESSAGES_PER_MANIFEST
 from assay.protocol.run_state import RunState, StepId, next_chain
 from assay.protocol.types import NO_DIGEST, NO_ITERATION, NO_PEER, Digest, Iteration, PeerId
 from assay.verifier.round import drand as outside
@@ -42,7 +44,6 @@ from assay.verifier.round.machine import Round, fits, may_carry
 
 SHARES, FUNDING, NODES = "beacon shares", "funding", "nodes"  # as `missing` names them
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
-MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
 T = TypeVar("T")
 
@@ -323,10 +324,18 @@ def manifest_of(
 
 
 def _oldest(state: Round, run_state: RunState) -> tuple[SignedStakeReport, ...]:
-    """Stake reports for a manifest, in its canonical order: those that have waited longest."""
+    """Stake reports for a manifest, in its canonical order: of each verifier in turn, its oldest first.
+
+    Who reports chooses the round that it names: by age alone, f liars could keep all others' reports waiting.
+    """
     fit = (item for item in sorted(state.stake_reports.items()) if fits(run_state, item[1]))
-    first = sorted(fit, key=lambda item: item[1].stake_report.round)[:STAKE_REPORTS_MAX]
-    return tuple(signed for _, signed in sorted(first, key=lambda item: item[0]))
+    turns: Counter[PeerId] = Counter()
+    waiting = []
+    for key, signed in sorted(fit, key=lambda item: item[1].stake_report.round):
+        waiting.append((turns[signed.stake_report.verifier], key, signed))
+        turns[signed.stake_report.verifier] += 1
+    first = sorted(waiting, key=lambda item: item[0])[:STAKE_REPORTS_MAX]
+    return tuple(signed for _, _, signed in sorted(first, key=lambda item: item[1]))
 
 
 def _reported(state: Round, run_state: RunState) -> RunState:

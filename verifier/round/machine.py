@@ -48,6 +48,7 @@ from assay.protocol.messages import (
     SignedVerdict,
     SignedVerdictCommitment,
     SketchOpening,
+    StakeReport,
     Verdict,
     VerdictCommitment,
 )
@@ -205,6 +206,9 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
             return replace(state, appraised=appraised), ()
         case SignedStakeReport(stake_report=report):
             _check_fits(state, event, f"StakeReport of round {report.round}")
+            waiting = state.stake_reports.get((report.node, report.verifier))
+            if waiting is not None and _repeats(report, waiting.stake_report):
+                return state, ()
             stake_reports = {**state.stake_reports, (report.node, report.verifier): event}
             return replace(state, stake_reports=stake_reports), ()
         case SignedFundingReport(funding_report=reading):
@@ -327,6 +331,11 @@ def _check_fits(state: Round, signed: Any, what: str) -> None:
     if not fits(state.run_state, signed):
         raise OutOfPhase(author, what)
     verify(author, state.rules.domain, said, signed.signature)
+
+
+def _repeats(report: StakeReport, earlier: StakeReport) -> bool:
+    """Whether a report says again what one that waits says, which keeps its place among its verifier's."""
+    return report.is_whole == earlier.is_whole and report.round >= earlier.round
 
 
 def _is_new(run_state: RunState, said: Attendance) -> bool:

@@ -63,6 +63,7 @@ from assay.protocol.messages import (
     StepRequest,
     Submission,
 )
+from assay.protocol.randomness.drand import AHEAD_S, has_begun
 from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max, decode_contribution
 from assay.training.fragments import check_fragments
@@ -146,6 +147,11 @@ async def run_verifier(config: Config, audit_runner: type[AuditRunner] = AuditRu
         raise ConfigError(f"this run cannot be verified by us: {fault}") from None
     if me.spec.audit.drand.is_used and not me.config.drand:
         raise ConfigError("this run draws by a drand network too: say in the file where to ask it, as drand")
+    if not has_begun(me.spec.audit.drand, int(time.time())):
+        raise ConfigError(
+            f"the drand network of this run begins at {me.spec.audit.drand.genesis_s} (Unix time), "
+            f"expected no later than {AHEAD_S} s from now: no manifest could name a round of it"
+        )
     await trio.to_thread.run_sync(_check_contracts, me)
     await Service(me, audit_runner).run()
 
@@ -466,8 +472,7 @@ class Service:
     def _report_funding(self, signed: SignedFundingReport) -> None:
         """Pass our own reading of the escrow to our round, to all verifiers and to whoever follows us."""
         self._take_own(signed)
-        for peer in self._host.connected():
-            self._host.post(peer, encode(signed))
+        self.driver.post(self._host.connected(), encode(signed))
 
     def _take_own(self, signed: rounds.Event) -> None:
         """Give our round what we found, if it is time for that.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import trio
 
+from assay.participant.keys.keyring import Keys
 from assay.participant.links import check_place
 from assay.protocol.auditing.draws import audit_seed, beacon_input
 from assay.protocol.encoding.codec import digest
-from assay.protocol.errors import MalformedMessage
+from assay.protocol.errors import ConfigError, MalformedMessage
+from assay.protocol.randomness.drand import has_begun, may_be_named, named_at
 from assay.protocol.state_transition import advance, beacon_of
 from assay.protocol.types import NO_DIGEST, RoundId
-from assay.testing.members import RUN_ID
+from assay.testing.members import RUN_ID, a_hot_key, a_peer_key
 from assay.testing.signed import NODES, VERIFIERS, a_reveal, a_spec
 from assay.testing.signed import a_history as the_start
 from assay.testing.signed import a_manifest as the_next
@@ -21,6 +25,7 @@ from assay.verifier.round.drand import KEPT
 from assay.verifier.round.examination import examine
 from assay.verifier.round.leader import is_held_up, manifest_of, may_propose, missing
 from assay.verifier.round.machine import DrandRound
+from assay.verifier.service import process as service
 from assay.verifier.service.drand_client import DrandClient, read_answer
 from tests.a_drand import a_network, a_signature, serving
 from tests.verifier.round.test_machine import AGGREGATE, a_round, after, everything
@@ -166,6 +171,32 @@ def test_a_manifest_on_one_that_is_only_notarised_carries_what_that_one_named():
 
     assert manifest.drand == a_signature(NAMED) and manifest.parent == digest(parent)
     examine(state, (parent,), manifest, follows=True, wall_s=NOW_S)
+
+
+@pytest.mark.parametrize(("ahead_s", "words"), [(100, "all else is checked"), (200, "begins at")])
+def test_a_verifier_does_not_begin_a_run_whose_network_has_no_round_to_name(monkeypatch, ahead_s, words):
+    network = a_network(genesis_s=int(time.time()) + ahead_s)
+    spec = a_spec(audit=replace(AUDIT, drand=network))
+    keys = Keys(peer=a_peer_key("vera"), account=a_hot_key("account"), hot=a_hot_key("vera"))
+    config = SimpleNamespace(limits=None, drand=("http://127.0.0.1:9/chain",))
+    me = SimpleNamespace(spec=spec, keys=keys, config=config)
+
+    def check_contracts(_me):
+        raise ConfigError("all else is checked")
+
+    monkeypatch.setattr(service, "open_participant", lambda _config: me)
+    monkeypatch.setattr(service, "_check_contracts", check_contracts)
+
+    with pytest.raises(ConfigError, match=words):
+        trio.run(service.run_verifier, None)
+
+
+@pytest.mark.parametrize("period_s", [1, 3, 30])
+def test_an_honest_leaders_round_may_be_named_once_a_network_has_begun_and_not_before(period_s):
+    for genesis_s in range(NOW_S - 90, NOW_S + 200):
+        network = a_network(genesis_s, period_s)
+        may = may_be_named(network, named_at(network, NOW_S), NOW_S)
+        assert may == has_begun(network, NOW_S)
 
 
 # ---- the client

@@ -41,6 +41,15 @@ def a_report(
     return SignedStakeReport(stake_report=report, signature=sign(a_peer_key(key or name), DOMAIN, report))
 
 
+MORE = [f"node {number}" for number in range(STAKE_REPORTS_MAX)]
+
+
+def with_nodes(run_state: RunState) -> RunState:
+    """The run with more nodes."""
+    record = run_state.nodes[peer("nora")]
+    return replace(run_state, nodes={**run_state.nodes, **{peer(name): record for name in MORE}})
+
+
 def test_a_leader_carries_reports_and_every_verifier_checks_whose_they_are():
     run_state = advance(the_start(), the_next(the_start(), NODES))
     state, _ = step(a_round(run_state), a_report(run_state))
@@ -75,6 +84,36 @@ def test_a_manifest_takes_so_many_and_the_oldest_first():
 
     assert len(carried) == STAKE_REPORTS_MAX and old in carried
     examine(a_round(later), (), the_next(later, NODES, stake_reports=carried))
+
+
+def test_reports_that_a_liar_dates_back_leave_the_others_their_turns():
+    run_state = advance(the_start(), the_next(the_start(), NODES))
+    later = advance(run_state, the_next(run_state, NODES))
+    liar, *others = VERIFIERS
+    dated_back = [a_report(run_state, liar, node) for node in (*NODES, *MORE)]
+    honest = [a_report(later, other, NODES[0]) for other in others]
+    pool = {(one.stake_report.node, one.stake_report.verifier): one for one in dated_back + honest}
+    state = replace(a_round(with_nodes(later)), stake_reports=pool)
+
+    carried = manifest_of(state, (), NO_DIGEST).stake_reports
+
+    assert len(dated_back) >= STAKE_REPORTS_MAX == len(carried)
+    assert {*honest} <= {*carried}
+    assert [(one.stake_report.node, one.stake_report.verifier) for one in carried] == sorted(
+        (one.stake_report.node, one.stake_report.verifier) for one in carried
+    )
+
+
+def test_a_report_said_again_keeps_the_place_of_the_first():
+    run_state = advance(the_start(), the_next(the_start(), NODES))
+    later = advance(run_state, the_next(run_state, NODES))
+    first, again = a_report(run_state), a_report(later)
+
+    for said in ((first, again), (again, first)):
+        state = a_round(later)
+        for report in said:
+            state, _ = step(state, report)
+        assert list(state.stake_reports.values()) == [first]
 
 
 @pytest.mark.parametrize("reserves", [(), ("rosa",)])
