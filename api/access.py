@@ -168,15 +168,21 @@ class AccessStore:
     # ---- sessions and tokens
 
     def open_session(self, account: str, now_s: int) -> tuple[str, int]:
-        """A new session's secret, which is not stored, and its expiry; evicts the account's oldest ones."""
+        """A new session's secret, which is not stored, and its expiry; ends the account's oldest ones.
+
+        A full table ends the oldest of all: anybody can make accounts, and none may keep others out.
+        """
         secret = SESSION_PREFIX + secrets.token_urlsafe(32)
         with self.writing() as db:
-            self._room(db, "session", SESSIONS_MAX)
             db.execute(
                 "DELETE FROM session WHERE account = ? AND hash NOT IN "
                 "(SELECT hash FROM session WHERE account = ? ORDER BY created_s DESC LIMIT ?)",
                 (account, account, ACCOUNT_SESSIONS_MAX - 1),
             )
+            over = db.execute("SELECT count(*) FROM session").fetchone()[0] - SESSIONS_MAX + 1
+            if over > 0:
+                oldest = "SELECT rowid FROM session ORDER BY created_s, rowid LIMIT ?"
+                db.execute(f"DELETE FROM session WHERE rowid IN ({oldest})", (over,))
             db.execute(
                 "INSERT INTO session VALUES (?, ?, ?, ?)", (_hash(secret), account, now_s, now_s + SESSION_S)
             )

@@ -27,6 +27,7 @@ from assay.api.http.problems import MEDIA_TYPE, Problem, problem_body
 from assay.api.http.rate_limits import Buckets, Rate
 from assay.api.streams import Streams
 from assay.ledger.merkle_log import Edge
+from assay.network.http import client_of
 
 SWEEP_S = 60
 KEY_CHARS_MAX = 64
@@ -141,9 +142,9 @@ class Server:
         return account in readers or (run is not None and run.is_party(account))
 
     def name_of(self, caller: Principal | None, request: Request) -> str:
-        """Whose a request is, for bounds: its account, its token, or without credentials its address."""
+        """Whose a request is, for bounds: its account, its token, or without credentials its client."""
         if caller is None:
-            return f"address:{request.client.host if request.client else 'unknown'}"
+            return f"address:{client_of(request.scope)}"
         return caller.name if caller.account is None else f"account:{caller.account.lower()}"
 
     def chain(self) -> Gateway:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import typer
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from assay.bundle.fetch import Fetched, Part, fetch
 from assay.bundle.observe import observe
 from assay.cli.progress import progress
+from assay.cli.result import say
 from assay.participant.files.index import signer_text
 from assay.participant.files.run_file import read_run_id
 from assay.protocol.errors import ConfigError
@@ -98,7 +98,7 @@ def found_sources(given: list[str], run_id: str | None, network: str, rpc: str |
             "ask one of them for an address"
         )
     for url in explorers:
-        typer.echo(f"from {url}", err=True)
+        say(f"from {url}", err=True)
     addresses = [f"{url}/runs/{found.hex()}/files" for url in explorers]
     return Sources(addresses, found.hex(), is_public=not is_here)
 
@@ -119,7 +119,7 @@ def _followed(
 
 
 def _tell_slow(line: str) -> None:
-    typer.echo(line, err=True)
+    say(line, err=True)
 
 
 def fetched_lines(fetched: Fetched) -> Iterator[str]:

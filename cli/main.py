@@ -39,7 +39,7 @@ from assay.cli.result import AsJson, done, nothing, show, show_steps
 from assay.cli.schema import schema
 from assay.cli.unit import unit
 from assay.cli.watch.command import watch
-from assay.orders.config_errors import one_line
+from assay.orders.config_errors import printable
 from assay.protocol.errors import AssayError, ConfigError, NotYet, Unavailable
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -483,7 +483,7 @@ def _could_not_ask(error: AssayError) -> bool:
 
 def _end(text: str, status: int) -> NoReturn:
     # It may quote an endpoint or a file, which must not move a terminal's cursor.
-    typer.echo("\n".join(one_line(line) for line in f"assay: {text}".split("\n")), err=True)
+    typer.echo(printable(f"assay: {text}"), err=True)
     sys.exit(status)
 
 

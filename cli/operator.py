@@ -159,6 +159,7 @@ def fleet_config(file: Path) -> FleetConfig:
         disk_bytes=disk if table.disk_gb is None else int(table.disk_gb * 1e9),
         days_most=table.days,
         hours_least=table.hours,
+        wait_s=table.wait_s,
         takes_per_day=table.takes,
         poor_s=table.patience_s,
     )

@@ -6,6 +6,8 @@ that print one. A document has the fields of its value, and names the value's ty
     {"schema": "assay/stake-status/1", "account": "0x...", ...}
 
 Amounts are integers in units of 10^-6 token, times are Unix seconds, bytes are hexadecimal.
+What is printed may quote an endpoint, a peer or a file, which must not move a terminal's cursor: lines have
+`?` for each character that could, documents its escape.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from assay.orders.config_errors import printable
 from assay.protocol.encoding.json_text import plain
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
+_BEYOND_ASCII = re.compile(r"[^\n -~]")
 SCHEMA = 1  # of all documents: raised when a field is renamed or removed, not when one is added
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else.")]
 
@@ -91,7 +95,12 @@ def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
         typer.echo(document(value))
         return
     for line in lines:
-        typer.echo(line)
+        say(line)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text for a person, on standard output or as `err` on standard error."""
+    typer.echo(printable(text), err=err)
 
 
 def show_steps(steps: Iterable[Step], *, as_json: bool) -> None:
@@ -129,7 +138,7 @@ def show_each(
         for item in items:
             taken.append(item)
             if not as_json:
-                typer.echo(text(item))
+                say(text(item))
         is_whole = True
     finally:
         if as_json and (taken or is_whole):
@@ -139,7 +148,13 @@ def show_each(
 
 def document(value: Any) -> str:
     """A value's document, under the name of its type."""
-    return json.dumps({"schema": document_name(type(value)), **plain(value)}, indent=2, ensure_ascii=False)
+    found = json.dumps({"schema": document_name(type(value)), **plain(value)}, indent=2, ensure_ascii=False)
+    return _BEYOND_ASCII.sub(_escaped, found)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def document_name(kind: type | str) -> str:

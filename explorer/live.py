@@ -9,7 +9,6 @@ who does not take an event in `SEND_S` loses the stream.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import math
 import threading
 import time
@@ -26,6 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from assay.bundle.follow import Followed
 from assay.explorer.explored import Explored, explore
 from assay.explorer.pages.run import Damaged
+from assay.network.http import client_of
 from assay.participant.files.index import IntegrityError
 from assay.protocol.errors import Unavailable
 
@@ -38,7 +38,6 @@ STREAM_S = 900.0  # a browser opens the next one by itself
 SEND_S = 10.0
 STREAMS_MAX = 64  # each is a connection, of the server's 256, and looks once in POLL_S
 CLIENT_STREAMS_MAX = 4  # of one address: a browser has six connections to a server, and pages need some too
-NETWORK_BITS = 64  # of an IPv6 address: whoever has one has all of its network
 
 
 class Live:
@@ -158,20 +157,6 @@ class Streams:
             self.clients[client] -= 1
             if not self.clients[client]:
                 del self.clients[client]
-
-
-def client_of(scope: Scope) -> str:
-    """Who asks, as far as streams are counted: an IPv4 address, or the network of an IPv6 address.
-
-    Readers behind one proxy are one client.
-    """
-    host = (scope.get("client") or ("", 0))[0]
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return str(host)
-    bits = address.max_prefixlen if address.version == 4 else NETWORK_BITS
-    return str(ipaddress.ip_network((address, bits), strict=False))
 
 
 class GrowthStream(StreamingResponse):

@@ -17,7 +17,7 @@ from assay.participant.following.pruning import kept_bytes_max
 from assay.participant.market.work import step_ms
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError
-from assay.protocol.params import PPM, RunSpec
+from assay.protocol.params import RunSpec
 from assay.protocol.types import NO_DIGEST
 from assay.training.layout import layout_of
 from assay.training.model.initial import BASE
@@ -35,8 +35,15 @@ class Machine:
 
 
 def funded_hours(spec: RunSpec, escrow: EscrowState, pay: int) -> int:
-    """Hours for which an escrow's free part pays all seats as much as this."""
-    return escrow.free * spec.money.operators_ppm // PPM // max(pay * spec.seats, 1)
+    """Hours for which an escrow's free part pays all seats as much as this, until the run's last step.
+
+    Neither what a budget holds beyond the work that is left counts nor what depends on milestones: both may
+    return to the buyer.
+    """
+    most = (spec.epochs - 1) * spec.epoch_price(0) + spec.epoch_price(spec.epochs - 1)
+    payable = min(escrow.free, max(most - escrow.paid - escrow.reserved, 0))
+    sure = payable * spec.money.sure_operator_price // max(spec.money.price_per_mtoken, 1)
+    return sure // max(pay * spec.seats, 1)
 
 
 def disk_bytes(spec: RunSpec, machine: Machine) -> int:

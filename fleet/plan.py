@@ -11,7 +11,8 @@ what the action was for has been observed, so a supervisor that is killed in bet
 
 What keeps a buyer's bait from costing more than the operator allows: what is promised counts only without
 milestones and as far as the escrow holds it, lots have a sum and a time, takings have a number a day, a run
-is taken once, and a buyer whose run ended early or paid less than it promised is avoided for a day.
+is taken once and waits for nodes for a bounded time, and a buyer whose run ended early or paid less than it
+promised is avoided for a day.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from assay.chain.text.times import time_text
 from assay.protocol.types import Digest
 
 DAY_S = 86_400
@@ -51,6 +53,7 @@ class Bounds:
     disk_bytes: int
     days_most: int  # for which a lot may be bound: until a run's deadline
     hours_least: int  # of pay that a run's escrow holds for each of its seats
+    wait_s: int  # for which a run may still wait for nodes when it is taken
     takes_per_day: int
     poor_s: int  # for which a run may pay too little before it is left
 
@@ -298,6 +301,9 @@ def refusal(one: Candidate, state: State, now: int, bounds: Bounds) -> str | Non
         return "its escrow holds too few hours of pay"
     if one.deadline > now + bounds.days_most * DAY_S:
         return "binds its lot for too long"
+    if one.start_by_s > now + bounds.wait_s:
+        until, most = time_text(one.start_by_s), time_text(now + bounds.wait_s)
+        return f"waits for nodes until {until}, at most {most} expected"
     if one.lot > bounds.lots_most:
         return "asks for too large a lot"
     if state.seat(one.run_id) is not None or one.run_id.hex() in state.avoided:

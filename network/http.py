@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from ipaddress import IPv6Address, ip_address, ip_network
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -21,6 +23,7 @@ BODY_S_MAX = 20.0  # from then on to the end of its body
 FULL_S_MAX = 20.0  # for which the write buffer may stay full
 PER_ADDRESS_MAX = 64  # connections at once
 SILENT_S_MAX = 30  # for which what was sent may stay unacknowledged, as by a machine that is gone
+NETWORK_BITS = 64  # of an IPv6 address: whoever has one has all of its network
 
 
 class DeadlineHttp(H11Protocol):
@@ -87,12 +90,33 @@ def counted_by(host: str) -> str | None:
 
     None for this machine's own, from which a proxy passes on everybody's.
     """
+    address = _address(host)
+    return None if address.is_loopback else _counted(address)
+
+
+def client_of(scope: Mapping[str, Any]) -> str:
+    """Who sends an ASGI request, as it is counted: an IPv4 address, or an IPv6 one's network of 64 bits.
+
+    Readers behind one proxy are one client.
+    """
+    host = str((scope.get("client") or ("",))[0])
+    try:
+        return _counted(_address(host))
+    except ValueError:
+        return host
+
+
+def _address(host: str) -> IPv4Address | IPv6Address:
+    """An address without its zone; that of IPv4 where an IPv6 one maps it, as on a socket for both."""
     address = ip_address(host.partition("%")[0])
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is None:
-            return None if address.is_loopback else str(ip_network((address, 64), strict=False))
-        address = address.ipv4_mapped
-    return None if address.is_loopback else str(address)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def _counted(address: IPv4Address | IPv6Address) -> str:
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(ip_network((address, NETWORK_BITS), strict=False))
 
 
 def _end(deadline: asyncio.TimerHandle | None) -> None:

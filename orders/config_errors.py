@@ -126,6 +126,11 @@ def _shown(value: object) -> str:
     return one_line(text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 3]}...")
 
 
+def printable(text: str) -> str:
+    """The text with its line breaks, each line as `one_line` has it."""
+    return "\n".join(one_line(line) for line in text.split("\n"))
+
+
 def one_line(text: str) -> str:
     """The text without line breaks or characters that would move a terminal's cursor."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,7 +1,7 @@
 """Guard: ASGI middleware that bounds every request and sets security headers on every response.
 
 Room: api (edge: ASGI). Bounds on the head, the body, the time, and the number of concurrent requests; a
-rate limit for each address; headers that forbid browsers everything, or, of the wallet page, everything
+rate limit for each client; headers that forbid browsers everything, or, of the wallet page, everything
 that does not come from this server; a log line without secrets.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 from assay.api.config import LimitsSection
 from assay.api.http.problems import Problem, incident, problem_answer
 from assay.api.http.rate_limits import Buckets, Rate
+from assay.network.http import client_of
 
 log = logging.getLogger(__name__)
 PATH_BYTES_MAX = 2048
@@ -108,7 +109,7 @@ class Guard:
         for name, value in scope["headers"]:
             if name == b"content-length" and (not value.isdigit() or int(value) > limits.body_bytes):
                 return problem_answer(413, f"body too long, at most {limits.body_bytes} bytes expected")
-        wait = self._addresses.take(_address(scope), self._clock())
+        wait = self._addresses.take(client_of(scope), self._clock())
         if wait:
             seconds = str(int(wait) + 1)
             return problem_answer(

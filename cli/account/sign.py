@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.cli.account.key import Password, password_of
-from assay.cli.result import AsJson, show
+from assay.cli.result import AsJson, say, show
 from assay.protocol.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def sign(
     found = described(asked, network, signed_path(file))
     if not as_json:
         for line in transaction_lines(found):
-            typer.echo(line)
+            say(line)
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise ConfigError("nobody is asked here: read what is signed, and give --yes")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from assay.cli.account.spending import ConfigFile, DryRun
-from assay.cli.result import AsJson, document, show, show_steps
+from assay.cli.result import AsJson, document, say, show, show_steps
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -225,7 +225,7 @@ def audit_spot(
         def on_step(found: ReplayReport, done: int, of: int) -> None:
             tell(done, of)
             if not as_json:
-                typer.echo(step_line(found))
+                say(step_line(found))
 
         check = spot_check(
             run, rate, chosen, from_start=from_start, threads=threads, ray=ray, on_step=on_step

@@ -12,7 +12,7 @@ from typing import Protocol
 from assay.participant.batch_size import Sizes, planned_ms, step_tokens
 from assay.participant.checks import MEMORY_BYTES_MIN
 from assay.protocol.market import SeatClass
-from assay.protocol.params import MoneySpec
+from assay.protocol.params import Family, MoneySpec
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
 
@@ -21,6 +21,9 @@ ROUND_MS = 1_000  # of a round beside the step: commits, agreement, the aggregat
 TRAINED_COPIES = 16  # of the trained parameters at once, 4 bytes each: both states, gradient, blocks, moments
 FROZEN_COPIES = 2
 LAYER_VALUES = 40  # per token, layer and unit of width, that a backward pass keeps
+# Likewise per unit of the MLP's hidden width: GELU's input and output; SwiGLU's gate, its SiLU, up, product.
+HIDDEN_VALUES = {Family.GPT: 2, Family.LLAMA: 4}
+HIDDEN_GRADIENTS = 3  # of these values, of one layer at a time
 LOGIT_COPIES = 4
 PRICE_BITS = 63  # of the highest price per 10^6 tokens that is looked for
 
@@ -86,8 +89,10 @@ def memory_bytes(work: Work, replicas: int = 1) -> int:
     model, width = work.model, work.model.width
     group = work.compute.micro_sequences or work.rule.local.sequences
     tokens = group * model.context
-    layers = (
-        tokens * model.layers * (LAYER_VALUES * width + 2 * model.hidden + 2 * model.heads * model.context)
+    hidden = HIDDEN_VALUES[model.family] * model.hidden
+    layers = tokens * (
+        model.layers * (LAYER_VALUES * width + hidden + 2 * model.heads * model.context)
+        + HIDDEN_GRADIENTS * model.hidden
     )
     parameters = layout_of(model).parameters
     more = (replicas - 1) * (parameters + layers + LOGIT_COPIES * tokens * model.vocabulary)

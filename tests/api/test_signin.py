@@ -229,6 +229,19 @@ def test_a_session_ends_when_its_time_is_over(chained: ApiWorld):
     assert is_problem(chained.get("/v1/runs", secret), 401)
 
 
+def test_no_number_of_accounts_keeps_another_from_signing_in(
+    chained: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("assay.api.access.SESSIONS_MAX", 3)
+    made_up = [chained.session(f"0x{number:040x}") for number in range(3)]
+
+    answer = sign_in(chained)
+
+    assert answer.status_code == 201
+    known = [chained.access.authenticate(one, NOW_S) for one in (*made_up, answer.json()["token"])]
+    assert [one is not None for one in known] == [False, True, True, True]  # the oldest alone has ended
+
+
 def test_a_message_is_good_once(chained: ApiWorld):
     nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
     assert sign_in(chained, nonce=nonce).status_code == 201

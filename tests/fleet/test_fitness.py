@@ -126,6 +126,8 @@ def test_what_depends_on_milestones_is_no_pay():
     bait = replace(spec, money=replace(spec.money, accept=worthless))
 
     assert 2 * step_pay_micro(bait) == step_pay_micro(spec)
+    escrow = an_escrow(bait, budget=10_000)
+    assert funded_hours(bait, escrow, 10) == 10_000 * 435 // 1_000 // (10 * bait.seats)
 
 
 def test_hours_of_pay_are_what_the_escrow_has_left_for_every_seat():
@@ -134,6 +136,21 @@ def test_hours_of_pay_are_what_the_escrow_has_left_for_every_seat():
 
     assert funded_hours(spec, escrow, 174) == 8_000 * 87 // 100 // (174 * 4) == 10
     assert funded_hours(spec, escrow, 0) == 8_000 * 87 // 100  # of a unit an hour, the least
+
+
+def test_a_budget_beyond_the_work_that_is_left_is_no_hours_of_pay():
+    spec = replace(a_spec(seats=4), rounds=a_spec().rounds - 1)  # its last epoch is shorter, and costs less
+    work = sum(spec.epoch_price(epoch) for epoch in range(spec.epochs))
+    whole, pay = work * 87 // 100, 100
+
+    assert spec.epoch_price(spec.epochs - 1) < spec.epoch_price(0)
+    for budget in (work, 1_000 * work):
+        escrow = an_escrow(spec, budget=budget)
+        assert funded_hours(spec, escrow, pay) == whole // (pay * 4)
+        late = replace(escrow, paid=work // 2, reserved=work // 4)
+        assert funded_hours(spec, late, pay) == (work - work // 2 - work // 4) * 87 // 100 // (pay * 4)
+    over = an_escrow(spec, budget=3 * work, paid=2 * work)
+    assert funded_hours(spec, over, pay) == 0
 
 
 # ---- what it asks for
@@ -157,8 +174,8 @@ def test_the_estimates_of_a_small_model_are_these():
     small, wider = a_spec(), a_spec(model=a_model(layers=2, width=128))
     inner = a_spec(rule=a_rule("sparseloco", steps=4, segment=2))
 
-    assert memory_bytes(small) == 2_153_349_120
-    assert memory_bytes(wider) == 2_178_777_088
+    assert memory_bytes(small) == 2_153_447_424
+    assert memory_bytes(wider) == 2_178_973_696
     assert disk_bytes(small, MACHINE) == 107_196_160
     assert disk_bytes(inner, MACHINE) == 152_193_280  # states between inner steps may be asked for too
 

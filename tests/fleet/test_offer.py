@@ -17,6 +17,7 @@ BOUNDS = Bounds(
     disk_bytes=1 << 40,
     days_most=30,
     hours_least=1,
+    wait_s=DAY_S,
     takes_per_day=2,
     poor_s=3600,
 )

@@ -31,7 +31,7 @@ from assay.protocol.types import Digest
 NOW = 1_700_000_000
 BOUNDS = Bounds(
     reserve=1_000, lots_most=300, runs_most=2, memory_bytes=10, disk_bytes=10, days_most=60, hours_least=1,
-    takes_per_day=4, poor_s=1_800,
+    wait_s=7_200, takes_per_day=4, poor_s=1_800,
 )  # fmt: skip
 
 
@@ -96,6 +96,11 @@ def test_the_runs_that_pay_best_are_taken_as_far_as_there_is_room():
         ({"funded_hours": 1}, {"funded_hours": 0}, "too few hours"),
         ({"deadline": NOW + 60 * DAY_S}, {"deadline": NOW + 60 * DAY_S + 1}, "for too long"),
         ({"lot": 300}, {"lot": 301}, "too large a lot"),
+        (
+            {"start_by_s": NOW + 7_200},
+            {"start_by_s": NOW + 7_201},
+            "until 2023-11-15 00:13:21 UTC, at most 2023",
+        ),
         ({"fault": None}, {"fault": "its data are not here"}, "its data are not here"),
     ],
 )
@@ -373,12 +378,13 @@ def test_an_operator_that_ends_gives_up_what_has_no_seat(is_begun):
 # ---- whatever a market does
 
 candidates = st.builds(
-    lambda number, buyer, pay, lot, memory, deadline, fault: a_candidate(
+    lambda number, buyer, pay, lot, memory, deadline, wait, fault: a_candidate(
         number, buyer=f"buyer {buyer}", pay=pay, lot=lot, memory_bytes=memory,
-        deadline=NOW + deadline, fault=fault,
+        deadline=NOW + deadline, start_by_s=NOW + wait, fault=fault,
     ),
     st.integers(1, 40), st.integers(1, 3), st.integers(0, 10**4), st.integers(0, 400), st.integers(0, 12),
-    st.integers(0, 70 * DAY_S), st.sampled_from([None, None, None, "its data are not here"]),
+    st.integers(0, 70 * DAY_S), st.integers(0, 3 * DAY_S),
+    st.sampled_from([None, None, None, "its data are not here"]),
 )  # fmt: skip
 seen = st.builds(
     Observed,
@@ -418,6 +424,7 @@ def test_no_market_makes_an_operator_exceed_its_bounds_or_forget_a_lot(history):
         assert sum(max(seat.lot, locked.get(seat.run_id, 0)) for seat in state.seats) <= BOUNDS.lots_most
         assert len([one for one in state.takes if one > now - DAY_S]) <= BOUNDS.takes_per_day
         assert all(seat.pay >= BOUNDS.reserve for seat in new)
+        assert all(seat.start_by_s <= now + BOUNDS.wait_s for seat in new)
         assert all(before.avoided.get(seat.run_id.hex(), 0) <= now for seat in new)
         assert all(state.seat(run_id) is not None for run_id, lot in locked.items() if lot)
         assert {one.run_id for one in actions} <= {s.run_id for s in (*before.seats, *state.seats)}

@@ -110,6 +110,13 @@ def test_an_address_has_a_share_of_the_connections(address, monkeypatch: pytest.
 )
 def test_connections_are_counted_by_what_a_stranger_cannot_have_many_of(host: str, by: str | None):
     assert http.counted_by(host) == by
+    assert http.client_of({"client": (host, 1)}) == (by or {"::1": "::/64"}.get(host, "127.0.0.1"))
+
+
+def test_a_client_without_an_address_is_what_its_server_calls_it():
+    assert [http.client_of(scope) for scope in ({}, {"client": None}, {"client": ("a test", 1)})] == [
+        "", "", "a test",
+    ]  # fmt: skip
 
 
 def is_answered(line: socket.socket) -> bool:

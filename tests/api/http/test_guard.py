@@ -134,6 +134,26 @@ def test_who_asks_too_often_waits(folder: Path):
     assert [by_account.get("/v1/runs", one).status_code for one in tokens] == [200, 200, 429]
 
 
+def test_who_has_a_whole_network_of_addresses_has_one_rate():
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    guard = Guard(served, LimitsSection(address_burst=3, address_per_minute=1))
+
+    async def ask(host: str) -> int:
+        transport = httpx.ASGITransport(app=guard, client=(host, 1))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return (await client.get("/v1/signin/nonce")).status_code
+
+    async def codes(*hosts: str) -> list[int]:
+        return [await ask(host) for host in hosts]
+
+    assert asyncio.run(codes(*(f"2001:db8:1:2::{one:x}" for one in range(5)))) == [200, 200, 200, 429, 429]
+    # Other networks have their own, and so has each IPv4 address, also on a socket that serves both.
+    assert asyncio.run(codes("2001:db8:1:3::", *(f"::ffff:192.0.2.{one}" for one in range(4)))) == [200] * 5
+
+
 def test_a_bucket_fills_with_time_and_never_over_its_brim():
     buckets = Buckets(rate=Rate(per_minute=60, burst=2), names_max=2)
 
