@@ -164,7 +164,7 @@ def _untouched(walked: ModelledSegment, blocks: Sequence[int]) -> NDArray[np.boo
     is_reached_P = (moments[0] != 0) | (moments[1] != 0)
     if walked.local.optimiser is Optimiser.MUON:
         is_reached_P |= ~rest_of(layout)
-    return ~_rows(layout, is_reached_P.astype(np.float32))[blocks].any(axis=1)
+    return np.array(~_rows(layout, is_reached_P.astype(np.float32))[blocks].any(axis=1))
 
 
 def _times(walked: ModelledSegment) -> Sequence[Doubles]:
