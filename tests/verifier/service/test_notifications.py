@@ -134,8 +134,8 @@ def test_what_our_own_round_is_not_ready_for_is_said_to_others_and_ends_nothing(
     def take(_message: Any) -> None:
         raise late
 
-    driver = SimpleNamespace(take=take, broadcast=said.append)
-    host = SimpleNamespace(connected=lambda: (OTHER,), post=lambda _peer, body: said.append(body))
+    driver = SimpleNamespace(take=take, broadcast=said.append, post=lambda _peers, body: said.append(body))
+    host = SimpleNamespace(connected=lambda: (OTHER,))
     service: Any = SimpleNamespace(driver=driver, _host=host)
     service._take_own = partial(Service._take_own, service)
     say = Service._report_funding if kind is SignedFundingReport else Service._report
