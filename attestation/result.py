@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from nacl.signing import SigningKey
@@ -19,7 +19,7 @@ from assay.attestation.binding import Binding
 from assay.attestation.evidence import GPUS_MAX, DeviceFamily
 from assay.attestation.finding import Debug
 from assay.attestation.policy import ADVISORIES_MAX, CLAIMS_MAX, NAME_MAX, Claim, TcbStatus
-from assay.attestation.reasons import Reason, TrustTier
+from assay.attestation.reasons import Reason, TrustTier, verdict_of
 from assay.protocol.encoding.codec import Max, encode
 from assay.protocol.encoding.json_text import parse_json
 from assay.protocol.errors import MalformedMessage, PeerFault
@@ -69,6 +69,18 @@ class AttestationResult:
     def all_reasons(self) -> tuple[Reason, ...]:
         """Every reason code against any part, ascending, each once."""
         return tuple(sorted({*self.reasons, *self.main.reasons, *(r for g in self.gpus for r in g.reasons)}))
+
+    @property
+    def ueids(self) -> frozenset[Digest]:
+        """The ids of its devices; devices without a signed one have the same."""
+        return frozenset(one.ueid for one in (self.main, *self.gpus))
+
+
+def refused(result: AttestationResult, reason: Reason) -> AttestationResult:
+    """The result with one more reason, against the evidence as a whole; it ends as it is made."""
+    reasons = tuple(sorted({*result.reasons, reason}))
+    verdict = max(result.verdict, verdict_of((reason,)))
+    return replace(result, reasons=reasons, verdict=verdict, expires_s=result.at_s)
 
 
 def domain_of(binding: Binding) -> Domain:

@@ -262,12 +262,9 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         check_start(rule, layout_of(order.sizes))
     except ValueError as fault:
         faults.append(f"{fault}; with {keys_text(public_start(rule)[1])} it shows none")
-    if rule.aggregation.f and order.least_nodes <= 2 * rule.aggregation.f:
-        faults.append(
-            f"f = {rule.aggregation.f} needs more than twice as many nodes, not {order.least_nodes}"
-        )
     for reason in faults:
         yield ConfigProblem(("comm", "method"), order.comm.method, f"as it is set up here: {reason}")
+    yield from _wrong_f(order)
     if scaled(budget.operators, 6) + scaled(budget.verifiers, 6) > 10**6:
         yield ConfigProblem(("budget", "operators"), budget.operators, "with verifiers, the shares exceed 1")
     if order.epoch_units_max() == 0:
@@ -283,6 +280,20 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
     elif order.budget_units() > TOKENS_MAX * 10**DECIMALS:
         reason = f"the run can cost {token_text(order.worst_case_units())}, more than can be held"
         yield ConfigProblem(("budget", "price_per_mtoken"), budget.price_per_mtoken, reason)
+
+
+def _wrong_f(order: Order) -> Iterator[ConfigProblem]:
+    """An f at which the nodes that it allows to lie could stop the model by staying away."""
+    f, least = order.rule.aggregation.f, order.least_nodes
+    if not 0 < least < 3 * f + 1:
+        return
+    absent = least - 2 * f  # the rule refuses a round of no more than 2f
+    fewer = f"if {absent} of {least} nodes stay away" if absent > 0 else f"with {least} nodes"
+    most, needed = (least - 1) // 3, 3 * f + 1
+    reason = (
+        f"{fewer} the model stands still, and the others are paid; expected at most {most}, or {needed} nodes"
+    )
+    yield ConfigProblem(("comm", "f"), f, reason)
 
 
 def _wrong_milestones(order: Order) -> Iterator[ConfigProblem]:

@@ -228,7 +228,7 @@ class CommSection(Section):
     outer: Literal["sign", "sgd", "nesterov", "adam", "yogi"] | None = None
     momentum: Annotated[float, Field(ge=0, lt=1), _finite_in(6)] | None = None  # of the outer step
     aggregation: Literal[(*RULE_NAMES, *DECODED_NAMES)] | None = None  # type: ignore[valid-type]
-    f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes that the rule tolerates
+    f: Annotated[int, Field(ge=0, le=63)] | None = None  # Byzantine nodes to tolerate, under a third
     download: Literal["union", "signs", "message"] | None = (
         None  # how aggregates are written; default: shortest
     )

@@ -6,6 +6,8 @@ opening deletes nothing.
 
     audit ends --> ours to keep? --no--> deleted, if we judged it
                         '--yes--> kept, or fetched --all results final, or no room left--> deleted
+
+The record also says whose data an opening shows (`may_read`), so it is there before the bytes are.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import trio
 
@@ -33,8 +34,9 @@ from assay.participant.openings import (
 from assay.participant.store import Store
 from assay.participant.telemetry.readings import Readings
 from assay.protocol.auditing.audits import Audit
+from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import decode, decode_any, encode
-from assay.protocol.errors import AssayError
+from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.messages import Commit
 from assay.protocol.run_state import RunState
 from assay.protocol.types import Digest, PeerId
@@ -65,6 +67,38 @@ class OpeningKeeper:
         found = (decode(KeptOpening, body) for body in store.values(KEPT).values())
         self.kept = {one.opening: one for one in found if blobs.size(one.opening) is not None}
         self._tries = Counter[Digest]()
+
+    async def put(self, commit: Commit, body: bytes) -> None:
+        """Record an opening of this commit's step, and store it.
+
+        Raises:
+            MalformedMessage: it says that it opens another step, or is no opening.
+            Unavailable: the disk is full, or the step's audit has ended meanwhile.
+        """
+
+        def look() -> KeptOpening:
+            check_step(decode_any(KINDS, body, self._opening_bytes_max), commit)
+            name = blob_digest(body)
+            return KeptOpening(round=commit.round, node=commit.node, opening=name, size=len(body))
+
+        one = await trio.to_thread.run_sync(look)  # large: decoding and the disk must not hold up votes
+        # Recorded first: members are served what has no record. And what a crash leaves without its bytes is
+        # forgotten at the start; bytes would stay.
+        self._record(one)
+        try:
+            await trio.to_thread.run_sync(self._blobs.put, body)
+        except AssayError:
+            self.discard(one.opening)
+            raise
+        if one.opening not in self.kept:
+            self._blobs.remove(one.opening)
+            raise Unavailable("opening of an audit that has ended")
+
+    def discard(self, opening: Digest) -> None:
+        """Delete an opening that was put here and opens nothing; one without a record stays."""
+        one = self.kept.get(opening)
+        if one is not None:
+            self._remove(one)
 
     def judged(self, commit: Commit, opening: Digest) -> None:
         """Record an opening that was found to open this commit; it stays at least until its audit ends."""
@@ -112,19 +146,7 @@ class OpeningKeeper:
         assert named is not None, "only what is named is missing"
         self._tries[named.opening] += 1
         body = await fetch_blob(host, named.opening, holders, FETCH_S, named.size)
-
-        def check() -> None:
-            check_step(decode_any(KINDS, body, self._opening_bytes_max), audit.commit)
-
-        await trio.to_thread.run_sync(check)  # large: decoding and the disk must not hold up votes
-        # Recorded first: what a crash leaves without its bytes is forgotten at the start, bytes would stay.
-        one = replace(named, size=len(body))  # verdicts may say more
-        self._record(one)
-        try:
-            await trio.to_thread.run_sync(self._blobs.put, body)
-        except AssayError:
-            self._remove(one)
-            raise
+        await self.put(audit.commit, body)
 
     def _record(self, one: KeptOpening) -> None:
         self.kept[one.opening] = one

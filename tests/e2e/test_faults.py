@@ -47,13 +47,14 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("faulty")
     order = write_order(folder, rounds=14)
     example = read_toml(EXAMPLES / "attested.toml")["verify"]
-    policy, key = (EXAMPLES / "attestation" / name for name in ("software-policy.toml", "software.key"))
+    named = ("software-policy.toml", "software.key", "software-2.key")
+    policy, key, another = (EXAMPLES / "attestation" / name for name in named)
     verify = f'attestation = "{policy}"\nattested_rounds = 8\ncode = "{example["code"]}"\n'
     text = order.read_text().replace("[verify]\n", f"[verify]\n{verify}")
     # With one of four that recomputes nothing every other verdict is needed, also of the slowest machine.
     text = text.replace("dispute_rounds = 4", "dispute_rounds = 8")
     text += '\n[comm]\naggregation = "decoded-trimmed-mean"\nread_lag = 1\n'
-    order.write_text(f'{text}\n[run.attesters]\n0 = "{key}"\n2 = "{key}"\n')
+    order.write_text(f'{text}\n[run.attesters]\n0 = "{key}"\n2 = "{another}"\n')
     chosen = [word for fault in FAULTS for word in ("--behave", fault)]
     with localnet(folder, order, "--nodes", "7", *chosen) as process:
         return Finished(folder / "run", summary_of(process), process.returncode)

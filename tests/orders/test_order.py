@@ -139,7 +139,7 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
         ("[comm]\nbeta = 1.5", "run.toml: [comm] beta = 1.5: expected at most 1"),
         ('[comm]\nvalues = "sign"\nouter = "sgd"', "SIGN sends no amplitude"),
         ("[comm]\nmomentum = 0.6", 'the outer step "sign" has none; expected outer = "nesterov", "adam"'),
-        ("[comm]\nf = 3", "f = 3 needs more than twice as many nodes, not 5"),
+        ("[comm]\nf = 3", "[comm] f = 3: with 5 nodes the model stands still"),
         ('[comm]\nmethod = "sparseloco"\n[train]\nsteps = 4\nsegment = 5', "segments of 5 of 4 inner steps"),
         (
             '[comm]\nmethod = "gossip"',
@@ -299,6 +299,18 @@ def test_nodes_named_needed_and_seated_ascend(inside, outside, reason):
     load_order(None, {f"run.{key}": value for key, value in inside.items()})
     with pytest.raises(ConfigError, match=re.escape(reason)):
         load_order(None, {f"run.{key}": value for key, value in outside.items()})
+
+
+@pytest.mark.parametrize("key", ["run.nodes", "run.least_nodes"])
+@pytest.mark.parametrize("f", [1, 2, 21])
+def test_nodes_that_may_lie_cannot_stop_the_model_by_staying_away(key: str, f: int):
+    some = {"run.nodes": 0, "comm.f": f}
+
+    assert load_order(None, {**some, key: 3 * f + 1}).rule.aggregation.f == f
+    with pytest.raises(ConfigError, match=rf"f = {f}: if {f} of {3 * f} nodes .* or {3 * f + 1} nodes"):
+        load_order(None, {**some, key: 3 * f})
+    with pytest.raises(ConfigError, match=f"f = {f}: if 1 of {2 * f + 1} nodes stay away"):
+        load_order(None, {**some, key: 2 * f + 1})
 
 
 def test_what_an_order_waits_for_is_what_its_method_and_its_escrow_are_made_for():

@@ -313,6 +313,24 @@ def test_what_shows_data_that_only_a_node_has_is_served_to_verifiers_alone(
     assert readers(VERIFIERS[0], private) == {*SPEC.seat_peers}
 
 
+def test_an_opening_whose_audit_ends_while_it_is_written_is_not_left_without_a_record(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit, put = an_audit(), world.blobs.put
+
+    def forgotten(body: bytes) -> Digest:
+        assert world.store.values("opening/")
+        world.run_state.audits = {(audit.round, audit.node): judged(audit, 0, body=b"another")}
+        world.keeper.forget(world.run_state, lambda *_: False)  # type: ignore[arg-type]
+        return put(body)
+
+    monkeypatch.setattr(world.blobs, "put", forgotten)
+    with pytest.raises(Unavailable, match="has ended"):
+        trio.run(world.keeper.put, audit.commit, an_opening(audit))
+
+    assert not world.blobs.used_bytes and not world.store.values("opening/")
+
+
 def test_what_is_kept_is_known_after_a_restart_and_outlives_the_audit(world: World) -> None:
     audit = judged(an_audit(), 0)
     name = held_by(world, audit)

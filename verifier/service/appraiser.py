@@ -3,6 +3,9 @@
 Room: verifier (edge: the clock, one file of collateral). The nonce is the digest of a final manifest, which
 nobody knew before; the time at which it became final here dates the evidence. The appraisal goes to all
 verifiers, and counts once a manifest carries a quorum of them.
+
+A device speaks for one node at a time: else an owner of many nodes would need one. Its id comes from a
+verified report that binds the node, so nobody can use up another's.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from assay.attestation.evidence import Collateral, Evidence
 from assay.attestation.files import FILE_BYTES_MAX, read_collateral
 from assay.attestation.policy import AppraisalPolicy, check_policy
 from assay.attestation.rate import discount_of
-from assay.attestation.result import AttestationResult, write_token
+from assay.attestation.reasons import Reason
+from assay.attestation.result import AttestationResult, read_token, refused, write_token
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.protocol.encoding.codec import decode, digest
@@ -40,6 +44,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId
 log = logging.getLogger(__name__)
 POLICY = "attestation.cbor"  # the policy that a run names, as every verifier receives it
 POLICY_BYTES_MAX = 1 << 20
+KEPT = "attestation/"  # node "/" round: keys of the store's results
 RESULTS_KEPT = 4  # of one node's; two count at a time, and each may have 130 KiB
 
 
@@ -87,6 +92,14 @@ class Appraiser:
         self._me, self._follower, self._broadcast, self._unix_s = me, follower, broadcast, unix_s
         self._policy = agreed_policy(me.spec, me.config.attestation)
         self._nonces: dict[int, tuple[Digest, int]] = {}  # round -> digest of its manifest, final since
+        self._devices: dict[Digest, tuple[PeerId, int]] = {}  # for which node, by the newest nonce's round
+        for name, token in me.store.values(KEPT).items():
+            try:
+                result = read_token(token, me.me, me.domain)
+            except (MalformedMessage, PeerFault) as error:
+                log.warning("a kept result cannot be read", extra={"key": name, "reason": str(error)})
+            else:
+                self._bind(result, int(name.rpartition("/")[2]))
 
     async def run(self) -> None:
         """Record when manifests become final; ends only by cancellation."""
@@ -130,6 +143,8 @@ class Appraiser:
         ):  # before any work for an unauthorised request
             raise OutOfPhase(peer, f"shows evidence over the manifest of round {shown.round}")
         result = await trio.to_thread.run_sync(self._appraised, self._policy, peer, shown, evidence)
+        if discount_of(result, result.at_s) is not Discount.NONE and self._is_taken(result):
+            result = refused(result, Reason.DUPLICATE_DEVICE)
         fields = {
             "node": peer.hex()[:8],
             "verdict": result.verdict.label,
@@ -140,14 +155,29 @@ class Appraiser:
         discount = discount_of(result, result.at_s)
         if discount is not Discount.NONE:
             appraisal = replace(appraisal, discount=discount, evidence=result.evidence, result=digest(result))
+            self._bind(result, int(shown.round))
             self._keep(int(shown.round), peer, token.encode())
             signature = sign(self._me.keys.peer, self._me.domain, appraisal)
             await self._broadcast(SignedAppraisal(appraised=appraisal, signature=signature))
         return token.encode()
 
+    def _is_taken(self, result: AttestationResult) -> bool:
+        """Whether a device of this evidence speaks for another node, whose discount may still count."""
+        now, life = int(self._follower.run_state.round), self._me.spec.audit.attested_rounds
+        self._devices = {ueid: one for ueid, one in self._devices.items() if now <= one[1] + life}
+        known = (self._devices.get(ueid) for ueid in result.ueids)
+        return any(one is not None and one[0] != result.binding.node for one in known)
+
+    def _bind(self, result: AttestationResult, round_id: int) -> None:
+        """Record for which node the devices of this evidence speak."""
+        for ueid in result.ueids:
+            known = self._devices.get(ueid)
+            if known is None or known[1] <= round_id:
+                self._devices[ueid] = result.binding.node, round_id
+
     def _keep(self, round_id: int, node: PeerId, token: bytes) -> None:
         """Store the result that our appraisal names, for checking; of each node only the newest."""
-        prefix = f"attestation/{node.hex()}/"
+        prefix = f"{KEPT}{node.hex()}/"
         self._me.store.set_value(f"{prefix}{round_id:012}", token)
         self._me.store.drop_values(prefix, set(sorted(self._me.store.values(prefix))[-RESULTS_KEPT:]))
 

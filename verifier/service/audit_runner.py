@@ -276,7 +276,7 @@ class AuditRunner:
             except (PeerFault, MalformedMessage) as fault:
                 log.warning("opening discarded", extra={"node": audit.node.hex()[:8], "reason": str(fault)})
                 if is_fetched:
-                    self._me.blobs.remove(opened.opening)
+                    self._keeper.discard(opened.opening)
                 continue
             # A committee may ask for it, and readers. What was here and not looked into may be an aggregate.
             if is_fetched or examined.finding.outcome is not Outcome.INCONCLUSIVE:
@@ -374,7 +374,7 @@ class AuditRunner:
             body = await fetch_blob(self._host, opened.opening, holders, left, size_max)
         except Unavailable as error:
             raise MalformedMessage(f"opening that nobody serves: {error}") from None
-        await trio.to_thread.run_sync(blobs.put, body)  # a full disk is ours: no verdict then
+        await self._keeper.put(audit.commit, body)  # a full disk is ours: no verdict then
         return True
 
     def _sign(self, audit: Audit, examined: Examined, opening: Digest, size: int) -> SignedVerdict:

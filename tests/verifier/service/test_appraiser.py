@@ -162,6 +162,65 @@ def test_evidence_of_one_node_is_no_evidence_of_another(rig: Rig) -> None:
     assert rig.said == []
 
 
+def test_a_device_speaks_for_one_node_until_what_it_said_counts_no_more(rig: Rig) -> None:
+    """Else an owner of many nodes would need one machine."""
+    other = peer("nils")
+    rig.answer(rig.shown())
+    first = int(rig.follower.run_state.round) - 1
+    rig.appraiser = Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s)  # started again
+    for _ in range(AUDIT.attested_rounds - 1):
+        rig.grow()
+        result = rig.answer(rig.shown(other), other)
+        assert (result.verdict, result.all_reasons) == (
+            TrustTier.CONTRAINDICATED, (Reason.DUPLICATE_DEVICE,)
+        )  # fmt: skip
+    assert [signed.appraised.node for signed in rig.said] == [NODE]
+
+    rig.grow()
+    assert int(rig.follower.run_state.round) == first + AUDIT.attested_rounds + 1
+    assert rig.answer(rig.shown(other), other).verdict is TrustTier.AFFIRMING
+    assert rig.answer(rig.shown()).all_reasons == (Reason.DUPLICATE_DEVICE,)
+    rig.appraiser = Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s)
+    rig.appraiser.remember()
+    assert rig.answer(rig.shown()).all_reasons == (Reason.DUPLICATE_DEVICE,)
+    assert [signed.appraised.node for signed in rig.said] == [NODE, other]
+
+
+def test_evidence_that_earns_nothing_keeps_no_other_node_from_showing_the_device(rig: Rig) -> None:
+    other = peer("nils")
+    assert Reason.BINDING in rig.answer(rig.shown(node=other)).all_reasons
+
+    assert rig.answer(rig.shown(other), other).verdict is TrustTier.AFFIRMING
+    assert rig.answer(rig.shown(other), other).verdict is TrustTier.AFFIRMING  # its own, once more
+    assert [signed.appraised.node for signed in rig.said] == [other, other]
+
+
+@pytest.mark.parametrize("place", ["processor", "GPU"])
+def test_one_device_of_several_is_enough_to_be_another_nodes(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A machine with GPUs of which one, or the processor, has spoken for another node."""
+    other, result = peer("nils"), rig.answer(rig.shown())
+    again = rig.appraiser._appraised
+
+    def shares(*asked: Any) -> AttestationResult:
+        found = again(*asked)
+        new = replace(found.main, ueid=a_digest("a machine of its own"))
+        main, gpu = (result.main, new) if place == "processor" else (new, result.main)
+        return replace(found, main=main, gpus=(gpu,))
+
+    monkeypatch.setattr(rig.appraiser, "_appraised", shares)
+
+    assert rig.answer(rig.shown(other), other).reasons == (Reason.DUPLICATE_DEVICE,)
+    assert [signed.appraised.node for signed in rig.said] == [NODE]
+
+
+def test_a_kept_result_that_cannot_be_read_keeps_no_verifier_from_starting(rig: Rig) -> None:
+    rig.me.store.set_value(f"attestation/{NODE.hex()}/{2:012}", b"damaged")
+
+    assert not Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s)._devices
+
+
 def test_evidence_over_an_old_nonce_or_one_not_seen_is_refused(rig: Rig) -> None:
     old = rig.shown()
     rig.grow(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,16 @@ import trio
 import trio.testing
 
 from assay.network.blob_store import DiskBlobs
+from assay.participant.config import may_read
+from assay.participant.opening_keeper import OpeningKeeper
+from assay.participant.openings import KEPT
+from assay.participant.store import Store
 from assay.protocol.auditing.audits import REFERENCE, Audit, AuditStatus, CommittedVerdict, may_commit_verdict
 from assay.protocol.encoding.blob import blob_digest
 from assay.protocol.encoding.codec import digest, encode
-from assay.protocol.errors import PeerFault, Unavailable
+from assay.protocol.errors import AssayError, MalformedMessage, PeerFault, Unavailable
 from assay.protocol.messages import OpeningNotice, Outcome, SketchOpening
+from assay.protocol.openings import Opening
 from assay.protocol.run_state import StepId, start
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing import members
@@ -276,6 +282,64 @@ def test_what_was_here_and_was_not_looked_into_is_not_recorded_as_an_opening(
     trio.run(runner._find, audit, clock=trio.testing.MockClock(autojump_threshold=0))
 
     assert judged == ([] if outcome is Outcome.INCONCLUSIVE else [aggregate])
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("stopped"), MalformedMessage("does not open it")])
+def test_what_shows_data_that_only_a_node_has_is_served_to_verifiers_alone_while_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: AssayError | None
+) -> None:
+    """An earlier auditor's verdict may have told everybody the opening's digest."""
+    runner, audit = an_audit_runner(tmp_path / "blobs"), an_open_audit()
+    me, commit, readers = runner._me, audit.commit, list[bool]()
+    body = encode(
+        Opening(
+            run_id=commit.run_id, round=commit.round, node=commit.node, blocks=(),
+            before=b"", after=b"", paths_before=(), paths_after=(),
+        )
+    )  # fmt: skip
+    name = blob_digest(body)
+    monkeypatch.setattr(type(me.spec), "bringing_nodes", (audit.node,))
+    monkeypatch.setattr(type(me.spec), "brings_data", lambda _spec, node: node == audit.node)
+    me.store, me.me, me.verifiers = Store(tmp_path / "store.db"), VERIFIER, ()
+    runner._keeper = OpeningKeeper(me.store, me.blobs, bytes_max=lambda: 1 << 20, opening_bytes_max=1 << 20)
+    runner._openings[(audit.round, audit.node)] = an_announcement(int(audit.round), body)
+    runner._follower.run_state = grow(a_start(), 2)
+    me.keys, me.domain, me.run_id = SimpleNamespace(peer=a_peer_key("vera")), DOMAIN, RUN_ID
+
+    def look() -> None:
+        assert may_read(me, me.spec.seat_peers[0], name)
+        readers.append(me.blobs.size(name) is not None and may_read(me, members.NODES[1], name))
+
+    async def nothing(*_: object) -> bytes:
+        return b""
+
+    async def fetched(*_: object) -> bytes:
+        return body
+
+    async def call(*_: object) -> Examined:
+        look()
+        if error is not None:
+            raise error
+        return Examined(finding=Finding(Outcome.INCONCLUSIVE, NO_DIGEST, 0, 0), exec_class=NO_DIGEST)
+
+    runner._get_update = nothing
+    runner._ask = nothing
+    runner._state_sync = SimpleNamespace(reach=nothing, child=SimpleNamespace(call=call))
+    module = "assay.verifier.service.audit_runner"
+    monkeypatch.setattr(f"{module}.decode_contribution", lambda *_: SimpleNamespace(blocks_B=[]))
+    monkeypatch.setattr(f"{module}.fetch_blob", fetched)
+
+    async def find() -> None:
+        async with trio.open_nursery() as runner._nursery:
+            with suppress(Unavailable):
+                await runner._find(audit)
+            look()
+
+    trio.run(find, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert readers == [False, False]
+    is_discarded = isinstance(error, MalformedMessage)
+    assert (me.blobs.size(name) is None) == is_discarded == (not me.store.values(KEPT))
 
 
 @pytest.mark.parametrize(
