@@ -23,13 +23,14 @@ from assay.protocol.params import (
     MILESTONES_MAX,
     PPM,
     RUN_NAME,
+    RUN_ROUNDS_MAX,
     STRATA_MAX,
 )
 from assay.protocol.update_rule import BLOCK_SIZE, FRAGMENTS_MAX, LAG_MAX, RANK_MAX, RESET_MAX
 from assay.training.data.documents import Format
 from assay.verifier.aggregation.names import DECODED_NAMES, RULE_NAMES
 
-ROUNDS_MAX = 1_000_000
+ROUNDS_MAX = RUN_ROUNDS_MAX
 RUN_DAYS_MAX = 366  # RunEscrow.RUN_SECONDS_MAX
 START_S_MAX = RUN_DAYS_MAX * 86_400
 STDLIB_BYTES = 6_000_000

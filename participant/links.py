@@ -26,7 +26,6 @@ from assay.protocol.messages import (
     Closing,
     FundingReport,
     Manifest,
-    Outcome,
 )
 from assay.protocol.permitted import (
     check_known_answer,
@@ -316,17 +315,11 @@ def check_messages(run_state: RunState, manifest: Manifest) -> None:
     need(all(a < b for a, b in pairwise(steps)), "verdicts must ascend by step and verifier")
     for signed in manifest.verdicts:
         verdict = signed.verdict
+        step = f"round {verdict.round} of {verdict.node.hex()[:8]}"
         need(
             may_open_verdict(run_state, audit_of(verdict.round, verdict.node), verdict),
-            f"{verdict.verifier.hex()[:8]} may not judge round {verdict.round} of {verdict.node.hex()[:8]}",
-        )
-        is_fit = (
-            verdict.outcome is Outcome.MATCH
-            and verdict.exec_class != audit_of(verdict.round, verdict.node).commit.exec_class
-        )
-        need(
-            is_fit or not verdict.is_biased,
-            f"reports that {verdict.node.hex()[:8]} is biased, which only a match between classes can show",
+            f"{verdict.verifier.hex()[:8]} may not judge {step}"
+            f"{' and say that it is biased' if verdict.is_biased else ''}",
         )
     for one in manifest.commitments:  # a commitment from before a dispute must not bind its verifier in it
         pattern = audit_of(one.commitment.round, one.commitment.node).pattern

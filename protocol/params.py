@@ -23,6 +23,7 @@ from assay.protocol.grpo import NO_GRPO, GrpoSpec, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX, LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX, Score
 from assay.protocol.messages import Member as Member
 from assay.protocol.openings import OPENED_BLOCKS_MAX, WINDOW_BYTES_MAX, WINDOWS_MAX
+from assay.protocol.proposal_size import PROPOSAL_BYTES_MAX, proposal_bytes
 from assay.protocol.randomness.drand import NO_DRAND, DrandSpec, drand_faults
 from assay.protocol.split import Split
 from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest, PeerId
@@ -37,6 +38,7 @@ from assay.protocol.update_rule import check_rule
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"  # it stands as it is in file names, pages and the model card
 RUN_NODES_MAX = 128
 RUN_VERIFIERS_MAX = 16
+RUN_ROUNDS_MAX = 1_000_000  # members list a run's epochs; a longer one is several that continue each other
 MILESTONES_MAX = 256
 STRATA_MAX = 64
 ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
@@ -544,6 +546,11 @@ class RunSpec:
         tokens = steps * self.seats * self.most_tokens_per_step
         return tokens * self.money.price_per_mtoken // 10**6
 
+    @property
+    def price(self) -> int:
+        """The most that all ordered epochs can cost, in minor units: all but the last are equally long."""
+        return (self.epochs - 1) * self.epoch_price(0) + self.epoch_price(self.epochs - 1)
+
 
 def closing_rounds(audit: AuditSpec, verifiers: int) -> int:
     """Rounds after which a step's audit has ended, where this many verifiers take part."""
@@ -566,7 +573,10 @@ def check_spec(spec: RunSpec) -> None:
         re.fullmatch(RUN_NAME, spec.name) is not None,
         f"name is {spec.name!a}, expected letters, digits, '.', '_' and '-', a letter or a digit first",
     )
-    need(spec.rounds >= 1, f"rounds is {spec.rounds}, expected at least 1")
+    need(
+        1 <= spec.rounds <= RUN_ROUNDS_MAX,
+        f"rounds is {spec.rounds}, expected at least 1 and at most {RUN_ROUNDS_MAX}",
+    )
     need(spec.state_every >= 1, f"state_every is {spec.state_every}, expected at least 1")
     for name in ("collect_ms", "ready_ms", "iteration_ms", "resend_ms"):
         need(getattr(spec.timing, name) >= 1, f"{name} is 0, expected at least 1")
@@ -634,9 +644,6 @@ def check_spec(spec: RunSpec) -> None:
     need(spec.buyer_key != spec.buyer, "the buyer's account signs for itself, expected no other key")
     need(len(spec.verifiers) >= 1, "a run needs verifiers")
     need(spec.least_nodes >= 1, "a run needs nodes")
-    # A proposal must fit one notification of 256 KiB: 750 bytes a commit, 1.7 kB a dummy certificate, and at
-    # most `MESSAGES_PER_MANIFEST` (verifier/round/leader.py) each of verdicts (430 bytes), commitments
-    # (220) and sketches (370).
     need(
         len(spec.nodes) <= spec.least_nodes <= spec.seats <= RUN_NODES_MAX,
         f"{len(spec.nodes)} nodes named, {spec.least_nodes} needed, {spec.seats} seats: "
@@ -650,6 +657,17 @@ def check_spec(spec: RunSpec) -> None:
         len(spec.verifiers) + len(spec.reserves) <= RUN_VERIFIERS_MAX,
         f"{len(spec.verifiers)} verifiers and {len(spec.reserves)} reserves, "
         f"at most {RUN_VERIFIERS_MAX} expected",
+    )
+    largest = proposal_bytes(
+        seats=spec.seats,
+        verifiers=len(spec.verifiers),
+        segments=spec.rule.segments,
+        tasks=spec.audit.known_answer_count,
+    )
+    need(
+        largest <= PROPOSAL_BYTES_MAX,
+        f"proposals of up to {largest:,} bytes with {spec.seats} seats and {spec.rule.segments} segments a "
+        f"round, at most {PROPOSAL_BYTES_MAX:,} expected: fewer seats, or longer segments",
     )
     # The manifest that starts a run admits all that it waits for.
     need(
@@ -695,6 +713,10 @@ def check_spec(spec: RunSpec) -> None:
     need(
         spec.data.vocabulary <= 1 << (8 * spec.data.token_bytes),
         f"{spec.data.vocabulary} different tokens do not fit {spec.data.token_bytes} bytes",
+    )
+    need(
+        spec.epoch_price(0) > 0 or not spec.money.price_per_mtoken,
+        "an epoch costs less than one token unit: expected a higher price, longer epochs, or a price of 0",
     )
     for fault in (
         *stratum_faults(

@@ -26,6 +26,7 @@ from assay.protocol.messages import (
     EvaluationCommitment,
     FundingReport,
     KnownAnswer,
+    Outcome,
     SeatNotice,
     StakeReport,
     Verdict,
@@ -50,10 +51,12 @@ def may_commit_verdict(run_state: RunState, audit: Audit, verifier: PeerId) -> b
 def may_open_verdict(run_state: RunState, audit: Audit, verdict: Verdict) -> bool:
     """Whether the next manifest may carry this verdict."""
     is_judged = run_state.spec.audit.limits != NO_DIGEST and verdict.exec_class == rules.REFERENCE
-    may_say = is_judged or (
-        verdict.outcome not in rules.RECOMPUTED or verdict.exec_class == audit.commit.exec_class
-    )
-    return may_say and rules.may_open_verdict(audit, verdict, int(run_state.round))
+    is_own = verdict.exec_class == audit.commit.exec_class
+    may_say = is_judged or verdict.outcome not in rules.RECOMPUTED or is_own
+    # Drift shows in matches between classes alone: in the node's own class every bit is equal.
+    may_lean = verdict.outcome is Outcome.MATCH and not is_own
+    is_fit = may_say and (may_lean or not verdict.is_biased)
+    return is_fit and rules.may_open_verdict(audit, verdict, int(run_state.round))
 
 
 def check_known_answer(run_state: RunState, shown: KnownAnswer) -> None:

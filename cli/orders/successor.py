@@ -79,8 +79,8 @@ def continue_steps(
     spec = account.spec
     quote = Quote(
         terms=terms_of(spec),
-        budget=sum(spec.epoch_price(epoch) for epoch in range(spec.epochs)),
-        epoch_cap=max(spec.epoch_price(epoch) for epoch in range(spec.epochs)),
+        budget=spec.price,
+        epoch_cap=spec.epoch_price(0),
         lot=escrow.run.lot,
         start_within_s=START_WITHIN_S if spec.start_by_s else 0,
     )

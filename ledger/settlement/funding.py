@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from assay.chain.commit_statement import evm_address
-from assay.chain.state import FinalEscrow
+from assay.chain.state import EscrowState, FinalEscrow
 from assay.chain.text.times import span_text
 from assay.protocol.agreement.quorum import faults_tolerated
 from assay.protocol.encoding.codec import digest
@@ -51,13 +51,20 @@ def reading_of(spec: RunSpec, final: FinalEscrow, close_delay_s: int) -> Reading
     verifiers = {evm_address(member.account) for member in spec.judges}
     if escrow.spec_hash != digest(spec) or set(final.judges) != verifiers:
         return Reading(epochs=0, closing=closing)  # our results for it could not be settled
-    left, epochs = escrow.budget, 0
-    for epoch in range(min(spec.epochs, escrow.epochs)):
-        price = spec.epoch_price(epoch)
-        if price > min(left, escrow.epoch_cap):
-            break
-        left, epochs = left - price, epoch + 1
-    return Reading(epochs=epochs, closing=closing)
+    return Reading(epochs=_payable(spec, escrow), closing=closing)
+
+
+def _payable(spec: RunSpec, escrow: EscrowState) -> int:
+    """Epochs that an escrow can pay in full, from the first on. All but the last cost the same."""
+    count, price = min(spec.epochs, escrow.epochs), spec.epoch_price(0)
+    alike = min(count, spec.epochs - 1)
+    if alike and price > escrow.epoch_cap:
+        return 0
+    epochs = min(alike, escrow.budget // price) if price else alike
+    if epochs == count or epochs < alike:
+        return epochs
+    last = spec.epoch_price(epochs)
+    return epochs + (last <= min(escrow.budget - epochs * price, escrow.epoch_cap))
 
 
 def closing_s(audit: AuditSpec, timing: TimingSpec, verifiers: int) -> int:

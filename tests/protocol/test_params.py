@@ -19,7 +19,7 @@ from assay.protocol.params import (
 from assay.protocol.types import Address, Digest
 from assay.testing.members import a_member, peer
 from assay.testing.run import a_spec
-from assay.testing.specs import an_audit_spec
+from assay.testing.specs import a_rule, an_audit_spec
 
 SOME = Digest(b"s" * 32)
 MEMBERS = tuple(sorted((a_member(peer(f"member {n}")) for n in range(140)), key=lambda one: one.peer))
@@ -33,9 +33,20 @@ def changed(section: str, **changes: Any) -> RunSpec:
     return replace(spec, **changes)
 
 
+def priced(price: int) -> RunSpec:
+    """A run in which an epoch has 384 tokens."""
+    return changed("money", price_per_mtoken=price)
+
+
 def nodes(count: int, seats: int, **changes: Any) -> RunSpec:
     counts = {"least_nodes": count, "seats": seats, "verifiers": MEMBERS[139:], **changes}
     return changed("", nodes=MEMBERS[:count], **counts)
+
+
+def with_segments(seats: int, segments: int) -> RunSpec:
+    """A run of inner steps, each a segment."""
+    rule = a_rule("diloco", steps=5 * segments, segment=5, sequences=1, f=0)
+    return changed("", rule=rule, seats=seats, data=replace(a_spec().data, tokens=10**5))
 
 
 def waits(least: int, seats: int, verifiers: int = 4, **changes: Any) -> RunSpec:
@@ -51,6 +62,9 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
     ("inside", "outside", "reason"),
     [
         (changed("", rounds=1), changed("", rounds=0), "rounds is 0, expected at least 1"),
+        (changed("", rounds=10**6), changed("", rounds=10**6 + 1), "and at most 1000000"),
+        (priced(0), priced(1), "less than one token unit"),
+        (priced(2_605), priced(2_604), "less than one token unit"),
         (changed("", state_every=1), changed("", state_every=0), "state_every is 0, expected at least 1"),
         *(
             (changed("timing", **{name: 1}), changed("timing", **{name: 0}), f"{name} is 0, expected")
@@ -107,6 +121,12 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
         (nodes(1, 1), nodes(0, 1), "0 nodes for f = 0"),
         (nodes(3, 3), nodes(3, 2), "3 nodes named, 3 needed, 2 seats"),
         (nodes(128, 128), nodes(128, 129), "129 seats: expected to ascend, and at most 128"),
+        (
+            with_segments(128, 12),
+            with_segments(128, 13),
+            "proposals of up to 265,516 bytes with 128 seats and 13 segments",
+        ),
+        (with_segments(37, 64), with_segments(38, 64), "262,144 expected: fewer seats, or longer segments"),
         (waits(3, 3), waits(3, 2), "0 nodes named, 3 needed, 2 seats"),
         (nodes(3, 3), nodes(3, 3, least_nodes=2), "3 nodes named, 2 needed, 3 seats"),
         (waits(1, 1), waits(0, 1), "0 nodes for f = 0"),

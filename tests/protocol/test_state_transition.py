@@ -12,13 +12,13 @@ from assay.participant.links import check_messages
 from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.errors import MalformedMessage
 from assay.protocol.messages import Outcome
-from assay.protocol.permitted import awaited
+from assay.protocol.permitted import awaited, may_open_verdict
 from assay.protocol.run_state import next_chain, start
 from assay.protocol.state_transition import advance
 from assay.protocol.types import Digest, PeerId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS, a_digest
-from assay.testing.messages import a_commit
-from assay.testing.run import a_manifest, a_spec, a_start, grow, vote_messages
+from assay.testing.messages import UNSIGNED, a_commit, a_verdict
+from assay.testing.run import a_manifest, a_spec, a_start, grow
 
 NODE = NODES[0]
 STEP = (0, NODE)
@@ -241,9 +241,10 @@ def test_only_a_match_between_classes_can_say_that_a_node_leans(outcome, exec_cl
     votes = {STEP: {audit.order[0]: (outcome, {"exec_class": exec_class, "is_biased": True})}}
     while run_state.audits[STEP].open_from != run_state.round:
         run_state = grow(run_state, 1, votes)
-    manifest = a_manifest(run_state, **vote_messages(run_state, votes))
-    assert len(manifest.verdicts) == 1
+    said = a_verdict(audit, audit.order[0], outcome, exec_class=exec_class, is_biased=True)
+    manifest = a_manifest(run_state, verdicts=(UNSIGNED.verdict(said),))
 
+    assert may_open_verdict(run_state, run_state.audits[STEP], said) is is_taken
     if is_taken:
         check_messages(run_state, manifest)
     else:

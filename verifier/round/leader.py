@@ -33,6 +33,7 @@ from assay.protocol.permitted import (
     may_open_verdict,
     with_reports,
 )
+from assay.protocol.proposal_size import MESSAGES_PER_MANIFEST
 from assay.protocol.run_state import RunState, StepId, next_chain
 from assay.protocol.types import NO_DIGEST, NO_ITERATION, NO_PEER, Digest, Iteration, PeerId
 from assay.verifier.round import drand as outside
@@ -42,7 +43,6 @@ from assay.verifier.round.machine import Round, fits, may_carry
 
 SHARES, FUNDING, NODES = "beacon shares", "funding", "nodes"  # as `missing` names them
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
-MESSAGES_PER_MANIFEST = 110  # of each kind, oldest first; the rest goes into later manifests
 APPRAISALS_PER_MANIFEST = 32
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+import http.client
 import logging
 import time
 import urllib.error
@@ -22,7 +23,8 @@ from assay.verifier.round.drand import KEPT
 
 log = logging.getLogger(__name__)
 ANSWER_BYTES_MAX = 1 << 16
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0  # for a whole answer
+THREADS_PER_SERVER = 4  # one that never ends its answers keeps these, and is asked no more meanwhile
 RETRY_S = 0.5
 GIVE_UP_S = 600  # a round that no server has returned by then is of no use any more
 
@@ -34,10 +36,13 @@ class DrandClient:
         """
         Args:
             spec: The network.
-            urls: Its addresses, each as in `https://api.drand.sh/<chain hash>`; tried in turn.
+            urls: Its addresses, each as in `https://api.drand.sh/<chain hash>`; tried in turn, beginning
+                with the one that answered last.
             released: Called with a round's number and its checked signature.
         """
         self._spec, self._urls, self._released = spec, tuple(url.rstrip("/") for url in urls), released
+        self._threads = {url: trio.CapacityLimiter(THREADS_PER_SERVER) for url in self._urls}
+        self._turn = 0  # index of the server that is asked first
         self._wanted, self._numbers = trio.open_memory_channel[int](KEPT)
         self._seen: set[int] = set()
 
@@ -62,33 +67,46 @@ class DrandClient:
         released = released_s(self._spec, number)
         await trio.sleep(max(0.0, released - time.time()))
         with trio.move_on_after(GIVE_UP_S):
-            turn = 0
+            turn = self._turn
             while True:
                 url = self._urls[turn % len(self._urls)]
                 try:
-                    signature = await trio.to_thread.run_sync(
-                        self._ask,
-                        url,
-                        number,
-                        abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
-                    )
+                    signature = await self._ask(url, number)
                 except (Unavailable, MalformedMessage) as error:
                     log.info("drand round unavailable", extra={"number": number, "reason": str(error)})
                     turn += 1
                     await trio.sleep(RETRY_S)
                     continue
+                self._turn = turn % len(self._urls)
                 self._released(number, signature)
                 return
         log.warning("drand round given up", extra={"number": number})
 
-    def _ask(self, url: str, number: int) -> bytes:
+    async def _ask(self, url: str, number: int) -> bytes:
         """A round's signature from one server, checked.
 
         Raises:
-            Unavailable: no answer, or no well-formed one.
+            Unavailable: no answer in time, or no well-formed one.
             MalformedMessage: the answer is not the round's signature.
         """
-        signature = read_answer(_get_bytes(f"{url}/public/{number}"), number)
+        with trio.move_on_after(TIMEOUT_S) as scope:
+            body = await trio.to_thread.run_sync(
+                _get_bytes,
+                f"{url}/public/{number}",
+                abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
+                limiter=self._threads[url],
+            )
+        if scope.cancelled_caught:
+            raise Unavailable(f"{url}: no whole answer in {TIMEOUT_S:g} s")
+        return await trio.to_thread.run_sync(
+            self._checked,
+            body,
+            number,
+            abandon_on_cancel=True,  # type: ignore[call-arg]
+        )
+
+    def _checked(self, body: bytes, number: int) -> bytes:
+        signature = read_answer(body, number)
         check_signature(self._spec, number, signature)
         return signature
 
@@ -113,9 +131,14 @@ def read_answer(body: bytes, number: int) -> bytes:
 
 
 def _get_bytes(url: str) -> bytes:
+    """The body of an answer. A socket's timeout ends only a silence, so the body has its own deadline."""
+    deadline, body = time.monotonic() + TIMEOUT_S, b""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            body: bytes = answer.read(ANSWER_BYTES_MAX)
+            while len(body) < ANSWER_BYTES_MAX and (piece := answer.read1(ANSWER_BYTES_MAX - len(body))):
+                body += piece
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no whole answer in {TIMEOUT_S:g} s")
             return body
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         raise Unavailable(f"{url}: {error}") from None

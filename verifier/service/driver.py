@@ -11,7 +11,7 @@ import functools
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
@@ -316,7 +316,11 @@ class Driver:
 
     def broadcast(self, body: bytes) -> None:
         """A notification to all other verifiers. `check_spec` keeps runs small enough for it to fit."""
-        for peer in self._me.verifiers:
+        self.post(self._me.verifiers, body)
+
+    def post(self, peers: Iterable[PeerId], body: bytes) -> None:
+        """A notification to these peers; one that is too long for a frame is logged, and not sent."""
+        for peer in peers:
             try:
                 self._host.post(peer, body)
             except ValueError as error:
@@ -418,11 +422,8 @@ class Driver:
             },
         )
         self._reveal(manifest)
-        body = encode(certified)
-        verifiers = set(self._me.spec.seat_peers)
-        for peer in self._host.connected():
-            if peer not in verifiers:
-                self._host.post(peer, body)
+        # A lying leader may leave no room for what a link has more than a proposal: peers then ask for it.
+        self.post(self._host.connected() - set(self._me.spec.seat_peers), encode(certified))
 
     # ---- the beacon ----
 

@@ -466,8 +466,7 @@ class Service:
     def _report_funding(self, signed: SignedFundingReport) -> None:
         """Pass our own reading of the escrow to our round, to all verifiers and to whoever follows us."""
         self._take_own(signed)
-        for peer in self._host.connected():
-            self._host.post(peer, encode(signed))
+        self.driver.post(self._host.connected(), encode(signed))
 
     def _take_own(self, signed: rounds.Event) -> None:
         """Give our round what we found, if it is time for that.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from assay.chain.commit_statement import evm_address
 from assay.chain.state import EscrowState, FinalEscrow
@@ -93,6 +96,43 @@ def test_where_nodes_may_train_more_an_epoch_is_funded_if_the_largest_steps_of_a
 
     assert sized.epoch_price(0) == 3 * PRICE
     assert [epochs(budget=budget) for budget in (PRICE, 3 * PRICE - 1, 3 * PRICE, 9 * PRICE)] == [0, 0, 1, 3]
+
+
+@given(
+    rounds=st.integers(1, 40),
+    epoch_rounds=st.integers(1, 7),
+    price=st.sampled_from([0, 1, 10**6, 10**9]),
+    escrow_epochs=st.integers(0, 12),
+    budget=st.integers(0, 4 * PRICE),
+    epoch_cap=st.integers(0, 2 * PRICE),
+)
+def test_the_epochs_funded_are_those_that_paying_one_after_another_gives(
+    rounds, epoch_rounds, price, escrow_epochs, budget, epoch_cap
+):
+    money = replace(SPEC.money, epoch_rounds=epoch_rounds, price_per_mtoken=price)
+    spec = replace(SPEC, rounds=rounds, money=money)
+    escrow = final(epochs=escrow_epochs, budget=budget, epoch_cap=epoch_cap, spec_hash=digest(spec))
+
+    left, epochs = budget, 0
+    for epoch in range(min(spec.epochs, escrow_epochs)):
+        if spec.epoch_price(epoch) > min(left, epoch_cap):
+            break
+        left, epochs = left - spec.epoch_price(epoch), epoch + 1
+
+    assert reading_of(spec, escrow, DELAY).epochs == epochs
+    assert spec.price == sum(map(spec.epoch_price, range(spec.epochs)))
+
+
+@pytest.mark.parametrize("price", [0, 10**9])
+def test_reading_an_escrow_takes_no_longer_for_more_epochs(price):
+    money = replace(SPEC.money, epoch_rounds=1, price_per_mtoken=price)
+    spec, epochs = replace(SPEC, rounds=2**60, money=money), 2**32 - 1
+    whole = {"budget": 10**30, "epoch_cap": 10**30, "spec_hash": digest(spec)}
+    begun = time.process_time()
+
+    assert reading_of(spec, final(epochs=epochs, **whole), DELAY).epochs == epochs
+    assert spec.price == 2**60 * spec.epoch_price(0)
+    assert time.process_time() - begun < 1.0
 
 
 def test_a_run_that_nobody_opened_is_not_funded_and_not_closing():

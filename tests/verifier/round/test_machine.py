@@ -1441,6 +1441,42 @@ def test_whatever_an_honest_leader_proposes_another_honest_verifier_accepts(data
         run_state = advance(run_state, manifest)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    limits=st.sampled_from([NO_DIGEST, a_digest("limits")]),
+    outcome=st.sampled_from(list(Outcome)),
+    exec_class=st.sampled_from([NO_DIGEST, REFERENCE, None, a_digest("another class")]),
+    is_biased=st.booleans(),
+    in_reference=st.booleans(),
+    distance=st.sampled_from([0, 10**12, (1 << 64) - 1]),
+)
+def test_whatever_an_auditor_says_an_honest_leaders_manifest_is_accepted(
+    limits, outcome, exec_class, is_biased, in_reference, distance
+):
+    audit_rules = replace(a_spec().audit, limits=limits)
+    run_state = grown(the_start(rounds=20, audit=audit_rules), 2, votes={})
+    _, audit = min(run_state.audits.items())
+    name = name_of(audit.order[0])
+    said = a_verdict(
+        name,
+        audit,
+        outcome,
+        exec_class=audit.commit.exec_class if exec_class is None else exec_class,
+        is_biased=is_biased,
+        distance_ppb=distance,
+    )
+    committed, carried = a_commitment(said, in_reference=in_reference), []
+    for _ in range(3):
+        leader = after(run_state, *everything(run_state, votes={}))
+        leader, _ = step(leader, committed)
+        leader, _ = step(leader, said)
+        manifest = manifest_of(leader, (), AGGREGATE)
+        examine(a_round(run_state), (), manifest)
+        carried += manifest.commitments
+        run_state = advance(run_state, manifest)
+    assert carried == [committed]
+
+
 def an_audit_of_nothing():
     return Audit(
         round=RoundId(77), node=peer("nora"), commit=a_commit("nora", the_start()), seed=NO_DIGEST, order=()

@@ -538,6 +538,21 @@ async def test_a_final_commit_that_its_node_never_signed_ends_nothing(tmp_path, 
 
 
 @trio_test
+async def test_a_final_manifest_that_is_too_long_for_a_frame_ends_no_verifier(tmp_path, clock):
+    def post(message):
+        if isinstance(message, CertifiedManifest):
+            raise ValueError("NOTIFICATION of 262145 bytes, at most 262144 allowed")
+
+    async with running(tmp_path) as verifier:
+        verifier.host.members.append(peer("nora"))
+        verifier.host.on_post = post
+        await verifier.receive(PROPOSAL, a_quorum(FINALISE, PROPOSAL))
+
+        assert verifier.follower.run_state.round == 1
+        assert not verifier.host.posted_to(peer("nora"), CertifiedManifest)
+
+
+@trio_test
 async def test_a_final_manifest_goes_to_everybody_connected_who_is_no_verifier(tmp_path, clock):
     async with running(tmp_path) as verifier:
         verifier.host.members = [peer("nora"), peer(LEADER)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from assay.chain.state import FinalEscrow
+from assay.protocol.encoding.codec import digest
 from assay.protocol.messages import Closing
 from assay.protocol.state_transition import advance
 from assay.testing.members import RUN_ID, peer
@@ -18,8 +21,8 @@ from tests.ledger.settlement.test_funding import DEADLINE, JUDGES, LAST, PRICE, 
 DELAY = 300
 
 
-def a_watch(run_state) -> FundingWatch:
-    me: Any = SimpleNamespace(run_id=RUN_ID, me=peer("vera"), spec=SPEC)
+def a_watch(run_state, spec=SPEC) -> FundingWatch:
+    me: Any = SimpleNamespace(run_id=RUN_ID, me=peer("vera"), spec=spec)
     follower: Any = SimpleNamespace(run_state=run_state)
     watch = FundingWatch(me, follower, lambda _: None)
     watch._close_delay_s = DELAY
@@ -58,6 +61,16 @@ def test_a_top_up_is_reported():
     first, second = watch.due_report(final(budget=PRICE)), watch.due_report(final(8, budget=2 * PRICE + LAST))
     assert first is not None and second is not None
     assert (first.epochs, second.epochs) == (1, 3)
+
+
+def test_a_reading_of_a_run_of_endless_epochs_holds_nobody_up():
+    spec = replace(SPEC, rounds=2**40, money=replace(SPEC.money, epoch_rounds=1))
+    watch, begun = a_watch(the_start(rounds=8), spec), time.process_time()
+
+    report = watch.due_report(final(budget=2**200, epochs=2**32 - 1, spec_hash=digest(spec)))
+
+    assert report is not None and report.epochs == 2**32 - 1
+    assert time.process_time() - begun < 1.0
 
 
 def test_an_endpoint_that_goes_back_is_not_followed():
