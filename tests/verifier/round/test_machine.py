@@ -1379,6 +1379,21 @@ def test_commits_on_a_parent_that_is_not_final_are_refused():
         examine(a_round(run_state), (parent,), the_next(on_top, NODES))
 
 
+def test_a_list_that_its_verifier_did_not_sign_is_refused_on_a_parent_that_is_not_final_too():
+    """The chain hears of a seat by its list: a forged one would keep who is gone from being replaced."""
+    run_state = the_start()
+    parent = the_next(run_state, NODES)
+    on_top = base_history(run_state, (parent,))
+    state = after(run_state, *(a_reveal(name, on_top) for name in VERIFIERS[1:]))
+    honest = manifest_of(state, (parent,), NO_DIGEST)
+    listed = an_inclusion_list(VERIFIERS[0], on_top, ())
+    forged = replace(listed, signature=an_inclusion_list(VERIFIERS[1], on_top, ()).signature)
+
+    examine(state, (parent,), replace(honest, inclusion_lists=(listed,)))
+    with pytest.raises(PeerFault, match="signature"):
+        examine(state, (parent,), replace(honest, inclusion_lists=(forged,)))
+
+
 def test_ancestors_that_are_final_by_now_are_passed_over():
     run_state = the_start()
     parent = the_next(run_state, NODES)
