@@ -43,6 +43,7 @@ from assay.verifier.round.machine import Round, fits, may_carry
 
 SHARES, FUNDING, NODES = "beacon shares", "funding", "nodes"  # as `missing` names them
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
+HEARD_MAX = 16  # rounds in which it may send a commit that no manifest has, else a liar slows all down
 APPRAISALS_PER_MANIFEST = 32
 T = TypeVar("T")
 
@@ -146,13 +147,20 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
 
 
 def _expected(state: Round) -> frozenset[PeerId]:
-    """The nodes whose commits are worth waiting for: those that sent one lately, in time or not."""
+    """The nodes whose commits are worth waiting for: those that sent one lately, in time or not.
+
+    Who sent `HEARD_MAX` in vain may still commit in time.
+    """
     run_state = state.run_state
     return frozenset(
         node
         for node in run_state.active
         if run_state.nodes[node].missed < MISSED_MAX
-        or (node in state.heard and run_state.round - state.heard[node] < MISSED_MAX)
+        or (
+            node in state.heard
+            and run_state.round - state.heard[node] < MISSED_MAX
+            and state.heard_in_vain.get(node, 0) <= HEARD_MAX
+        )
     )
 
 

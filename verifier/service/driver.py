@@ -69,7 +69,7 @@ from assay.verifier.consensus.types import (
 )
 from assay.verifier.round import leader
 from assay.verifier.round import machine as rounds
-from assay.verifier.round.commits import admit, contradiction
+from assay.verifier.round.commits import admit, contradiction, is_sign_of_life
 from assay.verifier.round.machine import Advanced, Round
 from assay.verifier.service.delivery import Delivery
 from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms, wall_s
@@ -239,7 +239,8 @@ class Driver:
         Raises:
             PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
         """
-        self.round, _ = rounds.step(self.round, rounds.Heard(signed.commit.node))
+        if is_sign_of_life(self.round.rules, self.round.run_state, signed):
+            self.round, _ = rounds.step(self.round, rounds.Heard(signed.commit.node))
         admit(self.round.rules, self.round.run_state, self.round.state, signed)
         known = self.round.commits.get(signed.commit.node)
         if known is not None and known.commit != signed.commit:

@@ -30,7 +30,7 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.state_transition import advance
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import DOMAIN, a_digest, name_of, peer
 from assay.testing.signed import (
     NODES,
@@ -435,6 +435,23 @@ async def test_a_commit_that_breaks_a_rule_or_is_forged_is_not_admitted(tmp_path
             verifier.driver.admit(a_signed_commit("nora", START, peer_key="nils"))
         with pytest.raises(PeerFault, match="tokens"):
             verifier.driver.admit(a_signed_commit("nora", START, tokens=1))
+
+
+@trio_test
+async def test_what_a_node_did_not_sign_for_this_round_or_the_last_is_no_sign_of_life(tmp_path, clock):
+    async with running(tmp_path) as verifier:
+        for refused in (
+            a_signed_commit("nora", START, peer_key="nils"),
+            a_signed_commit("nora", START, round=RoundId(7)),
+            a_signed_commit("nora", START, run_id=a_digest("other run")),
+        ):
+            with pytest.raises((PeerFault, OutOfPhase)):
+                verifier.driver.admit(refused)
+            assert peer("nora") not in verifier.driver.round.heard
+
+        with pytest.raises(PeerFault, match="tokens"):
+            verifier.driver.admit(a_signed_commit("nora", START, tokens=1))
+        assert verifier.driver.round.heard == {peer("nora"): 0}
 
 
 @trio_test
