@@ -19,6 +19,7 @@ from assay.protocol.messages import (
     STAKE_REPORTS_MAX,
     VERIFIERS_MAX,
     AttendanceKind,
+    BeaconShare,
     Closing,
     InclusionList,
     Manifest,
@@ -119,6 +120,17 @@ def may_propose(
     # A share follows from the last manifest, which is older than all else that a leader waits for.
     patience_ms = timing.ready_ms if lacking == (SHARES,) else timing.collect_ms
     return has_work and now_ms >= state.opened_ms + patience_ms
+
+
+def shares_to_pass_on(state: Round, now_ms: int, *, wall_s: int = 0) -> tuple[BeaconShare, ...]:
+    """The shares of the beacon for the leader, where it may lack what their verifiers sent to others alone.
+
+    None as long as it may wait for something else.
+    """
+    is_late = now_ms >= state.opened_ms + state.run_state.spec.timing.collect_ms
+    if not is_late and not set(missing(state, (), wall_s=wall_s)) <= {SHARES}:
+        return ()
+    return valid_shares(state.beacon_shares, state.run_state)
 
 
 def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | None:
