@@ -31,7 +31,7 @@ def valid_shares(
     """
     seats = run_state.spec.verifier_peers
     holding = (
-        next((beacon_share for beacon_share in beacon_shares if _holds(run_state, beacon_share)), None)
+        next((beacon_share for beacon_share in beacon_shares if holds(run_state, beacon_share)), None)
         for verifier, beacon_shares in sorted(pool.items())
         if verifier in seats
     )
@@ -74,7 +74,7 @@ def pooled(
     Anybody can send an invalid share in a verifier's name; it must not evict the valid one.
     """
     newest = (*(other for other in known if other != beacon_share), beacon_share)[-REVEALS_PER_VERIFIER:]
-    true = next((other for other in known if _holds(run_state, other)), None)
+    true = next((other for other in known if holds(run_state, other)), None)
     return newest if true is None or true in newest else (true, *newest[1:])
 
 
@@ -107,7 +107,8 @@ def check_reveals(run_state: RunState, manifest: Manifest, *, follows: bool) -> 
         raise MalformedMessage(f"manifest says is_partial = {manifest.is_partial}, expected {partial}")
 
 
-def _holds(run_state: RunState, beacon_share: BeaconShare) -> bool:
+def holds(run_state: RunState, beacon_share: BeaconShare) -> bool:
+    """Whether a share is valid for the last manifest of `run_state`, whoever sends it."""
     is_due = beacon_share.run_id == run_state.run_id and beacon_share.round == run_state.round - 1
     return is_due and _vrf_holds(run_state.key(beacon_share.verifier), _alpha(run_state), beacon_share.proof)
 

@@ -89,6 +89,19 @@ def admit(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit
     _authenticate(rules, run_state, signed)
 
 
+def is_sign_of_life(rules: Rules, run_state: RunState, signed: SignedCommit) -> bool:
+    """Whether a node signed this commit for the present round or the one before, whatever rule it breaks."""
+    commit = signed.commit
+    is_recent = commit.run_id == run_state.run_id and 0 <= run_state.round - commit.round <= 1
+    if not is_recent or commit.node not in run_state.nodes:
+        return False
+    try:
+        verify(commit.node, rules.domain, commit, signed.signature)
+    except PeerFault:
+        return False
+    return True
+
+
 def _authenticate(rules: Rules, run_state: RunState, signed: SignedCommit) -> None:
     member = run_state.nodes[signed.commit.node].member
     verify(member.peer, rules.domain, signed.commit, signed.signature)

@@ -18,7 +18,7 @@ from assay.protocol.types import NO_ITERATION, Iteration
 from assay.verifier.round import drand as outside
 from assay.verifier.round.ancestors import base_history
 from assay.verifier.round.beacon import check_reveals
-from assay.verifier.round.commits import Rules, admit, check_contradiction, check_list
+from assay.verifier.round.commits import admit, check_contradiction, check_list
 from assay.verifier.round.machine import Round, said_in
 
 AHEAD_S = 10  # by which a manifest's time may be ahead of our clock, at least,
@@ -70,7 +70,9 @@ def examine(
             admit(state.rules, run_state, state.state, signed)
     after = with_reports(run_state, (signed.funding_report for signed in manifest.funding_reports))
     if not ancestors and after.takes_commits:
-        _check_complete(state.rules, run_state, manifest, is_closing=after.closing is not Closing.NO)
+        _check_complete(run_state, manifest, is_closing=after.closing is not Closing.NO)
+    for listed in manifest.inclusion_lists:  # wherever they are, the chain has heard of their seats
+        check_list(state.rules, run_state, listed)
     check_reveals(run_state, manifest, follows=follows)
     signed_by_verifiers: tuple[Any, ...] = (
         *manifest.commitments,
@@ -91,12 +93,10 @@ def examine(
         check_contradiction(state.rules, run_state, pair)
 
 
-def _check_complete(rules: Rules, run_state: RunState, manifest: Manifest, *, is_closing: bool) -> None:
+def _check_complete(run_state: RunState, manifest: Manifest, *, is_closing: bool) -> None:
     """Do nothing if this manifest of a paid round on a final parent shows that it leaves no commit out."""
     if not manifest.commits and not is_closing and not run_state.is_deserted:
         raise MalformedMessage("manifest without commits on a parent that is final")
     count, need = len(manifest.inclusion_lists), quorum(len(run_state.spec.verifiers))
     if count < need:
         raise MalformedMessage(f"manifest with {count} inclusion lists, expected {need}")
-    for signed in manifest.inclusion_lists:
-        check_list(rules, run_state, signed)

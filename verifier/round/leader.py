@@ -20,6 +20,7 @@ from assay.protocol.messages import (
     STAKE_REPORTS_MAX,
     VERIFIERS_MAX,
     AttendanceKind,
+    BeaconShare,
     Closing,
     InclusionList,
     Manifest,
@@ -44,6 +45,7 @@ from assay.verifier.round.machine import Round, fits, may_carry
 
 SHARES, FUNDING, NODES = "beacon shares", "funding", "nodes"  # as `missing` names them
 MISSED_MAX = 2  # rounds in a row that a node may miss before nobody waits for it
+HEARD_MAX = 16  # rounds in which it may send a commit that no manifest has, else a liar slows all down
 APPRAISALS_PER_MANIFEST = 32
 T = TypeVar("T")
 
@@ -121,6 +123,17 @@ def may_propose(
     return has_work and now_ms >= state.opened_ms + patience_ms
 
 
+def shares_to_pass_on(state: Round, now_ms: int, *, wall_s: int = 0) -> tuple[BeaconShare, ...]:
+    """The shares of the beacon for the leader, where it may lack what their verifiers sent to others alone.
+
+    None as long as it may wait for something else.
+    """
+    is_late = now_ms >= state.opened_ms + state.run_state.spec.timing.collect_ms
+    if not is_late and not set(missing(state, (), wall_s=wall_s)) <= {SHARES}:
+        return ()
+    return valid_shares(state.beacon_shares, state.run_state)
+
+
 def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | None:
     """The inclusion list that a seat should sign now; None if there is none, or it is signed already.
 
@@ -147,13 +160,20 @@ def due_list(state: Round, verifier: PeerId, now_ms: int) -> InclusionList | Non
 
 
 def _expected(state: Round) -> frozenset[PeerId]:
-    """The nodes whose commits are worth waiting for: those that sent one lately, in time or not."""
+    """The nodes whose commits are worth waiting for: those that sent one lately, in time or not.
+
+    Who sent `HEARD_MAX` in vain may still commit in time.
+    """
     run_state = state.run_state
     return frozenset(
         node
         for node in run_state.active
         if run_state.nodes[node].missed < MISSED_MAX
-        or (node in state.heard and run_state.round - state.heard[node] < MISSED_MAX)
+        or (
+            node in state.heard
+            and run_state.round - state.heard[node] < MISSED_MAX
+            and state.heard_in_vain.get(node, 0) <= HEARD_MAX
+        )
     )
 
 

@@ -86,6 +86,8 @@ class Round:
     state: Digest  # of the parameters that commits of this round must have used
     opened_ms: int
     heard: Mapping[PeerId, RoundId] = field(default_factory=dict)  # when a node last sent us a commit
+    # In how many rounds it has, since a manifest had one of its.
+    heard_in_vain: Mapping[PeerId, int] = field(default_factory=dict)
     commits: Mapping[PeerId, SignedCommit] = field(default_factory=dict)
     inclusion_lists: Mapping[PeerId, SignedInclusionList] = field(default_factory=dict)  # of each the newest
     beacon_shares: Mapping[PeerId, tuple[BeaconShare, ...]] = field(default_factory=dict)
@@ -120,7 +122,7 @@ class DrandRound:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Event: a node sent a commit, in time or not: it is not silent."""
+    """Event: a node sent a commit that it signed, in time or not: it is not silent. See `is_sign_of_life`."""
 
     node: PeerId
 
@@ -257,7 +259,11 @@ def step(state: Round, event: Event) -> tuple[Round, tuple[Equivocation, ...]]:
         case Heard(node):
             if node not in state.run_state.nodes:
                 return state, ()
-            return replace(state, heard={**state.heard, node: state.run_state.round}), ()
+            now, count = state.run_state.round, state.heard_in_vain.get(node, 0)
+            if state.heard.get(node) == now:
+                return state, ()
+            in_vain = {**state.heard_in_vain, node: count + 1}
+            return replace(state, heard={**state.heard, node: now}, heard_in_vain=in_vain), ()
         case Advanced(run_state, parameters, now_ms):
             return _after(state, run_state, parameters, now_ms), ()
 
@@ -283,6 +289,7 @@ def _after(state: Round, run_state: RunState, parameters: Digest, now_ms: int) -
         state=parameters,
         opened_ms=now_ms,
         heard=state.heard,
+        heard_in_vain={node: n for node, n in state.heard_in_vain.items() if run_state.nodes[node].missed},
         inclusion_lists=fit(state.inclusion_lists),
         beacon_shares=state.beacon_shares,
         commitments=wanted(state.commitments),

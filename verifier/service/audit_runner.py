@@ -111,6 +111,8 @@ class AuditRunner:
         self._openings: dict[StepId, OpeningNotice] = {}
         self._held: tuple[RoundId, ...] = ()
         self._announced = trio.Event()
+        # Openings that accusers name, while they are fetched: their steps, and what was tried of these.
+        self._fetching: dict[trio.CancelScope, tuple[StepId, set[Digest]]] = {}
         self._busy: set[str] = set()
         self._is_slow = False  # as was said
 
@@ -128,6 +130,9 @@ class AuditRunner:
         if not is_recent and (audit is None or audit.has_ended):
             raise PeerFault(node, f"opens a step of round {opened.round} before round {now}")
         self._openings[(opened.round, node)] = opened
+        for scope, (step, tried) in self._fetching.items():
+            if step == (opened.round, node) and self._own(step, tried) is not None:
+                scope.cancel()
         self._announced.set()
         self._announced = trio.Event()
 
@@ -257,7 +262,7 @@ class AuditRunner:
                 return self._sign(audit, WITHHELD, NO_DIGEST, 0)
             is_fetched = False
             try:
-                is_fetched = await self._fetch_opening(audit, opened, len(blocks), deadline)
+                is_fetched = await self._fetch_opening(audit, opened, len(blocks), deadline, tried)
                 request = Examine(
                     commit=commit,
                     update=update,
@@ -294,30 +299,47 @@ class AuditRunner:
             log.warning("audits of the largest steps take too long on this machine", extra=fields)
 
     async def _next_opening(self, audit: Audit, tried: set[Digest], deadline: float) -> OpeningNotice | None:
-        """The next announced opening not tried yet: the node's own, or one that an accusing verdict names."""
+        """The next opening not tried: the node's own, or with half the time gone one that an accuser names.
+
+        Nobody may serve what an accuser names, and the node's own opening must have its time.
+        """
         step = (audit.round, audit.node)
+        left_s = deadline - trio.current_time()
+        accusers_at = trio.current_time() + (0.0 if tried else left_s / 2)
+        # Early enough for the answer to count.
+        ask_at = trio.current_time() + min(left_s / (4 if self._named(step, tried) else 2), ASK_AFTER_S)
         has_asked = False
         while True:
-            mine = self._openings.get(step)
-            # Byzantine auditors must not use up its tries
-            others = {verdict.opening for verdict in self._adverse(step)}
-            if mine is not None and mine.opening not in tried and len(tried - others) < OPENINGS_TRIED_MAX:
+            if (mine := self._own(step, tried)) is not None:
                 return mine
-            for verdict in self._adverse(step):
-                if verdict.opening != NO_DIGEST and verdict.opening not in tried:
-                    return OpeningNotice(
-                        round=audit.round, opening=verdict.opening, opening_bytes=verdict.opening_bytes
-                    )
-            left_s = deadline - trio.current_time()
-            if left_s <= 0:
+            now, named = trio.current_time(), self._named(step, tried)
+            if named and now >= accusers_at:
+                return named[0]
+            if now >= deadline:
                 return None
-            # Early enough for the answer to count.
-            with trio.move_on_after(left_s if has_asked else min(left_s / 2, ASK_AFTER_S)):
-                await self._announced.wait()
-                continue
-            if not has_asked:
+            if not has_asked and now >= ask_at:
                 has_asked = True
                 self._nursery.start_soon(self._ask, audit, deadline)  # it may push it meanwhile
+            times = [deadline, *([] if has_asked else [ask_at]), *([accusers_at] if named else [])]
+            with trio.move_on_at(min(times)):
+                await self._announced.wait()
+
+    def _own(self, step: StepId, tried: set[Digest]) -> OpeningNotice | None:
+        """What the node itself announced last, unless it was tried, or enough others of it were."""
+        mine = self._openings.get(step)
+        # Byzantine auditors must not use up its tries
+        others = {verdict.opening for verdict in self._adverse(step)}
+        is_new = mine is not None and mine.opening not in tried and len(tried - others) < OPENINGS_TRIED_MAX
+        return mine if is_new else None
+
+    def _named(self, step: StepId, tried: set[Digest]) -> list[OpeningNotice]:
+        """The openings that accusing verdicts name and that were not tried yet, each once."""
+        sizes = {verdict.opening: verdict.opening_bytes for verdict in self._adverse(step)}
+        return [
+            OpeningNotice(round=step[0], opening=opening, opening_bytes=size)
+            for opening, size in sizes.items()
+            if opening != NO_DIGEST and opening not in tried
+        ]
 
     async def _sketch(self, audit: Audit, deadline: float) -> Digest | None:
         """The node's own sketch; zero before a dispute, None if a dispute's deadline passes without it."""
@@ -355,9 +377,13 @@ class AuditRunner:
             log.info("node sends no opening", extra={"node": audit.node.hex()[:8], "reason": str(error)})
 
     async def _fetch_opening(
-        self, audit: Audit, opened: OpeningNotice, block_count: int, deadline: float
+        self, audit: Audit, opened: OpeningNotice, block_count: int, deadline: float, tried: set[Digest]
     ) -> bool:
-        """Have the opening in the store; whether it was fetched for this."""
+        """Have the opening in the store; whether it was fetched for this.
+
+        In a dispute the node's own has `opening_ms`, or up to half of that after the deadline, which leaders
+        still wait for. What an accuser names has its share of what is left, until the node announces its own.
+        """
         blobs, spec = self._me.blobs, self._me.spec
         size_max = opening_bytes_max(spec.rule, self._layout, block_count) + shown_bytes_max(spec)
         if opened.opening_bytes > size_max:
@@ -369,11 +395,29 @@ class AuditRunner:
             return False
         accusers = [v.verifier for v in audit.adverse if v.opening == opened.opening]
         holders = (audit.node, *accusers, *self._me.verifiers)
-        left = max(deadline - trio.current_time(), 1.0)
-        try:
-            body = await fetch_blob(self._host, opened.opening, holders, left, size_max)
-        except Unavailable as error:
-            raise MalformedMessage(f"opening that nobody serves: {error}") from None
+        step, left = (audit.round, audit.node), deadline - trio.current_time()
+        is_own = self._openings.get(step) == opened
+        if not is_own:
+            left = max(left, 1.0) / (1 + len(self._named(step, tried)))
+        elif audit.ruling is AuditStatus.DISPUTED:
+            opening_s = spec.timing.opening_ms / 1000
+            left = max(min(opening_s, left + opening_s / 2), 1.0)
+        else:
+            left = max(left, 1.0)
+        with trio.CancelScope() as scope:
+            if not is_own:
+                self._fetching[scope] = (step, tried)
+                if self._own(step, tried) is not None:
+                    scope.cancel()
+            try:
+                body = await fetch_blob(self._host, opened.opening, holders, left, size_max)
+            except Unavailable as error:
+                raise MalformedMessage(f"opening that nobody serves: {error}") from None
+            finally:
+                self._fetching.pop(scope, None)
+        if scope.cancelled_caught:
+            tried.discard(opened.opening)  # its turn comes again, should the node's own be none
+            raise MalformedMessage("set aside: the node announces its own")
         await self._keeper.put(audit.commit, body)  # a full disk is ours: no verdict then
         return True
 

@@ -69,7 +69,8 @@ from assay.verifier.consensus.types import (
 )
 from assay.verifier.round import leader
 from assay.verifier.round import machine as rounds
-from assay.verifier.round.commits import admit, contradiction
+from assay.verifier.round.beacon import holds
+from assay.verifier.round.commits import admit, contradiction, is_sign_of_life
 from assay.verifier.round.machine import Advanced, Round
 from assay.verifier.service.delivery import Delivery
 from assay.verifier.service.proposer import GetUpdate, Proposer, now_ms, wall_s
@@ -115,6 +116,8 @@ class Driver:
         )
         self._delivery = Delivery(me, host, nursery)
         self._revealed: set[Digest] = set()
+        # An iteration, and the seats whose shares of the beacon were passed on to its leader.
+        self._passed_on: tuple[int, set[PeerId]] = (0, set())
         self._queue: deque[Event] = deque()
         self._is_stepping = False
         self._reveal_again_ms = 0
@@ -193,6 +196,7 @@ class Driver:
         if now_ms() >= self._reveal_again_ms:  # the last share may have met verifiers that were down
             self._reveal_again_ms = now_ms() + self._me.spec.timing.resend_ms
             self._reveal_last()
+            self._pass_shares_on()
             self._list_again()
         self._list_commits()
         for node, holders in self._lacking_commits().items():
@@ -239,7 +243,8 @@ class Driver:
         Raises:
             PeerFault, OutOfPhase: it may not count; a contradiction of an earlier one is kept as evidence.
         """
-        self.round, _ = rounds.step(self.round, rounds.Heard(signed.commit.node))
+        if is_sign_of_life(self.round.rules, self.round.run_state, signed):
+            self.round, _ = rounds.step(self.round, rounds.Heard(signed.commit.node))
         admit(self.round.rules, self.round.run_state, self.round.state, signed)
         known = self.round.commits.get(signed.commit.node)
         if known is not None and known.commit != signed.commit:
@@ -258,6 +263,20 @@ class Driver:
             self.broadcast(encode(effect.pair))
         self._list_commits()
         self._proposer.consider()
+
+    def take_passed_on(self, share: BeaconShare, peer: PeerId) -> None:
+        """Pool another verifier's share of the beacon, which proves itself, if it is valid now.
+
+        Raises:
+            OutOfPhase: it is of another round.
+            PeerFault: it is not its verifier's.
+        """
+        run_state = self.round.run_state
+        if share.round != run_state.round - 1 or share.run_id != run_state.run_id:
+            raise OutOfPhase(peer, f"passes on a BeaconShare of round {share.round} at {run_state.round}")
+        if share.verifier not in run_state.spec.verifier_peers or not holds(run_state, share):
+            raise PeerFault(peer, "passes on a BeaconShare that its verifier did not make")
+        self.take(share)
 
     def commit_of(self, round_id: int, node: PeerId) -> SignedCommit | None:
         """The commit that we hold of a node for the present round, for a verifier that lacks it."""
@@ -465,6 +484,24 @@ class Driver:
         )
         self.broadcast(encode(beacon_share))
         self.take(beacon_share)
+
+    def _pass_shares_on(self) -> None:
+        """Send other seats' shares to a leader that does not propose, each once in an iteration.
+
+        A liar that sends its share to all but the next leader would else have each of these given up.
+        """
+        run_state, iteration = self._follower.run_state, self._state.iteration
+        to = self._state.config.configuration.key(self._state.config.leader(iteration))
+        is_due = iteration not in self._state.proposals and self.round.run_state.round == run_state.round
+        if not is_due or to == self._me.me or self._state.config.seat is None:
+            return
+        if self._passed_on[0] != iteration:
+            self._passed_on = iteration, set()
+        sent = self._passed_on[1]
+        for share in leader.shares_to_pass_on(self.round, now_ms(), wall_s=wall_s()):
+            if share.verifier not in sent and run_state.key(share.verifier) not in (to, self._me.me):
+                sent.add(share.verifier)
+                self.post((to,), encode(share))
 
     # ---- inclusion lists ----
 

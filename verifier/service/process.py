@@ -329,6 +329,9 @@ class Service:
                 said, seat = rounds.said_in(message), self.follower.run_state.seat_of(notification.peer)
                 if seat == NO_PEER:  # it held one a moment ago, or will: one of us has not heard of it yet
                     raise OutOfPhase(notification.peer, f"{type(message).__name__} without a seat")
+                if isinstance(message, BeaconShare) and seat != said.verifier:  # it authenticates itself
+                    self.driver.take_passed_on(message, notification.peer)
+                    return
                 if isinstance(message, SignedSeatNotice) or seat != said.verifier:
                     raise PeerFault(
                         notification.peer, f"passes on another verifier's {type(message).__name__}"

@@ -71,9 +71,10 @@ from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
 from assay.verifier.round.ancestors import base_history
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
-from assay.verifier.round.commits import Rules, admit, contradiction
+from assay.verifier.round.commits import Rules, admit, contradiction, is_sign_of_life
 from assay.verifier.round.examination import AHEAD_S, examine
 from assay.verifier.round.leader import (
+    HEARD_MAX,
     awaits_return,
     due_list,
     is_held_up,
@@ -971,6 +972,44 @@ def test_when_every_node_owes_an_opening_the_chain_goes_on_without_commits():
     examine(state, (), manifest, wall_s=100)
 
 
+@pytest.mark.parametrize("sent", [HEARD_MAX, HEARD_MAX + 1])
+def test_nobody_waits_for_ever_for_a_node_that_sends_commits_of_which_none_is_taken(sent):
+    others = [name for name in NODES if name != "nora"]
+    run_state = grown(the_start(rounds=60), 2, nodes=others)
+    state = a_round(run_state)
+    for round_id in range(2, 2 + sent):
+        run_state = replace(run_state, round=RoundId(round_id))
+        state, _ = step(state, Advanced(run_state, STATE, 0))
+        for _ in range(3):
+            state, _ = step(state, Heard(peer("nora")))
+    assert ("3 commits" if sent == HEARD_MAX else "2 commits") in missing(state)
+
+    accepted = replace(run_state.nodes[peer("nora")], missed=0)
+    run_state = replace(run_state, round=RoundId(2 + sent))
+    with_hers = replace(run_state, nodes={**run_state.nodes, peer("nora"): accepted})
+    for event in (Advanced(with_hers, STATE, 0), Advanced(run_state, STATE, 0), Heard(peer("nora"))):
+        state, _ = step(state, event)
+    assert "3 commits" in missing(state)
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"tokens": 1}, True),  # a commit that no manifest may carry
+        ({"peer_key": "nils"}, False),
+        ({"run_id": a_digest("other run")}, False),
+        ({"round": RoundId(1)}, True),
+        ({"round": RoundId(0)}, False),
+        ({"round": RoundId(3)}, False),
+    ],
+)
+def test_a_node_is_heard_by_what_it_signed_for_this_round_or_the_last(changes, counts):
+    run_state = grown(the_start(), 2)
+
+    assert is_sign_of_life(RULES, run_state, a_signed_commit("nora", run_state, **changes)) is counts
+
+
 def test_only_nodes_of_the_run_are_heard():
     state, _ = step(a_round(), Heard(peer("a stranger")))
     assert state.heard == {}
@@ -1377,6 +1416,21 @@ def test_commits_on_a_parent_that_is_not_final_are_refused():
 
     with pytest.raises(MalformedMessage, match="parent that is not final"):
         examine(a_round(run_state), (parent,), the_next(on_top, NODES))
+
+
+def test_a_list_that_its_verifier_did_not_sign_is_refused_on_a_parent_that_is_not_final_too():
+    """The chain hears of a seat by its list: a forged one would keep who is gone from being replaced."""
+    run_state = the_start()
+    parent = the_next(run_state, NODES)
+    on_top = base_history(run_state, (parent,))
+    state = after(run_state, *(a_reveal(name, on_top) for name in VERIFIERS[1:]))
+    honest = manifest_of(state, (parent,), NO_DIGEST)
+    listed = an_inclusion_list(VERIFIERS[0], on_top, ())
+    forged = replace(listed, signature=an_inclusion_list(VERIFIERS[1], on_top, ()).signature)
+
+    examine(state, (parent,), replace(honest, inclusion_lists=(listed,)))
+    with pytest.raises(PeerFault, match="signature"):
+        examine(state, (parent,), replace(honest, inclusion_lists=(forged,)))
 
 
 def test_ancestors_that_are_final_by_now_are_passed_over():

@@ -28,7 +28,7 @@ from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing import members
 from assay.testing.members import DOMAIN, RUN_ID, a_peer_key
 from assay.testing.messages import a_sketch_opening, a_verdict, sketch_of
-from assay.testing.run import a_start, grow
+from assay.testing.run import a_network, a_start, always, grow
 from assay.testing.signed import NODES, a_member, a_spec
 from assay.verifier.audit.messages import Examine, Examined, Finding
 from assay.verifier.service.audit_runner import AuditRunner, is_due
@@ -163,6 +163,123 @@ def test_a_node_is_asked_for_an_opening_that_a_restart_lost_while_its_answer_cou
         assert found is None and after_s == pytest.approx(patience_s)
     else:
         assert found == notice and after_s < patience_s
+
+
+OWN, TRUE, BOGUS = b"the node's own opening", b"what an honest accuser got of it", Digest(b"\x66" * 32)
+
+
+def a_find(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: tuple[Digest, ...],
+    notices: dict[float, OpeningNotice],
+    fetch_s: dict[bytes, float],
+) -> tuple[Outcome, Digest, float]:
+    """What a committee member finds, the opening that it names, and when.
+
+    Args:
+        folder: Of its blobs.
+        monkeypatch: Of the test.
+        named: Openings that the verdicts which opened the dispute name.
+        notices: What the node announces, by when.
+        fetch_s: How long each opening that somebody serves takes to fetch.
+    """
+    step, network = (RoundId(0), members.NODES[0]), a_network(audit_rounds=6, dispute_rounds=6)
+    network.grow(2)
+    for accuser, name in zip(network.run_state.audits[step].order, named, strict=False):
+        network.minds[accuser] = always(Outcome.MISMATCH, opening=name, opening_bytes=9)
+    while (audit := network.run_state.audits[step]).ruling is not AuditStatus.DISPUTED:
+        network.grow()
+    adverse = [replace(audit.verdicts[0], opening=name, opening_bytes=9) for name in named]
+    audit = replace(audit, verdicts=tuple(adverse))
+    runner = an_audit_runner(folder)
+    runner._follower.run_state = replace(network.run_state, audits={step: audit})
+    me = runner._me
+    me.keys, me.domain, me.run_id = SimpleNamespace(peer=a_peer_key("vera")), DOMAIN, RUN_ID
+    me.me, me.verifiers = members.VERIFIERS[3], members.VERIFIERS[:3]
+    served = {blob_digest(body): body for body in fetch_s}
+
+    async def nothing(*_: object) -> bytes:
+        return b""
+
+    async def request(*_: object, timeout_s: float) -> bytes:
+        await trio.sleep(timeout_s)
+        raise Unavailable("no answer")
+
+    async def fetch(name: Digest, *, deadline_s: float, **_: object) -> bytes:
+        if name not in served:
+            raise Unavailable("no holder has it")
+        with trio.move_on_after(deadline_s):
+            await trio.sleep(fetch_s[served[name]])
+            return served[name]
+        raise Unavailable("not in time")
+
+    async def put(_commit: object, body: bytes) -> None:
+        me.blobs.put(body)
+
+    async def call(*_: object) -> Examined:
+        return Examined(finding=Finding(Outcome.MATCH, NO_DIGEST, 0, 0), exec_class=audit.commit.exec_class)
+
+    runner._get_update = nothing
+    runner._state_sync = SimpleNamespace(reach=nothing, child=SimpleNamespace(call=call))
+    runner._keeper = SimpleNamespace(judged=lambda *_: None, put=put)
+    runner._host = SimpleNamespace(request=request, fetch=fetch, connected=lambda: {*me.verifiers, step[1]})
+    runner._driver = SimpleNamespace(round=SimpleNamespace(sketch_openings={step: a_sketch_opening(audit)}))
+    module = "assay.verifier.service.audit_runner"
+    monkeypatch.setattr(f"{module}.decode_contribution", lambda *_: SimpleNamespace(blocks_B=[]))
+
+    async def announce(after_s: float, notice: OpeningNotice) -> None:
+        await trio.sleep(after_s)
+        runner.opened(step[1], notice)
+
+    async def main() -> tuple[Outcome, Digest, float]:
+        async with trio.open_nursery() as runner._nursery:
+            for after_s, notice in notices.items():
+                runner._nursery.start_soon(announce, after_s, notice)
+            began = trio.current_time()
+            verdict = (await runner._find(audit)).verdict
+            took_s = trio.current_time() - began
+            runner._nursery.cancel_scope.cancel()
+        assert not runner._fetching
+        return verdict.outcome, verdict.opening, took_s
+
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("named", [(), (BOGUS,), (Digest(b"\x67" * 32), BOGUS)])
+@pytest.mark.parametrize(("notice_s", "takes_s"), [(0.1, 2.9), (1.4, 2.9), (1.7, 2.7), (2.9, 1.5)])
+def test_openings_that_nobody_serves_take_no_time_from_the_nodes_own(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: tuple[Digest, ...],
+    notice_s: float,
+    takes_s: float,
+) -> None:
+    """A lying auditor names one, and a member without the node's notice yet must not wait for it.
+
+    An opening has 3 s here, in a dispute 4.5 s if its notice is late.
+    """
+    names = named or (NO_DIGEST,)
+    found = a_find(tmp_path, monkeypatch, names, {notice_s: an_announcement(0, OWN)}, {OWN: takes_s})
+
+    assert found == (Outcome.MATCH, blob_digest(OWN), pytest.approx(notice_s + takes_s))
+
+
+def test_what_an_accuser_names_is_judged_where_the_node_is_silent_though_another_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = a_find(tmp_path, monkeypatch, (BOGUS, blob_digest(TRUE)), {}, {TRUE: 0.6})
+
+    assert found == (Outcome.MATCH, blob_digest(TRUE), pytest.approx(1.5 + 0.75 + 0.6))
+
+
+def test_a_node_that_announces_what_it_does_not_serve_keeps_no_accusers_opening_from_being_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    false = {1.6 + 0.01 * number: an_announcement(0, b"%d" % number) for number in range(9)}
+    found = a_find(tmp_path, monkeypatch, (blob_digest(TRUE),), false, {TRUE: 0.9})
+
+    assert found[:2] == (Outcome.MATCH, blob_digest(TRUE))
 
 
 def test_an_event_loop_that_comes_to_asking_too_late_ends_nothing(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from assay.protocol.messages import (
     VoteKind,
 )
 from assay.protocol.state_transition import advance
-from assay.protocol.types import NO_DIGEST
+from assay.protocol.types import NO_DIGEST, RoundId
 from assay.testing.members import DOMAIN, a_digest, name_of, peer
 from assay.testing.signed import (
     NODES,
@@ -438,6 +438,23 @@ async def test_a_commit_that_breaks_a_rule_or_is_forged_is_not_admitted(tmp_path
 
 
 @trio_test
+async def test_what_a_node_did_not_sign_for_this_round_or_the_last_is_no_sign_of_life(tmp_path, clock):
+    async with running(tmp_path) as verifier:
+        for refused in (
+            a_signed_commit("nora", START, peer_key="nils"),
+            a_signed_commit("nora", START, round=RoundId(7)),
+            a_signed_commit("nora", START, run_id=a_digest("other run")),
+        ):
+            with pytest.raises((PeerFault, OutOfPhase)):
+                verifier.driver.admit(refused)
+            assert peer("nora") not in verifier.driver.round.heard
+
+        with pytest.raises(PeerFault, match="tokens"):
+            verifier.driver.admit(a_signed_commit("nora", START, tokens=1))
+        assert verifier.driver.round.heard == {peer("nora"): 0}
+
+
+@trio_test
 async def test_a_second_commit_is_refused_and_the_pair_is_kept_and_broadcast_once(tmp_path, clock):
     first = a_real_commit("mallory", START)
     others = [a_real_commit("mallory", START, loss_micro=number) for number in (1, 2)]
@@ -672,6 +689,51 @@ async def test_our_beacon_share_for_the_last_final_block_is_sent_again_after_res
 
         assert sent > 0 and counts == [0, 1, 1, 2]
         assert set(verifier.host.broadcast(BeaconShare)) == {a_reveal(ME, AFTER)}
+
+
+@trio_test
+async def test_a_leader_that_does_not_propose_is_sent_the_shares_of_others_once(tmp_path, clock):
+    """A liar sends its share to all but the leader, which must not propose without it."""
+    next_leader = peer(OTHERS[1])
+    shares = {name: a_reveal(name, AFTER) for name in OTHERS}
+
+    async def resends(verifier):
+        clock.jump(TIMING.resend_ms / 1000)
+        verifier.driver.tick()
+        sent = {to: verifier.host.posted_to(to, BeaconShare) for to in map(peer, OTHERS)}
+        return {to: [one for one in found if one.verifier != peer(ME)] for to, found in sent.items()}
+
+    async with running(tmp_path) as verifier:
+        await verifier.receive(PROPOSAL, a_quorum(NOTARISE, PROPOSAL), a_quorum(FINALISE, PROPOSAL))
+        await settled()
+        for name in OTHERS:
+            verifier.driver.take(shares[name])
+        assert not any((await resends(verifier)).values())  # it may wait for commits
+
+        clock.jump(TIMING.collect_ms / 1000)
+        for _ in range(3):
+            passed_on = await resends(verifier)
+        others = [name for name in sorted(OTHERS, key=peer) if peer(name) != next_leader]
+        assert passed_on.pop(next_leader) == [shares[name] for name in others]
+        assert not any(passed_on.values())
+
+
+@trio_test
+async def test_a_share_that_is_passed_on_is_pooled_if_it_is_valid_now(tmp_path, clock):
+    share, by = a_reveal(OTHERS[0], AFTER), peer(OTHERS[1])
+    async with running(tmp_path) as verifier:
+        with pytest.raises(OutOfPhase, match="of round 0 at 0"):
+            verifier.driver.take_passed_on(share, by)
+        await verifier.receive(PROPOSAL, a_quorum(FINALISE, PROPOSAL))
+        await settled()
+        forged = replace(share, proof=a_reveal(OTHERS[1], AFTER).proof)
+        for false in (forged, replace(share, verifier=peer("a stranger"))):
+            with pytest.raises(PeerFault, match="did not make") as caught:
+                verifier.driver.take_passed_on(false, by)
+            assert caught.value.peer == by
+
+        verifier.driver.take_passed_on(share, by)
+        assert verifier.driver.round.beacon_shares[share.verifier] == (share,)
 
 
 @trio_test

@@ -12,6 +12,7 @@ from assay.network.host import Notification
 from assay.protocol.encoding.codec import encode
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.messages import (
+    BeaconShare,
     BlobPiece,
     CertifiedManifest,
     Contradiction,
@@ -56,7 +57,13 @@ def taken(
             raise PeerFault(peer, "signature does not cover this")
         got.append(message)
 
-    driver = SimpleNamespace(take=take, receive=got.append, synced=got.extend, round=opened)
+    def take_passed_on(share: Any, by: PeerId) -> None:
+        assert by == peer != share.verifier
+        got.append(share)
+
+    driver = SimpleNamespace(
+        take=take, take_passed_on=take_passed_on, receive=got.append, synced=got.extend, round=opened
+    )
     service: Any = SimpleNamespace(
         driver=driver,
         follower=SimpleNamespace(
@@ -68,7 +75,9 @@ def taken(
     return got
 
 
-@pytest.mark.parametrize("kind", STATEMENTS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in STATEMENTS if kind is not BeaconShare], ids=lambda kind: kind.__name__
+)
 def test_a_statement_is_taken_from_its_author_alone(kind):
     message = sample(kind)
     author = said_in(message).verifier
@@ -76,6 +85,14 @@ def test_a_statement_is_taken_from_its_author_alone(kind):
     assert taken(message, author, author, OTHER) == [message]
     with pytest.raises(PeerFault, match="passes on another verifier's"):
         taken(message, OTHER, author, OTHER)
+
+
+def test_a_share_of_the_beacon_is_taken_from_every_seat():
+    share = sample(BeaconShare)
+
+    assert taken(share, share.verifier, share.verifier) == taken(share, OTHER, OTHER) == [share]
+    with pytest.raises(OutOfPhase, match="without a seat"):
+        taken(share, OTHER, share.verifier, reserves=(OTHER,))
 
 
 @pytest.mark.parametrize("kind", STATEMENTS, ids=lambda kind: kind.__name__)
