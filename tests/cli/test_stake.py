@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from hashlib import sha256
 
 import pytest
 
@@ -208,9 +207,9 @@ def test_a_lot_is_locked_for_the_run_slashed_in_it_and_released_after_it(assay: 
     code, _, err = assay("stake", "remove", file, "300")
     assert code == 2 and "only 200.000000 aUSD are free" in err
 
-    market.accuse(NODE, ppm=250_000)
+    case = market.accuse(NODE, ppm=250_000)
     market.advance(40 * 86_400)  # nobody carried the order out
-    market.bank.expire_case(sha256(b"offence").digest())
+    market.bank.expire_case(case)
     code, out, _ = assay("stake", "release", file)
     assert code == 0 and "released 300.000000 aUSD" in out
     assert assay("stake", "remove", file, "--to", "0")[0] == 0
