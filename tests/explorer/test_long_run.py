@@ -22,7 +22,7 @@ from assay.protocol.types import PeerId, RoundId
 from tests.explorer.an_explorer import addresses, asking, golden
 
 ROUNDS = 10_000
-BYTES_MAX, SECONDS_MAX = 200_000, 0.1
+BYTES_MAX, SECONDS_MAX = 200_000, 0.25
 
 
 def made_up() -> Delivered:
