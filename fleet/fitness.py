@@ -40,8 +40,7 @@ def funded_hours(spec: RunSpec, escrow: EscrowState, pay: int) -> int:
     Neither what a budget holds beyond the work that is left counts nor what depends on milestones: both may
     return to the buyer.
     """
-    most = (spec.epochs - 1) * spec.epoch_price(0) + spec.epoch_price(spec.epochs - 1)
-    payable = min(escrow.free, max(most - escrow.paid - escrow.reserved, 0))
+    payable = min(escrow.free, max(spec.price - escrow.paid - escrow.reserved, 0))
     sure = payable * spec.money.sure_operator_price // max(spec.money.price_per_mtoken, 1)
     return sure // max(pay * spec.seats, 1)
 
