@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from assay.ledger.settlement.payouts import Settlement
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
-from assay.protocol.run_state import RunState
+from assay.protocol.run_state import BORDERLINE_MAX, RunState
 from assay.protocol.types import PeerId
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ def _absence(run_state: RunState, node: PeerId) -> str:
     record = run_state.nodes[node]
     if record.banned:
         return f"banned for a fault in round {record.fault_round}"
+    if record.borderline >= BORDERLINE_MAX:
+        return "it lost its seat: audits found too many of its steps neither honest nor false"
     if record.has_left:
         return "it has left, or was silent until another node took its seat"
     if node in run_state.late:

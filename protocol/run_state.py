@@ -36,6 +36,8 @@ from assay.protocol.rotation import UNROTATED, Rotation
 from assay.protocol.types import NO_DIGEST, NO_PEER, Digest, PeerId, RoundId
 
 IDLE_ROUNDS = 16  # manifests with commits in a row without a node's, after which another may take its seat
+BORDERLINE_WEIGHT = 4  # an audit that ends borderline, in audits passed
+BORDERLINE_MAX = 16  # a node whose borderline audits outweigh its passed ones by so much loses its seat
 StepId = tuple[RoundId, PeerId]
 
 
@@ -45,12 +47,13 @@ class NodeRecord:
 
     member: Member
     joined_round: int = 0  # the first in which it may train
-    has_left: bool = False  # by its own statement, or idle until another took its seat: for good
+    has_left: bool = False  # itself, or idle until another took its seat, or borderline: for good
     heard_s: int = 0  # agreed time of its last accepted commit, or of its first round
     momentum: Digest = NO_DIGEST  # root after its last accepted step; zero before the first
     base: int = 0  # 1 + the round of that step, as the commit that continues it says; 0 before the first
     accepted: int = 0
     clean: int = 0  # audits passed in a row, since it was last on probation
+    borderline: int = 0  # how far audits that ended borderline outweigh those passed since
     is_biased: frozenset[PeerId] = frozenset()  # verifiers that report it, since it was last suspect
     missed: int = 0  # manifests with commits in a row that had none of its
     returns: int = 0  # how often it came back from absence, since it was last on probation

@@ -35,7 +35,15 @@ from assay.protocol.params import RunSpec
 from assay.protocol.permitted import with_reports
 from assay.protocol.randomness.drand import randomness
 from assay.protocol.rotation import Rotation
-from assay.protocol.run_state import EvaluationRecord, NodeRecord, RunState, StepId, VerifierRecord
+from assay.protocol.run_state import (
+    BORDERLINE_MAX,
+    BORDERLINE_WEIGHT,
+    EvaluationRecord,
+    NodeRecord,
+    RunState,
+    StepId,
+    VerifierRecord,
+)
 from assay.protocol.types import Digest, PeerId, RoundId
 
 BEACON_PAUSE = 16  # rounds for which a verifier that missed its beacon share is neither awaited nor paid,
@@ -419,11 +427,14 @@ def _ruled(record: NodeRecord, audit: Audit, probation: int, now: int) -> NodeRe
         if audit.is_known_answer:  # if it had passed before it was shown, it has counted
             return record
         clean = record.clean + 1
+        record = replace(record, borderline=max(record.borderline - 1, 0))
         if clean < probation:
             return replace(record, clean=clean)
         return replace(record, clean=clean, is_suspect=False, returns=0)
     if audit.is_unjudged:  # else a node whose steps nobody can judge would be drawn as rarely as a proven one
-        return replace(record, clean=0)
+        borderline = record.borderline + BORDERLINE_WEIGHT * audit.is_borderline
+        has_left = record.has_left or borderline >= BORDERLINE_MAX
+        return replace(record, clean=0, borderline=borderline, has_left=has_left)
     if audit.ruling is AuditStatus.OVERDUE:  # whoever comes back begins on probation
         return replace(record, clean=0, absent_round=now)
     if audit.ruling is AuditStatus.CONFIRMED and audit.due_s >= 0:

@@ -18,7 +18,7 @@ from assay.participant.telemetry.round_trips import RoundTrips
 from assay.protocol.auditing.audits import Audit, AuditStatus
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
-from assay.protocol.run_state import NodeRecord, RunState, StepId, start
+from assay.protocol.run_state import BORDERLINE_MAX, NodeRecord, RunState, StepId, start
 from assay.protocol.types import Digest, PeerId
 
 EVENTS_MAX = 200
@@ -239,7 +239,7 @@ class Chronicle:
         if after.banned and not before.banned:
             self.tell(f"{name} is banned: a fault is proven", is_alarm=True)
         if after.has_left and not before.has_left:
-            self.tell(f"{name} left")
+            self.tell(f"{name} lost its seat" if after.borderline >= BORDERLINE_MAX else f"{name} left")
         if after.returns > before.returns:
             self.tell(f"{name} is back")
 

@@ -21,7 +21,7 @@ from assay.ledger.settlement.ending import ending_of
 from assay.protocol.auditing.audits import AuditStatus
 from assay.protocol.encoding.codec import digest
 from assay.protocol.params import RunSpec
-from assay.protocol.run_state import NodeRecord
+from assay.protocol.run_state import BORDERLINE_MAX, NodeRecord
 from assay.protocol.types import Digest, PeerId
 from assay.training.methods.presets import method_name
 
@@ -370,6 +370,8 @@ def state_text(record: NodeRecord) -> str:
         return f"banned from round {record.fault_round}: it signed two commits for one round"
     if record.banned:
         return f"banned: the fault in round {record.fault_round} is confirmed"
+    if record.borderline >= BORDERLINE_MAX:
+        return "lost its seat: too many of its audits ended borderline"
     return "left its seat" if record.has_left else "in good standing"
 
 

@@ -192,6 +192,12 @@ class Audit:
         return self.ruling is AuditStatus.EXPIRED and (bool(self.verdicts) or self.dispute_opened_round >= 0)
 
     @property
+    def is_borderline(self) -> bool:
+        """Whether more than f verifiers found the step neither honest nor false, and no quorum found more."""
+        found = sum(verdict.outcome is Outcome.BORDERLINE for verdict in self.counted)
+        return self.ruling is AuditStatus.EXPIRED and found > self.f
+
+    @property
     def adverse(self) -> tuple[Verdict, ...]:
         """Verdicts against the node, in the order the chain took them."""
         return tuple(v for v in self.verdicts if v.outcome in ADVERSE)

@@ -44,6 +44,7 @@ def test_pay_so_far_is_the_sum_of_the_nodes_own_rows():
     ("change", "why"),
     [
         ({"has_left": True}, "it has left, or was silent until another node took its seat"),
+        ({"has_left": True, "borderline": 16}, "audits found too many of its steps neither"),
         ({"fault_round": 3}, "banned for a fault in round 3"),
         ({}, "did not reach enough verifiers"),
     ],

@@ -32,7 +32,7 @@ from assay.protocol.state_transition import advance, judges_of
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing.members import NODES, RUN_ID, VERIFIERS
 from assay.testing.messages import UNSIGNED, a_sketch_opening, a_verdict, a_verdict_commitment
-from assay.testing.run import a_manifest, a_spec, a_start, grow, vote_messages
+from assay.testing.run import Network, a_manifest, a_spec, a_start, funded_start, grow, vote_messages
 
 MATCH, MISMATCH, WITHHELD = Outcome.MATCH, Outcome.MISMATCH, Outcome.WITHHELD
 UNSURE, BORDERLINE = Outcome.INCONCLUSIVE, Outcome.BORDERLINE
@@ -305,6 +305,35 @@ def test_a_step_that_verifiers_could_not_judge_begins_its_nodes_probation_anew(o
     is_judged = MATCH in outcomes
     assert run_state.audits[STEP].ruling is (AuditStatus.PASSED if is_judged else AuditStatus.EXPIRED)
     assert run_state.nodes[NODE].clean == clean
+
+
+@pytest.mark.parametrize(
+    ("is_borderline", "is_kept"),
+    [
+        (lambda at: at < 4, True),
+        (lambda at: at < 5, False),
+        (lambda at: at % 5 == 0, True),
+        (lambda at: at % 4 == 0, False),
+    ],
+)
+def test_whose_borderline_steps_outweigh_those_passed_loses_its_seat_and_no_stake(is_borderline, is_kept):
+    """Else each of its steps costs every verifier a dispute and is in the aggregate, and none is slashed."""
+
+    def judge(_network, audit):
+        return (BORDERLINE if audit.node == NODE and is_borderline(int(audit.round)) else MATCH), {}
+
+    network = Network(funded_start(a_spec(rounds=100)), minds=dict.fromkeys(VERIFIERS, judge)).grow(100)
+    nodes = network.run_state.nodes
+    assert nodes[NODE].is_seated is is_kept
+    assert not nodes[NODE].banned and all(nodes[one].is_seated for one in NODES if one != NODE)
+
+
+def test_f_verifiers_that_say_borderline_take_nobodys_seat():
+    run_state, order = audited()
+    votes = {order[0]: BORDERLINE} | dict.fromkeys(order[1:], UNSURE)
+    run_state = grow(run_state, 8, {STEP: votes})
+    assert run_state.audits[STEP].ruling is AuditStatus.EXPIRED
+    assert run_state.nodes[NODE].borderline == 0
 
 
 def test_a_leader_waits_where_only_liars_may_lead_what_is_left_and_no_earlier():

@@ -66,6 +66,7 @@ class SecondReading:
         self._away: dict[PeerId, int] = {}
         self._missed: dict[PeerId, int] = {}
         self._clean: dict[PeerId, int] = {node.peer: 0 for node in spec.nodes}
+        self._borderline: dict[PeerId, int] = defaultdict(int)
         self._returns_s: dict[PeerId, list[int]] = {}  # of each node, since it was last on probation
         self._states: dict[PeerId, tuple[int, Digest]] = {}  # base and root after the last accepted step
         self._fresh: tuple[Commit, ...] = ()
@@ -550,6 +551,11 @@ class SecondReading:
             }.get(audit.ruling, self._clean[node] + is_clean)
             if audit.ruling is AuditStatus.EXPIRED and (audit.verdicts or audit.dispute_opened_round >= 0):
                 self._clean[node] = 0
+                unsure = {one.verifier for one in audit.verdicts if one.outcome is Outcome.BORDERLINE}
+                self._borderline[node] += 4 if len(unsure) > (len(self._peers) - 1) // 3 else 0
+                if self._borderline[node] >= 16:
+                    self.left.add(node)
+            self._borderline[node] = max(self._borderline[node] - is_clean, 0)
             if is_clean and self._clean[node] >= rules.probation:
                 self._returns_s[node] = []
         is_over = now >= step[0] + rules.audit_rounds
