@@ -64,10 +64,12 @@ class Deployment:
 
     def domain(self, kind: type[Signable]) -> Domain:
         """The EIP-712 domain of statements of this kind."""
+        return self.domain_of(kind.CONTRACT)
+
+    def domain_of(self, contract: str) -> Domain:
+        """The EIP-712 domain of statements that a contract verifies, by its Solidity name."""
         return Domain(
-            name=f"Assay{kind.CONTRACT}",
-            chain_id=self.chain_id,
-            verifying_contract=self.address(kind.CONTRACT),
+            name=f"Assay{contract}", chain_id=self.chain_id, verifying_contract=self.address(contract)
         )
 
     def digest(self, statement: Signable) -> bytes:

@@ -11,6 +11,7 @@ from copy import copy
 from typing import Any, Literal
 
 from eth_typing import BlockNumber
+from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from web3.contract import Contract
 
@@ -113,9 +114,10 @@ class ChainReader:
 
         Raises:
             ConfigError: another chain id, no contracts there, other code than this release's, another
-                deployment's contracts, or contracts that refer to others than the deployment names.
+                deployment's contracts, or contracts that refer to others than the deployment names, or that
+                take statements which were signed for others.
         """
-        eth = self._rpc.web3.eth
+        eth, made = self._rpc.web3.eth, {}
         chain_id = self._rpc.read("check chain", lambda: eth.chain_id)
         if chain_id != self.deployment.chain_id:
             raise ConfigError(f"wrong chain: id {chain_id}, {self.deployment.chain_id} expected")
@@ -126,22 +128,23 @@ class ChainReader:
                 raise ConfigError(f"wrong chain: no {name} at {where}")
             if name not in OWN_CODE:
                 continue  # the token may be any ERC-20; which one, the others say
-            check_code(name, where, code, artefact(name))
-            found = bytes(self._ask(name, "deploymentId"))
+            made[name] = check_code(name, where, code, artefact(name))
+            found = made[name]["deploymentId"]
             if found != self.deployment.deployment_id:
                 raise ConfigError(
                     f"wrong chain: {name} belongs to deployment {found.hex()[:8]}, "
                     f"{self.deployment.deployment_id.hex()[:8]} expected"
                 )
-        self._check_links()
-
-    def _check_links(self) -> None:
-        """Do nothing if each contract refers to the others that the deployment names."""
-        for name in OWN_CODE:
+        for name, immutables in made.items():
             for getter, other in links_of(artefact(name)["abi"]):
-                found, expected = str(self._ask(name, getter)), self.deployment.address(other)
-                if found != expected:
-                    raise ConfigError(f"{name} works with {found} as its {getter}, {expected} expected")
+                used, expected = to_checksum_address(immutables[getter][-20:]), self.deployment.address(other)
+                if str(used) != expected:
+                    raise ConfigError(f"{name} works with {used} as its {getter}, {expected} expected")
+            domain = immutables.get("_cachedDomainSeparator")
+            if domain not in (None, self.deployment.domain_of(name).separator()):
+                raise ConfigError(
+                    f"{name} takes signatures of another contract: do not send transactions to it"
+                )
 
     def code_hash(self, contract: str) -> bytes:
         """The keccak-256 of a contract's code on chain, immutables included."""

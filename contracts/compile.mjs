@@ -22,7 +22,14 @@ const SETTINGS = {
   optimizer: { enabled: true, runs: 10000 },
   viaIR: false,
   metadata: { bytecodeHash: "none", appendCBOR: false },
-  outputSelection: { "*": { "*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"] } },
+  outputSelection: {
+    "*": {
+      "*": [
+        "abi", "evm.bytecode.object", "evm.deployedBytecode.object", "evm.deployedBytecode.immutableReferences",
+      ],
+      "": ["ast"],
+    },
+  },
 };
 
 const names = readdirSync(join(HERE, "src")).filter((name) => name.endsWith(".sol")).sort();
@@ -48,6 +55,22 @@ if (complaints.length > 0) {
   process.exit(1);
 }
 
+// The compiler names an immutable by its number in the syntax trees.
+const nameOf = {};
+for (const { ast } of Object.values(output.sources)) {
+  for (const contract of ast.nodes.filter((node) => node.nodeType === "ContractDefinition")) {
+    for (const node of contract.nodes) nameOf[node.id] = node.name;
+  }
+}
+const immutablesOf = ({ immutableReferences }) => {
+  const found = Object.entries(immutableReferences).map(([id, places]) => [
+    nameOf[id], places.map(({ start }) => start).sort((a, b) => a - b),
+  ]);
+  const names = new Set(found.map(([name]) => name));
+  if (names.size !== found.length || names.has(undefined)) throw new Error("immutables of one name, or of none");
+  return Object.fromEntries(found.sort(([a], [b]) => (a < b ? -1 : 1)));
+};
+
 mkdirSync(OUT, { recursive: true });
 for (const name of CONTRACTS) {
   const { abi, evm } = output.contracts[`src/${name}.sol`][name];
@@ -57,6 +80,7 @@ for (const name of CONTRACTS) {
     sourceHash,
     abi,
     bytecode: `0x${evm.bytecode.object}`,
+    immutables: immutablesOf(evm.deployedBytecode), // where the 32 bytes of each stand in the deployed code
     deployedBytecode: `0x${evm.deployedBytecode.object}`,
   };
   writeFileSync(join(OUT, `${name}.json`), `${JSON.stringify(artefact, null, 1)}\n`);

@@ -53,6 +53,29 @@ def test_a_contract_of_a_copy_with_the_same_id_is_refused_because_it_works_with_
         check(world, mixed)
 
 
+def test_code_that_answers_with_one_address_and_pays_another_is_refused(world: World):
+    """Who deploys code without its constructor may give each place of an immutable a value of its own."""
+    where = world.deployment.address("RunEscrow")
+    code = bytearray(bytes.fromhex(world.rpc("eth_getCode", where, "latest")[2:]))
+    last = code.rindex(bytes.fromhex(world.deployment.address("AssayToken")[2:]))
+    code[last : last + 20] = b"\xee" * 20
+    world.rpc("anvil_setCode", where, "0x" + code.hex())
+
+    with pytest.raises(ConfigError, match=f"^RunEscrow at {where} has 2 values of its token"):
+        check(world, world.deployment)
+
+
+def test_code_that_takes_signatures_for_another_network_is_refused(world: World):
+    where, places = world.deployment.address("SlashCourt"), artefact("SlashCourt")["immutables"]
+    code = bytearray(bytes.fromhex(world.rpc("eth_getCode", where, "latest")[2:]))
+    for start in places["_cachedDomainSeparator"]:
+        code[start : start + 32] = b"o" * 32
+    world.rpc("anvil_setCode", where, "0x" + code.hex())
+
+    with pytest.raises(ConfigError, match="^SlashCourt takes signatures of another contract"):
+        check(world, world.deployment)
+
+
 @pytest.mark.parametrize("contract", OWN_CODE)
 def test_every_link_of_a_contract_is_known_and_code_of_another_length_is_refused(contract: str):
     assert set(dict(links_of(artefact(contract)["abi"]))) <= set(LINKS)
