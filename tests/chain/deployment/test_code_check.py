@@ -61,7 +61,7 @@ def test_code_that_answers_with_one_address_and_pays_another_is_refused(world: W
     code[last : last + 20] = b"\xee" * 20
     world.rpc("anvil_setCode", where, "0x" + code.hex())
 
-    with pytest.raises(ConfigError, match=f"^RunEscrow at {where} has 2 values of its token"):
+    with pytest.raises(ConfigError, match=rf"^RunEscrow at {where} has 2 values of its token"):
         check(world, world.deployment)
 
 
@@ -72,7 +72,7 @@ def test_code_that_takes_signatures_for_another_network_is_refused(world: World)
         code[start : start + 32] = b"o" * 32
     world.rpc("anvil_setCode", where, "0x" + code.hex())
 
-    with pytest.raises(ConfigError, match="^SlashCourt takes signatures of another contract"):
+    with pytest.raises(ConfigError, match=r"^SlashCourt takes signatures of another contract"):
         check(world, world.deployment)
 
 
