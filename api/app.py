@@ -6,6 +6,7 @@ Room: api (edge). No cookies, no CORS, one page (routes/wallet.py): any other pa
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from assay.api.access import AccessStore
 from assay.api.catalogue import make_catalogue
 from assay.api.config import ServerFile
 from assay.api.gateway import Gateway
-from assay.api.http.guard import Guard
+from assay.api.http.guard import Guard, Message, Receive, Send
 from assay.api.http.problems import MEDIA_TYPE, add_handlers
 from assay.api.routes import books as books_routes
 from assay.api.routes import events as event_routes
@@ -26,7 +27,7 @@ from assay.api.routes import moves as move_routes
 from assay.api.routes import signin as signin_routes
 from assay.api.routes import wallet as wallet_routes
 from assay.api.schemas import Health, ProblemAnswer
-from assay.api.server import NotModified, Server, TheServer
+from assay.api.server import SERVER, NotModified, Server, TheServer
 from assay.participant.config import read_deployment
 from assay.protocol.errors import Unavailable
 
@@ -51,8 +52,9 @@ def make_server(config: ServerFile, base: Path) -> Server:
     return Server(config, make_catalogue(config.runs, base), AccessStore(base / config.access), gateway)
 
 
-def make_app(server: Server) -> FastAPI:
-    """The app without its guard, as for its documentation."""
+@cache  # its schemas take a tenth of a second, and no request changes it
+def make_app() -> FastAPI:
+    """The app without its server and guard, as for its documentation."""
     shape = {"schema": {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"}}
     problem: dict[int | str, dict[str, Any]] = {
         status: {"content": {"application/json": shape, MEDIA_TYPE: {}}} for status in _ERRORS
@@ -62,7 +64,6 @@ def make_app(server: Server) -> FastAPI:
     app = FastAPI(
         title="Assay", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, responses=problem
     )
-    app.state.server = server
     add_handlers(app)
     app.add_exception_handler(NotModified, _on_not_modified)
     app.get("/v1/health", tags=["books"])(health)
@@ -74,8 +75,12 @@ def make_app(server: Server) -> FastAPI:
 
 
 def guarded(server: Server) -> Guard:
-    """The app behind its guard, as served."""
-    return Guard(make_app(server), server.config.limits)
+    """The app with its server, behind its guard, as served."""
+
+    async def served(scope: Message, receive: Receive, send: Send) -> None:
+        await make_app()({**scope, SERVER: server}, receive, send)
+
+    return Guard(served, server.config.limits)
 
 
 def health(server: TheServer) -> Health:

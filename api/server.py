@@ -31,6 +31,7 @@ from assay.network.http import client_of
 
 SWEEP_S = 60
 KEY_CHARS_MAX = 64
+SERVER = "assay.server"  # key of a request's scope
 bearer = HTTPBearer(auto_error=False, description="A session of /v1/signin, or an API token (assay_...).")
 
 
@@ -162,8 +163,8 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 def server_of(request: Request) -> Server:
-    """The server of a request's app."""
-    found: Server = request.app.state.server
+    """The server that a request came to."""
+    found: Server = request.scope[SERVER]
     return found
 
 
