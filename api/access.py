@@ -6,7 +6,7 @@ Everything here expires, is bounded, and is swept.
 
     nonce     created without storage (HMAC); stored only once used, so no client can fill a table
     token     assay_<43 characters>; scopes, spend limit, expiry, revocation
-    answer    the response to an Idempotency-Key
+    answer    the response to an Idempotency-Key, unless it is a refusal
     move      prepared -> sent; see api/moves.py
     hook      a webhook, whose secret is derived and not stored; see api/hooks/store.py
 """
@@ -146,7 +146,11 @@ class AccessStore:
         return head + self._mac(head)
 
     def use_nonce(self, nonce: str, now_s: int) -> bool:
-        """Use up a nonce; returns whether it was ours, unexpired and unused."""
+        """Use up a nonce; returns whether it was ours, unexpired and unused.
+
+        A full table forgets its oldest nonce and takes none as old any more: anybody can use nonces up, and
+        none may keep others out.
+        """
         head, mac = nonce[:26], nonce[26:]
         if len(nonce) != 58 or not nonce.isascii() or not hmac.compare_digest(mac, self._mac(head)):
             return False
@@ -154,8 +158,13 @@ class AccessStore:
         if expires_s <= now_s:
             return False
         with self.writing() as db:
-            self._room(db, "used_nonce", NONCES_MAX)
+            count, oldest = db.execute("SELECT count(*), min(nonce) FROM used_nonce").fetchone()
+            is_full = count >= NONCES_MAX
+            if is_full and nonce <= oldest:  # a nonce begins with its expiry
+                return False
             done = db.execute("INSERT OR IGNORE INTO used_nonce VALUES (?, ?)", (nonce, expires_s))
+            if is_full and done.rowcount == 1:
+                db.execute("DELETE FROM used_nonce WHERE nonce = ?", (oldest,))
             return done.rowcount == 1
 
     def _mac(self, head: str) -> str:
@@ -280,6 +289,9 @@ class AccessStore:
     ) -> tuple[int, bytes] | None:
         """The stored response of this key; None if the request is to be executed now.
 
+        A full table ends the oldest response of the principal that has the most: anybody can make accounts,
+        and none may keep others out. Without its response a move still goes out once (`send_move`).
+
         Args:
             principal: The caller that owns the key.
             key: The Idempotency-Key.
@@ -290,6 +302,7 @@ class AccessStore:
         Raises:
             KeyReused: the key was used for another request.
             InProgress: it has no response yet.
+            NoRoom: the principal has as many responses as it may.
         """
         with self.writing() as db:
             row = db.execute(
@@ -303,10 +316,19 @@ class AccessStore:
                 if row["created_s"] > now_s - stale_s:
                     raise InProgress
             elif row is None:
-                self._room(db, "answer", ANSWERS_MAX)
                 own_count = "SELECT count(*) FROM answer WHERE principal = ?"
                 if db.execute(own_count, (principal,)).fetchone()[0] >= PRINCIPAL_ANSWERS_MAX:
                     raise NoRoom("too many requests with an Idempotency-Key in one day")
+                if db.execute("SELECT count(*) FROM answer").fetchone()[0] >= ANSWERS_MAX:
+                    largest = (
+                        "SELECT principal FROM answer GROUP BY principal "
+                        "ORDER BY count(*) DESC, min(rowid) LIMIT 1"  # read from the key's index alone
+                    )
+                    oldest = (
+                        f"SELECT min(rowid) FROM answer WHERE principal = ({largest}) "
+                        "AND (status IS NOT NULL OR created_s <= ?)"
+                    )
+                    db.execute(f"DELETE FROM answer WHERE rowid = ({oldest})", (now_s - stale_s,))
             db.execute(
                 "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, NULL, NULL, ?)",
                 (principal, key, request_hash, now_s),
@@ -314,9 +336,9 @@ class AccessStore:
             return None
 
     def finish(self, principal: str, key: str, status: int, body: bytes) -> None:
-        """Store a request's response; a retryable one (5xx, 429) is deleted instead."""
+        """Store the response of a request that was carried out; one that was not may be sent again."""
         with self.writing() as db:
-            if status >= 500 or status == 429:
+            if status >= 400:
                 db.execute("DELETE FROM answer WHERE principal = ? AND key = ?", (principal, key))
             else:
                 db.execute(
@@ -392,10 +414,6 @@ class AccessStore:
             db.execute("DELETE FROM answer WHERE created_s <= ?", (now_s - ANSWER_S,))
             db.execute("DELETE FROM move WHERE state = 'prepared' AND expires_s <= ?", (now_s - TOLD_S,))
             db.execute("DELETE FROM move WHERE created_s <= ?", (now_s - KEPT_MOVE_S,))
-
-    def _room(self, db: sqlite3.Connection, table: str, count_max: int) -> None:
-        if db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] >= count_max:
-            raise NoRoom(f"{table}: {count_max} on record")
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, timeout=10, isolation_level=None)

@@ -118,14 +118,21 @@ class ServedRun:
             raise Problem(404, f"the spec of run {self.name} is not on this server") from None
 
     def is_party(self, account: str) -> bool:
-        """Whether an account, in lower case, ordered the run or owns anything in its books."""
+        """Whether an account, in lower case, is in the run's spec or in a payout table of it.
+
+        Not what else its books hold: they have the stakes, rewards and bonds of the whole deployment.
+        """
         try:
-            if account == evm_address(self.spec()[0].buyer).lower():
-                return True
+            spec = self.spec()[0]
         except Problem:
-            pass  # its books alone say who takes part
-        owner = TABLES["account"].c.owner
-        own = sa.select(owner).where(sa.func.lower(owner) == account).limit(1)
+            pass  # its payout tables alone say who takes part
+        else:
+            members = (*spec.nodes, *spec.verifiers, *spec.reserves)
+            parties = (spec.buyer, spec.money.treasury, *(one.account for one in members))
+            if account in {evm_address(one).lower() for one in parties}:
+                return True
+        payee = TABLES["payout"].c.account
+        own = sa.select(payee).where(sa.func.lower(payee) == account).limit(1)
         with self.opened() as db:
             return db.execute(own).first() is not None
 

@@ -15,7 +15,7 @@ import typer
 from assay.cli.account.spending import ConfigFile, account_of, given_signatures, sent_text
 from assay.cli.network.commands import InvitationText
 from assay.cli.network.directory import Rpc, chain_of
-from assay.cli.result import AsJson, Step, done, say, show_steps, stepwise
+from assay.cli.result import AsJson, Step, done, escaped, say, show_steps, stepwise
 from assay.cli.result import show as show_value
 from assay.protocol.errors import ConfigError
 
@@ -59,7 +59,7 @@ def show(
 
     text, entry = find_entry(run)
     if as_json:
-        typer.echo(text, nl=False)
+        typer.echo(escaped(text), nl=False)
         return
     for line in entry_lines(entry):
         say(line)

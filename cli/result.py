@@ -149,7 +149,12 @@ def show_each(
 def document(value: Any) -> str:
     """A value's document, under the name of its type."""
     found = json.dumps({"schema": document_name(type(value)), **plain(value)}, indent=2, ensure_ascii=False)
-    return _BEYOND_ASCII.sub(_escaped, found)
+    return escaped(found)
+
+
+def escaped(text: str) -> str:
+    """JSON with an escape for each character that could move a terminal's cursor; its value is the same."""
+    return _BEYOND_ASCII.sub(_escaped, text)
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -133,4 +133,4 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """The text without line breaks or characters that would move a terminal's cursor."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from assay.cli.result import AsJson, show, show_each
+from assay.orders.config_errors import printable
 from assay.protocol.errors import ConfigError
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a ledger.db.")]
@@ -103,7 +104,8 @@ def export(
         typer.echo(datev_export(run, datev, month), nl=False)
         return
     chosen = {Language.CSV: csv, Language.BEANCOUNT: beancount, Language.HLEDGER: hledger}
-    typer.echo(export_text(run, [language for language, is_wanted in chosen.items() if is_wanted]), nl=False)
+    text = export_text(run, [language for language, is_wanted in chosen.items() if is_wanted])
+    typer.echo(printable(text), nl=False)
 
 
 def prove(

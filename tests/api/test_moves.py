@@ -11,7 +11,7 @@ import pytest
 from eth_account import Account
 from eth_utils.crypto import keccak
 
-from assay.api.access import PREPARED_MAX
+from assay.api.access import PREPARED_MAX, InProgress
 from assay.api.gateway import Gateway
 from assay.api.moves import MOVE_S, MoveRefused, check_transaction
 from assay.chain.signing.unsigned import Transaction
@@ -268,6 +268,67 @@ def test_an_idempotency_key_is_asked_for_and_bounded(world_api: ApiWorld, world:
     for headers in ({}, {"Idempotency-Key": ""}, {"Idempotency-Key": "x" * 65}):
         answer = world_api.ask("POST", "/v1/moves/prepare", token, headers=headers, json=body)
         assert is_problem(answer, 400, "Idempotency-Key")
+
+
+def test_a_refused_move_is_not_kept_and_its_key_is_free(world_api: ApiWorld, world: World):
+    token, headers = world_api.session(world.operators[0].account), {"Idempotency-Key": "mine"}
+    rest = {"role": "operator", "amount": str(STAKE)}
+
+    def ask(action: str) -> Any:
+        body = {"action": action, "parameters": rest}
+        return world_api.ask("POST", "/v1/moves/prepare", token, headers=headers, json=body)
+
+    assert is_problem(ask("steal"), 422, "no action 'steal'")
+    with world_api.access.reading() as db:
+        assert db.execute("SELECT count(*) FROM answer").fetchone()[0] == 0
+    made = ask("stake.add")
+    assert made.status_code == 201
+    assert ask("stake.add").json() == made.json()  # what was carried out is replayed
+
+
+def test_a_flood_ends_its_own_responses_and_shuts_nobody_out(
+    world_api: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("assay.api.access.ANSWERS_MAX", 5)
+    store, now_s, request = world_api.access, world_api.clock(), bytes(32)
+
+    def carried_out(principal: str, key: str, at_s: int = now_s) -> bool:
+        """Whether this request is carried out now, and not replayed."""
+        if store.begin(principal, key, request, at_s, 20) is not None:
+            return False
+        store.finish(principal, key, 201, key.encode())
+        return True
+
+    carried_out("early", "1")
+    assert store.begin("slow", "1", request, now_s, 20) is None  # its response is still to come
+    assert all(carried_out("flood", str(n)) for n in range(20))
+
+    assert carried_out("late", "1")
+    assert [carried_out(who, "1") for who in ("early", "late")] == [False, False]
+    with pytest.raises(InProgress):
+        store.begin("slow", "1", request, now_s, 20)
+    assert [carried_out("flood", str(n)) for n in (19, 17)] == [False, True]  # its oldest ended first
+    # Where everybody has one, the oldest ends; one that was broken off is no exception.
+    assert all(carried_out(f"account {n}", "1", now_s + 20) for n in range(7))
+    with store.reading() as db:
+        kept = [row[0] for row in db.execute("SELECT principal FROM answer ORDER BY rowid")]
+    assert kept == [f"account {n}" for n in range(2, 7)]
+
+
+def test_a_move_whose_response_has_ended_goes_out_once(
+    world_api: ApiWorld, world: World, monkeypatch: pytest.MonkeyPatch
+):
+    person, headers = world.operators[0], {"Idempotency-Key": "mine"}
+    token = world_api.session(person.account)
+    body = signed(stake(world_api, person, token), person.key)
+    monkeypatch.setattr("assay.api.access.ANSWERS_MAX", 1)
+    landed(world_api, token, send(world_api, token, body, **headers))
+    stake(world_api, person, token)  # in the place of its response
+
+    again = send(world_api, token, body, **headers)
+    assert (again.status_code, again.json()["state"]) == (202, "mined")
+    assert "idempotency-replayed" not in again.headers
+    assert world.bank.stake_of(person.account, OPERATOR).active == STAKE
 
 
 def test_so_many_moves_of_an_account_wait_and_no_more(world_api: ApiWorld, world: World):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 from pydantic import BaseModel
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from assay.api import quoting
 from assay.api.app import make_app
@@ -18,22 +19,25 @@ from assay.api.quoting import FILE_KEYS, read_order
 from assay.api.routes import books
 from assay.bundle.books import find_books, opened
 from assay.chain.commit_statement import evm_address
+from assay.chain.events import BondReleased, Challenged
 from assay.chain.proofs.payout_tree import leaf, root_of_proof
 from assay.ledger.books import document_hash
 from assay.ledger.invoices.store import issue
 from assay.ledger.journal.database import open_engine
 from assay.ledger.journal.reader import read_journal
 from assay.ledger.journal.store import BookStore
+from assay.ledger.journal.tables import TABLES as TABLES_OF_BOOKS
 from assay.ledger.log.note import read_checkpoint
 from assay.ledger.merkle_log import leaf_hash, verify_inclusion
 from assay.ledger.queries.export import Language, export_lines
 from assay.ledger.queries.lookup import EntryPage, entry_page, log_edge
 from assay.orders.sections import RunFile
 from assay.protocol.errors import ConfigError
+from assay.protocol.types import NO_DIGEST
 from tests.api.a_books import grow
 from tests.api.a_server import ApiWorld, is_problem
 from tests.ledger.a_database import edit
-from tests.ledger.a_run import EventStream, wallet
+from tests.ledger.a_run import EventStream, a_member, account, wallet
 from tests.ledger.an_invoiced_run import KEY, NOW_MS, RUN, SELLER, SPEC, TABLES
 from tests.ledger.invoices.test_credits import ACCOUNT, PARTIES
 
@@ -268,6 +272,40 @@ def test_a_session_proves_an_account_and_reads_only_the_runs_that_it_takes_part_
             assert closed.get(f"/v1/runs/paper{path}", who).status_code == 200, path
         assert [one["name"] for one in closed.get("/v1/runs", who).json()] == ["paper"]
     assert open_.get("/v1/runs/paper/balances", open_.session(stranger)).status_code == 200
+
+
+def test_a_part_in_the_network_is_no_part_in_its_runs(folder: Path):
+    world, stranger = ApiWorld(folder), wallet("stranger")
+    with closing(BookStore(the_books(world), RUN, now_ms=lambda: NOW_MS)) as store:
+        first = store.next_block
+        more = EventStream("more", first)
+        more.staked("stranger", 1_000)
+        more.staked("elsewhere", 1_000)
+        more.slashed("elsewhere", 1_000, challenger="stranger")
+        bond = {"run_id": b"o" * 32, "epoch": 0}
+        more.emit(Challenged, **bond, challenger=stranger, reason_hash=NO_DIGEST, bond=5)
+        more.emit(BondReleased, **bond, account=stranger, amount=5)
+        store.take_blocks(more.events, first, more.height, TABLES)
+    owned = TABLES_OF_BOOKS["account"].c
+    with world.server.catalogue.find("paper").opened() as db:
+        kinds = db.execute(select(owned.kind).where(owned.owner == stranger).order_by(owned.kind))
+        assert kinds.scalars().all() == ["bondowed", "rewards", "stake"]
+
+    for path in READS:
+        assert is_problem(world.get(f"/v1/runs/paper{path}", world.session(stranger)), 403, "parties")
+
+
+def test_who_is_in_the_spec_or_was_paid_is_a_party_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    money = replace(SPEC.money, treasury=account("treasury"))
+    members = {"verifiers": (a_member("verifier"),), "reserves": (a_member("reserve"),)}
+    named = replace(SPEC, money=money, nodes=SPEC.nodes[:1], **members)
+    monkeypatch.setattr("assay.bundle.books.read_spec", lambda _: named)
+    world = ApiWorld(folder)
+
+    joined = "node-1"  # is in payout tables alone
+    for who in (BUYER, *map(wallet, ("treasury", "node-0", "verifier", "reserve", joined))):
+        assert world.get("/v1/runs/paper/balances", world.session(who)).status_code == 200, who
+    assert is_problem(world.get("/v1/runs/paper/balances", world.session(wallet("node-3"))), 403)
 
 
 def test_entries_that_come_after_the_first_answer_are_served_while_they_are_written(world_api: ApiWorld):

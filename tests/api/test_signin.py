@@ -242,6 +242,24 @@ def test_no_number_of_accounts_keeps_another_from_signing_in(
     assert [one is not None for one in known] == [False, True, True, True]  # the oldest alone has ended
 
 
+def test_no_number_of_used_nonces_keeps_another_from_signing_in_or_makes_one_good_again(
+    chained: ApiWorld, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("assay.api.access.NONCES_MAX", 3)
+    store = chained.access
+    unused = store.new_nonce(NOW_S)
+    nonces = [store.new_nonce(NOW_S + second) for second in range(1, 6)]
+    now_s = NOW_S + 6
+
+    assert all(store.use_nonce(one, now_s) for one in nonces)
+    assert not any(store.use_nonce(one, now_s) for one in nonces)  # also those that the table forgot
+    assert not store.use_nonce(unused, now_s)  # as old as those: nothing says that it was not used
+    chained.clock.now_s = now_s
+    assert sign_in(chained).status_code == 201
+    with store.reading() as db:
+        assert db.execute("SELECT count(*) FROM used_nonce").fetchone()[0] == 3
+
+
 def test_a_message_is_good_once(chained: ApiWorld):
     nonce = chained.ask("POST", "/v1/signin/nonce").json()["nonce"]
     assert sign_in(chained, nonce=nonce).status_code == 201

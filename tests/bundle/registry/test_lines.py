@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from assay.bundle.registry.document import entry_json
 from assay.bundle.registry.lines import entry_lines, find_entry
 from assay.bundle.write import write_bundle
 from assay.cli.main import app
@@ -49,6 +50,19 @@ def test_what_a_source_is_called_cannot_steer_a_terminal(run: Path) -> None:
 
     assert not any("\x1b" in line or "\n" in line for line in lines)
     assert sum(line.startswith("record on chain") for line in lines) == 1
+
+
+def test_the_document_cannot_steer_a_terminal_either_and_says_the_same(run: Path, tmp_path: Path) -> None:
+    _, entry = find_entry(run)
+    steering = replace(entry.model, licence="MIT Zürich \x9b2J\u202e\x7f\U000e0001")
+    body = entry_json(replace(entry, model=steering))
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "registry" / "entry.json").write_bytes(body)
+
+    shown = CliRunner().invoke(app, ["registry", "show", str(tmp_path), "--json"]).stdout
+
+    assert shown.removesuffix("\n").isprintable() and "MIT Zürich" in shown
+    assert json.loads(shown) == json.loads(body)
 
 
 def test_no_number_is_too_large_to_show(run: Path) -> None:

@@ -24,9 +24,12 @@ from assay.chain.commit_statement import evm_address
 from assay.chain.events import ResultFinalized, ResultProposed
 from assay.chain.statements import certificate, sign_digest
 from assay.cli.main import run
-from assay.ledger.journal.database import open_engine_to_read, reading
+from assay.ledger.accounts import ESCROW, gift
+from assay.ledger.books import Entry, Posting
+from assay.ledger.journal.database import open_engine, open_engine_to_read, reading, writing
 from assay.ledger.journal.log_store import read_root
 from assay.ledger.journal.store import BookStore
+from assay.ledger.journal.writer import write_entries
 from assay.ledger.log.cosignature import cosign
 from assay.ledger.log.note import Checkpoint, origin_of, read_checkpoint, verifier_key
 from assay.ledger.log.signer import CheckpointSigner
@@ -337,6 +340,24 @@ def test_the_audit_takes_the_keepers_key_and_no_other(assay: Assay, made: Path):
     code, _, err = assay("ledger", "audit", made, "--key", other)
     assert (code, "another key" in err) == (1, True)
     assert assay("ledger", "audit", made, "--key", "nonsense")[0] == 2
+
+
+@pytest.mark.parametrize("language", ["csv", "beancount", "hledger"])
+def test_an_export_of_a_strangers_books_cannot_steer_a_terminal(assay: Assay, folder: Path, language: str):
+    place = folder / "ledger.db"
+    steering = Entry(
+        key="event/\x9b2J", kind="\x1b[2J\u202e", block_number=9, block_hash=bytes(32), block_time=9,
+        postings=(Posting(account=ESCROW, amount=1), Posting(account=gift("\x9b8m"), amount=-1)),
+    )  # fmt: skip
+    engine = open_engine(place)
+    with writing(engine) as db:
+        write_entries(db, [steering], 1)
+    engine.dispose()
+
+    code, out, err = assay("ledger", "export", folder, f"--{language}")
+
+    assert (code, err) == (0, "") and "?[2J?" in out
+    assert all(line.isprintable() for line in out.split("\n"))
 
 
 # ---- what was altered
