@@ -44,6 +44,7 @@ STRATA_MAX = 64
 ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
 KNOWN_ANSWERS_MAX = 1000  # of a node: who trains holds its whole list
 LAYERS_MAX = 1024  # whoever reads a stranger's spec lists every layer's parameters: milliseconds
+ACCEPT_SEQUENCES_MAX = 1 << 12  # each is a forward pass of every verifier in the reference class
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
 LINE_ROUNDS_MAX = 1 << 32  # of runs that continue each other: a round among them fits into 8 bytes
 CROWDED_MAX = 1 << 12  # windows of a step that may be all that its node has: some 40,000 draws
@@ -759,13 +760,13 @@ def _accept_faults(spec: RunSpec) -> list[str]:
         faults.append(f"milestones must ascend by epoch, each once, below {spec.epochs}, and be at least one")
     for one in accept.milestones:
         faults += _milestone_faults(one, has_choices=spec.choices != NO_CHOICES)
-    held_out = spec.data.validation_tokens // (spec.model.context + 1)
+    most = min(spec.data.validation_tokens // (spec.model.context + 1), ACCEPT_SEQUENCES_MAX)
     if accept.sequences % spec.compute.drawn_sequences:
         faults.append(
             f"{accept.sequences} sequences to measure, expected an even number: DPO needs whole pairs"
         )
-    if not 0 < accept.sequences <= held_out:
-        faults.append(f"{accept.sequences} sequences to measure, expected 1 to {held_out}: those held out")
+    if not 0 < accept.sequences <= most:
+        faults.append(f"{accept.sequences} sequences to measure, expected 1 to {most}, of those held out")
     verifiers = len(spec.verifiers)
     least = (
         opening_rounds(verifiers) + faults_tolerated(verifiers) + 1
