@@ -30,6 +30,7 @@ from assay.orders.sections import (
 from assay.protocol.agreement.quorum import faults_tolerated, least_audit_rounds, least_dispute_rounds, quorum
 from assay.protocol.grpo import DIGIT, NO_GRPO, GrpoSpec, Reward, grpo_faults
 from assay.protocol.messages import ADMISSIONS_MAX
+from assay.protocol.openings import WINDOWS_MAX
 from assay.protocol.params import ComputeSpec, ModelSpec, Precision, size_faults
 from assay.protocol.update_rule import Outer, RuleSpec, check_rule
 from assay.training.data.chat_template import ChatTemplate
@@ -245,6 +246,10 @@ def contradictions(order: Order) -> Iterator[ConfigProblem]:
         yield ConfigProblem(("train", "sequences_max"), order.train.sequences_max, reason)
     yield from _wrong_dpo(order)
     yield from _wrong_grpo(order)
+    windows = order.rule.most_sequences_per_round // compute_spec(order).trained_per_window
+    if windows > WINDOWS_MAX:
+        reason = f"a step takes {windows} windows, at most {WINDOWS_MAX} expected: fewer steps, or sequences"
+        yield ConfigProblem(("train", "sequences"), order.rule.local.most_sequences, reason)
     if order.sizes.is_adapted and order.compute.dtype == "bfloat16" and order.limits is not None:
         # Measured on small adapters: honest blocks of another class are 2 to 6 % away, and so are false ones.
         reason = (

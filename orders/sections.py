@@ -17,6 +17,7 @@ from assay.protocol.messages import LOSS_MICRO_MAX, NODES_MAX, VERIFIERS_MAX
 from assay.protocol.openings import OPENED_BLOCKS_MAX
 from assay.protocol.params import (
     ACCEPT_PPM_MAX,
+    ACCEPT_SEQUENCES_MAX,
     BETA_MICRO_MAX,
     BETA_MICRO_MIN,
     KNOWN_ANSWERS_MAX,
@@ -297,7 +298,8 @@ class AcceptSection(Section):
     """
 
     share: Annotated[float, Field(ge=0, le=ACCEPT_PPM_MAX / PPM), _finite_in(6)] = 0.0
-    sequences: Positive = 32  # held-out ones that each verifier measures after such an epoch
+    # held-out ones that each verifier measures after such an epoch
+    sequences: Annotated[int, Field(ge=1, le=ACCEPT_SEQUENCES_MAX)] = 32
     # epoch: the most held-out loss in nats
     held_out: Annotated[dict[str, Loss], Epochs] = Field(default_factory=dict)
     # epoch: the least share of [evaluate] choices whose right choice has the highest log-likelihood

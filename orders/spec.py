@@ -33,6 +33,7 @@ from assay.protocol.params import (
     TimingSpec,
     check_spec,
     stratum_faults,
+    windows_needed,
 )
 from assay.protocol.randomness.drand import NO_DRAND
 from assay.protocol.types import NO_ADDRESS, NO_DIGEST, Address, Digest
@@ -152,7 +153,7 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
     """
     compute = compute_spec(order)
     drawn = (order.sizes.context + 1) * compute.drawn_sequences
-    count = order.rule.most_sequences_per_round // compute.trained_per_window
+    count = windows_needed(order.rule.most_sequences_per_round // compute.trained_per_window)
     validation = manifest.tokens * scaled(order.train.validation_share, 6) // 10**6
     training = manifest.tokens - validation
     if training < drawn * count:
@@ -176,7 +177,7 @@ def data_spec(order: Order, manifest: DataManifest) -> DataSpec:
         ),
         strata=_strata(order, manifest),
     )
-    for fault in stratum_faults(data, seats=order.seats, window=drawn, windows_per_round=count):
+    for fault in stratum_faults(data, seats=order.seats, window=drawn, windows_needed=count):
         raise ConfigError(f"data: {fault}")
     return data
 

@@ -28,6 +28,7 @@ from assay.protocol.messages import (
     Member,
     SignedAdmission,
 )
+from assay.protocol.params import windows_needed
 from assay.protocol.run_state import NodeRecord, RunState
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, PeerId
@@ -144,8 +145,8 @@ def may_announce(run_state: RunState, record: NodeRecord) -> bool:
 
 
 def may_bring(run_state: RunState, attendance: Attendance) -> bool:
-    """Whether a node binds itself to data of its own for the first time, and has enough for one step."""
-    least, own = run_state.spec.most_windows_per_round, attendance.own
+    """Whether a node binds itself to data of its own for the first time, and has enough for its steps."""
+    least, own = windows_needed(run_state.spec.most_windows_per_round), attendance.own
     is_new = attendance.node in run_state.unannounced
     return is_new and own.root != NO_DIGEST and least <= own.windows <= LEAVES_MAX
 

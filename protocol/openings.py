@@ -14,7 +14,7 @@ from assay.protocol.types import Digest, PeerId, RoundId
 OPENED_BLOCKS_MAX = 1 << 15  # 512 MiB of each root
 PROOF_HASHES_MAX = 26
 INNER_BYTES_MAX = 512 * 1024 * 1024  # parameters of an opened inner state: 128 million of float32
-WINDOWS_MAX = 1 << 16  # shown of a node's own data
+WINDOWS_MAX = 1 << 16  # of a step: what whoever checks it draws, or is shown of a node's own data
 WINDOW_BYTES_MAX = 1 << 20
 
 

@@ -44,8 +44,10 @@ STRATA_MAX = 64
 ITEMS_MAX = 1024  # of multiple choice: each choice is a forward pass of every verifier
 KNOWN_ANSWERS_MAX = 1000  # of a node: who trains holds its whole list
 LAYERS_MAX = 1024  # whoever reads a stranger's spec lists every layer's parameters: milliseconds
+ACCEPT_SEQUENCES_MAX = 1 << 12  # each is a forward pass of every verifier in the reference class
 ACCEPT_PPM_MAX = 500_000  # of a price may depend on milestones: whoever worked gets half at least
 LINE_ROUNDS_MAX = 1 << 32  # of runs that continue each other: a round among them fits into 8 bytes
+CROWDED_MAX = 1 << 12  # windows of a step that may be all that its node has: some 40,000 draws
 BETA_MICRO_MIN, BETA_MICRO_MAX = 1_000, 10_000_000  # 0.001 to 10; papers use 0.01 to 0.5
 
 
@@ -558,6 +560,15 @@ def closing_rounds(audit: AuditSpec, verifiers: int) -> int:
     return audit.audit_rounds + attempts * audit.dispute_rounds
 
 
+def windows_needed(most: int) -> int:
+    """Windows that must be there for nodes whose largest step takes `most`: twice as many, if it is large.
+
+    What is drawn again counts once: a step of all windows there are takes whoever checks it ten draws for
+    each, one of half of them 1.4.
+    """
+    return most if most <= CROWDED_MAX else 2 * most
+
+
 def check_spec(spec: RunSpec) -> None:
     """Do nothing if the parts of a spec fit together.
 
@@ -702,11 +713,15 @@ def check_spec(spec: RunSpec) -> None:
     ):
         for fault in faults:
             need(False, fault)
-    drawn = spec.window_tokens
     need(
-        spec.data.tokens - spec.data.validation_tokens >= drawn * spec.most_windows_per_round,
+        spec.most_windows_per_round <= WINDOWS_MAX,
+        f"a step takes {spec.most_windows_per_round} windows, at most {WINDOWS_MAX} expected",
+    )
+    drawn, windows = spec.window_tokens, windows_needed(spec.most_windows_per_round)
+    need(
+        spec.data.tokens - spec.data.validation_tokens >= drawn * windows,
         f"the data hold {spec.data.tokens - spec.data.validation_tokens} training tokens, "
-        f"one step needs {drawn * spec.most_windows_per_round}",
+        f"one step needs {drawn * windows}",
     )
     need(spec.data.validation_tokens >= drawn, f"validation needs at least {drawn} tokens")
     need(spec.data.token_bytes in (1, 2, 4), f"tokens of {spec.data.token_bytes} bytes, expected 1, 2 or 4")
@@ -723,7 +738,7 @@ def check_spec(spec: RunSpec) -> None:
             spec.data,
             seats=spec.seats,
             window=spec.window_tokens,
-            windows_per_round=spec.most_windows_per_round,
+            windows_needed=windows,
         ),
         *own_data_faults(spec),
     ):
@@ -745,13 +760,13 @@ def _accept_faults(spec: RunSpec) -> list[str]:
         faults.append(f"milestones must ascend by epoch, each once, below {spec.epochs}, and be at least one")
     for one in accept.milestones:
         faults += _milestone_faults(one, has_choices=spec.choices != NO_CHOICES)
-    held_out = spec.data.validation_tokens // (spec.model.context + 1)
+    most = min(spec.data.validation_tokens // (spec.model.context + 1), ACCEPT_SEQUENCES_MAX)
     if accept.sequences % spec.compute.drawn_sequences:
         faults.append(
             f"{accept.sequences} sequences to measure, expected an even number: DPO needs whole pairs"
         )
-    if not 0 < accept.sequences <= held_out:
-        faults.append(f"{accept.sequences} sequences to measure, expected 1 to {held_out}: those held out")
+    if not 0 < accept.sequences <= most:
+        faults.append(f"{accept.sequences} sequences to measure, expected 1 to {most}, of those held out")
     verifiers = len(spec.verifiers)
     least = (
         opening_rounds(verifiers) + faults_tolerated(verifiers) + 1
@@ -763,8 +778,11 @@ def _accept_faults(spec: RunSpec) -> list[str]:
     return faults
 
 
-def stratum_faults(data: DataSpec, *, seats: int, window: int, windows_per_round: int) -> tuple[str, ...]:
-    """Errors in how the data are divided into strata, as text; empty if there are none."""
+def stratum_faults(data: DataSpec, *, seats: int, window: int, windows_needed: int) -> tuple[str, ...]:
+    """Errors in how the data are divided into strata, as text; empty if there are none.
+
+    Each public stratum with seats must have as many windows as are needed, of `window` tokens.
+    """
     strata = data.strata
     if not strata or not data.split(window).held:
         return ()
@@ -780,10 +798,9 @@ def stratum_faults(data: DataSpec, *, seats: int, window: int, windows_per_round
         return ("strata without tokens come first, with one seat each, whose node brings data of its own",)
     counts = [len(data.training_windows(number, window)) for number in range(len(strata))]
     return tuple(
-        f"stratum {number} has {count} windows of {window} tokens to train on, "
-        f"a step needs {windows_per_round}"
+        f"stratum {number} has {count} windows of {window} tokens to train on, a step needs {windows_needed}"
         for number, count in enumerate(counts)
-        if strata[number].seats and not strata[number].is_own and count < windows_per_round
+        if strata[number].seats and not strata[number].is_own and count < windows_needed
     )
 
 
@@ -797,8 +814,6 @@ def own_data_faults(spec: RunSpec) -> Iterator[str]:
             "data that only one node has are trained on for the next token: what DPO and GRPO read beside it "
             "would be the node's word"
         )
-    if own and spec.most_windows_per_round > WINDOWS_MAX:
-        yield f"a step takes {spec.most_windows_per_round} windows, an opening shows at most {WINDOWS_MAX}"
     if own and (size := spec.window_bytes) > WINDOW_BYTES_MAX:
         yield f"a window of {size} bytes, an opening shows at most {WINDOW_BYTES_MAX} of one"
 

@@ -142,6 +142,10 @@ def test_the_quickstart_is_the_default_order_with_known_answer_tasks():
         ("[comm]\nf = 3", "[comm] f = 3: with 5 nodes the model stands still"),
         ('[comm]\nmethod = "sparseloco"\n[train]\nsteps = 4\nsegment = 5', "segments of 5 of 4 inner steps"),
         (
+            '[comm]\nmethod = "sparseloco"\n[train]\nsteps = 1025\nsegment = 65\nsequences = 64',
+            "[train] sequences = 64: a step takes 65600 windows, at most 65536 expected",
+        ),
+        (
             '[comm]\nmethod = "gossip"',
             'run.toml: [comm] method = "gossip": is not one of demo, muloco, sparseloco',
         ),

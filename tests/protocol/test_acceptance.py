@@ -434,6 +434,18 @@ def test_terms_out_of_bounds_are_refused(changes, reason):
         check_spec(replace(SPEC, money=replace(SPEC.money, accept=replace(ACCEPT, **changes))))
 
 
+def test_at_most_4096_sequences_are_measured_however_many_are_held_out():
+    data = replace(SPEC.data, tokens=10**6, validation_tokens=5000 * (SPEC.model.context + 1))
+
+    def measured(count):
+        accept = replace(ACCEPT, sequences=count)
+        return replace(SPEC, data=data, money=replace(SPEC.money, accept=accept))
+
+    check_spec(measured(4096))
+    with pytest.raises(ValueError, match="4097 sequences to measure, expected 1 to 4096"):
+        check_spec(measured(4097))
+
+
 @pytest.mark.parametrize(
     ("choices", "changes", "reason"),
     [

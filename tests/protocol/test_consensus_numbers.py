@@ -21,7 +21,7 @@ from assay.protocol.messages import Vote
 from assay.protocol.randomness import drand, vrf
 
 FROZEN = {
-    params: {"RUN_NODES_MAX": 128, "RUN_VERIFIERS_MAX": 16},
+    params: {"RUN_NODES_MAX": 128, "RUN_VERIFIERS_MAX": 16, "CROWDED_MAX": 4096},
     messages: {
         "NODES_MAX": 1024, "VERIFIERS_MAX": 64, "VERDICTS_MAX": 4096, "SKETCH_BYTES": 512,
         "REASON_CHARS_MAX": 300, "COMMITMENT_HASHES_MAX": 10, "STAKE_REPORTS_MAX": 8, "JOINS_MAX": 4,
@@ -38,7 +38,10 @@ FROZEN = {
     run_state: {"IDLE_ROUNDS": 16, "BORDERLINE_WEIGHT": 4, "BORDERLINE_MAX": 16},
     permitted: {"STAKE_REPORT_PAUSE": 64, "STAKE_REPORT_ROUNDS": 16},
     state_transition: {"BEACON_PAUSE": 16, "PAUSE_DOUBLINGS_MAX": 4},
-    openings: {"OPENED_BLOCKS_MAX": 32_768, "PROOF_HASHES_MAX": 26, "INNER_BYTES_MAX": 536_870_912},
+    openings: {
+        "OPENED_BLOCKS_MAX": 32_768, "PROOF_HASHES_MAX": 26, "INNER_BYTES_MAX": 536_870_912,
+        "WINDOWS_MAX": 65_536,
+    },
     codec: {
         "MESSAGE_BYTES_MAX": 4_194_304, "DEPTH_MAX": 10, "ITEMS_MIN": 4096, "ITEM_BYTES": 8,
         "INT_MAX": 18_446_744_073_709_551_615,

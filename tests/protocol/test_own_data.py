@@ -104,6 +104,16 @@ def test_a_root_and_a_count_that_make_a_step_are_taken_and_no_others(own, is_tak
     assert may_attend(run_state, says(run_state, own).attendance, 0) == is_taken
 
 
+def test_a_large_step_needs_twice_as_many_windows_as_it_takes():
+    run_state = began()
+    large = replace(run_state, spec=replace(run_state.spec, rule=a_rule(sequences=1 << 13)))
+    taken = [
+        may_attend(large, says(large, replace(OWN, windows=count)).attendance, 0)
+        for count in ((1 << 14) - 1, 1 << 14)
+    ]
+    assert taken == [False, True]
+
+
 def test_a_node_that_brings_none_and_one_that_has_no_seat_bind_themselves_to_nothing():
     run_state = began()
     assert not may_attend(run_state, says(run_state, node=OTHER).attendance, 0)
@@ -167,7 +177,7 @@ def test_who_brings_data_is_named_and_has_an_opening_that_shows_them():
         check_spec(replace(spec, nodes=spec.nodes[:2], least_nodes=2))
     shares = (*spec.data.strata[:3], Stratum(tokens=1 << 25, seats=0))
     much = replace(spec.data, tokens=1 << 25, strata=shares)
-    with pytest.raises(ValueError, match="an opening shows at most 65536"):
+    with pytest.raises(ValueError, match="takes 131072 windows, at most 65536"):
         check_spec(replace(spec, rule=a_rule(sequences=1 << 17), data=much))
     wide = replace(spec, compute=replace(spec.compute, beta_micro=10**5))
     with pytest.raises(ValueError, match="DPO and GRPO"):

@@ -49,6 +49,13 @@ def with_segments(seats: int, segments: int) -> RunSpec:
     return changed("", rule=rule, seats=seats, data=replace(a_spec().data, tokens=10**5))
 
 
+def with_windows(step: int, count: int) -> RunSpec:
+    """A run whose steps take so many of this many windows."""
+    return replace(
+        changed("data", tokens=100 + 17 * count, validation_tokens=100), rule=a_rule(sequences=step)
+    )
+
+
 def waits(least: int, seats: int, verifiers: int = 4, **changes: Any) -> RunSpec:
     some = MEMBERS[128 : 128 + verifiers]
     return nodes(0, seats, least_nodes=least, verifiers=some, **{"start_by_s": 1, **changes})
@@ -169,6 +176,13 @@ def adapted(rank: int, **sizes: int) -> dict[str, Any]:
             changed("data", tokens=134, validation_tokens=100),
             changed("data", tokens=133, validation_tokens=100),
             "33 training tokens, one step needs 34",
+        ),
+        (with_windows(4096, 4096), with_windows(4096, 4095), "69615 training tokens, one step needs 69632"),
+        (with_windows(4097, 8194), with_windows(4097, 8193), "139281 training tokens, one step needs 139298"),
+        (
+            with_windows(1 << 16, 1 << 17),
+            with_windows((1 << 16) + 1, 1 << 18),
+            "takes 65537 windows, at most",
         ),
         (
             changed("data", validation_tokens=17),

@@ -156,20 +156,27 @@ def batch_root(spec: RunSpec, positions: tuple[int, ...], own: OwnData = NO_OWN_
 
 def batch_tokens(tokens: Tokens, positions: tuple[int, ...], context: int) -> NDArray[np.int64]:
     """Input and target tokens together; a masked token t is ~t. Shape (sequences, context + 1), int64."""
-    return np.stack([tokens[at : at + context + 1] for at in positions]).astype(np.int64)
+    rows = [tokens[at : at + context + 1] for at in positions]
+    return np.array(rows, np.int64).reshape(len(rows), context + 1)
 
 
 def validation_tokens(
-    tokens: Tokens, spec: RunSpec, sequences: int, stratum: int | None = None
+    tokens: Tokens,
+    spec: RunSpec,
+    sequences: int,
+    stratum: int | None = None,
+    units: slice = slice(None),
 ) -> NDArray[np.int64]:
     """Evenly spaced sequences of what is held out, in whole pairs with DPO, and at least one.
 
-    Of one stratum, or of everything. Shape (<= sequences, context + 1), int64.
+    Of one stratum, or of everything; no others are read than those of the units, each a sequence or a pair.
+    Shape (<= sequences, context + 1), int64.
     """
     if stratum is None:
         held = range(spec.split.held)
     else:
         held = spec.data.held_out_windows(stratum, spec.window_tokens)
     count = min(max(sequences // spec.compute.drawn_sequences, 1), len(held))
-    starts = _starts(spec, (spec.split.held_out(held[i * len(held) // count]) for i in range(count)))
+    drawn = (held[i * len(held) // count] for i in range(count)[units])
+    starts = _starts(spec, map(spec.split.held_out, drawn))
     return batch_tokens(tokens, starts, spec.model.context)

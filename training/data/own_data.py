@@ -25,7 +25,7 @@ from assay.protocol.errors import ConfigError, MalformedMessage
 from assay.protocol.messages import Commit, OwnData
 from assay.protocol.openings import OwnWindow
 from assay.protocol.openings import Path as MerklePath
-from assay.protocol.params import RunSpec
+from assay.protocol.params import RunSpec, windows_needed
 from assay.protocol.types import Digest
 from assay.training.data.batches import Tokens, batch_positions, read_own_tokens
 from assay.training.data.shards import token_type
@@ -70,7 +70,7 @@ def read_own_data(folder: Path, spec: RunSpec, run_id: Digest, secret: Digest) -
         ConfigError: something is missing or modified, or too little for one step.
     """
     tokens = read_own_tokens(folder, spec.data)
-    count, least = len(tokens) // spec.window_tokens, spec.most_windows_per_round
+    count, least = len(tokens) // spec.window_tokens, windows_needed(spec.most_windows_per_round)
     if not least <= count <= merkle.LEAVES_MAX:
         raise ConfigError(
             f"own data {folder}: {count} windows of {spec.window_tokens} tokens, "

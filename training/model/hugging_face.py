@@ -317,6 +317,7 @@ def _gpt_sizes(config: Mapping[str, Any]) -> ModelSpec:
             f'activation_function is "{config.get("activation_function", "gelu_new")}"; the GPT trained here '
             'uses the exact "gelu" and has no linear biases, so OpenAI\'s GPT-2 cannot be started from'
         )
+    _expect(config, "scale_attn_weights", True)
     for flag in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         _expect(config, flag, False)
     return ModelSpec(

@@ -16,11 +16,14 @@ from collections.abc import Mapping
 
 from assay.protocol.types import PeerId
 from assay.training.codec.wire import Aggregate, Update
+from assay.verifier.aggregation.gram import need_majority
 from assay.verifier.aggregation.robust import trimmed_mean
 from assay.verifier.aggregation.scales import Scale, raw
 
 
-def mean_over_senders(updates: Mapping[PeerId, Update], block_count: int, *, scale: Scale = raw) -> Aggregate:
+def mean_over_senders(
+    updates: Mapping[PeerId, Update], block_count: int, *, f: int = 0, scale: Scale = raw
+) -> Aggregate:
     """Mean of each coefficient over the nodes that sent it.
 
     A node moves a block by at most what the scale leaves it; nodes that collude on one index
@@ -29,6 +32,7 @@ def mean_over_senders(updates: Mapping[PeerId, Update], block_count: int, *, sca
     Args:
         updates: Decoded, checked updates by node. At least one.
         block_count: Blocks of the layout.
+        f: Byzantine nodes among the senders; the mean trims nobody for them.
         scale: How much of each block counts, where updates have amplitudes.
 
     Returns:
@@ -36,8 +40,9 @@ def mean_over_senders(updates: Mapping[PeerId, Update], block_count: int, *, sca
         toward zero, and coefficients whose mean is 0 are left out.
 
     Raises:
-        ValueError: no updates. An empty mean is never silently zero.
+        ValueError: no updates, for an empty mean is never silently zero; or n <= 2f.
     """
     if not updates:
         raise ValueError("no updates to aggregate")
+    need_majority(len(updates), f)
     return trimmed_mean(updates, block_count, f=0, scale=scale)

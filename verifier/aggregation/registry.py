@@ -63,7 +63,7 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
         name: One of `names.RULE_NAMES`, or stages in their order: at most one scale, then at most one
             mixing, then a rule. `reputation` goes with the mean, which then needs no f; it has no
             effect here: the caller leaves the nodes out.
-        f: Byzantine nodes. A robust rule refuses n <= 2f with a ValueError.
+        f: Byzantine nodes. A rule refuses n <= 2f with a ValueError.
         seed: Public, and new in each round; bucketing draws from it.
 
     Raises:
@@ -80,7 +80,7 @@ def rule_of(name: str, f: int, seed: bytes) -> Rule:
     if stages or not (is_mean or (last in _ROBUST and not uses_reputation(name))):
         raise ValueError(f'no rule of aggregation is named "{name}"')
     if is_mean:
-        return partial(mean_over_senders, scale=scale)
+        return partial(mean_over_senders, f=0 if uses_reputation(name) else f, scale=scale)
     return partial(_ROBUST[last], f=f, scale=scale, mixing=mixing)
 
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from assay.protocol.types import PeerId
 from assay.training.codec.values import EXPONENT_MIN
 from assay.training.codec.wire import Update
-from assay.verifier.aggregation.gram import Ints, whole_root
+from assay.verifier.aggregation.gram import Ints, need_majority, whole_root
 
 UNIT_GRID = -30
 _ROOT_BITS = 30  # norms as r * 2^e with 2^29 <= r < 2^30
@@ -97,11 +97,15 @@ def clipped(updates: Mapping[PeerId, Update], block_count: int) -> dict[PeerId, 
 def adaptive(updates: Mapping[PeerId, Update], block_count: int, *, f: int) -> dict[PeerId, Scaled]:
     """The floor(2 f (n - f) / n) largest norms cut to the next one.
 
+    Raises:
+        ValueError: n <= 2f.
+
     Reference:
         Allouah, Guerraoui, Gupta, Jellouli, Rizk & Stephan, "Adaptive Gradient Clipping for
         Robust Federated Learning", ICLR 2025, arXiv:2405.14432 (ARC).
     """
     count = len(updates)
+    need_majority(count, f)
     cut = 2 * f * (count - f) // count
     return _cut(updates, block_count, count - cut - 1)
 

@@ -231,8 +231,8 @@ class RecomputeWorker(ComputeWorker):
             Diverged: that round is ahead of us or too old.
         """
         spec, theta_P = self.spec, self.parameters.at(round_id)
-        size, sequences = spec.compute.drawn_sequences, spec.money.accept.sequences
-        tokens = validation_tokens(self.tokens, spec, sequences)[unit * size : (unit + 1) * size]
+        sequences, one = spec.money.accept.sequences, slice(unit, unit + 1)
+        tokens = validation_tokens(self.tokens, spec, sequences, units=one)
         loss, targets = 0.0, 0
         if len(tokens):  # else fewer are held out than are asked for
             evaluation = importlib.import_module(_EVALUATION)

@@ -7,6 +7,7 @@ proposal. The driver holds the updates' bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from assay.chain.addresses import Deployment
 from assay.chain.commit_statement import check_commit_statement
@@ -14,12 +15,21 @@ from assay.protocol.auditing.audits import REFERENCE
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import OutOfPhase, PeerFault
 from assay.protocol.identity import Domain, verify
-from assay.protocol.messages import LOSS_MICRO_MAX, Contradiction, SignedCommit, SignedInclusionList
+from assay.protocol.messages import (
+    LOSS_MICRO_MAX,
+    Contradiction,
+    OwnData,
+    SignedCommit,
+    SignedInclusionList,
+)
+from assay.protocol.params import RunSpec
 from assay.protocol.permitted import may_contradict
 from assay.protocol.run_state import RunState
-from assay.protocol.types import NO_DIGEST, Digest
+from assay.protocol.types import NO_DIGEST, Digest, PeerId
 from assay.training.codec.contribution import contribution_bytes_max
 from assay.training.data.batches import batch_positions, batch_root
+
+ROOTS_KEPT = 1024  # of assigned batches, 32 bytes each: of every node's step, and of some other sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +49,21 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
         OutOfPhase: it is for another round or parent.
         PeerFault: which field breaks which rule.
     """
+    _check_fields(rules, run_state, state, signed)
+    _check_batch(run_state, signed)
+
+
+def _fault(signed: SignedCommit, broken: str) -> PeerFault:
+    return PeerFault(signed.commit.node, f"Commit of round {signed.commit.round}: {broken}")
+
+
+def _check_fields(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit) -> None:
+    """The rules of `check_commit` that cost next to nothing."""
     commit, spec = signed.commit, run_state.spec
 
     def need(holds: bool, broken: str) -> None:
         if not holds:
-            raise PeerFault(commit.node, f"Commit of round {commit.round}: {broken}")
+            raise _fault(signed, broken)
 
     need(commit.run_id == run_state.run_id, "is of another run")
     if commit.round != run_state.round or commit.parent != run_state.parent:
@@ -55,13 +75,6 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
         commit.state == expected,
         f"diverged: used parameters {commit.state.hex()[:8]}, expected {expected.hex()[:8]}",
     )
-    try:
-        own = run_state.nodes[commit.node].own
-        positions = batch_positions(spec, commit.node, int(commit.round), commit.tokens, own)
-    except ValueError as fault:
-        raise PeerFault(commit.node, f"Commit of round {commit.round}: {fault}") from None
-    is_assigned = commit.batch_root == batch_root(spec, positions, own)
-    need(is_assigned, "trained on another batch than the assigned one")
     need(
         commit.update_bytes <= contribution_bytes_max(spec.rule, rules.block_count),
         f"an update of {commit.update_bytes} bytes",
@@ -77,16 +90,35 @@ def check_commit(rules: Rules, run_state: RunState, state: Digest, signed: Signe
     need(commit.loss_micro <= LOSS_MICRO_MAX, f"a loss of {commit.loss_micro} millionths")
 
 
+def _check_batch(run_state: RunState, signed: SignedCommit) -> None:
+    """The rule of `check_commit` that takes some hash for each window of the step."""
+    commit = signed.commit
+    own = run_state.nodes[commit.node].own
+    try:
+        assigned = _assigned(run_state.spec, commit.node, int(commit.round), commit.tokens, own)
+    except ValueError as fault:
+        raise _fault(signed, str(fault)) from None
+    if commit.batch_root != assigned:
+        raise _fault(signed, "trained on another batch than the assigned one")
+
+
+@lru_cache(maxsize=ROOTS_KEPT)  # a commit is checked more than once, and a node may send many
+def _assigned(spec: RunSpec, node: PeerId, round_id: int, tokens: int, own: OwnData) -> Digest:
+    return batch_root(spec, batch_positions(spec, node, round_id, tokens, own), own)
+
+
 def admit(rules: Rules, run_state: RunState, state: Digest, signed: SignedCommit) -> None:
     """Do nothing if the next manifest may carry this commit and its node signed it with both of its keys.
 
-    Called once for each commit, where it arrives; an admitted commit need not be authenticated again.
+    Called once for each commit, where it arrives; an admitted commit need not be authenticated again. Nobody
+    but the node has its batch drawn here: the signatures come first.
 
     Raises:
         OutOfPhase, PeerFault: as `check_commit`, or a signature is not the node's.
     """
-    check_commit(rules, run_state, state, signed)
+    _check_fields(rules, run_state, state, signed)
     _authenticate(rules, run_state, signed)
+    _check_batch(run_state, signed)
 
 
 def is_sign_of_life(rules: Rules, run_state: RunState, signed: SignedCommit) -> bool:

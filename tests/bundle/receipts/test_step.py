@@ -57,6 +57,7 @@ from assay.testing import messages, run, signed
 from assay.testing.members import a_deployment, a_digest, a_hot_key, name_of, peer
 from assay.testing.messages import Signed
 from assay.testing.signed import NODES, VERIFIERS, a_spec, by_peer
+from assay.testing.specs import a_rule
 from tests.a_drand import a_network, a_signature
 from tests.chain.a_block import a_final_result
 from tests.simulation.world import World
@@ -377,6 +378,14 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "a node unknown": (lambda t: t.update(node="ab" * 32), "^node: abababab is no node"),
     "a node in capitals": (lambda t: t.update(node=t["node"].upper()), "^receipt: node: .* lower-case"),
     "another spec": (lambda t: t.update(spec=flip(t["spec"])), "^(spec|run_id): "),
+    "a spec of steps without end": (
+        lambda t: t.update(
+            spec=encode(
+                replace(SPEC, rule=a_rule(sequences=1 << 40), data=replace(SPEC.data, tokens=1 << 60))
+            ).hex()
+        ),
+        "^spec: a step takes 1099511627776 windows, at most 65536",
+    ),
     "a spec with a tail": (lambda t: t.update(spec=t["spec"] + "00"), "^spec: "),
     "another chain": (lambda t: t["deployment"].update(chain_id=1), "^commit: .*statement"),
     "another deployment": (

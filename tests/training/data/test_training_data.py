@@ -133,6 +133,27 @@ def test_what_is_held_out_is_what_nobody_trains_on():
     assert validation_tokens(tokens, SPEC, 4).shape == (4, WINDOW)
 
 
+@pytest.mark.parametrize("pair", [1, 2])
+def test_a_unit_of_what_is_held_out_is_that_of_the_whole_and_no_other_is_read(pair):
+    """Else measuring them one after the other takes as many reads as their number's square."""
+    read = []
+
+    class Stream:
+        def __getitem__(self, span):
+            read.append(span)
+            return TOKENS[span]
+
+    spec = replace(SPEC, compute=replace(SPEC.compute, beta_micro=10**5)) if pair == 2 else SPEC
+    whole = validation_tokens(TOKENS, spec, 6)
+    assert len(whole) == 6
+
+    for unit in range(6 // pair):
+        one = validation_tokens(Stream(), spec, 6, units=slice(unit, unit + 1))
+        assert np.array_equal(one, whole[unit * pair : (unit + 1) * pair])
+    assert len(read) == 6
+    assert validation_tokens(Stream(), spec, 6, units=slice(6, 7)).shape == (0, WINDOW)
+
+
 @pytest.mark.parametrize("windows", [1, 2, 40, 111, 1000])
 def test_every_window_is_trained_on_or_held_out_and_none_is_both(windows):
     for held in {1, 2, 31, 32, 33, 64, 65, windows // 20, windows // 2, windows}:

@@ -103,6 +103,20 @@ def test_a_model_that_cannot_be_trained_here_is_refused_with_the_reason(tmp_path
         read_sizes(a_folder(tmp_path, LLAMA, **changes))
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("scale_attn_weights", False),
+        ("scale_attn_by_inverse_layer_idx", True),
+        ("add_cross_attention", True),
+    ],
+)
+def test_a_gpt2_whose_attention_is_another_is_refused(tmp_path, flag, value):
+    assert read_sizes(a_folder(tmp_path, GPT, **{flag: not value})) == GPT
+    with pytest.raises(ConfigError, match=f"{flag} is {value}"):
+        read_sizes(a_folder(tmp_path, GPT, **{flag: value}))
+
+
 def test_gpt2_is_refused_because_its_linear_biases_have_no_place_here(tmp_path):
     with pytest.raises(ConfigError, match=r"gelu_new.*OpenAI's GPT-2 cannot be started from"):
         read_sizes(a_folder(tmp_path, GPT, activation_function="gelu_new"))

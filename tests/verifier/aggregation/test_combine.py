@@ -17,7 +17,7 @@ from assay.training.codec.wire import Update
 from assay.training.layout import layout_of
 from assay.training.optimiser.aggregate import decode_round, decode_step
 from assay.verifier.aggregation.combine import combine, rounds_behind, rounds_remembered, tolerated
-from assay.verifier.aggregation.registry import DECODED, decoded_rule_of
+from assay.verifier.aggregation.registry import DECODED, decoded_rule_of, rule_of
 from assay.verifier.aggregation.reputation import Reputation
 
 PEERS = sorted(peer(name) for name in ("nora", "nils", "mallory"))
@@ -106,7 +106,8 @@ def test_who_contradicts_the_others_is_not_heard_after_some_rounds():
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("reputation+mean", 2), ("centered-clip", 2), ("trimmed-mean", 1)]
+    ("name", "count"),
+    [("reputation+mean", 2), ("centered-clip", 2), ("trimmed-mean", 1), ("mean", 2), ("normalize+mean", 1)],
 )
 def test_a_rule_with_too_few_honest_nodes_moves_nothing_and_says_why(name, count):
     updates = some_updates(0, senders=PEERS[:count])
@@ -115,6 +116,13 @@ def test_a_rule_with_too_few_honest_nodes_moves_nothing_and_says_why(name, count
 
     assert combined.body == b""
     assert "f = 1" in combined.refusal
+
+
+def test_a_mean_of_whom_reputation_admits_needs_no_majority_of_its_own():
+    updates = some_updates(0)
+    rule = rule_of("reputation+mean", 1, bytes(32))
+
+    assert len(rule(dict(list(updates.items())[:2]), LAYOUT.blocks).value_T)
 
 
 def test_a_round_without_commits_leaves_standing_as_it_is():

@@ -26,7 +26,7 @@ from assay.verifier.aggregation import scales
 from assay.verifier.aggregation.gram import nearest_neighbours
 from assay.verifier.aggregation.mean import mean_over_senders
 from assay.verifier.aggregation.names import RULE_NAMES
-from assay.verifier.aggregation.registry import rule_of
+from assay.verifier.aggregation.registry import rule_of, uses_reputation
 from assay.verifier.aggregation.robust import (
     centered_clip,
     geometric_median,
@@ -237,6 +237,15 @@ def test_no_rule_depends_on_arrival_order_and_all_have_canonical_bytes(name, see
     assert encode_aggregate(rule(dict(items), BLOCKS), BLOCKS, has_scale=True) == raw_bytes
     again = decode_aggregate(raw_bytes, BLOCKS, has_scale=True)
     assert np.array_equal(dense(again), dense(first))
+
+
+@pytest.mark.parametrize("name", [n for n in RULE_NAMES if not uses_reputation(n)])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_every_rule_that_hears_all_nodes_refuses_what_may_have_no_honest_majority(name, count):
+    updates = by_peer([an_update(seed) for seed in range(count)])
+
+    with pytest.raises(ValueError, match="no honest majority"):
+        rule_of(name, 2, b"public")(updates, BLOCKS)
 
 
 def largest_there_is(seed: int, size: int = (1 << 23) - 1) -> Update:

@@ -69,6 +69,7 @@ from assay.training.codec.wire import update_bytes_max
 from assay.training.data.batches import batch_positions, batch_root
 from assay.training.layout import layout_of
 from assay.training.optimiser.momentum_root import zero_root
+from assay.verifier.round import commits
 from assay.verifier.round.ancestors import base_history
 from assay.verifier.round.beacon import REVEALS_PER_VERIFIER, valid_shares
 from assay.verifier.round.commits import Rules, admit, contradiction, is_sign_of_life
@@ -337,6 +338,32 @@ def test_a_statement_that_is_no_signature_is_refused(statement):
     signed = replace(a_signed_commit("nora", the_start()), statement=statement)
 
     assert "statement" in refusal(the_start(), signed)
+
+
+def test_a_batch_is_drawn_for_its_node_alone_and_once_however_many_commits_come(monkeypatch):
+    """A large one is half a second of every verifier's event loop."""
+    drawn = []
+
+    def counting(spec, node, *step):
+        drawn.append(node)
+        return batch_positions(spec, node, *step)
+
+    run_state = the_start()
+    wrong = {"batch_root": a_digest("other batch")}
+    right = a_signed_commit("nora", run_state)
+    commits._assigned.cache_clear()
+    monkeypatch.setattr(commits, "batch_positions", counting)
+
+    for key, words in (("peer_key", "signature"), ("hot_key", "hot key")):
+        assert words in refusal(run_state, a_signed_commit("nora", run_state, **wrong, **{key: "nils"}))
+    assert drawn == []
+
+    for number in range(3):
+        lie = a_signed_commit("nora", run_state, loss_micro=number, **wrong)
+        assert "another batch" in refusal(run_state, lie)
+    admit(RULES, run_state, STATE, right)
+    after(run_state, right)
+    assert drawn == [peer("nora")]
 
 
 def test_a_commit_for_another_run_with_the_same_spec_is_not_replayed_here():
