@@ -1,8 +1,8 @@
 """Bounded: calls functions that read strangers' programs in a child process, with limited memory and time.
 
-Room: training (edge: a process). A few bytes of a tokenizer's normaliser can ask for any amount of memory,
-and where there is none the library ends the whole process: no `except` sees it. Here a child ends in its
-place, and that is a `ValueError`.
+Room: training (edge: a process). A few bytes of a tokenizer's normaliser or of a chat template can ask for
+any amount of memory, and where there is none a library ends the whole process: no `except` sees it. Here a
+child ends in its place, and that is a `ValueError`.
 
     parent -- pickle of (function, arguments) --> child
     parent <-- line of JSON: [class of the error or "", result or text] -- child
@@ -38,8 +38,13 @@ serve({memory}, {cpu})
 class BoundedProcess:
     """A child process that calls functions one after the other, and ends when nobody has this any more."""
 
-    def __init__(self) -> None:
-        """Start it. It imports from where this process does, and not from the working directory."""
+    def __init__(self, reading: str) -> None:
+        """Start it. It imports from where this process does, and not from the working directory.
+
+        Args:
+            reading: What it reads of a stranger's, for the error when it ends.
+        """
+        self._reading = reading
         main = _MAIN.format(path=sys.path, memory=MEMORY_BYTES, cpu=CPU_S)
         self._process = subprocess.Popen(
             [sys.executable, "-c", main],
@@ -66,16 +71,16 @@ class BoundedProcess:
             line = b""
         if not line.endswith(b"\n"):
             limits = f"{MEMORY_BYTES >> 30} GiB of memory and {CPU_S:g} s of processor time"
-            raise ValueError(f"the process that read it ended, which may take {limits}")
+            raise ValueError(f"the process that reads {self._reading} ended, which may take {limits}")
         kind, found = json.loads(line)
         if kind:
             raise (ConfigError if kind == ConfigError.__name__ else ValueError)(found)
         return found
 
 
-def bounded(function: Callable[..., Any], *arguments: Any) -> Any:
-    """One call in a process of its own; see `BoundedProcess.call`."""
-    return BoundedProcess().call(function, *arguments)
+def bounded(reading: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """One call in a process of its own; see `BoundedProcess`."""
+    return BoundedProcess(reading).call(function, *arguments)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -25,7 +25,7 @@ from assay.protocol.errors import ConfigError
 from assay.protocol.params import ITEMS_MAX, NO_CHOICES, ChoicesSpec, RunSpec
 from assay.protocol.types import Digest
 from assay.training.data.bounded import bounded
-from assay.training.data.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer
+from assay.training.data.tokenizer import READING, Tokenizer, byte_tokenizer, load_tokenizer
 
 FORMAT = "assay/choices/1"
 CHOICES = "choices.json"
@@ -189,7 +189,7 @@ def check_texts(choices: Choices, path: Path | None) -> None:
     if path is None:
         _check_texts(choices, byte_tokenizer())
     else:
-        bounded(_check_texts_by, choices, path)
+        bounded(READING, _check_texts_by, choices, path)
 
 
 def _check_texts_by(choices: Choices, path: Path) -> None:

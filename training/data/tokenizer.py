@@ -28,6 +28,7 @@ PIECE_BYTES = 1 << 20
 FILE_BYTES_MAX = 1 << 28
 BYTE_VOCABULARY = 256
 BYTE_SEPARATOR = 0
+READING = "the tokenizer"  # what a bounded process reads
 # Default separators: the first of these that the tokenizer knows follows each document.
 SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "[SEP]")
 
@@ -150,7 +151,7 @@ def decoded(body: bytes, texts: Sequence[Sequence[int]], characters_max: int) ->
     if not body:  # 0xFF is no UTF-8
         found = [bytes(min(token, 0xFF) for token in one).decode("utf-8", "replace") for one in texts]
         return tuple(text[:characters_max] for text in found)
-    return tuple(bounded(_decoded, body, [list(map(int, one)) for one in texts], characters_max))
+    return tuple(bounded(READING, _decoded, body, [list(map(int, one)) for one in texts], characters_max))
 
 
 def _decoded(body: bytes, texts: list[list[int]], characters_max: int) -> list[str]:
@@ -173,7 +174,7 @@ def special_name(body: bytes, token: int | None) -> str:
     if not body or token is None:
         return ""
     try:
-        return str(bounded(_special_name, body, token))
+        return str(bounded(READING, _special_name, body, token))
     except ValueError:
         return ""
 

@@ -17,7 +17,7 @@ from assay.training.data.tokenizer import load_tokenizer
 
 
 def test_calls_are_answered_one_after_the_other_by_one_process_and_errors_are_raised_here(tmp_path):
-    child = BoundedProcess()
+    child = BoundedProcess("it")
 
     with pytest.raises(ValueError, match="could not convert"):
         child.call(float, "x")
@@ -34,16 +34,18 @@ def test_a_process_beyond_a_limit_ends_and_says_which_it_had(limit, monkeypatch)
         "time": (math.factorial, 10**8),
         "neither": (os._exit, 0),
     }
-    child = BoundedProcess()
+    child = BoundedProcess("the file")
 
     for call in (asked[limit], (os.getpid,)):  # nor does it answer after that
-        with pytest.raises(ValueError, match=r"ended, which may take 4 GiB of memory and 0\.5 s"):
+        with pytest.raises(
+            ValueError, match=r"that reads the file ended, which may take 4 GiB of memory and 0\.5 s"
+        ):
             child.call(*call)
 
 
 def test_the_time_is_that_of_one_call(monkeypatch):
     monkeypatch.setattr(module, "CPU_S", 1.0)
-    child = BoundedProcess()
+    child = BoundedProcess("it")
     spent = 0.0
 
     while spent < 1.5:
@@ -52,7 +54,7 @@ def test_the_time_is_that_of_one_call(monkeypatch):
 
 
 def test_a_process_that_nobody_has_any_more_ends():
-    pid = BoundedProcess().call(os.getpid)
+    pid = BoundedProcess("it").call(os.getpid)
     gc.collect()
 
     with pytest.raises(ProcessLookupError):
@@ -63,4 +65,4 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "pickle.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
 
-    assert bounded(abs, -1) == 1
+    assert bounded("it", abs, -1) == 1
