@@ -23,7 +23,7 @@ from typing import Any
 
 from assay.protocol.errors import ConfigError
 
-MEMORY_BYTES = 4 << 30  # of address space; a published tokenizer of 30 MB takes less than an eighth
+MEMORY_BYTES = 4 << 30  # of address space; a tokenizer of 262,000 tokens takes a sixteenth
 CPU_S = 60.0  # of one call, on all its threads
 # Threads reserve address space, and there is nothing here to divide among them.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
