@@ -116,13 +116,13 @@ def fetch(
         part: How much of it.
         openings: Whether with the openings of drawn steps, of a small model more than all the rest.
         run_id: The run that is expected; None takes the one that the first source has.
-        bytes_max: The fetch ends before it has received more.
+        bytes_max: The fetch ends before it has received more; each source may send an equal share of it.
         on_progress: Called after each file.
-        on_slow: Told of each source that sends too slowly: the next one is asked then.
+        on_slow: Told of each source that sends too slowly, or has sent its share: the next one is asked then.
         is_public: Whether strangers named the sources, so that none may lead into the reader's own network.
 
     Raises:
-        ConfigError: an address, or a folder with another run.
+        ConfigError: an address, or a folder with another run; or all sources have sent their share.
         IntegrityError: no source has an index that the run's buyer signed, or a file that it lists.
         Unavailable: a source does not answer, and no other has the file.
     """
@@ -220,8 +220,8 @@ class Client:
 
         Args:
             sources: See `fetch`.
-            bytes_max: No more are received in all.
-            on_slow: Told of each source that sends too slowly, in a line.
+            bytes_max: No more are received in all, and from each source no more than its share.
+            on_slow: Told of each source that sends too slowly, or has sent its share, in a line.
             clock: Seconds.
             is_public: See `fetch`.
 
@@ -230,6 +230,7 @@ class Client:
         """
         self.sources, self.received = [_address(one) for one in sources], 0
         self._bytes_max, self._lock, self._local = bytes_max, Lock(), local()
+        self._left = {one: bytes_max // len(self.sources) for one in self.sources}  # of each one's share
         self._on_slow, self._clock, self._is_public = on_slow, clock, is_public
 
     def small(self, source: str, name: str, bytes_max: int) -> bytes:
@@ -301,6 +302,7 @@ class Client:
                         return  # not what is wanted, whatever follows
 
     def _get(self, source: str, name: str, begun: int) -> requests.Response:
+        self._count(source, 0)
         if not hasattr(self._local, "session"):
             self._local.session = steady_session(is_public=self._is_public)
         asked = {"Range": f"bytes={begun}-"} if begun else {}
@@ -329,10 +331,7 @@ class Client:
             raise Unavailable(f"{source}{name}: sent in another encoding than asked for")
         try:
             for piece in pieces(answer, PIECE_BYTES, self._clock):
-                with self._lock:
-                    self.received += len(piece)
-                    if self.received > self._bytes_max:
-                        raise ConfigError(f"more than {self._bytes_max} bytes were received: see --most")
+                self._count(source, len(piece))
                 yield piece
         except TooSlow as error:
             answer.close()
@@ -341,6 +340,26 @@ class Client:
             raise Unavailable(f"{source}{name}: too slow: {error}") from None
         except (HTTPError, OSError) as error:
             raise Unavailable(f"{source}{name}: broke off ({type(error).__name__})") from None
+
+    def _count(self, source: str, size: int) -> None:
+        """Take bytes off a source's share.
+
+        Raises:
+            Unavailable: they are more than was left of it.
+            ConfigError: and so it is for every source.
+        """
+        with self._lock:
+            was_left = self._left[source] >= 0
+            self.received += size
+            self._left[source] -= size
+            if self._left[source] >= 0:
+                return
+            if all(left < 0 for left in self._left.values()):
+                raise ConfigError(f"more than {self._bytes_max} bytes were received: see --most")
+        line = f"{source}: has sent its share of {self._bytes_max} bytes, see --most"
+        if was_left:
+            self._on_slow(line)
+        raise Unavailable(line)
 
     def _ask_last(self, source: str) -> None:
         """Have a slow source asked when no other has a file, and not before each."""

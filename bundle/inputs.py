@@ -19,7 +19,7 @@ from assay.protocol.types import NO_DIGEST, Digest
 from assay.training.data.chat_template import ChatTemplate, read_chat_template
 from assay.training.data.choices import CHOICES, Choices, check_texts, read_choices
 from assay.training.data.shards import CHAT, TOKENIZER, DataManifest, read_manifest
-from assay.training.data.tokenizer import byte_tokenizer, load_tokenizer
+from assay.training.data.tokenizer import FILE_BYTES_MAX
 from assay.training.frozen import ALL_TRAINED, Frozen
 from assay.training.layout import frozen_layout
 from assay.training.model.initial import imported_buffers, imported_parameters, starting_parameters
@@ -70,12 +70,7 @@ def read_inputs(spec: RunSpec, data: Path, base: Path | None) -> RunInputs:
         raise ConfigError(f"data {data}: not the manifest this run committed to")
     tokenizer = b""
     if spec.data.tokenizer != NO_DIGEST:
-        try:
-            tokenizer = (data / TOKENIZER).read_bytes()
-        except OSError as cause:
-            raise ConfigError(f"data {data / TOKENIZER}: cannot be read ({cause.strerror})") from None
-        if hashlib.sha256(tokenizer).digest() != spec.data.tokenizer:
-            raise ConfigError(f"data {data / TOKENIZER}: not the tokenizer this run committed to")
+        tokenizer = _named(data / TOKENIZER, spec.data.tokenizer, "the tokenizer this run committed to")
     chat = _chat_template(data, manifest.chat.template) if manifest.chat is not None else None
     is_drawn = spec.model.base == NO_DIGEST
     return RunInputs(
@@ -98,26 +93,32 @@ def check_item_texts(inputs: RunInputs, data: Path) -> None:
         data: The folder, which has the tokenizer if tokens are not bytes.
 
     Raises:
-        ConfigError: which item has other tokens than its text.
+        ConfigError: which item has other tokens than its text, or the tokenizer takes too much.
     """
     if inputs.choices is None:
         return
-    tokenizer = load_tokenizer(data / TOKENIZER) if inputs.tokenizer else byte_tokenizer()
     try:
-        check_texts(inputs.choices, tokenizer)
+        check_texts(inputs.choices, data / TOKENIZER if inputs.tokenizer else None)
     except ValueError as fault:
         raise ConfigError(f"data {data / CHOICES}: {fault}") from None
 
 
 def _chat_template(data: Path, named: Digest) -> ChatTemplate:
     path = data / CHAT
-    try:
-        body = path.read_bytes()
-    except OSError as cause:
-        raise ConfigError(f"data {path}: cannot be read ({cause.strerror})") from None
-    if hashlib.sha256(body).digest() != named:
-        raise ConfigError(f"data {path}: not the chat template that the data's manifest names")
+    body = _named(path, named, "the chat template that the data's manifest names")
     try:
         return read_chat_template(body)
     except (ValueError, RecursionError) as cause:
         raise ConfigError(f"data {path}: {cause}") from None
+
+
+def _named(path: Path, digest: Digest, what: str) -> bytes:
+    """The file of this SHA-256; one of more than `FILE_BYTES_MAX` bytes is none."""
+    try:
+        with open(path, "rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except OSError as cause:
+        raise ConfigError(f"data {path}: cannot be read ({cause.strerror})") from None
+    if len(body) > FILE_BYTES_MAX or hashlib.sha256(body).digest() != digest:
+        raise ConfigError(f"data {path}: not {what}")
+    return body

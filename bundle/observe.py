@@ -11,6 +11,7 @@ it to follow the last one, an update or an aggregate if it has its digest.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,13 +24,15 @@ from assay.bundle.read import BUNDLE, extended, link_name, opening_name, read_te
 from assay.ledger.settlement.results import run_id_of
 from assay.participant.files.index import IntegrityError
 from assay.participant.openings import named_openings
-from assay.protocol.encoding.blob import blob_digest
+from assay.protocol.encoding.blob import CHUNK_BYTES, ChunkList
 from assay.protocol.encoding.codec import decode, encode
 from assay.protocol.errors import AssayError, ConfigError, MalformedMessage, Unavailable
 from assay.protocol.messages import CertifiedManifest
 from assay.protocol.params import RunSpec
 from assay.protocol.run_state import RunState, start
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.codec.contribution import aggregate_bytes_max
+from assay.training.layout import layout_of
 
 _TERMS = ("spec.cbor", "deployment.json")
 FILE_BYTES_MAX = 64 << 20  # of the spec, or of a certified manifest
@@ -59,7 +62,7 @@ def observe(
         folder: Where it is to lie; None: in `runs`, by its id.
         part: Updates and aggregates are fetched for `Part.ALL` alone.
         openings: Whether with the openings of drawn steps, as far as a source has them; none is waited for.
-        bytes_max: It ends before it has received more, before the delivery and after.
+        bytes_max: As that of `fetch`, before the delivery and once more after it.
         pause: Called when no source has more yet.
         on_round: Called with each round whose manifest, and bytes, are here.
         on_slow, is_public: As those of `fetch`.
@@ -186,10 +189,10 @@ def _grown(client: Client, folder: Path, run_state: RunState, part: Part) -> Run
             return extended(run_state, name, path.read_bytes(), "spec.cbor")[1]
     link, after = _next(client, run_state, name)
     if part is Part.ALL:
-        for blob, place in _blobs(link):
+        for blob, place, size_max in _blobs(link, run_state.spec):
             is_right, kept = _has(blob), f"{OBSERVED}/{place}"
             if not ((folder / kept).is_file() and is_right(folder / kept)):
-                client.file(f"{BUNDLE}/{place}", is_right, folder, kept_as=kept)
+                client.file(f"{BUNDLE}/{place}", is_right, folder, kept_as=kept, size_max=size_max)
     path.parent.mkdir(exist_ok=True)
     whole = path.with_suffix(".partial")
     whole.write_bytes(encode(link))
@@ -208,15 +211,24 @@ def _next(client: Client, run_state: RunState, name: str) -> tuple[CertifiedMani
     raise next((one for one in faults if isinstance(one, IntegrityError)), faults[-1])
 
 
-def _blobs(link: CertifiedManifest) -> list[tuple[Digest, str]]:
-    """The bytes that a manifest names, and their files in a bundle."""
-    found = [(one.commit.update, f"updates/{one.commit.update.hex()}.bin") for one in link.manifest.commits]
-    aggregate = link.manifest.aggregate
-    return found if aggregate == NO_DIGEST else [*found, (aggregate, f"aggregates/{aggregate.hex()}.bin")]
+def _blobs(link: CertifiedManifest, spec: RunSpec) -> list[tuple[Digest, str, int]]:
+    """The bytes that a manifest names, their files in a bundle, and the most bytes that each has."""
+    commits, aggregate = (one.commit for one in link.manifest.commits), link.manifest.aggregate
+    found = [(one.update, f"updates/{one.update.hex()}.bin", one.update_bytes) for one in commits]
+    if aggregate != NO_DIGEST:
+        size_max = aggregate_bytes_max(spec, layout_of(spec.model).blocks)
+        found.append((aggregate, f"aggregates/{aggregate.hex()}.bin", size_max))
+    return found
 
 
 def _has(blob: Digest) -> Callable[[Path], bool]:
-    return lambda path: blob_digest(path.read_bytes()) == blob
+    def is_right(path: Path) -> bool:
+        with open(path, "rb") as file:
+            chunks = iter(lambda: file.read(CHUNK_BYTES), b"")
+            hashes = tuple(hashlib.sha256(chunk).digest() for chunk in chunks)
+            return ChunkList(size=file.tell(), hashes=hashes).digest() == blob
+
+    return is_right
 
 
 def _is_delivered(client: Client, run_id: Digest) -> bool:

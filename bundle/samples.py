@@ -22,8 +22,8 @@ HEAD = b"assay/sample/1"
 def samples_of(run: Finished) -> tuple[str, ...]:
     """The documents; of a large model, fewer tokens of each, as `FLOP_MAX` allows.
 
-    None where the data's documents have no separator to begin with, the tokenizer is none, or the model
-    diverged.
+    None where the data's documents have no separator to begin with, the tokenizer is none or takes too much
+    memory or time, or the model diverged.
 
     Raises:
         Unavailable: this thread computes otherwise than IEEE 754 says.
@@ -46,6 +46,6 @@ def samples_of(run: Finished) -> tuple[str, ...]:
             head=HEAD + run.run_id,
             frozen=run.inputs.frozen(run.spec),
         )
-        return tuple(decoded(run.inputs.tokenizer, one)[:CHARACTERS_MAX] for one in made)
+        return decoded(run.inputs.tokenizer, made, CHARACTERS_MAX)
     except (FloatingPointError, ValueError):
         return ()

@@ -140,7 +140,7 @@ def verify(
             raise IntegrityError(f"{BUNDLE}/{FOLDER}/{PROVENANCE}: {error}") from None
         bundle_files, drawn_by = _compare(again, delivered.bundle)
     if data is not None and held_out is not None:
-        check_held_out(held_out, held_out_loss(spec, inputs, public.theta_P, data, held_out.tokens))
+        check_held_out(held_out, held_out_loss(spec, inputs, public.theta_P, data))
     if (root / SUMMARY).is_file():  # only a network on one machine has one; the index lists it
         _check_summary(delivered, claims.registered)
     has_books = (root / BOOKS).is_file()  # likewise; a buyer has only their checkpoint and anchor

@@ -326,7 +326,9 @@ def run_fetch(
     openings: Annotated[
         bool, typer.Option("--openings", help="Also the openings of drawn steps, for replays.")
     ] = False,
-    most: Annotated[float, typer.Option(metavar="GB", help="Give up beyond this.", min=0)] = 100.0,
+    most: Annotated[
+        float, typer.Option(metavar="GB", help="Give up beyond this; a source, beyond its share.", min=0)
+    ] = 100.0,
     follow: Annotated[
         bool, typer.Option("--follow", help="Also fetch a run that goes on, until it is delivered.")
     ] = False,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from assay.bundle.finished import Energy, HeldOut
+from assay.bundle.held_out import held_out_tokens
 from assay.bundle.read import Delivered
 from assay.bundle.report.audits import kind_of
 from assay.bundle.samples import CHARACTERS_MAX, SAMPLES
@@ -257,9 +258,8 @@ def claimed(body: bytes, spec: RunSpec) -> Beside:
 
 
 def _check_held_out(found: HeldOut, spec: RunSpec) -> None:
-    if not 0 < found.tokens <= spec.data.validation_tokens:
-        held = spec.data.validation_tokens
-        raise IntegrityError(f"bundle/report.json: held_out: {found.tokens} tokens, {held} are held out")
+    if found.tokens != (expected := held_out_tokens(spec)):
+        raise IntegrityError(f"bundle/report.json: held_out: {found.tokens} tokens, expected {expected}")
     if not all(0 <= one <= LOSS_MICRO_MAX for one in (found.first_micro, found.last_micro)):
         raise IntegrityError("bundle/report.json: held_out: a loss that no commit could state")
     if (right := found.accuracy) is not None:

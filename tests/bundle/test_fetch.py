@@ -191,6 +191,21 @@ def test_a_file_without_end_stops_the_fetch(serve: Serve, tmp_path: Path) -> Non
         fetch([liar.url], tmp_path, part=Part.PROOF, bytes_max=5_000_000)
 
 
+def test_a_source_that_sends_without_end_is_left_at_its_share_and_the_next_is_asked(
+    run: Path, serve: Serve, tmp_path: Path
+) -> None:
+    liar, name, told = serve(), "bundle/deployment.json", list[str]()
+    liar.bodies[name] = bytes(10_000_000)
+
+    fetched = fetch(
+        [liar.url, serve().url], tmp_path, part=Part.PROOF, bytes_max=8_000_000, on_slow=told.append
+    )
+
+    assert (tmp_path / name).read_bytes() == (run / name).read_bytes()
+    assert fetched.bytes_fetched < 8_000_000
+    assert len(told) == 1 and told[0].startswith(liar.url) and "its share of 8000000 bytes" in told[0]
+
+
 def test_an_index_of_somebody_else_is_refused_and_the_next_source_is_asked(
     run: Path, serve: Serve, tmp_path: Path
 ) -> None:

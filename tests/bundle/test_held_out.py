@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from assay.bundle.finished import Accuracy, HeldOut
-from assay.bundle.held_out import check_held_out, check_milestone, held_out_loss
+from assay.bundle.held_out import (
+    SEQUENCES_MAX,
+    check_held_out,
+    check_milestone,
+    held_out_loss,
+    held_out_tokens,
+)
 from assay.bundle.inputs import read_inputs
 from assay.bundle.read import read
 from assay.bundle.verify import milestone_lines, report_lines, verify
@@ -80,16 +86,17 @@ def test_other_data_give_no_loss(recorded_run: Path, tmp_path: Path) -> None:
         verify(read(recorded_run), data=tmp_path / "data")
 
 
-def test_it_is_measured_again_on_as_many_tokens_as_the_claim_names(recorded_run: Path) -> None:
+def test_it_is_measured_on_as_many_tokens_as_the_spec_says(recorded_run: Path) -> None:
     spec = read(recorded_run).spec
     inputs = read_inputs(spec, recorded_run / "bundle" / "data", None)
     theta = read_theta(recorded_run / "bundle" / "model", spec.model)
-    context = spec.model.context
 
-    one = held_out_loss(spec, inputs, theta, recorded_run / "data", 5 * context)
+    found = held_out_loss(spec, inputs, theta, recorded_run / "data")
 
-    assert one is not None and one.tokens == 5 * context
-    assert one != held_out_loss(spec, inputs, theta, recorded_run / "data")
+    windows = min(SEQUENCES_MAX, spec.split.held)
+    assert found is not None and found.tokens == held_out_tokens(spec) == windows * spec.model.context
+    wide = replace(spec, model=replace(spec.model, width=spec.model.width * 10**4))
+    assert held_out_tokens(wide) == spec.model.context  # not for ever: one sequence
 
 
 def test_parameters_that_are_not_finite_or_far_off_have_no_loss(recorded_run: Path) -> None:
@@ -108,7 +115,6 @@ def test_a_claim_within_the_tolerance_stands_and_one_beyond_it_is_refused() -> N
         replace(CLAIM, last_micro=4_004_100),
         replace(CLAIM, last_micro=3_995_900),
         replace(CLAIM, first_micro=5_006_000),
-        replace(CLAIM, tokens=63),
         replace(
             CLAIM, accuracy=Accuracy(items=1, acc_first=0, acc_last=1, acc_norm_first=0, acc_norm_last=0)
         ),

@@ -171,6 +171,19 @@ def test_a_source_that_lies_is_named_and_another_that_does_not_suffices(
     assert read(tmp_path / "two").links == run.links
 
 
+@pytest.mark.parametrize("kind", ["updates", "aggregates"])
+def test_what_is_longer_than_a_manifest_says_is_broken_off(
+    kind: str, recorded_run: Path, tmp_path: Path, serve: Serve
+) -> None:
+    run, liar = read(recorded_run), serve()
+    manifest = run.links[1].manifest
+    digest = manifest.commits[0].commit.update if kind == "updates" else manifest.aggregate
+    liar.bodies[f"{BUNDLE}/{kind}/{digest.hex()}.bin"] = bytes(40_000_000)
+
+    with pytest.raises(IntegrityError, match=digest.hex()):  # and not that more was received than is allowed
+        observe([liar.url], run.run_id, tmp_path, bytes_max=10_000_000, pause=never)
+
+
 def test_a_deployment_that_is_another_is_not_kept_and_the_next_source_is_asked(
     recorded_run: Path, tmp_path: Path, serve: Serve
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from safetensors.numpy import load_file
+from tokenizers import Tokenizer, models
 
 from assay.bundle.finished import Finished, Registered, Settled
 from assay.bundle.inputs import RunInputs, check_item_texts, read_inputs
@@ -286,13 +287,20 @@ def test_samples_follow_from_run_and_parameters_and_a_model_that_diverged_has_no
         assert samples_of(without) == ()
 
 
-def test_samples_of_long_tokens_are_as_long_as_a_report_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.bundle.samples.decoded", lambda _, tokens: " " * 1000 * len(tokens))
+def test_samples_of_long_tokens_are_as_long_as_a_report_may_have(tmp_path: Path) -> None:
+    library = Tokenizer(
+        models.WordLevel({f"{token:05d}" * 200: token for token in range(256)}, "00000" * 200)
+    )
+    library.save(str(tmp_path / "tokenizer.json"))
 
-    assert max(map(len, samples_of(separated(0)))) == CHARACTERS_MAX
+    found = samples_of(separated(0, (tmp_path / "tokenizer.json").read_bytes()))
+
+    assert max(map(len, found)) == CHARACTERS_MAX
 
 
-def test_a_tokenizer_is_the_one_the_run_names_or_none_is_read(tmp_path: Path, folder: Path):
+def test_a_tokenizer_is_the_one_the_run_names_or_none_is_read(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     spec = replace(SPEC, data=replace(SPEC.data, tokenizer=Digest(hashlib.sha256(b"merges").digest())))
     shutil.copy(folder / "data" / "manifest.json", tmp_path)
     with pytest.raises(ConfigError, match=r"tokenizer\.json: cannot be read"):
@@ -303,6 +311,10 @@ def test_a_tokenizer_is_the_one_the_run_names_or_none_is_read(tmp_path: Path, fo
         if text == b"merges":
             assert read_inputs(spec, tmp_path, None).tokenizer == text
         assert read_inputs(SPEC, tmp_path, None).tokenizer == b""  # its tokens are bytes
+    with pytest.raises(ConfigError, match="not the tokenizer this run committed to"):
+        read_inputs(spec, tmp_path, None)
+    (tmp_path / "tokenizer.json").write_bytes(b"merges")
+    monkeypatch.setattr("assay.bundle.inputs.FILE_BYTES_MAX", 5)
     with pytest.raises(ConfigError, match="not the tokenizer this run committed to"):
         read_inputs(spec, tmp_path, None)
 

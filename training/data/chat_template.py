@@ -1,9 +1,10 @@
 """Chat template: conversations as text, and which of it a model learns to write.
 
-Room: training (pure). A template is the Jinja program that a model's folder has for `transformers`, and sees
-here what it sees there: `messages`, `add_generation_prompt`, the names of special tokens, `raise_exception`,
-no tools; but not the date (`strftime_now`), so that equal files give equal tokens. It may be anybody's: it
-runs in a sandbox without files or attributes, and its output is bounded; its time is not.
+Room: training (edge: a child process). A template is the Jinja program that a model's folder has for
+`transformers`, and sees here what it sees there: `messages`, `add_generation_prompt`, the names of special
+tokens, `raise_exception`, no tools; but not the date (`strftime_now`), so that equal files give equal tokens.
+It may be anybody's: it runs in a sandbox without files or attributes, in a child process whose memory and
+time are bounded.
 
 Trained on is what a template adds for an assistant's message after the prompt for one, so the end marker too.
 A template with `{% generation %}` blocks says so itself, as in `transformers`.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from assay.protocol.encoding.json_text import canonical_json, parse_json, read_plain
 from assay.protocol.errors import ConfigError
+from assay.training.data.bounded import BoundedProcess
 from assay.training.data.conversations import ASSISTANT, Conversation
 from assay.training.data.tokenizer import Tokenizer
 
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 TEXT_MAX = 1 << 24  # characters that one conversation may become
 TEMPLATE_MAX = 1 << 20  # characters
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_Tokens = tuple[tuple[str, str], ...]
+_Span = tuple[int, int]
 _BEGIN, _END = "\ufdd0", "\ufdd1"  # around what is generated; Unicode has no such characters
 
 _DEFAULT = """\
@@ -81,15 +86,23 @@ def chat_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> Callable[[Conve
     """The function from a conversation to its tokens, where a masked token t is ~t.
 
     A token is trained on if any character of it is. The function raises ValueError where the template refuses
-    a conversation, writes too much, or does not show which part is the assistant's.
+    a conversation, writes too much, takes too much memory or time, or does not show which part is the
+    assistant's.
 
     Raises:
         ConfigError: Jinja is not installed, or this is no Jinja template.
     """
-    rendered = _compiled(template)
+    named, process = (template.text, tuple(template.tokens.items())), BoundedProcess("the chat template")
+    try:
+        process.call(_check, *named)
+    except ValueError as cause:  # what is constant in a template is computed once, here
+        raise ConfigError(str(cause)) from None
 
     def tokens_of(conversation: Conversation) -> NDArray[np.int64]:
-        text, is_trained = _trained_text(rendered, conversation)
+        text, spans = process.call(_trained_text, *named, conversation)
+        is_trained = np.zeros(len(text), np.bool_)
+        for begin, end in spans:
+            is_trained[begin:end] = True
         ids, first, last = tokenizer.located(text)
         before = np.concatenate(([0], np.cumsum(is_trained)))  # trained characters before each
         return np.where(before[last] > before[first], ids, ~ids)
@@ -97,17 +110,20 @@ def chat_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> Callable[[Conve
     return tokens_of
 
 
-def _trained_text(
-    rendered: Callable[[list[dict[str, str]], bool], str], conversation: Conversation
-) -> tuple[str, NDArray[np.bool_]]:
-    """A conversation's text, and for each character whether it is trained on."""
+def _check(text: str, tokens: _Tokens) -> None:
+    _compiled(text, tokens)
+
+
+def _trained_text(text: str, tokens: _Tokens, conversation: Conversation) -> tuple[str, list[_Span]]:
+    """A conversation's text, and the spans of characters that are trained on."""
+    rendered = _compiled(text, tokens)
     messages = [{"role": one.role, "content": one.content} for one in conversation]
     if any(mark in one.content for one in conversation for mark in (_BEGIN, _END)):
         raise ValueError("a message holds U+FDD0 or U+FDD1, which are no characters")
     marked = rendered(messages, False)
     if _BEGIN in marked:
         return _as_marked(marked, conversation)
-    is_trained = np.zeros(len(marked), np.bool_)
+    spans = list[_Span]()
     for index, message in enumerate(conversation):
         if not message.is_trained:
             continue
@@ -118,24 +134,25 @@ def _trained_text(
                 f"the chat template does not write message {index + 1} behind its prompt, so the assistant's "
                 "part is not known; a template with {% generation %} blocks can say it"
             )
-        is_trained[len(prompt) : len(answered)] = True
-    return marked, is_trained
+        spans.append((len(prompt), len(answered)))
+    return marked, spans
 
 
-def _as_marked(marked: str, conversation: Conversation) -> tuple[str, NDArray[np.bool_]]:
+def _as_marked(marked: str, conversation: Conversation) -> tuple[str, list[_Span]]:
     if not all(one.is_trained for one in conversation if one.role == ASSISTANT):
         raise ValueError("weight = 0 is not supported by a template with {% generation %} blocks")
-    parts, is_trained = [], list[NDArray[np.bool_]]()
+    text, spans = "", list[_Span]()
     for index, piece in enumerate(marked.split(_BEGIN)):
         inside, end, outside = piece.partition(_END) if index else ("", _END, piece)
         if not end or _END in outside:
             raise ValueError("the chat template's {% generation %} blocks lie in each other")
-        parts += [inside, outside]
-        is_trained += [np.ones(len(inside), np.bool_), np.zeros(len(outside), np.bool_)]
-    return "".join(parts), np.concatenate(is_trained)
+        spans.append((len(text), len(text) + len(inside)))
+        text += inside + outside
+    return text, spans
 
 
-def _compiled(template: ChatTemplate) -> Callable[[list[dict[str, str]], bool], str]:
+@lru_cache(1)
+def _compiled(text: str, tokens: _Tokens) -> Callable[[list[dict[str, str]], bool], str]:
     try:
         from jinja2 import TemplateError, nodes
         from jinja2.ext import Extension, loopcontrols
@@ -158,37 +175,27 @@ def _compiled(template: ChatTemplate) -> Callable[[list[dict[str, str]], bool], 
         def _marked(self, caller: Callable[[], str]) -> str:
             return f"{_BEGIN}{caller()}{_END}"
 
-    class Sandbox(ImmutableSandboxedEnvironment):
-        """Multiplication makes no text or list of unbounded size."""
-
-        intercepted_binops = frozenset("*")
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            sizes = [len(one) for one in (left, right) if hasattr(one, "__len__")]
-            factors = [one for one in (left, right) if isinstance(one, int)]
-            if sizes and factors and sizes[0] * factors[0] > TEXT_MAX:
-                raise TemplateError(f"a product of more than {TEXT_MAX} items")
-            return super().call_binop(context, operator, left, right)
-
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
     def to_json(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent)
 
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     try:
-        if len(template.text) > TEMPLATE_MAX:
+        if len(text) > TEMPLATE_MAX:
             raise ConfigError(f"the chat template has more than {TEMPLATE_MAX} characters")
-        compiled: Template = environment.from_string(template.text)
+        compiled: Template = environment.from_string(text)
     except TemplateError as cause:
         raise ConfigError(f"the chat template is not one of Jinja's ({cause})") from None
 
     def rendered(messages: list[dict[str, str]], is_prompt: bool) -> str:
         parts, size = [], 0
-        named = {"messages": messages, "tools": None, "documents": None, **template.tokens}
+        named = {"messages": messages, "tools": None, "documents": None, **dict(tokens)}
         given = {**named, "add_generation_prompt": is_prompt}
         try:
             for part in compiled.generate(given):

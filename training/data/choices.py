@@ -1,7 +1,8 @@
 """Choices: the multiple-choice items that a run's model is scored on, as text and as tokens.
 
-Room: training (pure, but for `read_choices`, which opens a folder). The buyer tokenises the items once; all
-others receive `choices.json` beside the data and check it against the run's spec, which names it by hash.
+Room: training (pure, but for `read_choices` and `check_texts`, which open files). The buyer tokenises the
+items once; all others receive `choices.json` beside the data and check it against the run's spec, which names
+it by hash.
 
     DATA/choices.json   FORMAT, the file's name, and of each item query, choices, gold and their tokens
 
@@ -23,7 +24,8 @@ from assay.protocol.encoding.json_text import canonical_json, parse_json, plain,
 from assay.protocol.errors import ConfigError
 from assay.protocol.params import ITEMS_MAX, NO_CHOICES, ChoicesSpec, RunSpec
 from assay.protocol.types import Digest
-from assay.training.data.tokenizer import Tokenizer
+from assay.training.data.bounded import bounded
+from assay.training.data.tokenizer import READING, Tokenizer, byte_tokenizer, load_tokenizer
 
 FORMAT = "assay/choices/1"
 CHOICES = "choices.json"
@@ -173,12 +175,28 @@ def read_choices(folder: Path, spec: RunSpec) -> Choices | None:
     return choices
 
 
-def check_texts(choices: Choices, tokenizer: Tokenizer) -> None:
+def check_texts(choices: Choices, path: Path | None) -> None:
     """Do nothing if the tokens of every item are those of its text.
 
+    Args:
+        choices: The items.
+        path: The `tokenizer.json`, perhaps a stranger's; None if tokens are bytes.
+
     Raises:
-        ValueError: which item has others.
+        ValueError: which item has others, or the tokenizer takes more than `bounded` allows.
+        ConfigError: see `load_tokenizer`.
     """
+    if path is None:
+        _check_texts(choices, byte_tokenizer())
+    else:
+        bounded(READING, _check_texts_by, choices, path)
+
+
+def _check_texts_by(choices: Choices, path: Path) -> None:
+    _check_texts(choices, load_tokenizer(path))
+
+
+def _check_texts(choices: Choices, tokenizer: Tokenizer) -> None:
     for number, item in enumerate(choices.items):
         if tokenised(item.query, item.choices, item.gold, tokenizer) != item:
             raise ValueError(f"item {number}: its tokens are not those of its text")

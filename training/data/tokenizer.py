@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST, Digest
+from assay.training.data.bounded import bounded
 
 PIECE_BYTES = 1 << 20
 FILE_BYTES_MAX = 1 << 28
 BYTE_VOCABULARY = 256
 BYTE_SEPARATOR = 0
+READING = "the tokenizer"  # what a bounded process reads
 # Default separators: the first of these that the tokenizer knows follows each document.
 SEPARATORS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "[SEP]")
 
@@ -135,22 +137,29 @@ def load_tokenizer(path: Path, separator: str | None = None, end: str | int | No
     )
 
 
-def decoded(body: bytes, tokens: Sequence[int]) -> str:
-    """The text of tokens, by a `tokenizer.json` or, without one, of bytes; what is no UTF-8 is replaced.
+def decoded(body: bytes, texts: Sequence[Sequence[int]], characters_max: int) -> tuple[str, ...]:
+    """Texts of tokens, by a `tokenizer.json` or, without one, of bytes; what is no UTF-8 is replaced.
 
     Args:
-        body: The file that `load_tokenizer` read, or nothing.
-        tokens: Those outside its vocabulary are replaced or left out.
+        body: The file that `load_tokenizer` read, perhaps a stranger's, or nothing.
+        texts: The tokens of each; those outside its vocabulary are replaced or left out.
+        characters_max: Of each text no more are returned.
 
     Raises:
-        ValueError: the file is no tokenizer.
+        ValueError: the file is no tokenizer, or takes more than `bounded` allows.
     """
-    if not body:
-        return bytes(min(token, 0xFF) for token in tokens).decode("utf-8", "replace")  # 0xFF is no UTF-8
+    if not body:  # 0xFF is no UTF-8
+        found = [bytes(min(token, 0xFF) for token in one).decode("utf-8", "replace") for one in texts]
+        return tuple(text[:characters_max] for text in found)
+    return tuple(bounded(READING, _decoded, body, [list(map(int, one)) for one in texts], characters_max))
+
+
+def _decoded(body: bytes, texts: list[list[int]], characters_max: int) -> list[str]:
     from tokenizers import Tokenizer as Library
 
     try:
-        return str(Library.from_buffer(body).decode(list(tokens), skip_special_tokens=False))
+        library = Library.from_buffer(body)
+        return [str(library.decode(one, skip_special_tokens=False))[:characters_max] for one in texts]
     except Exception as cause:  # the library raises a bare Exception
         raise ValueError(f"is not a tokenizer.json ({cause})") from None
 
@@ -159,11 +168,18 @@ def special_name(body: bytes, token: int | None) -> str:
     """The text of a special token: one that is itself wherever a text has it. Empty if this is none.
 
     Args:
-        body: The file that `load_tokenizer` read, or nothing.
+        body: The file that `load_tokenizer` read, perhaps a stranger's, or nothing.
         token: Its number.
     """
     if not body or token is None:
         return ""
+    try:
+        return str(bounded(READING, _special_name, body, token))
+    except ValueError:
+        return ""
+
+
+def _special_name(body: bytes, token: int) -> str:
     from tokenizers import Tokenizer as Library
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, processors
 
 from assay.protocol.errors import ConfigError
+from assay.training.data import bounded
+from assay.training.data import chat_template as module
 from assay.training.data.chat_template import (
     TEXT_MAX,
     ChatTemplate,
@@ -48,6 +51,15 @@ TALK = (
     Message("user", "Sure?", False),
     Message("assistant", "Yes", True),
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_process():
+    """One for all templates of this file: each takes half a second to start."""
+    process = bounded.BoundedProcess("the chat template")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BoundedProcess", lambda _: process)
+        yield
 
 
 def shown(text: str, tokens: dict[str, str] | None = None, talk=TALK) -> str:
@@ -109,7 +121,6 @@ def test_a_token_that_is_partly_the_assistants_is_trained_on(tmp_path):
         ("{{ messages.__class__.__mro__ }}", "refuses it"),
         ("{{ messages.append(1) }}", "refuses it"),
         ("{% for i in range(10000000) %}x{% endfor %}", "refuses it"),
-        ("{{ 'ab' * 100000000 }}", "refuses it .a product of more than"),
         ("{{ 1 / 0 }}", "refuses it"),
         (
             "{% for m in messages[-1:] %}{{ m.content }}{% endfor %}",
@@ -128,6 +139,24 @@ def test_what_a_template_writes_is_bounded():
 
     with pytest.raises(ValueError, match=f"writes more than {TEXT_MAX} characters"):
         shown(doubling)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(31) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% for m in messages %}{{ m.content.ljust(4000000000) }}{% endfor %}",
+        "{% for m in messages %}{{ m.content * 4000000000 }}{% endfor %}",
+        "{{ '%4000000000d' % 1 }}",  # constant, so computed when the template is read
+    ],
+)
+def test_a_template_that_takes_all_memory_ends_a_child_and_not_this_process(text, monkeypatch):
+    monkeypatch.setattr(bounded, "MEMORY_BYTES", 1 << 29)
+    monkeypatch.setattr(module, "BoundedProcess", bounded.BoundedProcess)
+    assert shown(CHATML) == "4 €.<|im_end|>\n|Yes<|im_end|>\n"
+
+    with pytest.raises((ValueError, ConfigError), match="that reads the chat template ended"):
+        shown(text)
 
 
 def test_spaces_that_a_tokenizer_trims_off_its_spans_are_trained_on(tmp_path):
@@ -166,6 +195,7 @@ def test_a_message_cannot_forge_the_marks_of_what_is_generated():
 def test_no_template_and_no_jinja_are_named(monkeypatch):
     with pytest.raises(ConfigError, match="is not one of Jinja's"):
         shown("{% for %}")
+    monkeypatch.setattr(module, "BoundedProcess", lambda _: SimpleNamespace(call=lambda what, *of: what(*of)))
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ConfigError, match=r"pip install 'assay\[chat\]'"):
         shown(CHATML)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from assay.protocol.errors import ConfigError
 from assay.protocol.types import NO_DIGEST
+from assay.training.data import bounded as process
 from assay.training.data import tokenizer as module
+from assay.training.data.choices import Choices, check_texts, tokenised
 from assay.training.data.tokenizer import (
     byte_tokenizer,
     byte_tokenizer_json,
@@ -72,13 +75,44 @@ def test_tokens_become_their_text_whatever_they_are(tmp_path):
     text = "the cat sat on the hat, źdźbło 𝄞\n"
     made = load_tokenizer(a_tokenizer(tmp_path / "tokenizer.json", "<|endoftext|>"))
 
-    assert (
-        decoded(made.body, [*made.encode(text.encode()).tolist(), made.separator]) == text + "<|endoftext|>"
-    )
-    assert decoded(made.body, [made.vocabulary + 7]) == ""
-    assert decoded(b"", [*text.encode(), 0xC5, 300]) == text + "\ufffd\ufffd"
+    known = [*made.encode(text.encode()).tolist(), made.separator]
+    assert decoded(made.body, [known, [made.vocabulary + 7]], 99) == (text + "<|endoftext|>", "")
+    assert decoded(b"", [[*text.encode(), 0xC5, 300]], 99) == (text + "\ufffd\ufffd",)
+    assert decoded(made.body, [known], 4) == decoded(b"", [text.encode()], 4) == ("the ",)
     with pytest.raises(ValueError, match="is not a tokenizer"):
-        decoded(b"{}", [1])
+        decoded(b"{}", [[1]], 99)
+
+
+def a_bomb(part: str) -> bytes:
+    """A tokenizer of one word, of which a decoder or a normaliser makes 8 * 10^9 characters."""
+    growing = [{"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 2000}] * 3
+    added = {"id": 0, "content": "a", "normalized": True, "special": False}
+    made = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [added | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)],
+        "normalizer": {"type": "Sequence", "normalizers": growing} if part == "normalizer" else None,
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": growing} if part == "decoder" else None,
+        "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+    }
+    return json.dumps(made).encode()
+
+
+def test_a_tokenizer_that_takes_all_memory_ends_a_child_and_not_this_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "MEMORY_BYTES", 1 << 29)
+    assert decoded(byte_tokenizer_json(), [[97]], 99) == ("a",)
+    for part in ("decoder", "normalizer"):  # which is applied when the file is read
+        with pytest.raises(ValueError, match="reads the tokenizer ended"):
+            decoded(a_bomb(part), [[0]], 99)
+    assert special_name(a_bomb("normalizer"), 0) == ""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(a_bomb("normalizer"))
+    item = tokenised("a", ("b", "c"), 0, byte_tokenizer())
+    with pytest.raises(ValueError, match="reads the tokenizer ended"):
+        check_texts(Choices(name="one", items=(item,)), path)
 
 
 @pytest.mark.parametrize(
