@@ -140,6 +140,7 @@ def _candidate(
         lot=escrow.lot,
         deadline=escrow.deadline,
         start_by_s=spec.start_by_s,
+        absence_s=spec.audit.absence_s,
         memory_bytes=memory_bytes(spec, machine.replicas),
         disk_bytes=disk_bytes(spec, machine),
         fault=fault or escrow_fault(spec, escrow, chain.verifier_set(escrow.set_version)),

@@ -12,7 +12,7 @@ what the action was for has been observed, so a supervisor that is killed in bet
 What keeps a buyer's bait from costing more than the operator allows: what is promised counts only without
 milestones and as far as the escrow holds it, lots have a sum and a time, takings have a number a day, a run
 is taken once and waits for nodes for a bounded time, and a buyer whose run ended early or paid less than it
-promised is avoided for a day.
+promised is avoided for a day. A run that slashes whoever is cut off for a moment is not taken.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Bounds:
     days_most: int  # for which a lot may be bound: until a run's deadline
     hours_least: int  # of pay that a run's escrow holds for each of its seats
     wait_s: int  # for which a run may still wait for nodes when it is taken
+    absence_s: int  # that a run gives an overdue opening, at least, before its node is slashed
     takes_per_day: int
     poor_s: int  # for which a run may pay too little before it is left
 
@@ -71,6 +72,7 @@ class Candidate:
     lot: int
     deadline: int
     start_by_s: int  # 0: it waits for no nodes
+    absence_s: int  # for which an opening may be overdue
     memory_bytes: int
     disk_bytes: int
     fault: str | None  # why this machine cannot serve it
@@ -304,6 +306,8 @@ def refusal(one: Candidate, state: State, now: int, bounds: Bounds) -> str | Non
     if one.start_by_s > now + bounds.wait_s:
         until, most = time_text(one.start_by_s), time_text(now + bounds.wait_s)
         return f"waits for nodes until {until}, at most {most} expected"
+    if one.absence_s < bounds.absence_s:
+        return f"slashes once an opening is {one.absence_s} s overdue, at least {bounds.absence_s} s expected"
     if one.lot > bounds.lots_most:
         return "asks for too large a lot"
     if state.seat(one.run_id) is not None or one.run_id.hex() in state.avoided:
