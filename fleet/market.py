@@ -139,6 +139,7 @@ def _candidate(
         funded_hours=funded_hours(spec, escrow, pay),
         lot=escrow.lot,
         deadline=escrow.deadline,
+        trains_until=escrow.closes_at - chain.close_delay(),
         start_by_s=spec.start_by_s,
         absence_s=spec.audit.absence_s,
         memory_bytes=memory_bytes(spec, machine.replicas),

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from assay.chain.text.times import time_text
 from assay.protocol.types import Digest
 
-DAY_S = 86_400
+HOUR_S, DAY_S = 3_600, 86_400
 TAKE_S = 600  # in which a lot is locked, or the run is given up
 SEAT_S = 900  # in which the verifiers of a run that has started have given a seat, or it is given up
 SLACK_PPM = 100_000  # a run is poor from this far below the reserve on, and no longer from the reserve on
@@ -52,7 +52,7 @@ class Bounds:
     memory_bytes: int
     disk_bytes: int
     days_most: int  # for which a lot may be bound: until a run's deadline
-    hours_least: int  # of pay that a run's escrow holds for each of its seats
+    hours_least: int  # of pay that a run's escrow holds for each of its seats, and has time for
     wait_s: int  # for which a run may still wait for nodes when it is taken
     absence_s: int  # that a run gives an overdue opening, at least, before its node is slashed
     takes_per_day: int
@@ -71,6 +71,7 @@ class Candidate:
     funded_hours: int  # for which the escrow holds this pay for every seat
     lot: int
     deadline: int
+    trains_until: int  # Unix time, from which on its verifiers only close it
     start_by_s: int  # 0: it waits for no nodes
     absence_s: int  # for which an opening may be overdue
     memory_bytes: int
@@ -301,6 +302,8 @@ def refusal(one: Candidate, state: State, now: int, bounds: Bounds) -> str | Non
         return "pays less than the reserve"
     if one.funded_hours < bounds.hours_least:
         return "its escrow holds too few hours of pay"
+    if one.trains_until <= max(now, one.start_by_s) + bounds.hours_least * HOUR_S:
+        return "closes before it has paid for so many hours"
     if one.deadline > now + bounds.days_most * DAY_S:
         return "binds its lot for too long"
     if one.start_by_s > now + bounds.wait_s:

@@ -68,6 +68,7 @@ def test_an_open_run_is_found_with_what_it_asks_for_and_pays(placed: Market, tmp
     assert (one.run_id, one.buyer, one.lot, one.deadline) == (
         placed.run_id, wallet("buyer"), run.lot, run.deadline,
     )  # fmt: skip
+    assert one.trains_until == run.closes_at - placed.params.close_delay_s
     assert one.fault is None and one.pay > 0 and one.memory_bytes > 0 and one.disk_bytes >= MACHINE.blob_bytes
 
 

@@ -42,8 +42,8 @@ def a_run(number: int = 1) -> Digest:
 def a_candidate(number: int = 1, **changes: Any) -> Candidate:
     usual = Candidate(
         run_id=a_run(number), name=f"run {number}", buyer=f"buyer {number}", pay=2_000, step_pay_micro=10**6,
-        funded_hours=10, lot=100, deadline=NOW + 30 * DAY_S, start_by_s=0, absence_s=600, memory_bytes=4,
-        disk_bytes=4, fault=None,
+        funded_hours=10, lot=100, deadline=NOW + 30 * DAY_S, trains_until=NOW + 29 * DAY_S,
+        start_by_s=0, absence_s=600, memory_bytes=4, disk_bytes=4, fault=None,
     )  # fmt: skip
     return replace(usual, **changes)
 
@@ -94,6 +94,12 @@ def test_the_runs_that_pay_best_are_taken_as_far_as_there_is_room():
     [
         ({"pay": 1_000}, {"pay": 999}, "pays less than the reserve"),
         ({"funded_hours": 1}, {"funded_hours": 0}, "too few hours"),
+        ({"trains_until": NOW + 3_601}, {"trains_until": NOW + 3_600}, "closes before it has paid"),
+        (
+            {"start_by_s": NOW + 60, "trains_until": NOW + 3_661},
+            {"start_by_s": NOW + 60, "trains_until": NOW + 3_660},
+            "closes before it has paid",
+        ),
         ({"deadline": NOW + 60 * DAY_S}, {"deadline": NOW + 60 * DAY_S + 1}, "for too long"),
         ({"lot": 300}, {"lot": 301}, "too large a lot"),
         (
