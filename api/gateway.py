@@ -15,7 +15,8 @@ from web3.exceptions import Web3RPCError
 
 from assay.api.moves import Call
 from assay.chain.reader import ChainReader
-from assay.chain.rpc import PRIORITY_FEE_WEI, ChainRefused, refusal
+from assay.chain.rpc import ChainRefused, refusal
+from assay.chain.signing.fees import first_fees
 from assay.chain.signing.unsigned import Transaction
 from assay.chain.statements import Address
 from assay.protocol.errors import Unavailable
@@ -59,7 +60,7 @@ class Gateway(ChainReader):
         eth = self._rpc.web3.eth
         sender: Any = account
         nonce = self._rpc.read("nonce", lambda: eth.get_transaction_count(sender, "pending"))
-        base_fee = self._rpc.read("fees", lambda: eth.get_block("latest")["baseFeePerGas"])
+        fees = first_fees(self._rpc.read("fees", lambda: eth.get_block("latest")["baseFeePerGas"]))
         gas = self._gas(account, calls)
         made = []
         for at, call in enumerate(calls):
@@ -72,8 +73,8 @@ class Gateway(ChainReader):
                     value_wei=0,
                     data=bytes.fromhex(call.data[2:]),
                     gas=gas[at],
-                    fee_wei=2 * base_fee + PRIORITY_FEE_WEI,
-                    priority_fee_wei=PRIORITY_FEE_WEI,
+                    fee_wei=fees["maxFeePerGas"],
+                    priority_fee_wei=fees["maxPriorityFeePerGas"],
                 )
             )
         return made

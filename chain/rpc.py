@@ -1,12 +1,13 @@
 """RPC: one JSON-RPC endpoint and one optional key; at most one transaction per call is mined despite retries.
 
-Room: chain (edge). Nothing is cached between calls: nonces, gas and receipts are
-read from the chain each time, because a restarted local chain may lose a few seconds and
-a process may be killed at any instant.
+Room: chain (edge). Nonces, gas and receipts are read from the chain each time, because a restarted local
+chain may lose a few seconds and a process may be killed at any instant. Kept is only what was sent and not
+seen mined: a transaction whose fee is too low for its block holds back all later ones of the account, so
+it is signed again with the same nonce.
 
-    read state -> sign with the pending nonce -> send -> wait for the receipt
-                        ^                          |
-                        '---- nonce taken ---------'
+    read state -> sign with the pending nonce -> send -> wait for the receipt -- fee too low --.
+                        ^                          |             ^                             |
+                        '---- nonce taken ---------'             '---- same nonce, dearer -----'
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -30,6 +32,7 @@ from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Excepti
 from web3.types import RPCResponse
 
 from assay.chain.addresses import CONTRACTS
+from assay.chain.signing.fees import Pending, Stuck, first_fees, nothing, raised_fees
 from assay.chain.signing.signer import KeyHere, Signer
 from assay.chain.signing.unsigned import FileSigner
 from assay.chain.statements import Address
@@ -41,9 +44,9 @@ T = TypeVar("T")
 
 REQUEST_S_MAX = 20
 NONCE_RETRIES_MAX = 8
-PRIORITY_FEE_WEI = 10**9
 # For less time, a used nonce without a receipt may be an endpoint whose machines are at different blocks.
 REPLACED_S = 5
+FEE_LOOK_S = 2.0  # between two looks whether what is not mined pays the present base fee
 WORDS_MAX = 300  # characters of an endpoint's error that are repeated
 # What web3 and the decoders raise when an endpoint's answer is malformed.
 NUMBER_MAX = 2**63 - 1  # what SQLite holds
@@ -137,6 +140,8 @@ class Rpc:
         self._receipt_s_max = receipt_s_max
         self._lock = Lock()
         self._chain_id: int | None = None
+        self._pending: dict[int, Pending] = {}  # by nonce; of an account that signs by files nothing
+        self._stuck: Stuck | None = None
 
     @property
     def address(self) -> Address:
@@ -258,31 +263,94 @@ class Rpc:
             estimate = self.read(action, lambda: int(self.web3.eth.estimate_gas(draft, "pending")))  # type: ignore[arg-type]
             draft["gas"] = estimate * 13 // 10 + 20_000
         for _ in range(NONCE_RETRIES_MAX):
-            raw, tx_hash, nonce = self._signed(action, draft)
+            fields = self._fields(action, draft)
+            raw, tx_hash = self._sign(action, fields)
             try:
                 self._offer(action, raw)
-                return tx_hash, nonce
             except _NonceTaken:
-                if self.found(action, self.web3.eth.get_transaction, tx_hash) is not None:
-                    return tx_hash, nonce  # our own bytes arrived in an earlier try
+                if self.found(action, self.web3.eth.get_transaction, tx_hash) is None:
+                    continue
+                # else our own bytes arrived in an earlier try
+            if self._files is None:
+                self._pending[fields["nonce"]] = Pending(fields=fields, hashes=[tx_hash])
+            return tx_hash, fields["nonce"]
         raise Unavailable(
             f"{action}: {NONCE_RETRIES_MAX} nonces of {self.address} were used by other transactions"
         )
 
-    def _signed(self, action: str, draft: dict[str, Any]) -> tuple[bytes, bytes, int]:
-        eth = self.web3.eth
+    def _fields(self, action: str, draft: dict[str, Any]) -> dict[str, Any]:
+        """All that is signed."""
         nonce = self._nonce(action, "pending")
-        base_fee = self.read(action, lambda: int(eth.get_block("latest")["baseFeePerGas"]))
-        full = {
+        base_fee, _ = self._newest(action)
+        return {
             **{name: value for name, value in draft.items() if name != "from"},
             "nonce": nonce,
             "chainId": self._chain(action),
-            "maxFeePerGas": 2 * base_fee + PRIORITY_FEE_WEI,
-            "maxPriorityFeePerGas": PRIORITY_FEE_WEI,
+            **first_fees(base_fee),
             "value": draft.get("value", 0),
         }
+
+    def _sign(self, action: str, fields: dict[str, Any]) -> tuple[bytes, bytes]:
         assert self._signer is not None
-        return *self._signer.sign(action, full), nonce
+        return self._signer.sign(action, fields)
+
+    def _newest(self, action: str) -> tuple[int, int]:
+        """Base fee in wei and number of the newest block."""
+        block = self.read(action, lambda: self.web3.eth.get_block("latest"))
+        return self.read(action, lambda: (int(block["baseFeePerGas"]), whole(block["number"])))
+
+    # ---- what holds later transactions back
+
+    def _unstick(self, action: str) -> None:
+        """Sends again what waits for a lower base fee, dearer, and clears the nonce that all others wait for.
+
+        Raises:
+            ChainRefused: the account cannot pay the higher fee.
+            Unavailable: the endpoint is gone, or the account's signer declines.
+        """
+        if not self._pending or not self._lock.acquire(blocking=False):  # else somebody is signing
+            return
+        try:
+            next_nonce, (base_fee, block) = self._nonce(action, "latest"), self._newest(action)
+            for nonce, one in sorted(self._pending.items()):
+                if nonce >= next_nonce:
+                    self._raise(action, one, base_fee)
+                elif len(one.hashes) == 1:  # whoever asks for its receipt needs no other hash
+                    self._pending.pop(nonce, None)
+            if next_nonce in self._pending or next_nonce > max(self._pending, default=-1):
+                self._stuck = None
+            elif self._stuck is None or self._stuck.nonce != next_nonce:
+                self._stuck = Stuck(nonce=next_nonce, since_s=time.monotonic(), block=block)
+            elif self._stuck.is_over(time.monotonic(), block):
+                self._stuck = None
+                self._cancel(action, next_nonce, base_fee)
+        finally:
+            self._lock.release()
+
+    def _raise(self, action: str, one: Pending, base_fee: int) -> None:
+        """Sends the same call with the same nonce again, dearer, if its fee is too low."""
+        fees = raised_fees(one, base_fee)
+        if fees is None:
+            return
+        fields = {**one.fields, **fees}
+        raw, tx_hash = self._sign(action, fields)
+        one.hashes.append(tx_hash)  # first: an endpoint that is lost now may have it
+        with suppress(_NonceTaken):  # mined meanwhile, or there already
+            self._offer(action, raw)
+        one.fields, one.raised = fields, one.raised + 1
+
+    def _cancel(self, action: str, nonce: int, base_fee: int) -> None:
+        """Uses a nonce for nothing, in place of a transaction of another process that nobody mines.
+
+        Not for the call that waits: that one was sent with a nonce already, and could be mined twice.
+        """
+        for one in nothing(self.address, base_fee):
+            fields = {**one, "nonce": nonce, "chainId": self._chain(action)}
+            raw, tx_hash = self._sign(f"{action}: in place of one that is stuck", fields)
+            with suppress(_NonceTaken):  # the one that is there is dearer, or mined meanwhile
+                self._offer(action, raw)
+                self._pending[nonce] = Pending(fields=fields, hashes=[tx_hash])
+                return
 
     def _chain(self, action: str) -> int:
         """The chain's id."""
@@ -322,7 +390,7 @@ class Rpc:
         return self.read(action, known)
 
     def receipt(self, action: str, tx_hash: bytes, nonce: int | None = None) -> Any:
-        """The receipt of a transaction, once it is mined.
+        """The receipt of a transaction, once it is mined; its hash is another one if its fee was raised.
 
         Args:
             action: Name for error texts.
@@ -332,18 +400,26 @@ class Rpc:
         Raises:
             Unavailable: it was not mined within the client's limit.
         """
-        deadline = time.monotonic() + self._receipt_s_max
+        deadline, look_at = time.monotonic() + self._receipt_s_max, time.monotonic() + FEE_LOOK_S
         pause_s, used_since = 0.01, None
+        sent = {at: one for at, one in list(self._pending.items()) if tx_hash in one.hashes}
+        hashes = next((one.hashes for one in sent.values()), [tx_hash])  # grows while its fee is raised
         while True:
-            found = self.found(action, self.web3.eth.get_transaction_receipt, tx_hash)
-            if found is not None:
-                return found
+            for one in list(hashes):
+                found = self.found(action, self.web3.eth.get_transaction_receipt, one)
+                if found is not None:
+                    for at in sent:
+                        self._pending.pop(at, None)
+                    return found
             if used_since is not None and time.monotonic() - used_since > REPLACED_S:
                 raise _NonceTaken
             if time.monotonic() > deadline:
                 raise Unavailable(f"{action}: not mined within {self._receipt_s_max:.0f} s")
             if nonce is not None and used_since is None and nonce < self._nonce(action, "latest"):
                 used_since = time.monotonic()
+            if time.monotonic() > look_at:
+                self._unstick(action)
+                look_at = time.monotonic() + FEE_LOOK_S
             time.sleep(pause_s)
             pause_s = min(0.2, pause_s * 1.5)
 
@@ -358,6 +434,7 @@ class Rpc:
 
     def _mined(self, action: str, tx_hash: bytes, nonce: int | None = None) -> Sent:
         receipt = self.receipt(action, tx_hash, nonce)
+        tx_hash = bytes(receipt["transactionHash"])
         if self._files is not None and nonce is not None:
             self._files.remove(self._chain(action), nonce)
         number = receipt["blockNumber"]

@@ -160,6 +160,7 @@ def fleet_config(file: Path) -> FleetConfig:
         days_most=table.days,
         hours_least=table.hours,
         wait_s=table.wait_s,
+        absence_s=table.absence_s,
         takes_per_day=table.takes,
         poor_s=table.patience_s,
     )

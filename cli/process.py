@@ -71,8 +71,9 @@ class OperatorSection(BaseModel):
     memory_gb: Annotated[float, Field(gt=0)] | None = None  # for all runs; by default what is free
     disk_gb: Annotated[float, Field(gt=0)] | None = None  # likewise
     days: Annotated[int, Field(ge=1, le=390)] = 60  # most for which a lot may be bound
-    hours: Annotated[int, Field(ge=0)] = 1  # least for which a run's escrow pays all its seats
+    hours: Annotated[int, Field(ge=0)] = 1  # least for which a run pays all its seats before it closes
     wait_s: Annotated[int, Field(ge=0)] = 86_400  # most for which a run may still wait for nodes, unpaid
+    absence_s: Annotated[int, Field(ge=0)] = 3600  # least for which a run lets openings be overdue
     takes: Annotated[int, Field(ge=1, le=1000)] = 6  # of runs a day
     patience_s: Annotated[int, Field(ge=10)] = 1800  # for which a run may pay too little before it is left
     look_s: Annotated[int, Field(ge=1, le=3600)] = 30  # between two looks at the chain

@@ -23,6 +23,7 @@ from assay.training.layout import layout_of
 from assay.training.model.initial import BASE
 from assay.training.optimiser.public_state import kept_rounds, snapshot_bytes_max
 from assay.verifier.audit.limits import agreed_limits
+from assay.verifier.audit.messages import OPENING_BYTES_PER_S, longest_opening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,8 @@ def spec_fault(spec: RunSpec, deployment_id: bytes, data: Path | None, machine: 
         return "judges by limits that this release does not have"
     if step_ms(spec, machine.flop_per_s) > spec.timing.collect_ms:
         return "its steps take longer here than its rounds wait"
+    if longest_opening(spec) * 1000 > spec.timing.opening_ms * OPENING_BYTES_PER_S:
+        return "its openings do not arrive in time over a line of 100 Mbit/s"
     return None
 
 

@@ -12,7 +12,7 @@ what the action was for has been observed, so a supervisor that is killed in bet
 What keeps a buyer's bait from costing more than the operator allows: what is promised counts only without
 milestones and as far as the escrow holds it, lots have a sum and a time, takings have a number a day, a run
 is taken once and waits for nodes for a bounded time, and a buyer whose run ended early or paid less than it
-promised is avoided for a day.
+promised is avoided for a day. A run that slashes whoever is cut off for a moment is not taken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from assay.chain.text.times import time_text
 from assay.protocol.types import Digest
 
-DAY_S = 86_400
+HOUR_S, DAY_S = 3_600, 86_400
 TAKE_S = 600  # in which a lot is locked, or the run is given up
 SEAT_S = 900  # in which the verifiers of a run that has started have given a seat, or it is given up
 SLACK_PPM = 100_000  # a run is poor from this far below the reserve on, and no longer from the reserve on
@@ -52,8 +52,9 @@ class Bounds:
     memory_bytes: int
     disk_bytes: int
     days_most: int  # for which a lot may be bound: until a run's deadline
-    hours_least: int  # of pay that a run's escrow holds for each of its seats
+    hours_least: int  # of pay that a run's escrow holds for each of its seats, and has time for
     wait_s: int  # for which a run may still wait for nodes when it is taken
+    absence_s: int  # that a run gives an overdue opening, at least, before its node is slashed
     takes_per_day: int
     poor_s: int  # for which a run may pay too little before it is left
 
@@ -70,7 +71,9 @@ class Candidate:
     funded_hours: int  # for which the escrow holds this pay for every seat
     lot: int
     deadline: int
+    trains_until: int  # Unix time, from which on its verifiers only close it
     start_by_s: int  # 0: it waits for no nodes
+    absence_s: int  # for which an opening may be overdue
     memory_bytes: int
     disk_bytes: int
     fault: str | None  # why this machine cannot serve it
@@ -299,11 +302,15 @@ def refusal(one: Candidate, state: State, now: int, bounds: Bounds) -> str | Non
         return "pays less than the reserve"
     if one.funded_hours < bounds.hours_least:
         return "its escrow holds too few hours of pay"
+    if one.trains_until <= max(now, one.start_by_s) + bounds.hours_least * HOUR_S:
+        return "closes before it has paid for so many hours"
     if one.deadline > now + bounds.days_most * DAY_S:
         return "binds its lot for too long"
     if one.start_by_s > now + bounds.wait_s:
         until, most = time_text(one.start_by_s), time_text(now + bounds.wait_s)
         return f"waits for nodes until {until}, at most {most} expected"
+    if one.absence_s < bounds.absence_s:
+        return f"slashes once an opening is {one.absence_s} s overdue, at least {bounds.absence_s} s expected"
     if one.lot > bounds.lots_most:
         return "asks for too large a lot"
     if state.seat(one.run_id) is not None or one.run_id.hex() in state.avoided:

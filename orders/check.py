@@ -20,7 +20,6 @@ from assay.orders.load import load_order
 from assay.orders.order import Order, keys_text, public_start
 from assay.orders.price.quote import audit_share
 from assay.orders.spec import (
-    OPENING_BYTES_PER_S,
     audit_spec,
     compute_spec,
     data_spec,
@@ -47,7 +46,7 @@ from assay.training.model.loss import use_one_thread
 from assay.training.reference.narrowing import OPERATORS_MAX
 from assay.verifier.appeal.program import computed_count, why_never
 from assay.verifier.audit import odds
-from assay.verifier.audit.messages import opening_bytes_max
+from assay.verifier.audit.messages import OPENING_BYTES_PER_S, opening_bytes_max
 from assay.verifier.audit.remake import STEPS_MAX
 
 _BOUNDS = ("the held-out loss is at most", "acc is at least", "acc_norm is at least")

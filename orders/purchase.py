@@ -26,6 +26,7 @@ from assay.participant.wallet.stake import one_of
 from assay.protocol.encoding.codec import digest
 from assay.protocol.errors import ConfigError, NotYet
 from assay.protocol.params import RunSpec
+from assay.verifier.audit.messages import longest_opening
 
 DAY_S = 86_400
 MINING_S = 60  # between looking at the chain's clock and being mined
@@ -42,6 +43,9 @@ class RunTerms:
     seats: int
     operator_price: int  # token units for 10^6 accepted tokens
     accept_ppm: int  # of it, in epochs with a milestone, owed only if the model reaches it
+    opening_bytes: int  # that an opening of a drawn step has at most
+    opening_ms: int  # in which it must arrive at the verifiers
+    absence_s: int  # for which one may be overdue before its node is slashed
     continues: bytes | None  # the run that it continues
 
 
@@ -78,6 +82,9 @@ def read_escrow(account: Account) -> Escrow | None:
         seats=spec.seats,
         operator_price=spec.money.operator_price,
         accept_ppm=spec.money.accept.share_ppm,
+        opening_bytes=longest_opening(spec),
+        opening_ms=spec.timing.opening_ms,
+        absence_s=spec.audit.absence_s,
         continues=spec.predecessor.run_id if spec.is_continued else None,
     )
     epochs = tuple(chain.epoch_state(run_id, epoch) for epoch in range(run.epochs))

@@ -42,9 +42,8 @@ from assay.training.data.shards import DataManifest
 from assay.training.fragments import check_fragments
 from assay.training.layout import layout_of
 from assay.verifier.aggregation.registry import check_aggregation
-from assay.verifier.audit.messages import opening_bytes_max
+from assay.verifier.audit.messages import OPENING_BYTES_PER_S, opening_bytes_max
 
-OPENING_BYTES_PER_S = 10_000_000  # of a line of 100 Mbit/s
 SOURCE_MAX, LICENCE_MAX = 512, 128  # characters, the bounds of DataSpec
 
 

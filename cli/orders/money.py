@@ -16,7 +16,7 @@ from assay.chain.text.times import span_text, time_text, when_text
 from assay.cli.account.spending import account_of, approval, name_payee, sent_text
 from assay.cli.progress import progress
 from assay.cli.result import Step, done, dry, nothing, told
-from assay.orders.amounts import accept_text, money_text, parse_money, token_text
+from assay.orders.amounts import accept_text, bytes_text, money_text, parse_money, token_text
 from assay.orders.load import load_order
 from assay.orders.order import Order
 from assay.orders.place import check_members, described, new_run
@@ -213,6 +213,8 @@ def status_lines(escrow: Escrow) -> Iterator[str]:
     price = f"{token_text(terms.operator_price)} per 10^6 tokens to a node"
     yield f"pays      {price}{accept_text(terms.accept_ppm)}"
     yield f"lot       {token_text(run.lot)}"
+    opening = f"{bytes_text(terms.opening_bytes)} to verifiers within {terms.opening_ms / 1000:g} s"
+    yield f"openings  up to {opening}; slashed {span_text(terms.absence_s)} later"
     yield f"buyer     {run.buyer}"
     yield f"escrow    {token_text(run.budget)}"
     yield f"reserved  {token_text(run.reserved)} for results that are not claimed yet"

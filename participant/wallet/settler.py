@@ -40,7 +40,7 @@ from assay.participant.wallet.cases import REASON, accused_order, implied_orders
 from assay.participant.wallet.certificates import certified_result, certified_veto
 from assay.participant.wallet.claims import open_chain
 from assay.participant.wallet.judges import read_judges, read_present_keys
-from assay.protocol.errors import AssayError
+from assay.protocol.errors import AssayError, Unavailable
 from assay.protocol.types import Digest
 from assay.training.reference.narrowing import first_wrong
 
@@ -114,6 +114,7 @@ class Settler:
         self._watch = Watch(patience_s=patience_s)
         self._case_ids: list[bytes] = []
         self._untold: set[bytes] = set()  # cases of which we cannot tell whether they are implied
+        self._unpaid: set[int] = set()  # epochs of which a row could not be paid
         self._proposals: list[CertifiedResult] = []
         self._next_block = me.deployment.block
         self._opinions: dict[bytes, bool] = {}  # by the digest of a posted result
@@ -138,8 +139,8 @@ class Settler:
                 elif all_final_at is None:
                     all_final_at = trio.current_time()
                 elif self._pays_others and trio.current_time() > all_final_at + CLAIM_FOR_OTHERS_S:
+                    all_final_at = trio.current_time()  # a refusal is not asked for again at every look
                     await self._claim_for_others(chain, look)
-                    all_final_at = trio.current_time()
             except AssayError as error:
                 log.warning("settling retried", extra={"reason": str(error)})
             await trio.sleep(POLL_S if not self._watch.patience_s else PATIENT_POLL_S)
@@ -398,4 +399,11 @@ class Settler:
         for view in look.epochs:
             if view.state.phase is EpochPhase.FINAL and view.epoch in self._follower.settlements:
                 tree = self._follower.settlements[view.epoch].tree()
-                await trio.to_thread.run_sync(chain.claim_all, self._me.run_id, view.epoch, tree)
+                try:
+                    await trio.to_thread.run_sync(chain.claim_all, self._me.run_id, view.epoch, tree)
+                except Unavailable:
+                    raise
+                except AssayError as error:  # such as a payee that the coin refuses: all others are paid
+                    if view.epoch not in self._unpaid:  # said once, not at every try
+                        self._unpaid.add(view.epoch)
+                        log.warning("a payee is not paid", extra={"epoch": view.epoch, "reason": str(error)})

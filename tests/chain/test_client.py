@@ -13,10 +13,10 @@ import pytest
 import requests
 from web3.types import FilterParams
 
-from assay.chain import rpc
 from assay.chain.client import ALREADY_DONE, UNIT, Chain, ChainRefused
 from assay.chain.events import RunOpened, Slashed, SlashPaid, Staked
 from assay.chain.reader import ENTRIES_AT_ONCE
+from assay.chain.signing import fees
 from assay.chain.statements import OPERATOR, VERIFIER, term_of
 from assay.protocol.errors import AssayError, ConfigError, Unavailable
 from tests.chain.moves import transfer_token
@@ -71,7 +71,7 @@ def test_a_transaction_that_another_with_the_same_key_replaces_is_known_at_once_
             nonce = mine._rpc._nonce("test", "latest")
             monkeypatch.setattr(other._rpc, "_nonce", lambda action, block: nonce)
             with monkeypatch.context() as dearer:
-                dearer.setattr(rpc, "PRIORITY_FEE_WEI", 3 * rpc.PRIORITY_FEE_WEI)
+                dearer.setattr(fees, "PRIORITY_FEE_WEI", 3 * fees.PRIORITY_FEE_WEI)
                 other._move("pay", "AssayToken", "transfer", second, 7, wait=False)
             while not replaced.done():
                 world.rpc("evm_mine")

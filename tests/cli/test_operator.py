@@ -31,14 +31,14 @@ def an_operator(tmp_path: Path, table: str = TABLE, role: Role = Role.NODE) -> P
 
 def test_what_an_operator_allows_is_in_units_seconds_and_bytes(tmp_path: Path):
     more = "runs = 3\nmemory_gb = 8\ndisk_gb = 0.5\ndays = 9\nhours = 2\ntakes = 4\npatience_s = 60\n"
-    more += "wait_s = 50\n"
+    more += "wait_s = 50\nabsence_s = 70\n"
     found = fleet_config(an_operator(tmp_path, TABLE + more + 'ports = 4100\ndata = ["sets"]\n'))
     bounds = found.bounds
 
     assert (bounds.reserve, bounds.lots_most) == (250_000, 5_000_000_000)
     assert (bounds.runs_most, bounds.memory_bytes, bounds.disk_bytes) == (3, 8 * 10**9, 5 * 10**8)
     assert (bounds.days_most, bounds.hours_least, bounds.takes_per_day, bounds.poor_s) == (9, 2, 4, 60)
-    assert bounds.wait_s == 50
+    assert (bounds.wait_s, bounds.absence_s) == (50, 70)
     assert (found.ports, found.data, found.folder) == (4100, (tmp_path / "sets",), tmp_path / "runs")
     assert dict(found.node_lines)["threads"] == 2
     assert dict(found.node_lines)["replicas"] == 1

@@ -32,7 +32,7 @@ SEATS = 5
 MACHINE = Machine(flop_per_s=10**10, blob_bytes=10**8)
 BOUNDS = Bounds(
     reserve=1, lots_most=10**6 * UNIT, runs_most=2, memory_bytes=10**11, disk_bytes=10**12, days_most=60,
-    hours_least=0, wait_s=86_400, takes_per_day=6, poor_s=1800,
+    hours_least=0, wait_s=86_400, absence_s=0, takes_per_day=6, poor_s=1800,
 )  # fmt: skip
 
 
@@ -68,6 +68,7 @@ def test_an_open_run_is_found_with_what_it_asks_for_and_pays(placed: Market, tmp
     assert (one.run_id, one.buyer, one.lot, one.deadline) == (
         placed.run_id, wallet("buyer"), run.lot, run.deadline,
     )  # fmt: skip
+    assert one.trains_until == run.closes_at - placed.params.close_delay_s
     assert one.fault is None and one.pay > 0 and one.memory_bytes > 0 and one.disk_bytes >= MACHINE.blob_bytes
 
 

@@ -55,6 +55,7 @@ def config(placed: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> F
     write_record(file.parent / "keys" / OWN_RECORD, a_record(OURS, Role.NODE, port=4321))
     sets = json.dumps(str(tmp_path / "sets"))
     table = f"reserve = 0.000001\nlots = 2_000\nruns = 1\nlook_s = 1\nhours = 0\ntakes = 2\ndata = [{sets}]\n"
+    table += "absence_s = 0\n"
     file.write_text(f"{file.read_text()}[operator]\nmemory_gb = 100\ndisk_gb = 100\n{table}")
     found = fleet_config(file)
     found.folder.mkdir(mode=0o700)

@@ -195,7 +195,7 @@ class Place:
         path = olga.configure("config.toml", ip="127.0.0.1", blob_gb=0.1)
         table = {
             "reserve": reserve, "lots": 2 * self.lot // UNIT, "data": ["../library"], "runs": 1,
-            "memory_gb": 4, "disk_gb": 10, "hours": 0, "look_s": 1,
+            "memory_gb": 4, "disk_gb": 10, "hours": 0, "absence_s": 0, "look_s": 1,
         }  # fmt: skip
         lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
         path.write_text(path.read_text() + f"[operator]\n{lines}")

@@ -36,6 +36,7 @@ from assay.testing.specs import a_model, a_rule, a_spec
 from assay.training.layout import frozen_layout, layout_of
 from assay.training.model.flops import flop_per_token
 from assay.verifier.audit.limits import shipped
+from assay.verifier.audit.messages import longest_opening
 
 ADAPTER = AdapterSpec(rank=2, alpha=4, targets=(Target.Q, Target.V))
 MACHINE = Machine(flop_per_s=10**9, blob_bytes=10**8)
@@ -202,10 +203,24 @@ def test_a_step_that_rounds_do_not_wait_for_is_not_served(tmp_path):
 
     assert spec_fault(spec, spec.deployment_id, tmp_path, MACHINE) is None
     assert "longer here than its rounds wait" in spec_fault(spec, spec.deployment_id, tmp_path, slow)
-    needed = step_ms(spec, MACHINE.flop_per_s)
+    weak = replace(MACHINE, flop_per_s=10**7)
+    needed = step_ms(spec, weak.flop_per_s)
     for collect_ms, is_served in ((needed, True), (needed - 1, False)):
         one = replace(spec, timing=replace(spec.timing, collect_ms=collect_ms))
-        assert (spec_fault(one, one.deployment_id, tmp_path, MACHINE) is None) == is_served
+        assert (spec_fault(one, one.deployment_id, tmp_path, weak) is None) == is_served
+
+
+def test_a_run_whose_openings_come_too_late_over_a_usual_line_is_not_served(tmp_path):
+    spec = judged(model=a_model(vocabulary=1 << 16))
+    wide = replace(spec, audit=replace(spec.audit, wide_ppm=10**6, wide_blocks=64))
+    needed = -(-longest_opening(wide) // 10_000)  # ms, at 10 MB/s
+    collect_ms = -(-needed * 10 // 6)
+    assert longest_opening(spec) < longest_opening(wide)
+
+    for late_ms, fault in ((0, None), (2, "do not arrive in time")):
+        one = replace(wide, timing=replace(wide.timing, collect_ms=collect_ms - late_ms))
+        found = spec_fault(one, one.deployment_id, tmp_path, replace(MACHINE, flop_per_s=10**15))
+        assert found is None if fault is None else fault in found
 
 
 def test_a_run_all_of_whose_nodes_bring_data_has_no_seat_for_others(tmp_path, monkeypatch):

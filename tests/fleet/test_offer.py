@@ -18,6 +18,7 @@ BOUNDS = Bounds(
     days_most=30,
     hours_least=1,
     wait_s=DAY_S,
+    absence_s=3600,
     takes_per_day=2,
     poor_s=3600,
 )

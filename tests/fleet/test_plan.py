@@ -31,7 +31,7 @@ from assay.protocol.types import Digest
 NOW = 1_700_000_000
 BOUNDS = Bounds(
     reserve=1_000, lots_most=300, runs_most=2, memory_bytes=10, disk_bytes=10, days_most=60, hours_least=1,
-    wait_s=7_200, takes_per_day=4, poor_s=1_800,
+    wait_s=7_200, absence_s=600, takes_per_day=4, poor_s=1_800,
 )  # fmt: skip
 
 
@@ -42,8 +42,8 @@ def a_run(number: int = 1) -> Digest:
 def a_candidate(number: int = 1, **changes: Any) -> Candidate:
     usual = Candidate(
         run_id=a_run(number), name=f"run {number}", buyer=f"buyer {number}", pay=2_000, step_pay_micro=10**6,
-        funded_hours=10, lot=100, deadline=NOW + 30 * DAY_S, start_by_s=0, memory_bytes=4, disk_bytes=4,
-        fault=None,
+        funded_hours=10, lot=100, deadline=NOW + 30 * DAY_S, trains_until=NOW + 29 * DAY_S,
+        start_by_s=0, absence_s=600, memory_bytes=4, disk_bytes=4, fault=None,
     )  # fmt: skip
     return replace(usual, **changes)
 
@@ -94,12 +94,23 @@ def test_the_runs_that_pay_best_are_taken_as_far_as_there_is_room():
     [
         ({"pay": 1_000}, {"pay": 999}, "pays less than the reserve"),
         ({"funded_hours": 1}, {"funded_hours": 0}, "too few hours"),
+        ({"trains_until": NOW + 3_601}, {"trains_until": NOW + 3_600}, "closes before it has paid"),
+        (
+            {"start_by_s": NOW + 60, "trains_until": NOW + 3_661},
+            {"start_by_s": NOW + 60, "trains_until": NOW + 3_660},
+            "closes before it has paid",
+        ),
         ({"deadline": NOW + 60 * DAY_S}, {"deadline": NOW + 60 * DAY_S + 1}, "for too long"),
         ({"lot": 300}, {"lot": 301}, "too large a lot"),
         (
             {"start_by_s": NOW + 7_200},
             {"start_by_s": NOW + 7_201},
             "until 2023-11-15 00:13:21 UTC, at most 2023",
+        ),
+        (
+            {"absence_s": 600},
+            {"absence_s": 599},
+            "slashes once an opening is 599 s overdue, at least 600 s",
         ),
         ({"fault": None}, {"fault": "its data are not here"}, "its data are not here"),
     ],

@@ -120,7 +120,16 @@ def a_run(**changes):
 
 def an_escrow(now=NOW, epochs=(), **changes):
     terms = RunTerms(
-        named=3, least_nodes=3, start_by_s=0, seats=3, operator_price=1, accept_ppm=0, continues=None
+        named=3,
+        least_nodes=3,
+        start_by_s=0,
+        seats=3,
+        operator_price=1,
+        accept_ppm=0,
+        opening_bytes=1,
+        opening_ms=1,
+        absence_s=0,
+        continues=None,
     )
     return Escrow(run_id=RUN_ID, terms=terms, now=now, run=a_run(**changes), epochs=epochs)
 

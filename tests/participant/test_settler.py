@@ -14,6 +14,7 @@ import trio.testing
 from assay.chain.client import Chain, EpochPhase, EpochState
 from assay.chain.events import SETTLED_BLOCKS
 from assay.chain.proposals import CertifiedResult
+from assay.chain.rpc import ChainRefused
 from assay.chain.state import AppealPhase, CasePhase, CaseState, EscrowState
 from assay.chain.statements import Address, EpochResult, SlashOrder
 from assay.ledger.settlement.payouts import Settlement
@@ -381,6 +382,41 @@ def test_payees_that_stay_away_are_paid_in_the_end(contract: Contract):
     run_until(lambda: len(contract.claimed) >= 2, seconds=CLAIM_FOR_OTHERS_S * 100)
 
     assert contract.claimed[:2] == [0, 1]
+
+
+def test_a_payee_that_the_coin_refuses_keeps_nobody_of_a_later_epoch_from_being_paid(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    run_until(lambda: len(contract.moves) == 4)
+    tried: list[tuple[int, float]] = []
+
+    def claim_all(_run_id: bytes, epoch: int, _tree: Any) -> None:
+        tried.append((epoch, trio.current_time()))
+        if epoch == 0:
+            raise ChainRefused("claim", "Error", ("account is blacklisted",))
+
+    monkeypatch.setattr(contract, "claim_all", claim_all)
+    run_until(lambda: len(tried) >= 4, seconds=CLAIM_FOR_OTHERS_S * 100)
+
+    assert [epoch for epoch, _ in tried[:4]] == [0, 1, 0, 1]
+    assert tried[2][1] - tried[0][1] > CLAIM_FOR_OTHERS_S
+    assert caplog.text.count("a payee is not paid") == 1
+
+
+def test_while_the_chain_is_away_payees_are_not_paid_at_every_look(
+    contract: Contract, monkeypatch: pytest.MonkeyPatch
+):
+    run_until(lambda: len(contract.moves) == 4)
+    tried: list[float] = []
+
+    def claim_all(*_: Any) -> None:
+        tried.append(trio.current_time())
+        raise Unavailable("the chain is away")
+
+    monkeypatch.setattr(contract, "claim_all", claim_all)
+    run_until(lambda: len(tried) >= 2, seconds=CLAIM_FOR_OTHERS_S * 100)
+
+    assert tried[1] - tried[0] > CLAIM_FOR_OTHERS_S
 
 
 def test_a_chain_or_a_quorum_that_is_away_is_asked_again(contract: Contract, monkeypatch: pytest.MonkeyPatch):

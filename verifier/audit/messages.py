@@ -21,6 +21,7 @@ from assay.training.layout import Layout, layout_of
 from assay.training.optimiser.matrices import start_counts
 from assay.training.reference.narrowing import START
 
+OPENING_BYTES_PER_S = 10_000_000  # over the line of 100 Mbit/s that a node is taken to have
 BLOCK_OPENING_BYTES_MAX = 36 << 10  # one block of two roots, with its paths
 HEAD_BYTES_MAX = 4 << 10  # of an opening, beside its blocks and its whole states
 WINDOW_PROOF_BYTES_MAX = 128 + 34 * PROOF_HASHES_MAX  # beside the tokens of a window of a node's own data

@@ -12,6 +12,8 @@ import pytest
 from assay.chain.client import UNIT
 from assay.chain.deployment.coin import address_given
 from assay.chain.statements import OPERATOR, VERIFIER
+from assay.chain.text.times import span_text
+from assay.orders.amounts import bytes_text
 from assay.orders.load import load_order
 from assay.orders.price.quote import quote_of
 from assay.orders.purchase import check_place
@@ -23,6 +25,7 @@ from assay.protocol.errors import ConfigError
 from assay.testing.members import an_account_key, peer
 from assay.testing.signed import NODES, VERIFIERS
 from assay.testing.specs import TEXT
+from assay.verifier.audit.messages import longest_opening
 from tests.a_network import NOW, a_record, keys_of, records_of
 from tests.chain.moves import transfer_token
 from tests.cli.market import ORDER, PURSE, Market, wallet
@@ -93,6 +96,9 @@ def test_the_status_follows_the_money(assay: Assay, market: Market):
     _, out, _ = assay("order", "show", file)
     assert "epoch 0:" in out and "can be challenged until" in out and "epoch 1: no result on chain" in out
     assert f"reserved  {tables[0].total // UNIT:,}." in out
+    size, seconds = bytes_text(longest_opening(market.spec)), market.spec.timing.opening_ms / 1000
+    later = span_text(market.spec.audit.absence_s)
+    assert f"openings  up to {size} to verifiers within {seconds:g} s; slashed {later} later" in out
     market.advance(market.params.challenge_window_s)
     assert "anyone may make it final" in assay("order", "show", file)[1]
     market.bank.finalize(market.run_id, 0)

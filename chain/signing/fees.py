@@ -1,0 +1,62 @@
+"""Fees: what a transaction pays per gas, when that has become too low, and what takes its place.
+
+Room: chain (pure). Pools take another transaction with the same nonce if both of its fees are 10 % higher
+(geth's `txpool.pricebump`). A block takes the chain's base fee and the priority fee, whatever the highest fee
+is: so an endpoint that lies about base fees can make an account pay more only by the priority fee, which is
+raised `RAISES_MAX` times at most, to 2.6-fold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PRIORITY_FEE_WEI = 10**9
+RAISES_MAX = 8  # of one transaction's fees
+# For so long and so many blocks the account's next transaction, where it is another process's, may not be
+# mined before one that does nothing takes its place.
+STUCK_S, STUCK_BLOCKS = 45.0, 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Pending:
+    """What was sent with a nonce, and not seen mined."""
+
+    fields: dict[str, Any]  # as signed last
+    hashes: list[bytes]  # of everything that was sent with this nonce; one at most is mined
+    raised: int = 0  # times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """The account's next nonce where another process's transaction has it, and when we saw that first."""
+
+    nonce: int
+    since_s: float
+    block: int
+
+    def is_over(self, now_s: float, block: int) -> bool:
+        """Whether it was not mined for long enough, and not for want of blocks."""
+        return now_s > self.since_s + STUCK_S and block >= self.block + STUCK_BLOCKS
+
+
+def first_fees(base_fee: int) -> dict[str, int]:
+    """The fees in wei of a new transaction: enough until the base fee has doubled."""
+    return {"maxFeePerGas": 2 * base_fee + PRIORITY_FEE_WEI, "maxPriorityFeePerGas": PRIORITY_FEE_WEI}
+
+
+def raised_fees(one: Pending, base_fee: int) -> dict[str, int] | None:
+    """The fees in wei with which a transaction takes its own place; None while it pays the base fee."""
+    fee, tip = one.fields["maxFeePerGas"], one.fields["maxPriorityFeePerGas"]
+    if fee >= base_fee + tip or one.raised >= RAISES_MAX:
+        return None
+    tip = tip * 9 // 8
+    return {"maxFeePerGas": max(2 * base_fee + tip, fee * 9 // 8), "maxPriorityFeePerGas": tip}
+
+
+def nothing(address: str, base_fee: int) -> Iterator[Mapping[str, Any]]:
+    """Transfers of nothing to the account itself, each dearer than the last, without nonce and chain."""
+    for tip in (2 * PRIORITY_FEE_WEI, 4 * PRIORITY_FEE_WEI, 8 * PRIORITY_FEE_WEI):
+        fees = {"maxFeePerGas": 2 * (base_fee + tip), "maxPriorityFeePerGas": tip}
+        yield {"to": address, "data": "0x", "value": 0, "gas": 21_000, **fees}
