@@ -161,6 +161,7 @@ class Host:
         holders: Sequence[PeerId],
         size_max: int,
         deadline_s: float,
+        at_once: int = limits.FETCH_HOLDERS_AT_ONCE,
     ) -> bytes:
         """Download and verify a blob from `holders`; it is not put into our store.
 
@@ -169,6 +170,7 @@ class Host:
             holders: Peers that may have it, best first.
             size_max: In bytes; a larger blob is refused. The result is held in memory.
             deadline_s: Seconds for the whole fetch.
+            at_once: How many are asked side by side; more of them while no chunk comes.
 
         Raises:
             PeerFault: every holder broke the protocol or sent wrong bytes.
@@ -181,6 +183,7 @@ class Host:
             on_fault=self._on_fault,
             timing=self._timing,
             deadline_s=deadline_s,
+            at_once=at_once,
         )
 
     # --- for open_host only -----------------------------------------------------------------------

@@ -303,7 +303,7 @@ class SimulatedHost:
         return asked.body
 
     async def fetch(
-        self, digest: Digest, *, holders: Sequence[PeerId], size_max: int, deadline_s: float
+        self, digest: Digest, *, holders: Sequence[PeerId], size_max: int, deadline_s: float, at_once: int = 1
     ) -> bytes:
         """As `Host.fetch`, one holder after another."""
         reason = "no holder was given"
