@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -50,6 +50,7 @@ __all__ = [
     "open_host",
 ]
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -115,6 +116,10 @@ class Host:
             yield
         finally:
             self._cpu_time.charge(peer, time.thread_time() - since_s)
+
+    async def in_thread(self, peer: PeerId, call: Callable[..., T], *args: Any) -> T:
+        """`call(*args)` in a thread for a peer, at its charge: its next messages and requests wait for it."""
+        return await self._cpu_time.in_thread_at_once(self._cpu_time.payer(peer), call, *args)
 
     async def keep_connected(self, addresses: Sequence[PeerAddress]) -> None:
         """Keep connections to these members, redialling when one ends; ends only by cancellation."""

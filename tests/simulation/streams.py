@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 from nacl.signing import SigningKey
@@ -34,6 +34,7 @@ from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.identity import peer_of
 from assay.protocol.types import Digest, PeerId
 
+T = TypeVar("T")
 BLOB = "blob"  # no method of a host: a pull of bulk bytes
 REDIAL_S = (0.05, 2.0)  # from the end of a link, or of what cuts it, to the next one
 
@@ -259,6 +260,10 @@ class SimulatedHost:
     def metered(self, _peer: PeerId) -> Iterator[None]:
         """Nobody is charged: processor time does not follow from a seed."""
         yield
+
+    async def in_thread(self, _peer: PeerId, call: Callable[..., T], *args: Any) -> T:
+        """As `Host.in_thread`; nobody is charged."""
+        return await trio.to_thread.run_sync(call, *args)
 
     async def keep_connected(self, _addresses: Sequence[PeerAddress]) -> None:
         """The network dials."""
