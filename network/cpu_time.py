@@ -125,6 +125,16 @@ class CpuTime(trio.abc.Instrument):
 
     async def in_thread(self, peer: PeerId, call: Callable[..., T], *args: Any) -> T:
         """`call(*args)` for a peer in a thread, when it is the peer's turn and at the peer's charge."""
+        await self._in_threads.take(peer)
+        try:
+            return await self.in_thread_at_once(peer, call, *args, limiter=self._limiter)
+        finally:
+            self._in_threads.leave()
+
+    async def in_thread_at_once(
+        self, peer: PeerId, call: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter | None = None
+    ) -> T:
+        """`call(*args)` for a peer in a thread, whoever's turn it is, at the peer's charge."""
         cpu_s = 0.0
 
         def timed() -> T:
@@ -135,12 +145,10 @@ class CpuTime(trio.abc.Instrument):
             finally:
                 cpu_s = time.thread_time() - since_s
 
-        await self._in_threads.take(peer)
         try:
-            return await trio.to_thread.run_sync(timed, limiter=self._limiter)
+            return await trio.to_thread.run_sync(timed, limiter=limiter)
         finally:
             self.charge(peer, cpu_s)
-            self._in_threads.leave()
 
 
 class _Turns:

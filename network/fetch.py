@@ -6,13 +6,16 @@ Room: network (edge: trio, libp2p streams, disk in threads).
     puller: WANT_CHUNK i ...   holder: CHUNK i ...             (8 in flight)
 
 The puller sets the rate. A wrong list or chunk blames only the peer that sent
-it; the remaining chunks come from other holders. A stream on which nothing is
+it; the remaining chunks come from other holders. So do those that a slow holder
+keeps back once no others are missing: two sessions may request the same chunk, and
+take whichever comes first. A stream on which nothing is
 outstanding is kept for the next blob: to open one takes two round trips more, and
 most of what a small blob costs.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -48,7 +51,7 @@ class Threads:
 class Pull:
     """One download, shared by the sessions with its holders. Only bytes that match the chunk list are kept.
 
-    Each chunk is in exactly one state:
+    Each chunk is in exactly one state; `give_back` is by the last session that requests it:
 
         missing --take--> requested --accept--> present
            ^                  |
@@ -63,12 +66,19 @@ class Pull:
         self.changed = trio.Event()
         self.threads = threads
         self._missing: dict[int, None] = {}  # ordered, so holders read forward
-        self._requested: set[int] = set()
+        self._requested: dict[int, list[float]] = {}  # when, by each session that still requests it
 
     @property
     def is_complete(self) -> bool:
         """Whether every chunk is present and verified."""
         return self.chunks is not None and not self._missing and not self._requested
+
+    @property
+    def present_count(self) -> int:
+        """How many chunks are present."""
+        return (
+            0 if self.chunks is None else len(self.chunks.hashes) - len(self._missing) - len(self._requested)
+        )
 
     def adopt(self, chunks: ChunkList) -> None:
         """Begin with this verified chunk list, if it is the first."""
@@ -77,21 +87,25 @@ class Pull:
             self._missing = dict.fromkeys(range(len(chunks.hashes)))
             self.wake()
 
-    def take(self) -> int | None:
-        """The next missing chunk's index, marked as requested; None if none is missing."""
+    def take(self, now_s: float, *, stalled_s: float = math.inf) -> int | None:
+        """The next missing chunk's index, marked as requested at `now_s`.
+
+        If none is missing, the last that was requested `stalled_s` ago or earlier, for its holder would send
+        that one last; else None. A session that waits for no chunk of its own says how long that is.
+        """
         index = next(iter(self._missing), None)
+        if index is None:
+            late = (i for i, asked in reversed(self._requested.items()) if asked[-1] + stalled_s <= now_s)
+            index = next(late, None)
         if index is not None:
-            del self._missing[index]
-            self._requested.add(index)
+            self._missing.pop(index, None)
+            self._requested.setdefault(index, []).append(now_s)
         return index
 
     def accept(self, index: int, chunk: bytes) -> None:
-        """Keep a chunk that the caller has verified.
-
-        Raises:
-            KeyError: it was not requested, or is present already.
-        """
-        self._requested.remove(index)
+        """Keep a chunk that the caller has requested and verified, unless another session brought it."""
+        if self._requested.pop(index, None) is None:
+            return
         assert self.chunks is not None
         offset, length = self.chunks.span(index)
         assert len(chunk) == length
@@ -99,11 +113,13 @@ class Pull:
         self.wake()
 
     def give_back(self, indices: Iterable[int]) -> None:
-        """Mark requested chunks as missing again, so that another session may request them."""
+        """Request these chunks no more, so that those which no other session requests are missing again."""
         for index in sorted(indices):
             if index in self._requested:
-                self._requested.remove(index)
-                self._missing[index] = None
+                self._requested[index].pop()
+                if not self._requested[index]:
+                    del self._requested[index]
+                    self._missing[index] = None
         self.wake()
 
     def wake(self) -> None:
@@ -156,8 +172,9 @@ async def fetch(
     on_fault: Callable[[PeerFault], None],
     timing: limits.Timing,
     deadline_s: float,
+    at_once: int,
 ) -> bytes:
-    """Download a blob from `holders`, best first, and verify it.
+    """Download a blob from `holders`, best first, and verify it; `at_once` side by side while chunks come.
 
     Raises:
         PeerFault: every holder broke the protocol or sent wrong bytes.
@@ -167,8 +184,11 @@ async def fetch(
     waiting = deque((holder, 1) for holder in dict.fromkeys(holders))
     faults: list[PeerFault] = []
     reasons: list[str] = []
+    working_count = 0
 
     async def work() -> None:
+        nonlocal working_count
+        working_count += 1
         while waiting and not pull.is_complete:
             holder, attempt = waiting.popleft()
             try:
@@ -183,13 +203,21 @@ async def fetch(
                 if attempt < limits.HOLDER_ATTEMPTS:
                     await trio.sleep(timing.retry_s)
                     waiting.append((holder, attempt + 1))
-        if pull.is_complete:
-            workers.cancel_scope.cancel()  # the other session may wait for a silent holder
+        working_count -= 1
+        if pull.is_complete or not working_count:
+            workers.cancel_scope.cancel()  # other sessions may wait for silent holders
 
     with trio.move_on_after(deadline_s) as scope:
         async with trio.open_nursery() as workers:
-            for _ in range(limits.FETCH_HOLDERS_AT_ONCE):
+            for _ in range(at_once):
                 workers.start_soon(work)
+            patience_s = timing.stalled_s  # doubled, for on a slow line further sessions slow each other down
+            while True:
+                present_count = pull.present_count
+                await trio.sleep(patience_s)
+                if waiting and pull.present_count == present_count:
+                    patience_s *= 2
+                    workers.start_soon(work)
     if pull.is_complete:
         return bytes(pull.data)
     if scope.cancelled_caught:
@@ -204,8 +232,7 @@ async def _pull_from(holder: PeerId, pull: Pull, streams: Streams, timing: limit
         stream, is_kept = await streams.take(holder)
         is_idle = False
         try:
-            await blaming(holder, _pull_on, stream, pull, timing)
-            is_idle = True
+            is_idle = await blaming(holder, _pull_on, stream, pull, timing)
             return
         except NotHere:
             is_idle = True
@@ -220,8 +247,8 @@ async def _pull_from(holder: PeerId, pull: Pull, streams: Streams, timing: limit
                 await reset_quietly(stream)
 
 
-async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
-    """Pull on one stream until the blob is complete, alongside other sessions.
+async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> bool:
+    """Pull on one stream until the blob is complete, alongside other sessions; whether nothing is to come.
 
     Raises:
         NotHere: the holder does not have it.
@@ -240,11 +267,16 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
     requested: set[int] = set()
     try:
         while not pull.is_complete:
-            while len(requested) < limits.CHUNKS_IN_FLIGHT and (index := pull.take()) is not None:
+            while len(requested) < limits.CHUNKS_IN_FLIGHT:
+                stalled_s = math.inf if requested else timing.stalled_s
+                index = pull.take(trio.current_time(), stalled_s=stalled_s)
+                if index is None:
+                    break
                 requested.add(index)
                 await frames.write_frame(stream, Kind.WANT_CHUNK, frames.pack_id(index))
             if not requested:
-                await pull.changed.wait()  # other sessions have requested the rest, and may give some back
+                with trio.move_on_after(timing.stalled_s / 4):
+                    await pull.changed.wait()  # other sessions have requested the rest
                 continue
             with trio.fail_after(timing.chunk_s):
                 _, body = await frames.read_frame(stream, (Kind.CHUNK,))
@@ -254,6 +286,7 @@ async def _pull_on(stream: Any, pull: Pull, timing: limits.Timing) -> None:
             await pull.threads.run(chunks.verify, index, chunk)
             requested.remove(index)
             pull.accept(index, chunk)
+        return not requested
     finally:
         pull.give_back(requested)
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -50,6 +50,7 @@ __all__ = [
     "open_host",
 ]
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -116,6 +117,10 @@ class Host:
         finally:
             self._cpu_time.charge(peer, time.thread_time() - since_s)
 
+    async def in_thread(self, peer: PeerId, call: Callable[..., T], *args: Any) -> T:
+        """`call(*args)` in a thread for a peer, at its charge: its next messages and requests wait for it."""
+        return await self._cpu_time.in_thread_at_once(self._cpu_time.payer(peer), call, *args)
+
     async def keep_connected(self, addresses: Sequence[PeerAddress]) -> None:
         """Keep connections to these members, redialling when one ends; ends only by cancellation."""
         async with trio.open_nursery() as nursery:
@@ -161,6 +166,7 @@ class Host:
         holders: Sequence[PeerId],
         size_max: int,
         deadline_s: float,
+        at_once: int = limits.FETCH_HOLDERS_AT_ONCE,
     ) -> bytes:
         """Download and verify a blob from `holders`; it is not put into our store.
 
@@ -169,6 +175,7 @@ class Host:
             holders: Peers that may have it, best first.
             size_max: In bytes; a larger blob is refused. The result is held in memory.
             deadline_s: Seconds for the whole fetch.
+            at_once: How many are asked side by side; more of them while no chunk comes.
 
         Raises:
             PeerFault: every holder broke the protocol or sent wrong bytes.
@@ -181,6 +188,7 @@ class Host:
             on_fault=self._on_fault,
             timing=self._timing,
             deadline_s=deadline_s,
+            at_once=at_once,
         )
 
     # --- for open_host only -----------------------------------------------------------------------

@@ -33,7 +33,7 @@ BLOB_STREAMS_KEPT = 2  # of ours, at each holder, between two pulls
 # Beyond, one ends that has waited a second for a request; else who has fewer takes a place of who has most.
 BLOB_STREAMS_MAX = 32  # 32 streams x 8 chunks x 256 KiB = 64 MiB in flight
 CHUNKS_IN_FLIGHT = 8  # per blob stream; 2 MiB covers 100 ms at 160 Mbit/s
-FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side
+FETCH_HOLDERS_AT_ONCE = 2  # a fetch reads from this many holders side by side, and more while nothing comes
 HOLDER_ATTEMPTS = 3  # attempts of one fetch at the same holder after a break without fault
 CHUNK_LISTS_CACHED = 256  # 32 bytes per chunk each: 10 MB blobs cost 0.3 MiB together
 NOISE_PLAINTEXT_BYTES_MAX = 65535 - 16  # of one Noise message
@@ -79,6 +79,7 @@ class Timing:
     handler_s: float = 60.0  # a request's handler is cancelled after this
     first_frame_s: float = 10.0  # a stream that sends nothing is closed
     chunk_s: float = 10.0  # progress: at least one chunk (256 KiB) in this time
+    stalled_s: float = 1.0  # a chunk asked for so long ago, or a pull without one, is another holder's too
     serve_idle_s: float = 30.0  # a puller that requests nothing is closed
     keep_stream_s: float = 15.0  # our own between two pulls
     give_place_s: float = 1.0  # a puller that requests nothing for so long may lose its place to another

@@ -19,10 +19,9 @@ import trio
 from assay.participant.config import Config, Door, Participant, open_participant
 from assay.participant.follower import Follower
 from assay.participant.run import participate
-from assay.participant.wallet.cases import sign_veto
+from assay.participant.wallet.cases import Vetoes
 from assay.participant.wallet.settler import TAKEOVER_S, Settler
 from assay.participant.worker import WorkerProcess
-from assay.protocol.types import PeerId
 from assay.verifier.appeal.juror import Juror
 from assay.verifier.audit.messages import Judged, JudgeOperator, RecomputeStart
 
@@ -52,10 +51,7 @@ async def watch(me: Participant, patience_s: float) -> None:
     """
     follower = Follower(me.spec, me.run_id, me.store)
 
-    async def veto(_peer: PeerId, case_id: bytes) -> bytes:
-        return await sign_veto(me, follower, case_id)
-
-    handlers = {"sign-veto": veto}
+    handlers = {"sign-veto": Vetoes(me, follower).answer}
     juror = Juror(me, follower, partial(_judge, me))
     settler = Settler(me, follower, patience_s=patience_s, handlers=handlers, juror=juror)
     door = Door(handlers={}, is_open=lambda: False, knows=juror.knows)

@@ -14,6 +14,7 @@ import trio
 
 from assay.ledger.settlement.payouts import Settlement, settle
 from assay.network.host import Host
+from assay.network.limits import FETCH_HOLDERS_AT_ONCE
 from assay.participant.links import extend
 from assay.participant.store import Store
 from assay.protocol.auditing.audits import Audit, AuditStatus, Fault
@@ -175,9 +176,16 @@ class Follower:
 
 
 async def fetch_blob(
-    host: Host, digest: Digest, holders: Sequence[PeerId], deadline_s: float, size_max: int = BLOB_BYTES_MAX
+    host: Host,
+    digest: Digest,
+    holders: Sequence[PeerId],
+    deadline_s: float,
+    size_max: int = BLOB_BYTES_MAX,
+    first: PeerId | None = None,
 ) -> bytes:
     """Download a blob from the connected ones of `holders`; retried until the deadline.
+
+    They are asked in a random order, but `first` before all others, and alone while chunks come from it.
 
     Raises:
         Unavailable: it was not complete in time.
@@ -187,9 +195,13 @@ async def fetch_blob(
         while True:
             willing = [peer for peer in holders if peer in host.connected()]
             random.shuffle(willing)
+            willing.sort(key=lambda peer: peer != first)
+            at_once = 1 if first in willing else FETCH_HOLDERS_AT_ONCE
             if willing:
                 try:
-                    return await host.fetch(digest, holders=willing, size_max=size_max, deadline_s=deadline_s)
+                    return await host.fetch(
+                        digest, holders=willing, size_max=size_max, deadline_s=deadline_s, at_once=at_once
+                    )
                 except AssayError as error:
                     reason = str(error)
             await trio.sleep(0.5)

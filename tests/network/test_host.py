@@ -421,15 +421,22 @@ def test_a_frozen_peer_with_a_full_socket_delays_neither_others_nor_closing():
     run(main)
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("is_member", [True, False])
-def test_what_a_request_takes_is_on_its_members_account_and_strangers_have_one_together(is_member):
-    async def dear(_peer, body):
+def test_what_a_request_takes_is_on_its_members_account_and_strangers_have_one_together(is_member, in_thread):
+    bob: Any = None
+
+    async def dear(peer, body):
+        if in_thread:
+            await bob.in_thread(peer, burn, 0.02)
+            return body
         for _ in range(4):
             await trio.sleep(0)
             burn(0.005)
         return body
 
     async def main() -> None:
+        nonlocal bob
         async with (
             a_host("alice") as alice,
             a_host(

@@ -19,7 +19,7 @@ blobs = st.builds(
 )
 
 
-@given(data=blobs, steps=st.lists(st.sampled_from(["take", "accept", "give back"]), max_size=40))
+@given(data=blobs, steps=st.lists(st.sampled_from(["take", "take late", "accept", "give back"]), max_size=40))
 def test_every_chunk_of_a_pull_is_in_one_state_and_only_arrives_once(data, steps):
     chunks = chunk_list_of(data)
     pull = Pull(chunks.digest(), size_max=SIZE_MAX, threads=Threads())
@@ -32,21 +32,42 @@ def test_every_chunk_of_a_pull_is_in_one_state_and_only_arrives_once(data, steps
         pull.accept(index, data[offset : offset + length])
         present.add(index)
 
-    for step in steps:
+    for now_s, step in enumerate(steps):
+        missing = set(range(count)) - present - set(asked)
         if step == "take":
-            index = pull.take()
-            assert (index is None) == (len(asked) + len(present) == count)
+            index = pull.take(now_s)
+            assert (index is None) == (not missing)
             if index is not None:
-                assert index not in present
+                assert index in missing
+                asked.append(index)
+        elif step == "take late":
+            index = pull.take(now_s, stalled_s=0.5)
+            assert (index is None) == (not missing | set(asked) - present)
+            if index is not None:
+                assert index in missing or (not missing and index in asked)
                 asked.append(index)
         elif asked and step == "accept":
-            bring(asked.pop())
+            bring(asked.pop(0))
         elif asked:
             pull.give_back([asked.pop(0)])
-    while (index := pull.take()) is not None:
+        assert pull.present_count == len(present)
+    while (index := pull.take(0)) is not None:
         asked.append(index)
     for index in asked:
-        assert not pull.is_complete
         bring(index)
     assert pull.is_complete
     assert bytes(pull.data) == data
+
+
+def test_a_chunk_is_asked_for_again_once_in_a_while_and_only_when_none_is_missing():
+    data = bytes(3 * CHUNK_BYTES)
+    pull = Pull(chunk_list_of(data).digest(), size_max=SIZE_MAX, threads=Threads())
+    pull.adopt(chunk_list_of(data))
+
+    assert [pull.take(0.0, stalled_s=1.0) for _ in range(4)] == [0, 1, 2, None]
+    assert [pull.take(1.0, stalled_s=1.0) for _ in range(4)] == [2, 1, 0, None]
+    assert pull.take(1.9, stalled_s=1.0) is None and pull.take(9.0) is None
+    pull.give_back([1])
+    assert pull.take(1.9) is None  # another session requests it still
+    pull.give_back([1])
+    assert pull.take(1.9) == 1

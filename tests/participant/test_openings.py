@@ -175,7 +175,7 @@ class World:
     def connected(self) -> tuple[PeerId, ...]:
         return (*VERIFIERS, *NODES)
 
-    async def fetch(self, name: Digest, *, holders: Any, size_max: int, deadline_s: float) -> bytes:
+    async def fetch(self, name: Digest, *, holders: Any, size_max: int, **_more: Any) -> bytes:
         self.asked.append((name, tuple(holders)))
         self.asking += 1
         self.asked_at_once = max(self.asked_at_once, self.asking)

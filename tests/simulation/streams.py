@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 from nacl.signing import SigningKey
@@ -34,6 +34,7 @@ from assay.protocol.errors import AssayError, PeerFault, Unavailable
 from assay.protocol.identity import peer_of
 from assay.protocol.types import Digest, PeerId
 
+T = TypeVar("T")
 BLOB = "blob"  # no method of a host: a pull of bulk bytes
 REDIAL_S = (0.05, 2.0)  # from the end of a link, or of what cuts it, to the next one
 
@@ -260,6 +261,10 @@ class SimulatedHost:
         """Nobody is charged: processor time does not follow from a seed."""
         yield
 
+    async def in_thread(self, _peer: PeerId, call: Callable[..., T], *args: Any) -> T:
+        """As `Host.in_thread`; nobody is charged."""
+        return await trio.to_thread.run_sync(call, *args)
+
     async def keep_connected(self, _addresses: Sequence[PeerAddress]) -> None:
         """The network dials."""
         await trio.sleep_forever()
@@ -303,7 +308,7 @@ class SimulatedHost:
         return asked.body
 
     async def fetch(
-        self, digest: Digest, *, holders: Sequence[PeerId], size_max: int, deadline_s: float
+        self, digest: Digest, *, holders: Sequence[PeerId], size_max: int, deadline_s: float, at_once: int = 1
     ) -> bytes:
         """As `Host.fetch`, one holder after another."""
         reason = "no holder was given"

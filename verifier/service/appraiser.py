@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -77,6 +78,7 @@ class Appraiser:
         follower: Follower,
         broadcast: Callable[[SignedAppraisal], Awaitable[None]],
         unix_s: Callable[[], int],
+        in_thread: Callable[..., Awaitable[AttestationResult]],
     ) -> None:
         """Does nothing before `run`.
 
@@ -85,11 +87,15 @@ class Appraiser:
             follower: Its chain.
             broadcast: Passes our appraisal to the round and to all verifiers.
             unix_s: The clock, Unix seconds.
+            in_thread: As `Host.in_thread`.
 
         Raises:
             ConfigError: see `agreed_policy`.
         """
         self._me, self._follower, self._broadcast, self._unix_s = me, follower, broadcast, unix_s
+        self._in_thread = in_thread
+        self._submitting = WeakValueDictionary[PeerId, trio.Lock]()  # by node, while it submits
+        self._accepted: dict[PeerId, tuple[Digest, bytes]] = {}  # each node's last submission, our answer
         self._policy = agreed_policy(me.spec, me.config.attestation)
         self._nonces: dict[int, tuple[Digest, int]] = {}  # round -> digest of its manifest, final since
         self._devices: dict[Digest, tuple[PeerId, int]] = {}  # for which node, by the newest nonce's round
@@ -121,14 +127,24 @@ class Appraiser:
             PeerFault: the peer is no node of this run.
             MalformedMessage: this is no evidence.
             Unavailable: the run accepts no evidence, or its nonce is not known here.
-            OutOfPhase: the nonce is too old, or the node has submitted evidence for it already.
+            OutOfPhase: the nonce is too old, or a manifest has our appraisal of other evidence for it.
         """
-        if self._policy is None:
+        policy = self._policy
+        if policy is None:
             raise Unavailable("this run names no policy for attestation")
         if peer not in self._follower.run_state.nodes:
             raise PeerFault(peer, "shows evidence and is no node of this run")
         shown = decode(EvidenceSubmission, body)
         evidence = decode(Evidence, shown.evidence, EVIDENCE_BYTES_MAX)
+        async with self._submitting.setdefault(peer, trio.Lock()):
+            submission, token = self._accepted.get(peer, (NO_DIGEST, b""))
+            if submission != digest(shown):
+                token = await self._answer(policy, peer, shown, evidence)
+            return token
+
+    async def _answer(
+        self, policy: AppraisalPolicy, peer: PeerId, shown: EvidenceSubmission, evidence: Evidence
+    ) -> bytes:
         appraisal = Appraisal(
             run_id=self._me.run_id,
             round=shown.round,
@@ -142,7 +158,7 @@ class Appraiser:
             self._follower.run_state, appraisal
         ):  # before any work for an unauthorised request
             raise OutOfPhase(peer, f"shows evidence over the manifest of round {shown.round}")
-        result = await trio.to_thread.run_sync(self._appraised, self._policy, peer, shown, evidence)
+        result = await self._in_thread(peer, self._appraised, policy, peer, shown, evidence)
         if discount_of(result, result.at_s) is not Discount.NONE and self._is_taken(result):
             result = refused(result, Reason.DUPLICATE_DEVICE)
         fields = {
@@ -151,15 +167,16 @@ class Appraiser:
             "reasons": [reason.label for reason in result.all_reasons],
         }
         log.info("evidence appraised", extra=fields)
-        token = write_token(result, self._me.keys.peer)
+        token = write_token(result, self._me.keys.peer).encode()
         discount = discount_of(result, result.at_s)
         if discount is not Discount.NONE:
             appraisal = replace(appraisal, discount=discount, evidence=result.evidence, result=digest(result))
             self._bind(result, int(shown.round))
-            self._keep(int(shown.round), peer, token.encode())
+            self._keep(int(shown.round), peer, token)
             signature = sign(self._me.keys.peer, self._me.domain, appraisal)
             await self._broadcast(SignedAppraisal(appraised=appraisal, signature=signature))
-        return token.encode()
+            self._accepted[peer] = digest(shown), token
+        return token
 
     def _is_taken(self, result: AttestationResult) -> bool:
         """Whether a device of this evidence speaks for another node, whose discount may still count."""

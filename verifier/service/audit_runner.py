@@ -410,8 +410,13 @@ class AuditRunner:
                 if self._own(step, tried) is not None:
                     scope.cancel()
             try:
-                body = await fetch_blob(self._host, opened.opening, holders, left, size_max)
+                first = audit.node if is_own else None  # who is sure to have it
+                body = await fetch_blob(self._host, opened.opening, holders, left, size_max, first)
             except Unavailable as error:
+                mine, now = self._openings.get(step), trio.current_time()
+                is_since = not is_own and mine is not None and mine.opening == opened.opening
+                if is_since and now < deadline + spec.timing.opening_ms / 2000:
+                    tried.discard(opened.opening)  # the node has announced it since: it has its own time
                 raise MalformedMessage(f"opening that nobody serves: {error}") from None
             finally:
                 self._fetching.pop(scope, None)

@@ -26,7 +26,7 @@ from assay.network.host import Handler, Host
 from assay.participant.config import Participant
 from assay.participant.follower import Follower
 from assay.participant.following.sync import StateSync
-from assay.participant.wallet.cases import sign_veto
+from assay.participant.wallet.cases import Vetoes
 from assay.participant.wallet.certificates import certified
 from assay.participant.wallet.claims import claim_everything, open_chain
 from assay.participant.wallet.judges import read_judges
@@ -71,7 +71,7 @@ class ChainDuties:
         self.handlers: Mapping[str, Handler] = {
             "sign-result": self._sign_result,
             "sign-slash-order": self._sign_slash_order,
-            "sign-veto": self._sign_veto,
+            "sign-veto": Vetoes(me, follower, lambda case_id: is_honest(me.store, case_id)).answer,
             "sign-discharge": self._sign_discharge,
             "sign-model": self._sign_model,
         }
@@ -193,11 +193,6 @@ class ChainDuties:
     async def _sign_slash_order(self, _peer: PeerId, body: bytes) -> bytes:
         slash_order, _ = self._charge(decode(SlashOrderRequest, body))
         return sign_digest(self._me.deployment.digest(slash_order), self._me.keys.hot)
-
-    async def _sign_veto(self, _peer: PeerId, case_id: bytes) -> bytes:
-        return await sign_veto(
-            self._me, self._follower, case_id, found_honest=is_honest(self._me.store, case_id)
-        )
 
     async def _sign_discharge(self, _peer: PeerId, body: bytes) -> bytes:
         """Our signature on the discharge of a node that has left, whoever asks for it.

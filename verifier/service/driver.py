@@ -557,24 +557,37 @@ class Driver:
             log.info("commit unavailable", extra={"peer": peer.hex()[:8], "reason": str(error)})
 
     async def _fetch_proposal(self, block: Digest) -> None:
+        """Fetch a block's body from one peer after another; who is silent delays the next by `RETRY_S`."""
         if block in self._fetching:
             return
         self._fetching.add(block)
+        peers = [peer for peer in self._me.verifiers if peer in self._host.connected()]
+        random.shuffle(peers)  # so that no single peer is always the first
+
+        async def ask(peer: PeerId, answered: trio.Event) -> None:
+            await self._ask_for_proposal(peer, block)
+            if self.body(block) is not None:
+                asking.cancel_scope.cancel()
+            answered.set()
+
         try:
-            for peer in self._me.verifiers:
-                if peer in self._host.connected() and await self._ask_for_proposal(peer, block):
-                    return
+            async with trio.open_nursery() as asking:
+                for peer in peers:
+                    answered = trio.Event()
+                    asking.start_soon(ask, peer, answered)
+                    with trio.move_on_after(RETRY_S):
+                        await answered.wait()
         finally:
             self._fetching.discard(block)
 
-    async def _ask_for_proposal(self, peer: PeerId, block: Digest) -> bool:
+    async def _ask_for_proposal(self, peer: PeerId, block: Digest) -> None:
         try:
-            body = await self._host.request(peer, "proposal", block, timeout_s=10)
-            self.receive(decode(Proposal, body))
+            found = decode(Proposal, await self._host.request(peer, "proposal", block, timeout_s=10))
+            if digest(found.block) != block:
+                raise PeerFault(peer, "answers with another proposal")
+            self.receive(found)
         except (PeerFault, MalformedMessage, Unavailable) as error:
             log.info("proposal unavailable", extra={"peer": peer.hex()[:8], "reason": str(error)})
-            return False
-        return True
 
     async def _links_from(self, peer: PeerId) -> tuple[CertifiedManifest, ...]:
         request = StepRequest(number=int(self._follower.run_state.round), node=PeerId(NO_DIGEST))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from typing import Any
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -199,6 +200,7 @@ class Service:
             opening_bytes_max=longest_opening(me.spec),
         )
         self._drand = DrandClient(me.spec.audit.drand, me.config.drand, self._released)
+        self._submitting = WeakValueDictionary[PeerId, trio.Lock]()  # by node, while it submits
         self._host: Host
         self.driver: Driver
         self.audit_runner: AuditRunner
@@ -222,7 +224,13 @@ class Service:
             is_open=lambda: applications.is_open() or accusations.is_open(),
             knows=lambda peer: applications.knows(peer) or evidence.knows(peer),
         )
-        appraiser = Appraiser(self.me, self.follower, self._publish, lambda: int(time.time()))
+        appraiser = Appraiser(
+            self.me,
+            self.follower,
+            self._publish,
+            lambda: int(time.time()),
+            lambda peer, *work: self._host.in_thread(peer, *work),
+        )
         handlers: dict[str, Handler] = {
             "submit": self._on_submit,
             "proposal": self._on_proposal_request,
@@ -399,11 +407,14 @@ class Service:
             # One round ahead of us: the node learned of the last manifest first. Anything further is a fault.
             while self.driver.round.run_state.round < commit.round <= self.follower.run_state.round + 1:
                 await self.driver.round_opened()
-        self.driver.admit(submission.signed)  # before we store anything for a peer
-        await self._hold_update(
-            int(commit.round), commit.update, commit.update_bytes, submission.update, peer
-        )
-        self.driver.take(submission.signed)
+        async with self._submitting.setdefault(peer, trio.Lock()):  # an update takes memory and a thread
+            self.driver.admit(submission.signed)  # before we store anything for a peer
+            if commit.node in self.driver.round.commits:
+                return
+            await self._hold_update(
+                int(commit.round), commit.update, commit.update_bytes, submission.update, peer
+            )
+            self.driver.take(submission.signed)
 
     async def _hold_update(self, round_id: int, name: Digest, size: int, inline: bytes, peer: PeerId) -> None:
         """Store the update of a commit, complete and decodable; one already stored is checked alike."""
@@ -421,7 +432,7 @@ class Service:
             if not is_here:
                 blobs.put(body)
 
-        await trio.to_thread.run_sync(keep)  # hashing, decoding and the disk must not hold up votes
+        await self._host.in_thread(peer, keep)  # hashing, decoding and the disk must not hold up votes
 
     async def _on_proposal_request(self, peer: PeerId, body: bytes) -> bytes:
         if peer not in self.me.spec.seat_peers:  # only verifiers see commits before their round is final

@@ -54,6 +54,7 @@ class Rig:
     def __init__(self, folder: Path, collateral: Path | None = None) -> None:
         self.now_s = NOW_S
         self.said: list[SignedAppraisal] = []
+        self.charged: list[PeerId] = []
         self.follower: Any = SimpleNamespace(run_state=a_history(audit=AUDIT, rounds=20))
         (folder / "policy").write_bytes(encode(POLICY))
         keys = SimpleNamespace(peer=a_peer_key("vera"))
@@ -62,7 +63,11 @@ class Rig:
             config=SimpleNamespace(attestation=folder / "policy", collateral=collateral),
             store=Store(folder / "store.db"),
         )  # fmt: skip
-        self.appraiser = Appraiser(self.me, self.follower, self._say, lambda: self.now_s)
+        self.appraiser = Appraiser(self.me, self.follower, self._say, lambda: self.now_s, self._in_thread)
+
+    async def _in_thread(self, node: PeerId, call: Any, *args: Any) -> Any:
+        self.charged.append(node)
+        return await trio.to_thread.run_sync(call, *args)
 
     async def _say(self, word: SignedAppraisal) -> None:
         self.said.append(word)
@@ -108,6 +113,24 @@ def test_good_evidence_earns_a_signed_word_and_the_result_is_kept(rig: Rig) -> N
     assert (word.result, word.evidence) == (digest(result), result.evidence)
     (kept,) = rig.me.store.values(f"attestation/{NODE.hex()}/").values()
     assert digest(read_token(kept, peer("vera"), DOMAIN)) == word.result
+
+
+def test_evidence_that_comes_many_times_at_once_is_appraised_once_at_the_nodes_charge(rig: Rig) -> None:
+    tokens = []
+
+    async def show(body: bytes) -> None:
+        tokens.append(await rig.appraiser.answer(NODE, body))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(show, encode(rig.shown()))
+
+    trio.run(main)
+    assert len(set(tokens)) == len(rig.said) == 1 and rig.charged == [NODE]
+    rig.grow()
+    rig.answer(rig.shown())
+    assert len(rig.said) == 2
 
 
 def test_a_node_that_shows_evidence_for_ever_takes_four_places(rig: Rig) -> None:
@@ -167,7 +190,9 @@ def test_a_device_speaks_for_one_node_until_what_it_said_counts_no_more(rig: Rig
     other = peer("nils")
     rig.answer(rig.shown())
     first = int(rig.follower.run_state.round) - 1
-    rig.appraiser = Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s)  # started again
+    rig.appraiser = Appraiser(
+        rig.me, rig.follower, rig._say, lambda: rig.now_s, rig._in_thread
+    )  # started again
     for _ in range(AUDIT.attested_rounds - 1):
         rig.grow()
         result = rig.answer(rig.shown(other), other)
@@ -180,7 +205,7 @@ def test_a_device_speaks_for_one_node_until_what_it_said_counts_no_more(rig: Rig
     assert int(rig.follower.run_state.round) == first + AUDIT.attested_rounds + 1
     assert rig.answer(rig.shown(other), other).verdict is TrustTier.AFFIRMING
     assert rig.answer(rig.shown()).all_reasons == (Reason.DUPLICATE_DEVICE,)
-    rig.appraiser = Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s)
+    rig.appraiser = Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s, rig._in_thread)
     rig.appraiser.remember()
     assert rig.answer(rig.shown()).all_reasons == (Reason.DUPLICATE_DEVICE,)
     assert [signed.appraised.node for signed in rig.said] == [NODE, other]
@@ -191,6 +216,7 @@ def test_evidence_that_earns_nothing_keeps_no_other_node_from_showing_the_device
     assert Reason.BINDING in rig.answer(rig.shown(node=other)).all_reasons
 
     assert rig.answer(rig.shown(other), other).verdict is TrustTier.AFFIRMING
+    rig.grow()
     assert rig.answer(rig.shown(other), other).verdict is TrustTier.AFFIRMING  # its own, once more
     assert [signed.appraised.node for signed in rig.said] == [other, other]
 
@@ -218,7 +244,7 @@ def test_one_device_of_several_is_enough_to_be_another_nodes(
 def test_a_kept_result_that_cannot_be_read_keeps_no_verifier_from_starting(rig: Rig) -> None:
     rig.me.store.set_value(f"attestation/{NODE.hex()}/{2:012}", b"damaged")
 
-    assert not Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s)._devices
+    assert not Appraiser(rig.me, rig.follower, rig._say, lambda: rig.now_s, rig._in_thread)._devices
 
 
 def test_evidence_over_an_old_nonce_or_one_not_seen_is_refused(rig: Rig) -> None:

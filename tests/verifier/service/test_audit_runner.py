@@ -206,9 +206,13 @@ def a_find(
         await trio.sleep(timeout_s)
         raise Unavailable("no answer")
 
-    async def fetch(name: Digest, *, deadline_s: float, **_: object) -> bytes:
+    async def fetch(
+        name: Digest, *, holders: list[PeerId], deadline_s: float, at_once: int, **_: object
+    ) -> bytes:
         if name not in served:
             raise Unavailable("no holder has it")
+        is_own = runner._openings.get(step) is not None and runner._openings[step].opening == name
+        assert not is_own or name in named or (holders[0], at_once) == (step[1], 1)
         with trio.move_on_after(deadline_s):
             await trio.sleep(fetch_s[served[name]])
             return served[name]
@@ -263,6 +267,15 @@ def test_openings_that_nobody_serves_take_no_time_from_the_nodes_own(
     found = a_find(tmp_path, monkeypatch, names, {notice_s: an_announcement(0, OWN)}, {OWN: takes_s})
 
     assert found == (Outcome.MATCH, blob_digest(OWN), pytest.approx(notice_s + takes_s))
+
+
+def test_what_an_accuser_names_and_is_held_up_has_the_nodes_own_time_once_the_node_announces_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, notices = (BOGUS, blob_digest(OWN)), {2.5: an_announcement(0, OWN)}
+    found = a_find(tmp_path, monkeypatch, named, notices, {OWN: 1.2})
+
+    assert found == (Outcome.MATCH, blob_digest(OWN), pytest.approx(3.25 + 1.2))
 
 
 def test_what_an_accuser_names_is_judged_where_the_node_is_silent_though_another_lies(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -41,6 +42,7 @@ from assay.protocol.messages import (
     SlashOrderRequest,
     StepRequest,
 )
+from assay.protocol.offences import offence_id
 from assay.protocol.state_transition import advance
 from assay.protocol.types import NO_DIGEST, Digest, PeerId, RoundId
 from assay.testing import members
@@ -233,7 +235,8 @@ def ask_for_veto(me, monkeypatch, follower, order, *, after_s):
     )
     monkeypatch.setattr(cases, "open_chain", lambda _me: chain)
     duties = ChainDuties(me, follower, PublicState())
-    signature = trio.run(duties.handlers["sign-veto"], peer("anybody"), bytes(order.offence_id))
+    clock = trio.testing.MockClock(autojump_threshold=0)  # who is refused waits
+    signature = trio.run(duties.handlers["sign-veto"], peer("anybody"), bytes(order.offence_id), clock=clock)
     return recover(me.deployment.digest(a_veto(me, order)), signature)
 
 
@@ -250,7 +253,10 @@ def test_a_veto_is_signed_of_what_our_manifests_do_not_imply_and_of_nothing_else
     })  # fmt: skip
     reaching.run_state = replace(follower.run_state, time_s=OPENED_S + 1)
 
-    for order in (replace(right, ppm=right.ppm + 1), replace(right, offence_id=a_digest("made up"))):
+    for order in (
+        replace(right, ppm=right.ppm + 1),
+        replace(right, offence_id=offence_id(RUN_ID, b"made up")),
+    ):
         assert ask_for_veto(me, monkeypatch, reaching, order, after_s=1) == hot_key
     for after_s in (1, WINDOW_S):
         with pytest.raises(Unavailable, match="our manifests imply the case"):
@@ -266,7 +272,7 @@ def test_manifests_that_end_before_a_case_was_opened_veto_it_late_or_once_they_a
     assert behind.run_state.time_s < OPENED_S and not behind.run_state.is_complete
     made_up = SlashOrder(
         deployment_id=me.spec.deployment_id, run_id=RUN_ID, epoch=0, offender=hot_key, role=VERIFIER, ppm=1,
-        offence_id=a_digest("made up"), evidence_hash=bytes(32), challenger=hot_key,
+        offence_id=offence_id(RUN_ID, b"made up"), evidence_hash=bytes(32), challenger=hot_key,
     )  # fmt: skip
 
     for after_s in (0, WINDOW_S // 2 - 1):
@@ -277,6 +283,76 @@ def test_manifests_that_end_before_a_case_was_opened_veto_it_late_or_once_they_a
     whole = followed(me, a_chain(a_history(), me.spec.ordered.last_round + 1))
     assert whole.run_state.is_complete
     assert ask_for_veto(me, monkeypatch, whole, made_up, after_s=0) == hot_key
+
+
+class CountedCases:
+    """In place of a chain: one case of the run, and how many are asked for."""
+
+    def __init__(self, case_id, **fields):
+        self.case_id, self.asked, self.is_asked = case_id, [], False
+        self.there = SimpleNamespace(run_id=RUN_ID, veto_ends_at=OPENED_S + WINDOW_S, **fields)
+        self.none = SimpleNamespace(run_id=bytes(32))
+
+    def case(self, case_id):
+        self.asked.append(case_id)
+        return self.there if case_id == self.case_id else self.none
+
+    async def in_thread(self, call, *args):
+        """In place of a thread: a call of an endpoint that is 100 ms away."""
+        assert not self.is_asked
+        self.is_asked = True
+        await trio.sleep(0.1)
+        self.is_asked = False
+        return call(*args)
+
+    def veto_window(self):
+        return WINDOW_S
+
+    def timestamp(self):
+        return OPENED_S + WINDOW_S
+
+
+def test_peers_that_ask_for_vetoes_of_what_is_no_case_take_few_calls_of_the_chain_and_hold_up_nobody(
+    me, monkeypatch
+):
+    real = offence_id(RUN_ID, b"real")
+    chain = CountedCases(
+        real, offender="0x", role=VERIFIER, ppm=1, challenger="0x" + "11" * 20, evidence_hash=bytes(32)
+    )
+    opened, served, liars, ask_s = [], [], [peer(f"mallory {n}") for n in range(3)], 10.0
+
+    def open_chain(_me):
+        opened.append(chain)
+        return chain
+
+    monkeypatch.setattr(cases, "open_chain", open_chain)
+    monkeypatch.setattr(trio.to_thread, "run_sync", chain.in_thread)
+    sign_veto = ChainDuties(me, followed(me, ()), PublicState()).handlers["sign-veto"]
+
+    async def ask_for_ever(liar, run_id):
+        for number in itertools.count():
+            with pytest.raises(Unavailable, match="of this run"):
+                await sign_veto(liar, bytes(offence_id(run_id, b"%d" % number)))
+            await trio.lowlevel.checkpoint()
+
+    async def main():
+        with trio.move_on_after(ask_s):
+            async with trio.open_nursery() as nursery:
+                for liar, _ in itertools.product(liars, range(16)):
+                    nursery.start_soon(ask_for_ever, liar, RUN_ID)
+                await trio.sleep(1)
+                began = trio.current_time()
+                served.append(await sign_veto(peer("vera"), bytes(real)))
+                assert trio.current_time() - began < 0.1 * (1 + len(liars)) + 0.01
+        before = len(chain.asked)
+        for number in range(100):
+            with pytest.raises(Unavailable, match="not of this run"):
+                await sign_veto(liars[0], bytes(offence_id(a_digest("another run"), b"%d" % number)))
+        assert len(chain.asked) == before
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert len(served) == len(opened) == 1
+    assert len(chain.asked) <= 1 + len(liars) * (1 + ask_s / cases.REFUSED_S)
 
 
 def test_the_holders_of_all_other_seats_prosecute_a_double_vote_whoever_holds_them_now(me):

@@ -852,9 +852,48 @@ async def test_a_notarised_block_is_fetched_from_one_peer_after_another(tmp_path
         await passes(verifier, clock, TIMING.resend_ms)
 
         assert verifier.driver.body(digest(PROPOSAL.block)) == PROPOSAL
-        assert verifier.host.asked == [(peer(name), "proposal") for name in OTHERS]
+        assert sorted(verifier.host.asked) == [(peer(name), "proposal") for name in OTHERS]
         assert answers.bodies == [digest(PROPOSAL.block)] * 3
         assert verifier.host.broadcast(BeaconShare) == [a_reveal(ME, AFTER)]
+
+
+@trio_test
+@pytest.mark.parametrize("other", ["another block", "an older block", "another proof of the block"])
+async def test_a_peer_that_answers_with_another_proposal_does_not_end_the_search_for_a_block(
+    tmp_path, clock, other
+):
+    second = a_proposal(a_real_manifest(NODES, AFTER), 2, PROPOSAL)
+    false = {
+        "another block": a_twin(),
+        "an older block": PROPOSAL,
+        "another proof of the block": replace(second, dummies=second.parent),
+    }
+    async with running(tmp_path) as verifier:
+        await verifier.receive(PROPOSAL, a_quorum(NOTARISE, PROPOSAL))
+        verifier.host.answer = Answers(encode(false[other]), encode(false[other]), encode(second))
+        await verifier.receive(a_quorum(NOTARISE, second))
+        await passes(verifier, clock, TIMING.resend_ms)
+
+        assert verifier.driver.body(digest(second.block)) == second
+        assert len({to for to, method in verifier.host.asked if method == "proposal"}) == 3
+
+
+@trio_test
+async def test_peers_that_do_not_answer_hold_up_a_block_for_a_second_each(tmp_path, clock):
+    async def nobody_but_the_last(method, body):
+        if len(verifier.host.asked) < len(OTHERS):
+            await trio.sleep_forever()
+        return encode(PROPOSAL)
+
+    async with running(tmp_path) as verifier:
+        verifier.host.answer = nobody_but_the_last
+        await verifier.receive(a_quorum(NOTARISE, PROPOSAL))
+        await passes(verifier, clock, TIMING.resend_ms)
+        for _ in OTHERS[1:]:
+            assert verifier.driver.body(digest(PROPOSAL.block)) is None
+            await passes(verifier, clock, 1000 * RETRY_S)
+
+        assert verifier.driver.body(digest(PROPOSAL.block)) == PROPOSAL
 
 
 @trio_test
@@ -865,10 +904,10 @@ async def test_a_block_is_not_fetched_twice_at_once(tmp_path, clock):
     async with running(tmp_path) as verifier:
         verifier.host.answer = never
         await verifier.receive(a_quorum(NOTARISE, PROPOSAL))
-        for _ in range(3):
+        for _ in range(9):
             await passes(verifier, clock, TIMING.resend_ms)
 
-        assert len(verifier.host.asked) == 1
+        assert len(verifier.host.asked) == len(OTHERS)
 
 
 @trio_test
