@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from eth_typing import HexAddress, HexStr
 from eth_utils.address import is_checksum_address
+from web3.types import Nonce
+from web3.utils import get_create_address
 
 from assay.chain.statements import STATEMENTS, Address, Domain, Signable, digest
 from assay.protocol.encoding.json_text import parse_json, plain, read_plain
@@ -64,12 +67,10 @@ class Deployment:
 
     def domain(self, kind: type[Signable]) -> Domain:
         """The EIP-712 domain of statements of this kind."""
-        return self.domain_of(kind.CONTRACT)
-
-    def domain_of(self, contract: str) -> Domain:
-        """The EIP-712 domain of statements that a contract verifies, by its Solidity name."""
         return Domain(
-            name=f"Assay{contract}", chain_id=self.chain_id, verifying_contract=self.address(contract)
+            name=f"Assay{kind.CONTRACT}",
+            chain_id=self.chain_id,
+            verifying_contract=self.address(kind.CONTRACT),
         )
 
     def digest(self, statement: Signable) -> bytes:
@@ -97,6 +98,11 @@ class Deployment:
             return read_plain(cls, parse_json(text))
         except ValueError as error:
             raise ConfigError(f"deployment file: {error}") from error
+
+
+def created_address(deployer: str, nonce: int) -> Address:
+    """The address of the contract that an account creates with the transaction of this nonce."""
+    return Address(get_create_address(HexAddress(HexStr(deployer)), Nonce(nonce)))
 
 
 assert {kind.CONTRACT for kind in STATEMENTS} <= set(CONTRACTS)

@@ -15,7 +15,7 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 from web3.contract import Contract
 
-from assay.chain.addresses import CONTRACTS, Deployment
+from assay.chain.addresses import CONTRACTS, Deployment, created_address
 from assay.chain.deployment.code_check import OWN_CODE, check_code, links_of
 from assay.chain.deployment.parameters import GETTERS, ChainParams
 from assay.chain.events import (
@@ -63,6 +63,7 @@ from assay.chain.statements import (
 from assay.chain.views import view_call, view_values
 from assay.protocol.errors import ConfigError, Unavailable
 
+CREATED_WITHIN = 256  # blocks after its own in which all contracts of a deployment are made
 PAGE = 256  # entries of a list that one call reads
 ENTRIES_AT_ONCE = 64  # on the list of juries, about three million gas
 
@@ -114,8 +115,7 @@ class ChainReader:
 
         Raises:
             ConfigError: another chain id, no contracts there, other code than this release's, another
-                deployment's contracts, or contracts that refer to others than the deployment names, or that
-                take statements which were signed for others.
+                deployment's contracts, or contracts that refer to others than the deployment names.
         """
         eth, made = self._rpc.web3.eth, {}
         chain_id = self._rpc.read("check chain", lambda: eth.chain_id)
@@ -140,11 +140,37 @@ class ChainReader:
                 used, expected = to_checksum_address(immutables[getter][-20:]), self.deployment.address(other)
                 if str(used) != expected:
                     raise ConfigError(f"{name} works with {used} as its {getter}, {expected} expected")
-            domain = immutables.get("_cachedDomainSeparator")
-            if domain not in (None, self.deployment.domain_of(name).separator()):
-                raise ConfigError(
-                    f"{name} takes signatures of another contract: do not send transactions to it"
-                )
+
+    def check_created(self) -> None:
+        """Do nothing if this release's constructors made the deployment's contracts, after its block.
+
+        Whoever creates a contract by other code may have that write stakes and runs into its storage, and
+        immutables beyond their bounds into its code, before it returns this release's.
+
+        Raises:
+            ConfigError: a contract was made by other code, or by no transaction of those blocks.
+            Unavailable: the endpoint is gone, or has not these blocks' transactions.
+        """
+        eth, first = self._rpc.web3.eth, self.deployment.block
+        missing = {self.deployment.address(name): name for name in OWN_CODE}
+        last = min(self.block_number(), first + CREATED_WITHIN)
+        for number in range(first, last + 1):
+            block = self._rpc.read("check chain", lambda at=number: eth.get_block(BlockNumber(at), True))  # type: ignore[misc]
+            for sent in block["transactions"]:
+                if sent.get("to") is not None:
+                    continue
+                where = created_address(sent["from"], sent["nonce"])
+                if (name := missing.pop(where, None)) is None:
+                    continue
+                if not bytes(sent["input"]).startswith(bytes.fromhex(artefact(name)["bytecode"][2:])):
+                    raise ConfigError(f"{name} at {where} was made by other code: send it no transactions")
+            if not missing:
+                return
+        where, name = next(iter(missing.items()))
+        within = f"blocks {first} to {last}"
+        raise ConfigError(
+            f"{name} at {where} was made by no transaction of {within}: send it no transactions"
+        )
 
     def code_hash(self, contract: str) -> bytes:
         """The keccak-256 of a contract's code on chain, immutables included."""

@@ -11,11 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eth_typing import HexAddress, HexStr
-from web3.types import Nonce
-from web3.utils import get_create_address
-
-from assay.chain.addresses import CONTRACTS, Deployment
+from assay.chain.addresses import CONTRACTS, Deployment, created_address
 from assay.chain.deployment.coin import SINK, check_coin
 from assay.chain.deployment.parameters import ChainParams
 from assay.chain.rpc import Rpc, artefact
@@ -69,7 +65,7 @@ def deploy(
         data = factory.constructor(*given).data_in_transaction
         gas = 1_000_000 + 130 * len(data) + 120_000 * len(verifiers) * (contract == "VerifierSet")
         sent.append((contract, rpc.send(f"deploy {contract}", {"data": data, "gas": gas}, wait=False)))
-    addresses = {contract: _created(rpc.address, nonce + at) for at, contract in enumerate(arguments)}
+    addresses = {contract: created_address(rpc.address, nonce + at) for at, contract in enumerate(arguments)}
     assert all(one.tx_hash is not None for _, one in sent), "a deployment is always sent"
     # All of them before any is judged: a refusal leaves no transaction behind that is still to be mined.
     receipts = [
@@ -110,9 +106,9 @@ def _arguments(
         "AppealCourt",
     ]
     made = [] if coin is not None else ["AssayToken"]
-    token = coin or _created(deployer, nonce)
+    token = coin or created_address(deployer, nonce)
     verifier_set, vault, court, escrow, settlement, _, _, appeals = (
-        _created(deployer, nonce + at + len(made)) for at in range(len(order))
+        created_address(deployer, nonce + at + len(made)) for at in range(len(order))
     )
     members = sorted(verifiers, key=lambda account: int(account, 16))
     stakes = (p.min_operator_stake, p.min_verifier_stake, p.slash_buyer_ppm, p.accuser_fee, sink)
@@ -162,8 +158,3 @@ def _arguments(
     ]
     arguments = {contract: [deployment_id, *rest] for contract, rest in zip(order, given, strict=True)}
     return {**{contract: [p.token_supply] for contract in made}, **arguments}
-
-
-def _created(deployer: Address, nonce: int) -> Address:
-    """The address of the contract that `deployer` creates with `nonce`."""
-    return Address(get_create_address(HexAddress(HexStr(deployer)), Nonce(nonce)))

@@ -157,6 +157,7 @@ def check_network(invitation: Invitation, chain: ChainReader) -> None:
         Unavailable: the endpoint is gone.
     """
     chain.check_deployment()
+    chain.check_created()
     found = chain.block_hash(invitation.block)
     if found != invitation.block_hash:
         raise ConfigError(

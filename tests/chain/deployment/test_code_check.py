@@ -10,7 +10,7 @@ from assay.chain.addresses import CONTRACTS, Deployment
 from assay.chain.client import Chain
 from assay.chain.deployment.code_check import LINKS, OWN_CODE, check_code, links_of
 from assay.chain.deployment.deploy import deploy
-from assay.chain.rpc import artefact
+from assay.chain.rpc import Rpc, artefact
 from assay.protocol.errors import ConfigError
 from tests.contracts.chain_world import World
 
@@ -65,15 +65,31 @@ def test_code_that_answers_with_one_address_and_pays_another_is_refused(world: W
         check(world, world.deployment)
 
 
-def test_code_that_takes_signatures_for_another_network_is_refused(world: World):
-    where, places = world.deployment.address("SlashCourt"), artefact("SlashCourt")["immutables"]
-    code = bytearray(bytes.fromhex(world.rpc("eth_getCode", where, "latest")[2:]))
-    for start in places["_cachedDomainSeparator"]:
-        code[start : start + 32] = b"o" * 32
-    world.rpc("anvil_setCode", where, "0x" + code.hex())
+def test_contracts_that_other_code_than_their_constructors_made_are_refused(world: World):
+    """It may have written stakes, runs and verifiers into their storage, and any window into their code."""
+    chain = Chain(world.rpc_url, world.deployment)
+    chain.check_created()
+    where = world.deployment.address("Directory")
+    code = bytes.fromhex(world.rpc("eth_getCode", where, "latest")[2:])
+    # It stores 1 in slot 0, copies what follows it, and returns that.
+    maker = bytes.fromhex("60015f5561") + len(code).to_bytes(2, "big") + bytes.fromhex("80600e5f395ff3")
+    rpc = Rpc(world.rpc_url, world.bank_key)
+    sent = rpc.send("deploy", {"data": maker + code, "gas": 3_000_000})
+    assert sent.tx_hash is not None
+    made = rpc.receipt("deploy", sent.tx_hash)["contractAddress"]
+    lent = replace(world.deployment, directory=made)
+    assert int(world.rpc("eth_getStorageAt", made, "0x0", "latest"), 16) == 1
+    check(world, lent)
 
-    with pytest.raises(ConfigError, match=r"^SlashCourt takes signatures of another contract"):
-        check(world, world.deployment)
+    with pytest.raises(ConfigError, match=r"^Directory at 0x\w+ was made by other code"):
+        Chain(world.rpc_url, lent).check_created()
+
+
+def test_contracts_that_no_transaction_after_the_deployments_block_made_are_refused(world: World):
+    late = replace(world.deployment, block=Chain(world.rpc_url, world.deployment).block_number())
+
+    with pytest.raises(ConfigError, match=r"was made by no transaction of blocks"):
+        Chain(world.rpc_url, late).check_created()
 
 
 @pytest.mark.parametrize("contract", OWN_CODE)
