@@ -15,7 +15,7 @@ from __future__ import annotations
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +32,7 @@ from web3.exceptions import ContractLogicError, TransactionNotFound, Web3Excepti
 from web3.types import RPCResponse
 
 from assay.chain.addresses import CONTRACTS
-from assay.chain.signing.fees import Pending, Stuck, first_fees, nothing, raised_fees
+from assay.chain.signing.fees import LATE_BLOCKS, Pending, Stuck, first_fees, nothing, raised_fees
 from assay.chain.signing.signer import KeyHere, Signer
 from assay.chain.signing.unsigned import FileSigner
 from assay.chain.statements import Address
@@ -302,7 +302,7 @@ class Rpc:
     # ---- what holds later transactions back
 
     def _unstick(self, action: str) -> None:
-        """Sends again what waits for a lower base fee, dearer, and clears the nonce that all others wait for.
+        """Sends again what blocks leave out, dearer, and clears the nonce that all others wait for.
 
         Raises:
             ChainRefused: the account cannot pay the higher fee.
@@ -314,7 +314,10 @@ class Rpc:
             next_nonce, (base_fee, block) = self._nonce(action, "latest"), self._newest(action)
             for nonce, one in sorted(self._pending.items()):
                 if nonce >= next_nonce:
-                    self._raise(action, one, base_fee)
+                    if one.since_block < 0 or nonce > next_nonce:
+                        one.since_block = block
+                    is_late = block >= one.since_block + LATE_BLOCKS
+                    self._raise(action, one, raised_fees(one, base_fee, is_late=is_late))
                 elif len(one.hashes) == 1:  # whoever asks for its receipt needs no other hash
                     self._pending.pop(nonce, None)
             if next_nonce in self._pending or next_nonce > max(self._pending, default=-1):
@@ -327,17 +330,17 @@ class Rpc:
         finally:
             self._lock.release()
 
-    def _raise(self, action: str, one: Pending, base_fee: int) -> None:
-        """Sends the same call with the same nonce again, dearer, if its fee is too low."""
-        fees = raised_fees(one, base_fee)
+    def _raise(self, action: str, one: Pending, fees: Mapping[str, int] | None) -> None:
+        """Sends the same call with the same nonce again, with these fees, if it needs any."""
         if fees is None:
             return
         fields = {**one.fields, **fees}
         raw, tx_hash = self._sign(action, fields)
         one.hashes.append(tx_hash)  # first: an endpoint that is lost now may have it
+        one.raised += 1
         with suppress(_NonceTaken):  # mined meanwhile, or there already
             self._offer(action, raw)
-        one.fields, one.raised = fields, one.raised + 1
+        one.fields, one.since_block = fields, -1
 
     def _cancel(self, action: str, nonce: int, base_fee: int) -> None:
         """Uses a nonce for nothing, in place of a transaction of another process that nobody mines.
@@ -401,7 +404,7 @@ class Rpc:
             Unavailable: it was not mined within the client's limit.
         """
         deadline, look_at = time.monotonic() + self._receipt_s_max, time.monotonic() + FEE_LOOK_S
-        pause_s, used_since = 0.01, None
+        pause_s, used_since, why = 0.01, None, ""
         sent = {at: one for at, one in list(self._pending.items()) if tx_hash in one.hashes}
         hashes = next((one.hashes for one in sent.values()), [tx_hash])  # grows while its fee is raised
         while True:
@@ -414,11 +417,14 @@ class Rpc:
             if used_since is not None and time.monotonic() - used_since > REPLACED_S:
                 raise _NonceTaken
             if time.monotonic() > deadline:
-                raise Unavailable(f"{action}: not mined within {self._receipt_s_max:.0f} s")
+                raise Unavailable(f"{action}: not mined within {self._receipt_s_max:.0f} s{why}")
             if nonce is not None and used_since is None and nonce < self._nonce(action, "latest"):
                 used_since = time.monotonic()
             if time.monotonic() > look_at:
-                self._unstick(action)
+                try:
+                    self._unstick(action)
+                except (ChainRefused, Unavailable) as error:  # what was sent before may be mined as it is
+                    why = f"; a higher fee: {error}"
                 look_at = time.monotonic() + FEE_LOOK_S
             time.sleep(pause_s)
             pause_s = min(0.2, pause_s * 1.5)

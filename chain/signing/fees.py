@@ -14,9 +14,12 @@ from typing import Any
 
 PRIORITY_FEE_WEI = 10**9
 RAISES_MAX = 8  # of one transaction's fees
+LATE_BLOCKS = (
+    3  # that leave out an account's next transaction, although it pays their base fee: its tip is low
+)
 # For so long and so many blocks the account's next transaction, where it is another process's, may not be
-# mined before one that does nothing takes its place.
-STUCK_S, STUCK_BLOCKS = 45.0, 3
+# mined before one that does nothing takes its place: long enough for that process to raise its fees itself.
+STUCK_S, STUCK_BLOCKS = 600.0, 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,7 +28,8 @@ class Pending:
 
     fields: dict[str, Any]  # as signed last
     hashes: list[bytes]  # of everything that was sent with this nonce; one at most is mined
-    raised: int = 0  # times
+    raised: int = 0  # times, or tried to
+    since_block: int = -1  # the newest when it was first waited for as it is; -1: not yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +50,16 @@ def first_fees(base_fee: int) -> dict[str, int]:
     return {"maxFeePerGas": 2 * base_fee + PRIORITY_FEE_WEI, "maxPriorityFeePerGas": PRIORITY_FEE_WEI}
 
 
-def raised_fees(one: Pending, base_fee: int) -> dict[str, int] | None:
-    """The fees in wei with which a transaction takes its own place; None while it pays the base fee."""
+def raised_fees(one: Pending, base_fee: int, *, is_late: bool = False) -> dict[str, int] | None:
+    """The fees in wei with which a transaction takes its own place; None while it may be mined as it is.
+
+    Args:
+        one: The transaction.
+        base_fee: The newest block's.
+        is_late: Whether `LATE_BLOCKS` left it out, and it is the account's next.
+    """
     fee, tip = one.fields["maxFeePerGas"], one.fields["maxPriorityFeePerGas"]
-    if fee >= base_fee + tip or one.raised >= RAISES_MAX:
+    if (fee >= base_fee + tip and not is_late) or one.raised >= RAISES_MAX:
         return None
     tip = tip * 9 // 8
     return {"maxFeePerGas": max(2 * base_fee + tip, fee * 9 // 8), "maxPriorityFeePerGas": tip}

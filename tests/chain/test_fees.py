@@ -36,6 +36,8 @@ class Geth:
 
     base_fee: int = 20 * GWEI
     lie: Callable[[], int] | None = None  # what it says its base fee is
+    least_tip: int = 0  # of what its blocks take
+    most_fee: int = 10**30  # that the account can pay
     is_mining: bool = True
     block: int = 1
     next_nonce: int = 0
@@ -55,8 +57,11 @@ class Geth:
 
     def mine(self) -> None:
         self.block += 1
-        while self.next_nonce in self.pool and self.pool[self.next_nonce][0].fee_wei >= self.base_fee:
-            one, tx_hash = self.pool.pop(self.next_nonce)
+        while self.next_nonce in self.pool:
+            one, tx_hash = self.pool[self.next_nonce]
+            if one.fee_wei < self.base_fee or one.priority_fee_wei < self.least_tip:
+                break
+            del self.pool[self.next_nonce]
             self.mined[tx_hash] = one
             self.next_nonce += 1
 
@@ -84,6 +89,8 @@ class Geth:
         one, tx_hash = parse_signed(given), f"0x{keccak(given).hex()}"
         if one.nonce < self.next_nonce:
             raise ValueError("nonce too low")
+        if one.fee_wei > self.most_fee:
+            raise ValueError("insufficient funds for gas * price + value")
         before, _ = self.pool.get(one.nonce, (None, ""))
         if before is not None:
             for fee, old in (
@@ -174,6 +181,29 @@ def test_a_base_fee_that_more_than_doubles_before_a_transaction_is_mined_is_paid
         sent.result()
 
     assert geth.paid() == PAYEES[:1]
+
+
+def test_a_transaction_that_blocks_leave_out_for_its_tip_gets_a_higher_one(geth: Geth):
+    geth.least_tip = 2 * PRIORITY_FEE_WEI
+    pay(a_client(geth), PAYEES[0])
+
+    (paid,) = geth.mined.values()
+    assert 2 * PRIORITY_FEE_WEI <= paid.priority_fee_wei < 2.7 * PRIORITY_FEE_WEI
+
+
+def test_a_higher_fee_that_the_account_cannot_pay_is_no_refusal_of_what_was_sent(geth: Geth):
+    """It may be mined as it is: whoever is told that it was refused would send it again."""
+    geth.is_mining, geth.most_fee = False, 50 * GWEI
+    client = a_client(geth, 1.0)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(pay, client, PAYEES[0])
+        while not geth.pool:
+            time.sleep(0.001)
+        geth.base_fee *= 5
+        with pytest.raises(Unavailable, match=r"not mined within 1 s; a higher fee: .*InsufficientFunds"):
+            sent.result()
+
+    assert [one.to for one, _ in geth.pool.values()] == PAYEES[:1]
 
 
 def test_a_fee_that_pays_the_base_fee_is_not_raised(geth: Geth):
