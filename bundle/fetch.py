@@ -228,9 +228,10 @@ class Client:
         Raises:
             ConfigError: a source is no address.
         """
-        self.sources, self.received = [_address(one) for one in sources], 0
+        self.sources, self.received = list(dict.fromkeys(map(_address, sources))), 0
         self._bytes_max, self._lock, self._local = bytes_max, Lock(), local()
         self._left = {one: bytes_max // len(self.sources) for one in self.sources}  # of each one's share
+        self._answered: set[str] = set()
         self._on_slow, self._clock, self._is_public = on_slow, clock, is_public
 
     def small(self, source: str, name: str, bytes_max: int) -> bytes:
@@ -268,6 +269,7 @@ class Client:
         Raises:
             IntegrityError: somebody has another file of that name, and nobody this one.
             Unavailable: nobody has it.
+            ConfigError: nobody has it whose share is not spent.
         """
         path, faults = folder / (kept_as or name), list[AssayError]()
         if not path.resolve().is_relative_to(folder.resolve()):
@@ -288,7 +290,16 @@ class Client:
                 faults.append(IntegrityError(f"{name}: {source} has another file than the run's"))
             except Unavailable as error:
                 faults.append(error)
-        raise next((one for one in faults if isinstance(one, IntegrityError)), faults[-1])
+        raise self.fault(faults)
+
+    def fault(self, faults: Sequence[AssayError]) -> AssayError:
+        """What it means that no source had a file: an error of each, in the order of asking."""
+        spent = {one for one, left in self._left.items() if left < 0}
+        if spent and self._answered <= spent:  # who never answered is not waited for
+            last: AssayError = ConfigError(f"more than {self._bytes_max} bytes are needed: see --most")
+        else:
+            last = faults[-1]
+        return next((one for one in faults if isinstance(one, IntegrityError)), last)
 
     def _append(self, source: str, name: str, partial: Path, size_max: int | None) -> None:
         """Fetch what `partial` lacks, or all of it where the source cannot send a part."""
@@ -318,6 +329,7 @@ class Client:
             )
         except requests.RequestException as error:
             raise Unavailable(f"{source}{name}: no answer ({type(error).__name__})") from None
+        self._answered.add(source)
         if begun and answer.status_code == requests.codes.requested_range_not_satisfiable:
             answer.close()
             return self._get(source, name, 0)
@@ -346,7 +358,6 @@ class Client:
 
         Raises:
             Unavailable: they are more than was left of it.
-            ConfigError: and so it is for every source.
         """
         with self._lock:
             was_left = self._left[source] >= 0
@@ -354,9 +365,8 @@ class Client:
             self._left[source] -= size
             if self._left[source] >= 0:
                 return
-            if all(left < 0 for left in self._left.values()):
-                raise ConfigError(f"more than {self._bytes_max} bytes were received: see --most")
-        line = f"{source}: has sent its share of {self._bytes_max} bytes, see --most"
+        share = self._bytes_max // len(self._left)
+        line = f"{source}: has sent its share of {share} bytes, see --most"
         if was_left:
             self._on_slow(line)
         raise Unavailable(line)

@@ -208,7 +208,7 @@ def _next(client: Client, run_state: RunState, name: str) -> tuple[CertifiedMani
             return extended(run_state, f"{source}{BUNDLE}/{name}", body, f"{BUNDLE}/spec.cbor")
         except (IntegrityError, Unavailable) as error:
             faults.append(error)
-    raise next((one for one in faults if isinstance(one, IntegrityError)), faults[-1])
+    raise client.fault(faults)
 
 
 def _blobs(link: CertifiedManifest, spec: RunSpec) -> list[tuple[Digest, str, int]]:

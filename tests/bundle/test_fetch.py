@@ -203,7 +203,26 @@ def test_a_source_that_sends_without_end_is_left_at_its_share_and_the_next_is_as
 
     assert (tmp_path / name).read_bytes() == (run / name).read_bytes()
     assert fetched.bytes_fetched < 8_000_000
-    assert len(told) == 1 and told[0].startswith(liar.url) and "its share of 8000000 bytes" in told[0]
+    assert len(told) == 1 and told[0].startswith(liar.url) and "its share of 4000000 bytes" in told[0]
+
+
+def test_a_source_that_never_answered_is_not_waited_for_once_all_others_have_sent_their_shares(
+    serve: Serve, tmp_path: Path
+) -> None:
+    liar, gone = serve(), "http://127.0.0.1:9/"
+    liar.bodies["bundle/deployment.json"] = bytes(10_000_000)
+
+    with refused(ConfigError, "more than 8000000 bytes"):
+        fetch([liar.url, gone], tmp_path, part=Part.PROOF, bytes_max=8_000_000)
+
+
+def test_a_source_that_is_named_twice_has_one_share(run: Path, serve: Serve, tmp_path: Path) -> None:
+    source = serve()
+    needed = fetch([source.url], tmp_path / "one", part=Part.PROOF).bytes_fetched
+
+    fetch([source.url, source.url + "/"], tmp_path / "two", part=Part.PROOF, bytes_max=needed)
+
+    assert read(tmp_path / "two").run_id == read(run).run_id
 
 
 def test_an_index_of_somebody_else_is_refused_and_the_next_source_is_asked(
