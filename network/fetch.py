@@ -76,9 +76,12 @@ class Pull:
     @property
     def present_count(self) -> int:
         """How many chunks are present."""
-        return (
-            0 if self.chunks is None else len(self.chunks.hashes) - len(self._missing) - len(self._requested)
-        )
+        return 0 if self.chunks is None else len(self.chunks.hashes) - self.lacking_count
+
+    @property
+    def lacking_count(self) -> int:
+        """How many chunks of the list are not present."""
+        return len(self._missing) + len(self._requested)
 
     def adopt(self, chunks: ChunkList) -> None:
         """Begin with this verified chunk list, if it is the first."""
@@ -212,10 +215,13 @@ async def fetch(
             for _ in range(at_once):
                 workers.start_soon(work)
             patience_s = timing.stalled_s  # doubled, for on a slow line further sessions slow each other down
+            end_s = trio.current_time() + deadline_s
             while True:
                 present_count = pull.present_count
                 await trio.sleep(patience_s)
-                if waiting and pull.present_count == present_count:
+                came_count = pull.present_count - present_count
+                needed_s = patience_s * pull.lacking_count / came_count if came_count else math.inf
+                if waiting and needed_s > end_s - trio.current_time():
                     patience_s *= 2
                     workers.start_soon(work)
     if pull.is_complete:

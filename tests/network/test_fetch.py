@@ -78,7 +78,9 @@ class Inline(Threads):
         return call(*args)
 
 
-def fetched(*holders: Holder, at_once: int = limits.FETCH_HOLDERS_AT_ONCE) -> float:
+def fetched(
+    *holders: Holder, at_once: int = limits.FETCH_HOLDERS_AT_ONCE, deadline_s: float = 300.0
+) -> float:
     """After how many seconds these holders' blob was there. A stream on which more comes is not kept."""
     named = {PeerId(bytes([n]) * 32): holder for n, holder in enumerate(holders)}
 
@@ -94,7 +96,7 @@ def fetched(*holders: Holder, at_once: int = limits.FETCH_HOLDERS_AT_ONCE) -> fl
             streams=streams,
             on_fault=faults.append,
             timing=TIMING,
-            deadline_s=300.0,
+            deadline_s=deadline_s,
             at_once=at_once,
         )
         assert body == holders[0].data and not faults
@@ -123,6 +125,14 @@ def test_holders_that_say_nothing_make_room_for_others(liar_count, most_s, list_
     after_s = fetched(*liars, Holder(data, 0.05))
 
     assert after_s < most_s
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_holders_too_slow_for_the_deadline_make_room_for_others(at_once):
+    data = a_blob(60)
+    liars = [Holder(data, TIMING.stalled_s - 0.1) for _ in range(at_once)]
+
+    assert fetched(*liars, Holder(data, 0.05), at_once=at_once, deadline_s=20.0) < 8.0
 
 
 def test_who_is_sure_to_have_a_blob_is_asked_alone_while_it_sends():
