@@ -100,7 +100,7 @@ def datev_batch(
         f"{start:%Y%m%d};{chart.digits};{first:%Y%m%d};{after - timedelta(days=1):%Y%m%d};"
         f'"Assay {month:%Y-%m}";"";1;0;0;"{CURRENCY}";;"";;;"";;;"";""'
     )
-    return "".join(f"{line}\r\n" for line in (header, HEADINGS, *rows)).encode(ENCODING)
+    return "".join(f"{line}\r\n" for line in (header, HEADINGS, *rows)).encode(ENCODING, "replace")
 
 
 def _rows(one: Written, chart: Chart, rates: Sequence[Rate]) -> Iterator[str]:
@@ -121,7 +121,8 @@ def _rows(one: Written, chart: Chart, rates: Sequence[Rate]) -> Iterator[str]:
         row["Konto"], row["Gegenkonto (ohne BU-Schlüssel)"] = debit, credit
         row["Belegdatum"] = f"{when:%d%m}"
         row["Belegfeld 1"] = f'"{one.number}"'
-        row["Buchungstext"] = f'"{one.entry.kind} {token_text(pair.amount)}"'
+        kind = "".join(c if c.isprintable() and c != '"' else "?" for c in one.entry.kind)
+        row["Buchungstext"] = f'"{kind} {token_text(pair.amount)}"'
         notes = {"Konto": pair.debit.code, "Gegenkonto": pair.credit.code, "Merkle-Blatt": one.leaf.hex()}
         for place, (what, text) in enumerate(notes.items(), 1):
             row[f"Beleginfo - Art {place}"], row[f"Beleginfo - Inhalt {place}"] = f'"{what}"', f'"{text}"'

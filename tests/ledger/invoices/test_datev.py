@@ -118,6 +118,12 @@ def test_the_charts_accounts_add_up_to_the_books():
     assert len(sums) > 5
 
 
+def test_a_strangers_kind_of_entry_is_one_field_that_moves_no_cursor():
+    (row,) = rows_of(written([an_entry(*paid(1_000_000), kind='\x1b[2J\u202e"ł')]), A_CENT)
+
+    assert row[13] == '"?[2J??? 1.000000 aUSD"'
+
+
 def test_a_row_names_its_entry_the_tokens_and_our_accounts():
     debit, credit = paid(1_234_567_890)
     found = written([an_entry(debit, credit)])
