@@ -19,12 +19,15 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from assay.protocol.errors import ConfigError
 
 MEMORY_BYTES = 4 << 30  # of address space; a tokenizer of 262,000 tokens takes a sixteenth
 CPU_S = 60.0  # of one call, on all its threads
+ANSWER_BYTES_MAX = 1 << 26
+REASON_CHARS_MAX = 1000
 # Threads reserve address space, and there is nothing here to divide among them.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _MAIN = """\
@@ -63,13 +66,15 @@ class BoundedProcess:
             ConfigError: the function raised it.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            pickle.dump((function, arguments), self._process.stdin)
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
+        line = b""
+        with suppress(BrokenPipeError):
+            if self._process.returncode is None:
+                pickle.dump((function, arguments), self._process.stdin)
+                self._process.stdin.flush()
+                line = self._process.stdout.readline(ANSWER_BYTES_MAX)
         if not line.endswith(b"\n"):
+            self._process.kill()  # it may have said too much
+            self._process.wait()
             limits = f"{MEMORY_BYTES >> 30} GiB of memory and {CPU_S:g} s of processor time"
             raise ValueError(f"the process that reads {self._reading} ended, which may take {limits}")
         kind, found = json.loads(line)
@@ -103,7 +108,7 @@ def serve(memory_bytes: int, cpu_s: float) -> None:
         try:
             answer = ("", function(*arguments))
         except (ConfigError, ValueError) as error:
-            answer = (type(error).__name__, str(error))
+            answer = (type(error).__name__, str(error)[:REASON_CHARS_MAX])
         signal.setitimer(signal.ITIMER_PROF, 0)
         sink.write(json.dumps(answer).encode() + b"\n")
         sink.flush()

@@ -43,6 +43,17 @@ def test_a_process_beyond_a_limit_ends_and_says_which_it_had(limit, monkeypatch)
             child.call(*call)
 
 
+def test_an_answer_and_a_reason_are_bounded_too():
+    child = BoundedProcess("it")
+    with pytest.raises(ValueError) as told:
+        child.call(float, "x" * 10**6)
+    assert len(str(told.value)) == module.REASON_CHARS_MAX
+
+    for call in ((operator.mul, "x", module.ANSWER_BYTES_MAX), (os.getpid,)):
+        with pytest.raises(ValueError, match="that reads it ended"):
+            child.call(*call)
+
+
 def test_the_time_is_that_of_one_call(monkeypatch):
     monkeypatch.setattr(module, "CPU_S", 1.0)
     child = BoundedProcess("it")
