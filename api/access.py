@@ -31,7 +31,7 @@ TOKEN_PREFIX, SESSION_PREFIX = "assay_", "session_"
 NONCE_S, SESSION_S, ANSWER_S = 300, 12 * 3600, 24 * 3600
 NONCES_MAX, SESSIONS_MAX, ANSWERS_MAX = 100_000, 100_000, 100_000
 TOKENS_MAX, ACCOUNT_SESSIONS_MAX, PRINCIPAL_ANSWERS_MAX = 10_000, 20, 1_000
-PREPARED_MAX = 20  # unsigned moves per account
+PREPARED_MAX, MOVES_MAX = 20, 100_000  # unsigned moves, of an account and in all
 AMOUNT_MAX = 2**63 - 1
 KEPT_MOVE_S = 30 * 24 * 3600
 TOLD_S = 3600  # seconds for which an expired move is still reported as expired
@@ -349,7 +349,7 @@ class AccessStore:
     # ---- moves
 
     def keep_move(self, move: Kept, now_s: int) -> None:
-        """Store a prepared move.
+        """Store a prepared move; where there are too many of all accounts, the oldest of them ends.
 
         Raises:
             NoRoom: the account has too many unsigned ones.
@@ -358,6 +358,9 @@ class AccessStore:
             waiting = "SELECT count(*) FROM move WHERE account = ? AND state = 'prepared' AND expires_s > ?"
             if db.execute(waiting, (move.account, now_s)).fetchone()[0] >= PREPARED_MAX:
                 raise NoRoom(f"{PREPARED_MAX} prepared moves of this account are not sent yet")
+            prepared = "FROM move WHERE state = 'prepared'"
+            if db.execute(f"SELECT count(*) {prepared}").fetchone()[0] >= MOVES_MAX:
+                db.execute(f"DELETE FROM move WHERE rowid = (SELECT min(rowid) {prepared})")
             db.execute(
                 "INSERT INTO move VALUES (?, ?, ?, ?, ?, ?, ?, 'prepared', NULL)",
                 (

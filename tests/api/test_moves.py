@@ -11,6 +11,7 @@ import pytest
 from eth_account import Account
 from eth_utils.crypto import keccak
 
+from assay.api import access
 from assay.api.access import PREPARED_MAX, InProgress
 from assay.api.gateway import Gateway
 from assay.api.moves import MOVE_S, MoveRefused, check_transaction
@@ -342,6 +343,18 @@ def test_so_many_moves_of_an_account_wait_and_no_more(world_api: ApiWorld, world
     )
     world_api.clock.now_s += MOVE_S
     stake(world_api, person, token)
+
+
+def test_no_number_of_accounts_keeps_moves_for_others_out(
+    world_api: ApiWorld, world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(access, "MOVES_MAX", 3)
+    one, other = world.operators[:2]
+    moves = [stake(world_api, one, world_api.session(one.account)) for _ in range(3)]
+    moves.append(stake(world_api, other, world_api.session(other.account)))
+
+    kept = [world_api.access.move(move["id"]) is not None for move in moves]
+    assert kept == [False, True, True, True]
 
 
 def test_a_server_killed_before_it_sent_offers_the_move_again(
