@@ -52,6 +52,7 @@ def test_a_chain_killed_at_any_moment_comes_back_with_the_same_keys_and_money(
         assert chain.keys == keys
         assert world.bank.block_number() <= before
         world.bank.check_deployment()
+        world.bank.check_created()
         assert "SetRotated" in [type(e).__name__ for e in world.bank.events(world.deployment.block)]
         buyer = world.as_(world.buyer)
         if buyer.token_balance() == 0:  # the chain went back to before the purse was filled
